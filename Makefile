@@ -1,0 +1,44 @@
+# The commands of this project. `make demo` and `make test` are the two a newcomer needs; both install first.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help install demo test test-all check format bench clean
+
+help:  ## what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# One stamp for the virtual environment: made anew when the dependencies change.
+.venv/.installed: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Holdfast needs Python 3.11 or newer; name one with: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "This Python cannot make virtual environments. On Debian: apt install python3-venv"; exit 1; }
+	@echo "Installing into .venv (about a minute the first time)..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+install: .venv/.installed  ## a virtual environment in .venv with everything in it
+
+demo: install  ## watch an agent find and fix a bug with real tools (no key needed)
+	@$(BIN)/holdfast demo
+
+test: install  ## the whole suite but for the long proofs; quiet unless it fails
+	@$(BIN)/python -m pytest -m 'not slow'
+
+test-all: install  ## the long proofs too
+	@$(BIN)/python -m pytest
+
+check: install  ## ruff, pyright (strict) and the layering of the house
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/pyright --warnings > .venv/pyright.log || { cat .venv/pyright.log; exit 1; }
+	@$(BIN)/python -m pytest tests/test_house.py
+
+format: install  ## put the code into its form
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format --quiet .
+
+bench: install  ## every table of benchmarks/README.md, measured here and now
+	@$(BIN)/python benchmarks/run.py
+
+clean:  ## remove what the other commands made
+	rm -rf .venv .ruff_cache .hypothesis build dist

@@ -1,0 +1,104 @@
+"""CPU of opening a journal of 1,000 or 10,000 events from SQLite and building the next model request from the whole of it.
+
+From `Conversation(agent, store, id)` through `send_message` and `run` to the moment at which the model, a scripted one, is asked: what
+it is given then are the bytes of the request. The floor reads the same rows with sqlite3 and decodes each as JSON of no particular shape.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import harness
+from bench_step import NOTE, look_up
+from harness import Goal, Row, in_child, in_turns
+
+
+def write(path: str, length: int) -> None:
+    """A store in which the conversation "c" is a run of about that many events."""
+    from holdfast import SQLiteStore, TextContent, ToolCall, ToolResult
+    from holdfast import events as ev
+    from holdfast.content import Usage
+    from holdfast.store import Summary
+
+    events: list[Any] = []
+
+    def add(kind: Any, **fields: Any) -> None:
+        seq = len(events) + 1
+        events.append(kind(seq=seq, id=f"{seq:032x}", timestamp=datetime.now(UTC), **fields))
+
+    add(ev.Message, content=(TextContent("What is known of these items?"),))
+    add(ev.Status, status="running")
+    add(ev.Agent, system_prompt="You look things up.", model="scripted")
+    while len(events) < length - 3:
+        seq = len(events) + 1
+        call = ToolCall(f"{seq}.0", "look_up", {"key": f"item-{seq}", "limit": 3}, f"call_{seq}")
+        add(
+            ev.Assistant, calls=(call,), usage=Usage(1200, 24), based_on=seq - 1, stop_reason="tool_calls", model="mock", wire="openai_chat"
+        )
+        add(ev.ToolCallStarted, call_id=call.id, idempotency_key=f"c:{call.id}")
+        add(ev.ToolResult, call_id=call.id, result=ToolResult((TextContent(f"item-{seq}: {NOTE}"),)), duration=0.001)
+    add(ev.Assistant, text="That is all.", usage=Usage(1200, 24), based_on=len(events), stop_reason="stop", wire="openai_chat")
+    add(ev.Status, status="finished")
+    with SQLiteStore(path) as store:
+        lease = store.acquire("c")
+        store.append(lease, events, Summary("c", "finished", last_seq=len(events)))
+        store.release(lease)
+
+
+def reopen(path: str, length: int) -> tuple[float, float, float]:
+    """Milliseconds of CPU: to the open conversation, to the request; and of wall to the request."""
+    from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore
+
+    asked: list[tuple[float, float, int]] = []
+
+    def answer(request: Any) -> str:
+        asked.append((time.process_time(), time.perf_counter(), len(request.body)))
+        return "Nothing new."
+
+    agent = Agent(ScriptedLLM(answer), [look_up])
+    with Conversation(agent) as warm:  # the imports and the tool's schema
+        warm.send_message("hello")
+        warm.run()
+    with SQLiteStore(path) as store:
+        cpu, wall = time.process_time(), time.perf_counter()
+        conversation = Conversation(agent, store, "c")
+        opened = time.process_time()
+        conversation.send_message("And now?")
+        conversation.run()
+        conversation.close()
+        assert len(conversation.get_history()) > length
+        assert asked[-1][2] > length * 50, "the request does not hold the whole view"
+    return (opened - cpu) * 1000, (asked[-1][0] - cpu) * 1000, (asked[-1][1] - wall) * 1000
+
+
+def bare(path: str) -> float:
+    """Milliseconds of CPU of the floor."""
+    import msgspec
+
+    decode = msgspec.json.Decoder().decode
+    db = sqlite3.connect(path)
+    began = time.process_time()
+    found = [decode(data) for (data,) in db.execute("SELECT data FROM events ORDER BY key")]
+    spent = time.process_time() - began
+    db.close()
+    assert found
+    return spent * 1000
+
+
+def rows(quick: bool) -> list[Row]:
+    found: list[Row] = []
+    with harness.scratch() as folder:
+        for length, limit in ((1000, 15), (10000, 130)):
+            path = f"{folder}/{length}.db"
+            in_child(write, path, length)
+            measured = in_turns(
+                2 if quick else 7, {"bare": lambda p=path: in_child(bare, p), "ours": lambda p=path, n=length: in_child(reopen, p, n)}
+            )
+            opened, asked, wall = ([one[which] for one in measured["ours"]] for which in range(3))
+            found.append(Row(f"{length:,} events, opened and asked, CPU", "ms", asked, measured["bare"], Goal(limit)))
+            found.append(Row("  of this, opened", "ms", opened, measured["bare"]))
+            found.append(Row("  wall to the request", "ms", wall))
+    return found

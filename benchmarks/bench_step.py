@@ -1,0 +1,119 @@
+"""Client CPU per step: one model call over loopback HTTP and one validated tool call, for journals in memory and in SQLite.
+
+The CPU time (all threads, user and system) of a run of N steps after a warm-up, divided by N, in a fresh process for each figure. The
+floor is a loop over `http.client` that appends bytes to the history and sends it to the same server; it parses nothing and runs no tool.
+What a journal adds is the difference to the run in memory of the same turn; its floor is two bare sqlite3 inserts per step.
+"""
+
+from __future__ import annotations
+
+import http.client
+import sqlite3
+import time
+from typing import Any
+
+import harness
+from harness import Goal, Row, in_child, in_turns
+from mock_model import call
+
+NOTE = "A line of what was found, as long as a short answer of a tool is: a path, a number, some words. " * 3  # 288 characters
+
+
+def look_up(key: str, limit: int = 10) -> str:
+    """Look up what is known of an item.
+
+    Args:
+        key: the item
+        limit: how many lines at most
+    """
+    return f"{key}: {NOTE}"
+
+
+def holdfast(port: int, steps: int, store: str, stream: bool, folder: str) -> float:
+    """Milliseconds of CPU per step."""
+    from holdfast import LLM, Agent, Conversation, Limits, SQLiteStore
+
+    def agent(calls: int) -> Any:
+        llm = LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0", stream=stream)
+        return Agent(llm, [look_up], limits=Limits(steps=None))
+
+    where = None if store == "memory" else SQLiteStore(f"{folder}/{steps}-{time.monotonic_ns()}.db", durability=store)  # pyright: ignore
+    for measured, calls in ((False, 20), (True, steps)):
+        with Conversation(agent(calls), where) as conversation:
+            conversation.send_message("What is known of these items?")
+            began = time.process_time()
+            state = conversation.run()
+            spent = time.process_time() - began
+        assert (state.status, state.steps) == ("finished", calls + 1), (state, state.error)
+        if measured and where is not None:
+            where.close()
+    return spent / steps * 1000
+
+
+def bare(port: int, steps: int, stream: bool) -> float:
+    """Milliseconds of CPU per step of the floor."""
+    end = b'],"stream":true}' if stream else b"]}"
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
+    for calls in (20, steps):
+        history = bytearray(b'{"model":"mock","messages":[{"role":"user","content":"What is known of these items?"}')
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        began = time.process_time()
+        for number in range(calls + 1):
+            history += end  # and off again: nothing is copied but by the kernel
+            connection.request("POST", f"/{calls}/1/0/chat/completions", history, headers)
+            connection.getresponse().read()
+            del history[-len(end) :]
+            history += b',{"role":"assistant","content":null,"tool_calls":[%s]}' % call(number)
+            history += b',{"role":"tool","tool_call_id":"call_%d","content":"item-%d: %s"}' % (number, number, NOTE.encode())
+        spent = time.process_time() - began
+        connection.close()
+    return spent / steps * 1000
+
+
+def bare_journal(steps: int, durability: str, folder: str) -> float:
+    """Milliseconds of CPU per step of writing down what a step says, in two transactions as Holdfast does: an answer, then a result."""
+    db = sqlite3.connect(f"{folder}/bare-{time.monotonic_ns()}.db", isolation_level=None)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'durable' else 'NORMAL'}")
+    db.execute("CREATE TABLE events (seq INTEGER PRIMARY KEY, data BLOB NOT NULL)")
+    seq = 0
+    for count in (20, steps):
+        began = time.process_time()
+        for number in range(count):
+            for data in (call(number), NOTE.encode()):
+                seq += 1
+                db.execute("INSERT INTO events VALUES (?, ?)", (seq, data))
+        spent = time.process_time() - began
+    db.close()
+    return spent / steps * 1000
+
+
+def rows(quick: bool) -> list[Row]:
+    found: list[Row] = []
+    with harness.mock_model() as port, harness.scratch() as folder:
+        for steps, limit in ((50, 0.5), (200, 0.5), (1000, 0.8)):
+            if quick and steps > 200:
+                continue
+            measured = in_turns(
+                2 if quick else 3 if steps > 200 else 5,
+                {
+                    "floor": lambda n=steps: in_child(bare, port, n, False),
+                    "memory": lambda n=steps: in_child(holdfast, port, n, "memory", False, folder),
+                    "process": lambda n=steps: in_child(holdfast, port, n, "process", False, folder),
+                    "durable": lambda n=steps: in_child(holdfast, port, n, "durable", False, folder),
+                    "process floor": lambda n=steps: in_child(bare_journal, n, "process", folder),
+                    "durable floor": lambda n=steps: in_child(bare_journal, n, "durable", folder),
+                },
+            )
+            memory = measured["memory"]
+            found.append(Row(f"{steps} steps, memory", "ms", memory, measured["floor"], Goal(limit)))
+            for kind, more in (("process", 0.2), ("durable", 0.4)):
+                found.append(Row(f"{steps} steps, SQLite, {kind}", "ms", measured[kind], measured["floor"]))
+                added = [one - other for one, other in zip(measured[kind], memory, strict=True)]
+                found.append(Row("  of this, the journal", "ms", added, measured[f"{kind} floor"], Goal(more)))
+        streamed = in_turns(
+            2 if quick else 5,
+            {"floor": lambda: in_child(bare, port, 200, True), "memory": lambda: in_child(holdfast, port, 200, "memory", True, folder)},
+        )
+        found.append(Row("200 steps, memory, streamed", "ms", streamed["memory"], streamed["floor"]))
+    return found

@@ -1,0 +1,6 @@
+"""What an agent is: its prompt, its limits, what it is shown, and one step."""
+
+from holdfast.agent.agent import Agent
+from holdfast.agent.limits import Limits
+
+__all__ = ["Agent", "Limits"]

@@ -1,0 +1,146 @@
+"""`Agent`: what an agent is: a model, its tools, all prompt text, its limits. It holds no conversation and can serve many."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast import events as ev
+from holdfast.agent import prompt
+from holdfast.agent.limits import Limits
+from holdfast.content import Usage
+from holdfast.errors import ConfigurationError
+from holdfast.llm.completion import Completion, Delta
+from holdfast.llm.model import Model
+from holdfast.llm.transcript import Transcript
+from holdfast.tools import Cancellation, Tool, ToolManager
+from holdfast.tools.manager import ToolLike
+
+if TYPE_CHECKING:
+    from holdfast.runtime.microagents import Microagent
+
+
+class Agent:
+    """A model with tools, a prompt and limits. Frozen; shared by any number of conversations.
+
+    `tools` are `Tool` objects or plain functions, or a `ToolManager`. The system prompt is `system_prompt` (None: a default one), then
+    each of `system_prompt_extensions`, then each microagent: a str is its text, a `Path` a file or a folder, or what
+    `LocalRuntime.load_microagents` returned. `parallel_calls` bounds how many calls of one answer run at once.
+
+    Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
+    """
+
+    __slots__ = ("_lock", "_open", "limits", "llm", "parallel_calls", "system_prompt", "tools")
+
+    _lock: threading.Lock
+    _open: list[int]
+    llm: Model
+    tools: ToolManager
+    system_prompt: str
+    limits: Limits
+    parallel_calls: int
+
+    def __init__(
+        self,
+        llm: Model,
+        tools: Iterable[ToolLike] | ToolManager = (),
+        system_prompt: str | None = None,
+        system_prompt_extensions: Sequence[str] = (),
+        microagents: Iterable[str | Path | Microagent] = (),
+        limits: Limits = Limits(),
+        parallel_calls: int = 8,
+    ) -> None:
+        _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls)
+        if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
+            raise ConfigurationError(f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
+        found: dict[str, Any] = {
+            "llm": llm,
+            "tools": tools if isinstance(tools, ToolManager) else ToolManager(tools),
+            "system_prompt": prompt.compose(system_prompt, system_prompt_extensions, _microagents(microagents)),
+            "limits": limits,
+            "parallel_calls": parallel_calls,
+            "_lock": threading.Lock(),
+            "_open": [0],
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Agent is frozen; make a new one to change {name!r}.")
+
+    def __repr__(self) -> str:
+        return f"Agent(model={self.llm.model!r}, tools={[tool.name for tool in self.tools.list_tools()]})"
+
+    def step(
+        self,
+        transcript: Transcript,
+        head: ev.Agent,
+        *,
+        on_delta: Callable[[Delta], object] | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> Completion:
+        """One model call, no tool run: the request is `head` (prompt, tools, parameters) and the transcript. Raises `LLMError`."""
+        return self.llm.completion(transcript, head=head, on_delta=on_delta, cancelled=cancelled)
+
+    def definitions(self, last: ev.Agent | None) -> tuple[ev.ToolDefinition, ...]:
+        """The tool definitions, in the order that keeps a provider's cached prefix: unchanged ones as in `last`, others behind them."""
+        now = self.tools.definitions()
+        if last is None or not last.tools:
+            return now
+        kept = [definition for definition in last.tools if definition in now]
+        return (*kept, *(definition for definition in now if definition not in kept))
+
+    # An agent's connections live from its first open conversation to its last.
+
+    def opened(self) -> None:
+        """A conversation began to use this agent."""
+        with self._lock:
+            self._open[0] += 1
+
+    def closed(self) -> None:
+        """A conversation is done with this agent; the last one closes its idle connections. The agent stays usable."""
+        with self._lock:
+            self._open[0] -= 1
+            last = self._open[0] == 0
+        if last:
+            self.llm.close()
+
+
+def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any) -> None:
+    if not callable(getattr(llm, "completion", None)):
+        raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.")
+    if isinstance(tools, str | bytes | dict | Tool) or not isinstance(tools, Iterable | ToolManager):
+        raise ConfigurationError(f"Agent: tools takes a list of Tool objects or functions, or a ToolManager, not {tools!r}.")
+    if system_prompt is not None and not isinstance(system_prompt, str):
+        raise ConfigurationError(f"Agent: system_prompt takes a str or None, not {system_prompt!r}.")
+    if isinstance(extensions, str) or not all(isinstance(item, str) for item in extensions):
+        raise ConfigurationError(f"Agent: system_prompt_extensions takes a list of str, not {extensions!r}.")
+    if not isinstance(limits, Limits):
+        raise ConfigurationError(f"Agent: limits takes Limits(...), not {limits!r}.")
+    if not isinstance(parallel_calls, int) or parallel_calls < 1:
+        raise ConfigurationError(f"Agent: parallel_calls takes a whole number from 1, not {parallel_calls!r}.")
+
+
+def _microagents(given: Any) -> list[tuple[str, str]]:
+    if isinstance(given, str | Path):
+        raise ConfigurationError(f"Agent: microagents takes a list of texts, paths or Microagent objects, not {given!r}.")
+    if not given:
+        return []
+    from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
+
+    found: list[tuple[str, str]] = []
+    for number, item in enumerate(given, 1):
+        if isinstance(item, str):
+            found.append((f"Note {number}", item))
+        elif isinstance(item, Path):
+            if not item.exists():
+                raise ConfigurationError(f"Agent: microagents has the path {str(item)!r}, which does not exist.")
+            read = load_microagents(item) if item.is_dir() else [read_microagent(item)]
+            found += [(agent.name, agent.content) for agent in read]
+        elif isinstance(item, Microagent):
+            found.append((item.name, item.content))
+        else:
+            raise ConfigurationError(f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}.")
+    return found

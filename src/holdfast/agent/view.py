@@ -1,0 +1,82 @@
+"""The view: which of a journal's events a model is shown, and in what order. A pure function of the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast import events as ev
+from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.llm.transcript import Transcript
+
+
+class View:
+    """The view of a growing journal: feed it each event once, in order; `transcript` is what the next request contains.
+
+    Results stand in call order, whatever order they came in. A message that a request did not contain (its seq is above the
+    answer's `based_on`), or that came during a batch, stands after that batch's results. Nothing that stands is ever moved, so a
+    provider's cached prefix stays good; a `Condensation` alone changes what stands, and then `View.of` makes a new one.
+    """
+
+    __slots__ = ("_batch", "_hidden", "_summaries", "_waiting", "transcript")
+
+    def __init__(self, condensations: Iterable[ev.Condensation] = ()) -> None:
+        self.transcript = Transcript()
+        self._waiting: list[ev.Message] = []
+        self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
+        found = list(condensations)
+        self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
+        self._summaries = {min(condensation.hidden): condensation for condensation in found if condensation.hidden}
+
+    @classmethod
+    def of(cls, journal: Iterable[ev.AnyEvent]) -> View:
+        """The view of a whole journal."""
+        found = list(journal)
+        view = cls(event for event in found if isinstance(event, ev.Condensation))
+        for event in found:
+            view.feed(event)
+        return view
+
+    def feed(self, event: ev.AnyEvent) -> None:
+        """Take in the journal's next event."""
+        if type(event) is ev.ToolResult:
+            self._result(event)
+        elif type(event) is ev.Assistant:
+            self._flush(event.based_on)
+            self._place(event.seq, event)
+            if event.calls:
+                self._batch = {call.id: (call, None) for call in event.calls}
+        elif type(event) is ev.Message:
+            self._waiting.append(event)
+
+    def ready(self) -> Transcript:
+        """What the next request contains, every message included. The batch must be complete."""
+        assert not self._batch, "a request while calls are open"
+        self._flush(None)
+        return self.transcript
+
+    def _result(self, event: ev.ToolResult) -> None:
+        call = self._batch.get(event.call_id)
+        if call is None:
+            return  # a second result of one call: the first one counts
+        self._batch[event.call_id] = (call[0], event.result)
+        if all(result is not None for _, result in self._batch.values()):
+            assistant_seq = int(event.call_id.split(".")[0])
+            for pair in self._batch.values():
+                self._place(assistant_seq, pair)
+            self._batch = {}
+
+    def _flush(self, based_on: int | None) -> None:
+        while self._waiting and (based_on is None or self._waiting[0].seq <= based_on):
+            message = self._waiting.pop(0)
+            self._place(message.seq, message)
+
+    def _place(self, seq: int, item: ev.Message | ev.Assistant | tuple[ToolCall, ToolResult | None]) -> None:
+        if seq in self._hidden:
+            condensation = self._summaries.pop(seq, None)
+            if condensation is not None and condensation.summary:
+                text = (TextContent(condensation.summary),)
+                self.transcript.append(
+                    ev.Message(seq=seq, id=condensation.id, timestamp=condensation.timestamp, content=text, sender="holdfast")
+                )
+        else:
+            self.transcript.append(item)  # pyright: ignore[reportArgumentType]: complete batches alone are placed

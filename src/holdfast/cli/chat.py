@@ -1,0 +1,163 @@
+"""`holdfast chat`: a conversation, line by line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import select
+import sys
+from collections.abc import Mapping
+
+from holdfast.cli.build import build
+from holdfast.cli.exits import Exit
+from holdfast.cli.screen import Screen
+from holdfast.cli.session import Session
+from holdfast.cli.signals import Signals
+from holdfast.cli.text import counted
+from holdfast.conversation import ConversationStatus
+
+HELP = """\
+A line is a message to the agent. While it works, a line that you type reaches it after its current step.
+  /pause    let it finish its step, then wait     Ctrl-C pauses at once
+  /resume   go on, also after an error            so does an empty line; a message goes on too
+  /status   where it stands
+  /exit     leave; so does Ctrl-D"""
+
+
+def chat(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+    """Talk until the user leaves. Raises `UsageError`, `HoldfastError`."""
+    screen = Screen(env)
+    with Signals() as signals, Session(build(options, env, screen.is_terminal), screen, signals, full=options.full) as session:
+        talk = _Talk(session)
+        return session.main(lambda _: talk.interactive() if session.interactive else talk.piped())
+
+
+class _Talk:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._left = False
+
+    # --- somebody types ---
+
+    def interactive(self) -> Exit:
+        """Prompt, send, watch; until the user leaves."""
+        session = self._session
+        if sys.stdin.isatty() and sys.stdout.isatty():
+            try:
+                import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]: its import gives input() line editing
+            except ImportError:  # a Python built without it
+                pass
+        session.screen.notice("/help says what can be typed; Ctrl-D leaves.", "dim")
+        told = 0  # the last event when it was last said why the agent stopped
+        while True:
+            code = session.drive(self._poll)
+            if code is not None:
+                return code
+            if self._left:
+                return Exit.FINISHED
+            status = session.conversation.status
+            if session.was_interrupted:
+                session.screen.notice("paused: Enter goes on, a message steers, Ctrl-D leaves.", "dim")
+            elif status in (ConversationStatus.ERROR, ConversationStatus.STUCK) and told != session.conversation.state.last_seq:
+                told = session.conversation.state.last_seq
+                session.outcome()
+            code = self._prompt()
+            if code is not None:
+                return code
+
+    def _prompt(self) -> Exit | None:
+        session = self._session
+        pressed = False
+        while True:
+            try:
+                line = session.ask("> ")
+            except EOFError:
+                session.screen.notice("")
+                return Exit.FINISHED
+            except KeyboardInterrupt:
+                session.screen.notice("")
+                if pressed:
+                    return Exit.INTERRUPTED
+                pressed = True
+                session.screen.notice("Ctrl-C again, or Ctrl-D, leaves.", "dim")
+                continue
+            pressed = False
+            if self._take(line, echoed=True):
+                return Exit.FINISHED if self._left else None
+
+    def _poll(self) -> None:
+        """Take what was typed while the agent works. The terminal hands over whole lines."""
+        while not self._left and select.select([sys.stdin], [], [], 0)[0]:
+            typed = os.read(sys.stdin.fileno(), 65536)
+            if not typed:  # Ctrl-D: leave when this is done
+                self._left = True
+            for line in typed.decode(errors="replace").splitlines():
+                if line.strip():
+                    self._take(line, echoed=True)
+
+    # --- a file or a pipe ---
+
+    def piped(self) -> Exit:
+        """Each line is a message, answered before the next is read. Ends with how the last one ended."""
+        session = self._session
+        code = session.drive()
+        ended = Exit.FINISHED
+        while code is None and not self._left:
+            try:
+                line = session.ask("")
+            except EOFError:
+                break
+            except KeyboardInterrupt:
+                return Exit.INTERRUPTED
+            if self._take(line, echoed=False) and not self._left:
+                code = session.drive()
+                if code is None:
+                    ended = session.outcome()
+        return ended if code is None else code
+
+    # --- one line ---
+
+    def _take(self, line: str, *, echoed: bool) -> bool:
+        """Do what a line asks for; whether the agent may have something to do now, or the user left."""
+        session, conversation = self._session, self._session.conversation
+        word = line.strip()
+        match word.split(maxsplit=1)[0] if word.startswith("/") else "":
+            case "":
+                if word:
+                    session.say(line, echoed)
+                    return True
+                if conversation.status is ConversationStatus.PAUSED:
+                    session.resume()
+                    return True
+            case "/exit" | "/quit":
+                self._left = True
+                return True
+            case "/resume":
+                session.resume()
+                return True
+            case "/pause":
+                if conversation.status is ConversationStatus.RUNNING:
+                    conversation.pause()
+                else:
+                    session.screen.notice(f"Nothing to pause: it is {conversation.status.value}.", "dim")
+            case "/status":
+                self._tell_status()
+            case "/help":
+                session.screen.notice(HELP, "dim")
+            case "/":
+                session.screen.notice(HELP, "dim")
+            case unknown:
+                if "/" in unknown[1:]:  # a path, not a command
+                    session.say(line, echoed)
+                    return True
+                session.screen.notice(f"There is no {unknown}. There are /help /pause /resume /status /exit.", "error")
+        return False
+
+    def _tell_status(self) -> None:
+        conversation = self._session.conversation
+        state = conversation.state
+        parts = [
+            f"{conversation.id}: {conversation.status.value}", f"model {conversation.agent.llm.model}", counted(state.steps, "step"),
+            f"{state.usage.input_tokens:,} tokens in, {state.usage.output_tokens:,} out", counted(state.last_seq, "event"),
+        ]  # fmt: skip
+        self._session.screen.notice(", ".join(parts), "dim")

@@ -1,0 +1,79 @@
+"""From arguments to an exit code: which command runs, and how its errors are told."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from holdfast.cli.arguments import make_parser
+from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.streams import forget_output, make_streams_safe
+
+
+def command(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code. Whatever goes wrong is told on stderr, not raised."""
+    env = os.environ
+    make_streams_safe()
+    try:
+        parser = make_parser()
+        try:
+            options = parser.parse_args(argv)
+            if options.command is None:
+                parser.print_help()
+                options = None
+            code = Exit.FINISHED if options is None else _dispatch(options, env)
+        except SystemExit as ended:  # argparse: --help, --version, errors
+            code = ended.code if isinstance(ended.code, int) else Exit.USAGE
+    except BrokenPipeError:
+        code = Exit.BROKEN_PIPE
+    except KeyboardInterrupt:
+        code = Exit.INTERRUPTED
+    except Exception as error:
+        code = _told(error, env)
+    try:
+        sys.stdout.flush()
+    except OSError:  # a closed pipe, a terminal that hung up: the interpreter would try again at its end, and complain
+        forget_output()
+        code = Exit.BROKEN_PIPE if code == Exit.FINISHED else code
+    return int(code)
+
+
+def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+    # Each command's room is loaded when it is used: the help must not wait for an HTTP client.
+    import logging
+
+    if env.get("HOLDFAST_DEBUG"):
+        logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    else:
+        # What the library logs, the events say as well; without a handler Python would print it into the conversation.
+        logging.getLogger("holdfast").addHandler(logging.NullHandler())
+    match options.command:
+        case "run":
+            from holdfast.cli.run import run as chosen
+        case "chat":
+            from holdfast.cli.chat import chat as chosen
+        case "demo":
+            from holdfast.cli.demo import demo as chosen
+        case _:
+            from holdfast.cli.show import show as chosen
+    return chosen(options, env)
+
+
+def _told(error: Exception, env: Mapping[str, str]) -> Exit:
+    """Say what went wrong, in one line on stderr."""
+    from holdfast.cli.screen import Screen
+    from holdfast.errors import ConfigurationError, HoldfastError
+
+    if env.get("HOLDFAST_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error, file=sys.stderr)
+    screen = Screen(env)
+    if isinstance(error, HoldfastError | UsageError):
+        screen.error(str(error))
+        return Exit.USAGE if isinstance(error, UsageError | ConfigurationError) else Exit.FAILED
+    hint = "" if env.get("HOLDFAST_DEBUG") else " HOLDFAST_DEBUG=1 shows the traceback."
+    screen.error(f"internal error: {type(error).__name__}: {error}.{hint}")
+    return Exit.INTERNAL

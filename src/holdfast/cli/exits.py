@@ -1,0 +1,36 @@
+"""How the command ends: its exit codes, what each means, and the error that carries one."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The exit codes. Those above 128 are what a shell makes of a signal: 128 + its number."""
+
+    FINISHED = 0
+    FAILED = 1
+    USAGE = 2
+    STOPPED = 3
+    INTERNAL = 70  # EX_SOFTWARE of sysexits.h
+    HUNG_UP = 129
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+    TERMINATED = 143
+
+
+MEANINGS = {
+    Exit.FINISHED: "the agent finished (chat: you left it)",
+    Exit.FAILED: "it failed (model, store, demo): the last line on stderr says why",
+    Exit.USAGE: "a wrong option, a missing model or key, a file that is not there",
+    Exit.STOPPED: "the agent stopped unfinished: at a limit (--max-steps), or stuck",
+    Exit.INTERNAL: "a bug in holdfast; HOLDFAST_DEBUG=1 shows the traceback",
+    Exit.HUNG_UP: "the terminal went away (SIGHUP)",
+    Exit.INTERRUPTED: "interrupted with Ctrl-C",
+    Exit.BROKEN_PIPE: "whoever read the output went away, as `| head` does",
+    Exit.TERMINATED: "terminated (SIGTERM)",
+}
+
+
+class UsageError(Exception):
+    """Something that the user has to write differently: one line on stderr, exit code 2."""

@@ -1,0 +1,190 @@
+"""A conversation as it happens: streamed pieces and events, which come on two threads, in one order on the screen."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast import events as ev
+from holdfast.cli.render import GAP, Line, Renderer
+from holdfast.cli.screen import Screen
+from holdfast.cli.text import safe
+from holdfast.content import Usage
+from holdfast.llm.completion import Delta
+
+BROKE_OFF = Line("dim", "(the answer broke off and is asked for again)")
+
+
+class Pace(NamedTuple):
+    """Seconds to wait, for somebody to read along: before each event and after each streamed piece."""
+
+    event: float = 0.0
+    piece: float = 0.0
+
+
+class Live:
+    """Shows a conversation on `screen`. `on_event` is its event callback, `on_delta` its `on_delta`.
+
+    A piece of an answer is shown once all events are that were in the journal when it came: else the next answer's first words would
+    stand above the last call's result. `last_seq` tells the journal's last seq. A streamed answer is not shown again when it is whole.
+    """
+
+    def __init__(self, screen: Screen, renderer: Renderer, last_seq: Callable[[], int], pace: Pace = Pace()) -> None:
+        self.steps = 0
+        self.usage = Usage()
+        self.error: ev.Error | None = None
+        self._screen = screen
+        self._renderer = renderer
+        self._last_seq = last_seq
+        self._pace = pace
+        self._lock = threading.RLock()
+        self._shown = 0  # the last event on the screen
+        self._waiting: deque[tuple[int, Delta]] = deque()
+        self._streamed = ""
+        self._thought = ""
+        self._style = ""  # of the piece that was last on the screen
+        self._running = False
+        self._open: dict[str, str] = {}
+        self._echoed = 0
+
+    def begin(self, shown: int, running: bool) -> None:
+        """Start from here: events up to `shown` are not to be shown; `running` says whether the agent is at work."""
+        with self._lock:
+            self._shown, self._running = shown, running
+            self._tell_status()
+
+    def expect_echoed(self) -> None:
+        """The next message of the user is on the screen already, where it was typed."""
+        with self._lock:
+            self._echoed += 1
+
+    # --- what comes in ---
+
+    def on_delta(self, delta: Delta) -> None:
+        """A piece of a streamed answer; on the thread that reads it."""
+        after = self._last_seq()
+        with self._lock:
+            if after <= self._shown and not self._waiting:
+                self._piece(delta)
+            else:
+                self._waiting.append((after, delta))
+        if self._pace.piece:
+            time.sleep(self._pace.piece)
+
+    def on_event(self, event: ev.AnyEvent) -> None:
+        """The journal's next event; on the conversation's callback thread."""
+        if self._pace.event and isinstance(event, ev.Assistant | ev.ToolResult):
+            time.sleep(self._pace.event)
+        with self._lock:
+            try:
+                self._flush(event.seq - 1)
+                self._show(event)
+                self._count(event)
+            finally:
+                self._shown = event.seq
+            self._tell_status()
+            self._flush(event.seq)
+
+    def wait_shown(self, seq: int, timeout: float, stop: Callable[[], bool]) -> None:
+        """Block until event `seq` is on the screen, there is no screen any more, or `stop()`; at most `timeout` seconds."""
+        # Looked at without the lock, which whoever writes to a full pipe holds for as long as nobody reads it.
+        deadline = time.monotonic() + timeout
+        while self._shown < seq and not self._screen.broken and not stop() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    # --- on the screen ---
+
+    def _flush(self, shown: int) -> None:
+        while self._waiting and self._waiting[0][0] <= shown:
+            self._piece(self._waiting.popleft()[1])
+
+    def _piece(self, delta: Delta) -> None:
+        match delta.kind:
+            case "text" | "reasoning":
+                thought = delta.kind == "reasoning"
+                text = delta.text
+                if not (self._thought if thought else self._streamed):
+                    text = text.lstrip("\n")
+                if not text:
+                    return
+                style = "dim" if thought else "plain"
+                if not self._style:
+                    self._screen.show([GAP])
+                elif style != self._style:
+                    self._screen.end_stream()
+                self._style = style
+                if thought:
+                    self._thought += text
+                else:
+                    self._streamed += text
+                self._screen.stream(style, text)
+            case "tool":
+                if delta.name:
+                    self._screen.end_stream()
+                    self._screen.status(f"writing a call of {delta.name}")
+            case "restart":
+                if self._style:
+                    self._screen.end_stream()
+                    self._screen.show([BROKE_OFF])
+                self._forget_stream()
+
+    def _forget_stream(self) -> None:
+        self._streamed = self._thought = self._style = ""
+
+    def _show(self, event: ev.AnyEvent) -> None:
+        match event:
+            case ev.Assistant() if self._style:
+                self._screen.end_stream()
+                # What was not streamed: all of it if the pieces are not how the answer begins.
+                if _normal(event.text) != _normal(self._streamed):
+                    rest = event.text.lstrip("\n").removeprefix(self._streamed)
+                    self._screen.show([Line("plain", line) for line in safe(rest).strip("\n").split("\n")])
+                self._forget_stream()
+                self._screen.show(self._renderer.calls(event))
+            case ev.Message(sender="user") if self._echoed:
+                self._echoed -= 1
+            case ev.Error():
+                self._screen.end_stream()  # said at the end, on stderr
+                self._forget_stream()
+            case _:
+                if isinstance(event, ev.Status):
+                    self._screen.end_stream()
+                    self._forget_stream()
+                self._screen.show(self._renderer.lines(event))
+
+    def _count(self, event: ev.AnyEvent) -> None:
+        match event:
+            case ev.Assistant():
+                self.steps += 1
+                self.usage += event.usage
+                self._open = {call.id: "" for call in event.calls}
+            case ev.ToolCallStarted():
+                self._open[event.call_id] = self._renderer.title(event.call_id)
+            case ev.ToolResult():
+                self._open.pop(event.call_id, None)
+            case ev.Status():
+                self._running = event.status == "running"
+                if self._running:
+                    self.error = None
+            case ev.Error():
+                self.error = event
+            case _:
+                pass
+
+    def _tell_status(self) -> None:
+        if not self._running:
+            self._screen.status("")
+            return
+        titles = [title for title in self._open.values() if title]
+        if titles:
+            more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
+            self._screen.status(f"{titles[0]}{more}")
+        else:
+            self._screen.status("thinking")
+
+
+def _normal(text: str) -> str:
+    return text.strip().replace("\r", "")

@@ -1,0 +1,206 @@
+"""From an event to the lines that show it. No terminal here: a line is a style's name and safe text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from holdfast import events as ev
+from holdfast.cli.text import clip, counted, duration, one_line, safe, size
+from holdfast.content import AudioContent, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+
+# Of a command's output the last lines tell most (an error, a test's verdict), of anything else the first.
+COMMAND_HEAD, COMMAND_TAIL, RESULT_LINES, DIFF_LINES = 4, 8, 6, 40
+
+# The argument that tells most of a call, by the names that tools usually give it. What is not among these is shown as name=value.
+_TELLING = ("command", "pattern", "query", "url", "path", "file_path", "text", "task", "name")
+
+# What stands in the diff below, or in the file.
+_CONTENTS = ("old", "new", "content")
+
+
+class Line(NamedTuple):
+    """One line to show. `style` is plain, user, call, dim, error, add, remove, or gap: a blank line unless there is one already."""
+
+    style: str
+    text: str = ""
+
+
+GAP = Line("gap")
+
+
+def call_title(name: str, arguments: dict[str, Any]) -> str:
+    """A call in one line: `$ command` for a shell, else the tool's name, its most telling argument, and the other short ones."""
+    command = arguments.get("command")
+    if name == "terminal" and isinstance(command, str):
+        first, _, rest = command.strip().partition("\n")
+        more = counted(len(rest.splitlines()), "more line")
+        return f"$ {one_line(first)}" + (f" (and {more})" if rest.strip() else "")
+    telling = next((key for key in _TELLING if isinstance(arguments.get(key), str)), None)
+    if telling is None:
+        telling = next((key for key, value in arguments.items() if isinstance(value, str) and "\n" not in value), None)
+    parts = [name] if telling is None else [name, one_line(arguments[telling])]
+    for key, value in arguments.items():
+        if key not in (telling, *_CONTENTS) and isinstance(value, str | int | float) and len(str(value)) <= 40 and "\n" not in str(value):
+            parts.append(f"{key}={value}")
+    return one_line(" ".join(parts))
+
+
+class Renderer:
+    """Renders the events of one conversation, in order. It remembers the calls, so that a result can be told apart from others.
+
+    Lines are cut at `width` characters (None: never); results, diffs and commands to a few lines unless `full`.
+    """
+
+    def __init__(self, width: int | None = 120, full: bool = False) -> None:
+        self.width = width
+        self.full = full
+        self._calls: dict[str, ToolCall] = {}
+        self._batch = 0
+
+    def lines(self, event: ev.AnyEvent) -> list[Line]:
+        """The lines of one event; none for what only the machinery cares about."""
+        return list(self._lines(event))
+
+    def _lines(self, event: ev.AnyEvent) -> Iterator[Line]:
+        match event:
+            case ev.Agent():
+                model = f"model {event.model}, " if event.model else ""
+                yield self._cut("dim", f"{model}{counted(len(event.tools), 'tool')}: {', '.join(tool.name for tool in event.tools)}")
+            case ev.Message():
+                yield from self.message(event)
+            case ev.Assistant():
+                yield from self.answer(event)
+                yield from self.calls(event)
+            case ev.ToolCallStarted() if event.attempt > 1:
+                yield self._cut("dim", f"  attempt {event.attempt}: {self.title(event.call_id)}")
+            case ev.ToolResult():
+                yield from self._result(event)
+            case ev.Decision() if event.decision != "allow":
+                why = f": {event.reason}" if event.reason else ""
+                yield self._cut("dim", f"  {event.decision} {self.title(event.call_id)}{why}")
+            case ev.Condensation():
+                yield self._cut("dim", f"{counted(len(event.hidden), 'event')} left out of the model's view from here on")
+            case ev.Status() if event.status in ("paused", "stuck", "waiting_for_confirmation"):
+                why = f" ({event.reason})" if event.reason else ""
+                yield self._cut("error" if event.status == "stuck" else "dim", f"{event.status.replace('_', ' ')}{why}")
+            case ev.Error():
+                yield Line("error", one_line(f"{event.error}: {event.message}"))
+            case ev.Unknown():
+                yield self._cut("dim", f"({event.original_type}: an event of a newer version)")
+            case _:
+                pass
+
+    # --- what was said ---
+
+    def message(self, event: ev.Message) -> Iterator[Line]:
+        """What somebody said to the agent."""
+        if event.sender != "user":
+            yield self._cut("dim", f"(told the model: {event.text})")
+            return
+        yield GAP
+        said = safe(event.text).strip("\n").split("\n") if event.text.strip() else []
+        said += [f"({_other(block)})" for block in event.content if not isinstance(block, TextContent)]
+        for line in said:
+            yield Line("user", f"> {line}".rstrip())
+
+    def answer(self, event: ev.Assistant) -> Iterator[Line]:
+        """What the model said and thought, without its calls."""
+        reasoning, text = safe(event.reasoning).strip("\n"), safe(event.text).strip("\n")
+        if reasoning or text or event.calls:
+            yield GAP
+        if reasoning:
+            yield from [Line("dim", line) for line in reasoning.split("\n")]
+        if text:
+            yield from [Line("plain", line) for line in text.split("\n")]
+
+    def calls(self, event: ev.Assistant) -> Iterator[Line]:
+        """The calls of an answer, one line each."""
+        if event.calls:
+            self._calls = {call.id: call for call in event.calls}
+            self._batch = len(event.calls)
+        for call in event.calls:
+            command = call.arguments.get("command")
+            if self.full and call.name == "terminal" and isinstance(command, str):
+                first, *rest = safe(command).strip("\n").split("\n")
+                yield Line("call", f"$ {first}")
+                yield from [Line("call", f"  {line}") for line in rest]
+            else:
+                yield self._cut("call", self.title(call.id))
+
+    def title(self, call_id: str) -> str:
+        """The line of a call whose answer was rendered."""
+        call = self._calls.get(call_id)
+        if call is None:
+            return f"call {call_id}"
+        return f"{one_line(call.name)} {one_line(call.raw)}" if call.invalid else call_title(call.name, call.arguments)
+
+    # --- what came of it ---
+
+    def _result(self, event: ev.ToolResult) -> Iterator[Line]:
+        result = event.result
+        if self._batch > 1:  # calls of one answer end in any order
+            yield self._cut("dim", f"= {self.title(event.call_id)}")
+        diff = result.meta.get("diff")
+        if isinstance(diff, str) and diff and not result.is_error:
+            yield from self._diff(diff)
+        else:
+            call = self._calls.get(event.call_id)
+            yield from self._text(result, call is not None and call.name == "terminal")
+        yield self._outcome(event)
+
+    def _text(self, result: ToolResult, command: bool) -> Iterator[Line]:
+        text = safe(result.text).strip("\n")
+        code = result.meta.get("exitCode")
+        if code is not None:  # the line below says it
+            text = text.removesuffix(f"[exit code {code}]").rstrip("\n")
+        found = text.split("\n") if text.strip() else []
+        found += [f"({_other(block)})" for block in result.content if not isinstance(block, TextContent)]
+        style = "error" if result.is_error else "dim"
+        head, tail = (COMMAND_HEAD, COMMAND_TAIL) if command else (RESULT_LINES, 0)
+        left_out = len(found) - head - tail
+        if self.full or left_out <= 1:  # a line that says that one line is left out takes as much room
+            head, left_out = len(found), 0
+        yield from [self._cut(style, f"  {line}") for line in found[:head]]
+        if left_out:
+            yield Line("dim", f"  … {counted(left_out, 'more line')}")
+            yield from [self._cut(style, f"  {line}") for line in found[len(found) - tail :]]
+
+    def _diff(self, diff: str) -> Iterator[Line]:
+        found = [line for line in safe(diff).rstrip("\n").split("\n") if not line.startswith(("--- ", "+++ "))]
+        shown = found if self.full or len(found) <= DIFF_LINES + 1 else found[:DIFF_LINES]
+        for line in shown:
+            style = "add" if line.startswith("+") else "remove" if line.startswith("-") else "dim"
+            yield self._cut(style, f"  {line}")
+        if len(shown) < len(found):
+            yield Line("dim", f"  … {counted(len(found) - len(shown), 'more line')}")
+
+    def _outcome(self, event: ev.ToolResult) -> Line:
+        result = event.result
+        parts: list[str] = []
+        code, bad = result.meta.get("exitCode"), result.is_error
+        if code is not None:
+            parts.append(f"exit {one_line(str(code))}")
+            bad = bad or code != 0
+        if result.meta.get("running") is True:
+            parts.append("still running")
+        if result.is_error and code is None:
+            parts.append(f"failed ({result.error.type})" if result.error is not None else "failed")
+        parts.append(duration(event.duration))
+        return self._cut("error" if bad else "dim", f"  {', '.join(parts)}")
+
+    def _cut(self, style: str, text: str) -> Line:
+        text = one_line(text) if "\n" in text else safe(text)
+        return Line(style, text.expandtabs(4) if self.full or self.width is None else clip(text, self.width))
+
+
+def _other(block: object) -> str:
+    """A block that a terminal cannot show."""
+    match block:
+        case ImageContent() | AudioContent():
+            kind = "image" if isinstance(block, ImageContent) else "sound"
+            return f"{kind}, {one_line(block.mime_type)}, {size(len(block.data))}"
+        case ResourceLink():
+            return f"resource {one_line(block.uri)}"
+        case _:
+            return "an embedded resource"

@@ -1,0 +1,199 @@
+"""One agent at work in a terminal: its conversation, its screen, and the waiting for both; common to run, chat and demo."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from holdfast.agent import Agent
+from holdfast.cli.exits import Exit
+from holdfast.cli.live import Live, Pace
+from holdfast.cli.render import Renderer
+from holdfast.cli.screen import Screen
+from holdfast.cli.signals import Ended, Signals
+from holdfast.cli.text import counted, one_line, summary
+from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.runtime import LocalRuntime
+from holdfast.store import Store
+
+SLICE = 0.1  # seconds between two looks at signals and at what was typed
+_DRAIN, _DRAIN_ENDING = 30.0, 1.0  # seconds to wait for the screen: a pager that nobody scrolls must not hold the process for ever
+
+
+class Parts(NamedTuple):
+    """What a session is made of. It closes `runtime` and `store`."""
+
+    agent: Agent
+    runtime: LocalRuntime
+    store: Store | None = None
+    id: str | None = None
+    go_on: str = ""  # the command that goes on with this conversation, if it is kept
+
+
+class Session:
+    """Drives one conversation and shows it. A context manager: leaving it closes everything that was opened."""
+
+    def __init__(self, parts: Parts, screen: Screen, signals: Signals, *, full: bool = False, pace: Pace = Pace()) -> None:
+        self.screen = screen
+        self.signals = signals
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self._parts = parts
+        self._interrupted = False
+        self._began = time.monotonic()
+        self.live = Live(screen, Renderer(None if full else screen.width, full), lambda: self.conversation.state.last_seq, pace)
+        try:
+            self.conversation = Conversation(parts.agent, parts.store, parts.id, runtime=parts.runtime, on_delta=self.live.on_delta)
+        except BaseException:  # a damaged store
+            self._let_go()
+            raise
+
+    # --- its life ---
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the conversation here, and all that it started. Idempotent. What is in the store can go on later."""
+        self.conversation.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._parts.runtime.close()
+        if self._parts.store is not None:
+            self._parts.store.close()
+        self.screen.close()
+
+    def main(self, work: Callable[[Session], Exit]) -> Exit:
+        """Start, let `work` decide what is said until it has an exit code, close, and say what it took."""
+        try:
+            self._start()
+            code = work(self)
+        except Ended as ended:
+            code = ended.code
+        code = self.signals.ending or code
+        self._drain(code >= 128)
+        begun = self.conversation.state.last_seq > 0
+        self.close()
+        if self.screen.broken:  # nobody is there to read on
+            return code if code in (Exit.HUNG_UP, Exit.TERMINATED, Exit.INTERRUPTED) else self.screen.loss
+        if self.live.steps:
+            seconds = time.monotonic() - self._began
+            cost = self._parts.agent.llm.cost(self.live.usage)
+            self.screen.notice(summary(self.live.steps, seconds, self.live.usage, cost), "dim")
+        if begun and self._parts.go_on:
+            self.screen.notice(f"continue with: {self._parts.go_on}")
+        if self.screen.stuck:
+            # All is closed, but a thread is in a write to a pipe that nobody reads, with a lock that the interpreter's end would wait for.
+            os._exit(code)
+        return code
+
+    def _start(self) -> None:
+        conversation = self.conversation
+        state = conversation.state
+        if state.last_seq:
+            self.screen.notice(f"going on with {conversation.id} ({counted(state.last_seq, 'event')}, {state.status.value})", "dim")
+        self.live.begin(state.last_seq, state.status is ConversationStatus.RUNNING)
+        conversation.register_event_callback(self.live.on_event, after_seq=state.last_seq)
+        conversation.start_thread()
+
+    # --- what the user says ---
+
+    def say(self, text: str, echoed: bool = False) -> None:
+        """Send a message and have the agent go on if it was paused. `echoed`: it stands on the screen, where it was typed."""
+        if echoed:
+            self.live.expect_echoed()
+        self.conversation.send_message(text)
+        if self.conversation.status is ConversationStatus.PAUSED:
+            self.resume()
+
+    def resume(self) -> None:
+        """Go on after a pause or an error."""
+        self._interrupted = False
+        self.conversation.resume()
+
+    def ask(self, prompt: str) -> str:
+        """A line from standard input, asked for when all that happened is on the screen.
+
+        Raises `EOFError` at its end, `KeyboardInterrupt` at Ctrl-C, `Ended`.
+        """
+        self._drain()
+        with self.signals.prompting():
+            return self.screen.ask(prompt, self.interactive)
+
+    # --- waiting ---
+
+    def drive(self, poll: Callable[[], None] | None = None) -> Exit | None:
+        """Wait until the agent rests, calling `poll` ten times a second; an exit code instead if the command is to end.
+
+        The first Ctrl-C interrupts the agent, which then rests, paused; the second one, or the first without a terminal, ends the command.
+        """
+        while True:
+            began = time.monotonic()
+            self.conversation.wait(SLICE)
+            rests = time.monotonic() - began < SLICE
+            if self.screen.broken:
+                return self.screen.loss
+            if self.signals.ending is not None:
+                return self.signals.ending
+            if self.signals.take_interrupt():
+                if self._interrupted:
+                    return Exit.INTERRUPTED
+                self.conversation.interrupt()
+                if not self.interactive:
+                    return Exit.INTERRUPTED
+                self._interrupted = self.conversation.status is ConversationStatus.PAUSED
+                if self._interrupted:
+                    self.screen.status("stopping")
+                    continue
+            if rests:
+                return None
+            if poll is not None:
+                poll()
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether the agent rests because of Ctrl-C."""
+        return self._interrupted and self.conversation.status is ConversationStatus.PAUSED
+
+    def _drain(self, ending: bool = False) -> None:
+        """Wait until all that happened is on the screen. A signal ends the wait; what it asks for is done after that."""
+        seq = self.conversation.state.last_seq
+        if ending:
+            self.live.wait_shown(seq, _DRAIN_ENDING, lambda: False)
+        else:
+            self.live.wait_shown(seq, _DRAIN, lambda: self.signals.pending)
+        self.screen.status("")
+
+    # --- how it ended ---
+
+    def outcome(self) -> Exit:
+        """The exit code for how the agent came to rest; if that was not by finishing, stderr is told why."""
+        self._drain()
+        conversation = self.conversation
+        match conversation.status:
+            case ConversationStatus.FINISHED | ConversationStatus.IDLE:
+                return Exit.FINISHED
+            case ConversationStatus.ERROR:
+                error = conversation.state.error
+                if error is None:
+                    conversation.resume()  # raises what the store could not do
+                    return Exit.FAILED
+                if error.error == "LimitExceeded":
+                    kind, limit = error.details.get("type", "steps"), error.details.get("limit", "")
+                    option = " --max-steps sets it." if kind == "steps" else ""
+                    self.screen.error(f"stopped at the limit of {limit} {kind}.{option}")
+                    return Exit.STOPPED
+                self.screen.error(error.message if error.message else error.error)
+                return Exit.FAILED
+            case ConversationStatus.STUCK:
+                self.screen.error("the agent is stuck: it gives no answer that leads on.")
+                return Exit.STOPPED
+            case status:
+                self.screen.error(f"the agent stopped: it is {one_line(status.value.replace('_', ' '))}.")
+                return Exit.STOPPED

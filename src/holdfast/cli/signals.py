@@ -1,0 +1,124 @@
+"""Ctrl-C and being terminated: noted when they come, acted on by whoever waits."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from holdfast.cli.exits import Exit
+
+_NUDGE = 0.05  # seconds after which a signal that nobody has served is sent again
+_ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
+
+
+class Ended(Exception):
+    """The process was asked to end while it waited for a line. `code` is its exit code."""
+
+    def __init__(self, code: Exit) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+class Signals:
+    """While entered, SIGINT, SIGTERM and SIGHUP are noted here instead of raising at any point of the program.
+
+    An exception out of nowhere could break off an append half-way; a note is looked at where it can be served. Only within
+    `prompting` do they raise, `KeyboardInterrupt` and `Ended`, since nothing else ends a wait for a line.
+    """
+
+    def __init__(self) -> None:
+        self.ending: Exit | None = None
+        self._interrupts = 0
+        self._prompting = False
+        self._before: dict[int, Any] = {}
+        self._pipe = (-1, -1)  # the interpreter writes a signal's number to it when it comes; our handler reads it
+        self._nudger: threading.Thread | None = None
+        self._done = False
+
+    def __enter__(self) -> Signals:
+        if threading.current_thread() is threading.main_thread():  # others may not set handlers
+            self._pipe = os.pipe()
+            for end in self._pipe:
+                os.set_blocking(end, False)
+            signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+            for number in (signal.SIGINT, *_ENDING):
+                self._before[number] = signal.signal(number, self._handle)
+            self._nudger = threading.Thread(target=self._nudge, name="holdfast-signals", daemon=True)
+            self._nudger.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._nudger is None:
+            return
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(-1)
+        self._done = True
+        os.write(self._pipe[1], b"\0")
+        self._nudger.join()
+        self._nudger = None
+        for end in self._pipe:
+            os.close(end)
+
+    def _nudge(self) -> None:
+        """Wake a prompt that slept through a signal.
+
+        One that comes after `input` has shown its prompt and before it waits for a key is noted by the interpreter, but served only
+        when the line is complete, since CPython's readline looks for signals when its select is interrupted and at no other time.
+        """
+        main = threading.main_thread().ident
+        while not self._done:
+            select.select([self._pipe[0]], [], [])
+            time.sleep(_NUDGE)
+            if self._prompting and not self._done and main is not None:
+                for number in self._unserved():
+                    signal.pthread_kill(main, number)
+
+    def _unserved(self) -> bytes:
+        """The numbers of the signals that came and that no handler has seen; they count as seen."""
+        try:
+            return os.read(self._pipe[0], 64)
+        except BlockingIOError:
+            return b""
+
+    def _handle(self, number: int, _: FrameType | None) -> None:
+        self._unserved()
+        if number == signal.SIGINT:
+            self._interrupts += 1
+        else:
+            self.ending = _ENDING[signal.Signals(number)]
+        if self._prompting:
+            self._raise()
+
+    def _raise(self) -> None:
+        if self.ending is not None:
+            raise Ended(self.ending)
+        if self.take_interrupt():
+            raise KeyboardInterrupt
+
+    @property
+    def pending(self) -> bool:
+        """Whether a signal waits to be acted on."""
+        return self.ending is not None or self._interrupts > 0
+
+    def take_interrupt(self) -> bool:
+        """Whether Ctrl-C was pressed since this was last asked."""
+        found, self._interrupts = self._interrupts > 0, 0
+        return found
+
+    @contextmanager
+    def prompting(self) -> Generator[None]:
+        """Within, signals raise; those noted before do so at once."""
+        self._prompting = True
+        try:
+            self._raise()
+            yield
+        finally:
+            self._prompting = False

@@ -1,0 +1,70 @@
+"""Text made safe and short for a terminal: control characters, widths, durations, amounts."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.content import Usage
+
+# What could move the cursor, change colours, hide text or reorder it: C0 but tab and newline, DEL, C1 (a terminal may take U+009B
+# for ESC [), line separators, and the bidirectional controls that make code read otherwise than it runs (CVE-2021-42574).
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return f"^{chr(code + 0x40)}"
+    if code == 0x7F:
+        return "^?"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def safe(text: str) -> str:
+    """Text that can do nothing to a terminal: control characters become visible (`^[` for ESC); newlines and tabs stay."""
+    return _UNSAFE.sub(_visible, text.replace("\r", ""))
+
+
+def one_line(text: str) -> str:
+    """`safe` text on one line, runs of white space as one blank."""
+    return safe(" ".join(text.split()))
+
+
+def clip(text: str, width: int) -> str:
+    """At most `width` characters of one line, `…` in place of the last where it is longer; tabs count as blanks to the next 4."""
+    text = text.expandtabs(4)
+    return text if len(text) <= width else text[: max(1, width - 1)].rstrip() + "…"
+
+
+def duration(seconds: float) -> str:
+    """`3 ms`, `0.31 s`, `4.2 s`, `2 min 05 s`."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 0.995:
+        return f"{seconds:.2f} s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def size(count: int) -> str:
+    """A number of bytes: `512 B`, `12 KB`, `3.4 MB`."""
+    if count < 1000:
+        return f"{count} B"
+    return f"{count / 1000:.0f} KB" if count < 1_000_000 else f"{count / 1_000_000:.1f} MB"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 step`, `2 steps`, `1,200 steps`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str:
+    """The line at a run's end: `3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out, $0.0123`."""
+    cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
+    parts = [counted(steps, "step"), duration(seconds)]
+    parts += [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
+    if cost is not None:
+        parts.append(f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}")
+    return ", ".join(parts)

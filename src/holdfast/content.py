@@ -1,0 +1,241 @@
+"""The vocabulary that every other room speaks: content blocks, messages, tool calls, tool results, usage.
+
+Everything here is a frozen `msgspec.Struct`: plain data, safe to share between threads, camelCase on
+the wire. Tool results are the MCP output format (Model Context Protocol, `CallToolResult`) with `meta`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, TypeVar, cast
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+
+S = TypeVar("S", bound="Data")
+
+_encoder = msgspec.json.Encoder()
+
+
+class Data(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Base of all frozen data that has a JSON form."""
+
+    def to_json(self) -> bytes:
+        """The JSON form, as UTF-8 bytes. Raises `TypeError` if a field holds what JSON cannot say."""
+        return _encoder.encode(self)
+
+    @classmethod
+    def from_json(cls: type[S], data: bytes | str) -> S:
+        """The inverse of `to_json`. Raises `msgspec.ValidationError` (a `ValueError`) on anything else."""
+        return msgspec.json.decode(data, type=cls)
+
+
+# --- content blocks (MCP `ContentBlock`) ---------------------------------------------------------
+
+# Factories, not plain defaults: omit_defaults would drop what MCP wants always present.
+
+
+def _png() -> str:
+    return "image/png"
+
+
+def _wav() -> str:
+    return "audio/wav"
+
+
+class TextContent(Data, frozen=True, tag_field="type", tag="text"):
+    """Text, for a model or a person to read."""
+
+    text: str
+
+
+class ImageContent(Data, frozen=True, tag_field="type", tag="image"):
+    """An image: its bytes (base64 in JSON) and MIME type, such as `image/png`."""
+
+    data: bytes
+    mime_type: str = msgspec.field(default_factory=_png)
+
+
+class AudioContent(Data, frozen=True, tag_field="type", tag="audio"):
+    """Sound: its bytes (base64 in JSON) and MIME type, such as `audio/wav`."""
+
+    data: bytes
+    mime_type: str = msgspec.field(default_factory=_wav)
+
+
+class ResourceLink(Data, frozen=True, tag_field="type", tag="resource_link"):
+    """A resource that a tool names but does not include."""
+
+    uri: str
+    name: str = msgspec.field(default_factory=str)
+    mime_type: str | None = None
+
+
+class EmbeddedResource(Data, frozen=True, tag_field="type", tag="resource"):
+    """A resource that a tool includes: MCP's `{uri, mimeType, text | blob}` mapping, kept as it came."""
+
+    resource: dict[str, Any]
+
+
+Content = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
+ContentLike = str | Content | Iterable[Content]
+
+_BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
+
+
+def blocks(content: ContentLike) -> tuple[Content, ...]:
+    """Content in any accepted shape as a tuple of blocks; a `str` becomes one `TextContent`.
+
+    Raises `ConfigurationError` (a `ValueError`) naming what was given instead.
+    """
+    found: tuple[Any, ...]
+    if type(content) is tuple:
+        found = cast("tuple[Any, ...]", content)
+    elif isinstance(content, str):
+        return (TextContent(content),) if content else ()
+    elif isinstance(content, _BLOCKS):
+        return (content,)
+    elif isinstance(content, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        found = tuple(cast("Iterable[Any]", content))
+    else:
+        raise ConfigurationError(f"content takes a str, a content block or a list of blocks, not {content!r}.")
+    for block in found:
+        if not isinstance(block, _BLOCKS):
+            raise ConfigurationError(f"content takes a str, a content block or a list of blocks, not a list with {block!r}.")
+    return cast("tuple[Content, ...]", found)
+
+
+def text_of(content: Sequence[Content]) -> str:
+    """The text blocks of `content`, joined by newlines."""
+    return "\n".join([block.text for block in content if isinstance(block, TextContent)])
+
+
+# --- messages and calls --------------------------------------------------------------------------
+
+
+class ToolCall(Data, frozen=True):
+    """One use of a tool that the model asked for.
+
+    `id` is ours (`{assistant_seq}.{index}`), `provider_id` the provider's. `name` is the tool's canonical name. `raw` is
+    the provider's argument text where it is not what `arguments` encodes to; `invalid` says why it could not
+    be read as a JSON object, and then `arguments` is empty.
+    """
+
+    id: str
+    name: str
+    arguments: dict[str, Any] = {}
+    provider_id: str = ""
+    raw: str = ""
+    invalid: str = ""
+
+    @property
+    def raw_arguments(self) -> str:
+        """The arguments as JSON text, exactly as the provider sent them."""
+        return self.raw or _encoder.encode(self.arguments).decode()
+
+
+class Message(Data, frozen=True):
+    """One message of a chat, for `LLM.completion`. `role` is system, user, assistant or tool.
+
+    `Message("hi")` is a user message. An assistant message may carry `tool_calls`; a tool message answers the call
+    whose id is `tool_call_id`.
+    """
+
+    content: tuple[Content, ...] = ()
+    role: Literal["system", "user", "assistant", "tool"] = "user"
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "content", blocks(self.content))
+        if type(self.tool_calls) is not tuple:
+            msgspec.structs.force_setattr(self, "tool_calls", tuple(self.tool_calls))
+
+    @property
+    def text(self) -> str:
+        """The text of all blocks."""
+        return text_of(self.content)
+
+
+class Usage(Data, frozen=True):
+    """Tokens of one model call, or a sum of them. `input_tokens` includes the cached ones, `output_tokens` the reasoning."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
+
+
+# --- tool results --------------------------------------------------------------------------------
+
+
+class ErrorInfo(Data, frozen=True):
+    """Why a call failed, for programs: the taxonomy's `type`, the message, and the retry policy that went with it."""
+
+    type: str
+    message: str
+    retryable: bool = False
+    max_retries: int = 0
+    backoff: Literal["none", "fixed", "exponential"] = "none"
+
+
+def _nothing() -> tuple[Content, ...]:
+    return ()
+
+
+def _false() -> bool:
+    return False
+
+
+class ToolResult(Data, frozen=True):
+    """What a tool call gave back, in the MCP output format with `meta`.
+
+    `ToolResult()` is a success that says nothing. `ToolResult("text")` is short for one `TextContent`. In JSON `content` and
+    `isError` are always there: `{"content":[{"type":"text","text":"Hello world"}],"meta":{"exitCode":0},"isError":false}`.
+    """
+
+    # Factories here too, for the two keys that MCP wants always present.
+    content: tuple[Content, ...] = msgspec.field(default_factory=_nothing)
+    structured_content: Any = None
+    meta: dict[str, Any] = {}
+    is_error: bool = msgspec.field(default_factory=_false)
+    error: ErrorInfo | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.content) is not tuple:
+            msgspec.structs.force_setattr(self, "content", blocks(self.content))
+        else:
+            for block in self.content:
+                if type(block) not in _BLOCKS:
+                    blocks(self.content)
+
+    @property
+    def success(self) -> bool:
+        """Whether the call did what it was asked to."""
+        return not self.is_error
+
+    @property
+    def data(self) -> Any:
+        """The structured content if there is any, else the text."""
+        return self.text if self.structured_content is None else self.structured_content
+
+    @property
+    def text(self) -> str:
+        """The text of all blocks."""
+        return text_of(self.content)
+
+    @classmethod
+    def failure(cls, message: str, error_type: str = "internal", *, meta: dict[str, Any] | None = None) -> ToolResult:
+        """An error result whose text, shown to the model, is `message`."""
+        return cls((TextContent(message),), None, meta or {}, True, ErrorInfo(error_type, message))

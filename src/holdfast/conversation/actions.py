@@ -1,0 +1,86 @@
+"""`next_action`: the one place that decides what a conversation does next."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.agent.limits import Limits
+from holdfast.content import ToolCall
+from holdfast.conversation.state import ConversationStatus, Fold
+from holdfast.errors import LimitExceeded
+
+# Empty or cut-off answers in a row before a conversation counts as stuck. Twice a nudge may help; a third has not been seen to.
+BLANKS = 3
+
+
+class Recover(msgspec.Struct, frozen=True):
+    """Settle calls that an earlier owner started and left without a result."""
+
+    calls: tuple[ToolCall, ...]
+
+
+class Call(msgspec.Struct, frozen=True):
+    """Run calls that were never started."""
+
+    calls: tuple[ToolCall, ...]
+
+
+class Step(msgspec.Struct, frozen=True):
+    """Ask the model."""
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nothing to do until somebody says something."""
+
+
+class Stop(msgspec.Struct, frozen=True):
+    """The run is over: go to `status`, for `limit` if one was reached."""
+
+    status: ConversationStatus
+    reason: str = ""
+    limit: tuple[str, float, float] | None = None
+
+
+Action = Recover | Call | Step | Wait | Stop
+_STEP, _WAIT = Step(), Wait()
+_FINISHED = Stop(ConversationStatus.FINISHED)
+
+
+def next_action(state: Fold, limits: Limits = Limits()) -> Action:
+    """What to do next: a pure function of the journal's fold and the limits of a run.
+
+    It is asked when no call of this owner is running, so a started call without a result is one that a dead owner left.
+    """
+    if state.status is not ConversationStatus.RUNNING:
+        return _WAIT
+    if state.open:
+        lost = tuple([item.call for item in state.open.values() if item.attempt])
+        return Recover(lost) if lost else Call(tuple([item.call for item in state.open.values()]))
+    if state.blanks >= BLANKS:
+        return Stop(ConversationStatus.STUCK, f"{BLANKS} answers in a row were empty or cut off")
+    if not state.owed:
+        return _FINISHED
+    reached = _reached(state, limits)
+    if reached is not None:
+        return Stop(ConversationStatus.ERROR, limit=reached)
+    return _STEP
+
+
+def _reached(state: Fold, limits: Limits) -> tuple[str, float, float] | None:
+    if limits.steps is not None and state.run_steps >= limits.steps:
+        return ("steps", state.run_steps, limits.steps)
+    if limits.tokens is not None and (used := state.run_usage.input_tokens + state.run_usage.output_tokens) >= limits.tokens:
+        return ("tokens", used, limits.tokens)
+    if limits.cost is not None and state.run_cost >= limits.cost:
+        return ("cost", state.run_cost, limits.cost)
+    if limits.seconds is not None and state.run_since is not None and state.last_time is not None:
+        spent = (state.last_time - state.run_since).total_seconds()
+        if spent >= limits.seconds:
+            return ("seconds", spent, limits.seconds)
+    return None
+
+
+def limit_error(limit: tuple[str, float, float], conversation_id: str) -> LimitExceeded:
+    """The error that tells of a reached limit."""
+    kind, value, bound = limit
+    return LimitExceeded(kind, value, bound, f"Conversation {conversation_id!r}")

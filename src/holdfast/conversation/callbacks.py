@@ -1,0 +1,64 @@
+"""Subscriptions: each a cursor into the journal on a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from holdfast import events as ev
+from holdfast.conversation.journal import Journal
+
+Callback = Callable[[ev.AnyEvent], object]
+_log = logging.getLogger("holdfast")
+
+
+class Subscription:
+    """Tells `callback` of every event after `after_seq`, in order, each once. One that raises is logged and goes on."""
+
+    __slots__ = ("_callback", "_cursor", "_deadline", "_journal", "_stopping", "_thread")
+
+    def __init__(self, journal: Journal, callback: Callback, after_seq: int) -> None:
+        self._journal = journal
+        self._callback = callback
+        self._cursor = after_seq
+        self._stopping = False
+        self._deadline = float("inf")
+        self._thread = threading.Thread(target=self._run, name=f"holdfast-callback-{journal.id}", daemon=True)
+        self._thread.start()
+
+    @property
+    def seq(self) -> int:
+        """The seq of the last event that was told: what to give as `after_seq` to go on from here."""
+        return self._cursor
+
+    def _run(self) -> None:
+        journal = self._journal
+        while True:
+            with journal.changed:
+                while len(journal.events) <= self._cursor and not self._stopping:
+                    journal.changed.wait()
+                batch = journal.events[self._cursor :]
+            if not batch:
+                return
+            for event in batch:
+                if time.monotonic() > self._deadline:
+                    return
+                try:
+                    self._callback(event)
+                except Exception:
+                    _log.exception("callback of conversation %s raised on event %d; it goes on with the next", journal.id, event.seq)
+                self._cursor = event.seq
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Tell what has happened so far and end; give up after `timeout` seconds. Idempotent; may be called by the callback itself."""
+        with self._journal.changed:
+            self._deadline = min(self._deadline, time.monotonic() + timeout)
+            self._stopping = True
+            self._journal.changed.notify_all()
+        if self._thread is threading.current_thread():
+            return
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            _log.warning("callback of conversation %s did not return within %g s and was left behind", self._journal.id, timeout)

@@ -1,0 +1,356 @@
+"""`Conversation`: an agent at work on one journal, and everything that may be asked of it."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.content import ContentLike, Message, TextContent, ToolResult, blocks
+from holdfast.conversation.callbacks import Callback, Subscription
+from holdfast.conversation.driver import RUNNING, Driver, inside
+from holdfast.conversation.journal import Clock, Journal, utc_now
+from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus
+from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed
+from holdfast.llm.completion import Delta
+from holdfast.store import MemoryStore, Store
+from holdfast.tools.results import clean
+
+_log = logging.getLogger("holdfast")
+
+
+CONTINUED = (
+    "Not run here: this conversation was continued from a saved state. The original may have run the call; check before repeating it."
+)
+
+
+def random_id() -> str:
+    """128 random bits in hex."""
+    return os.urandom(16).hex()
+
+
+class Conversation:
+    """One conversation with an agent: the loop, on a thread of its own (`start_thread`) or on the caller's (`run`).
+
+    With no `store` it lives in memory. An `id` that the store knows goes on where it stopped. The constructor only reads; the lease
+    is taken by `start_thread`, `run` or the first write, which raise `LeaseHeld` while another owner has the conversation.
+
+    `runtime` is handed to tools as `ToolContext.runtime`. `on_delta` is told of a streamed answer's pieces, `on_progress(call_id,
+    message)` of what tools report, both on the thread where it happens. `clock` and `new_id` default to the system's.
+
+    Every method is thread-safe. `with Conversation(agent) as conversation:` closes it. Raises `ConfigurationError` (a
+    `ValueError`) naming the argument that does not fit.
+    """
+
+    __slots__ = (
+        "_close_from_within", "_driver", "_journal", "_loop", "_opened", "_subscriptions", "agent", "id", "store",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        agent: Agent,
+        store: Store | None = None,
+        id: str | None = None,
+        *,
+        runtime: object | None = None,
+        on_delta: Callable[[Delta], object] | None = None,
+        on_progress: Callable[[str, str], object] | None = None,
+        clock: Clock = utc_now,
+        new_id: Callable[[], str] = random_id,
+    ) -> None:
+        _check(agent, store, id, on_delta, on_progress)
+        self.agent = agent
+        self.store: Store = MemoryStore() if store is None else store
+        self.id = new_id() if id is None else id
+        self._journal = Journal(self.store, self.id, clock, new_id)
+        self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress)
+        self._subscriptions: list[Subscription] = []
+        self._opened = False
+        self._loop: threading.Thread | None = None  # the one that start_thread made
+        self._close_from_within = False
+
+    @classmethod
+    def from_state(
+        cls, state: ConversationState, agent: Agent, store: Store | None = None, id: str | None = None, **options: Any
+    ) -> Conversation:
+        """A conversation that goes on from `state` under a new id, with any agent, model or toolset; `options` as in the constructor."""
+        if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
+        conversation = cls(agent, store, id, **options)
+        journal = conversation._journal
+        if journal.events:
+            raise ConfigurationError(f"from_state: conversation {conversation.id!r} has events already; give another id.")
+        if state.events:
+            journal.import_events(list(state.events))
+            with journal:
+                # The original may yet run them, or has; this conversation must not run them a second time.
+                for call_id in journal.fold.open:
+                    journal.add(ev.ToolResult, call_id=call_id, result=ToolResult.failure(CONTINUED, "cancelled"))
+        return conversation
+
+    # --- what it is ---
+
+    @property
+    def state(self) -> ConversationState:
+        """A snapshot of everything so far; `get_state` is the same."""
+        journal = self._journal
+        with journal.changed:
+            return ConversationState(self.id, journal.events, self.status)
+
+    def get_state(self) -> ConversationState:
+        """A snapshot of everything so far, as `state`."""
+        return self.state
+
+    @property
+    def status(self) -> ConversationStatus:
+        """Where the conversation stands, without a snapshot."""
+        if self._journal.closed or self._driver.closing:
+            return ConversationStatus.CLOSED
+        return ConversationStatus.ERROR if self._driver.failure is not None else self._journal.fold.status
+
+    def get_history(self) -> list[ev.AnyEvent]:
+        """The events so far, in order."""
+        with self._journal.changed:
+            return list(self._journal.events)
+
+    def __repr__(self) -> str:
+        return f"Conversation(id={self.id!r}, status={self.status.value!r}, events={self._journal.fold.last_seq})"
+
+    # --- what it is told ---
+
+    def send_message(self, message: str | Message | ContentLike) -> ev.Message:
+        """Say something to the agent, as the user: one append; never waits for a tool or a model. Returns the event.
+
+        A conversation at rest whose loop was started is RUNNING when this returns; while PAUSED or WAITING_FOR_CONFIRMATION no status
+        changes. Raises `ConfigurationError` for an empty message, `ConversationClosed`, `LeaseHeld`.
+        """
+        if isinstance(message, Message):
+            if message.role != "user":
+                raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
+            content = message.content
+        else:
+            content = blocks(message)
+        content = tuple([TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in content])
+        if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
+            raise ConfigurationError("send_message takes a text or content blocks; it was given nothing.")
+        self._open()
+        with self._journal as journal:
+            sent = journal.add(ev.Message, content=content)
+            if self._driver.thread is not None and journal.fold.status in AT_REST:
+                journal.add(ev.Status, status=RUNNING.value)
+        return sent
+
+    def start_thread(self) -> None:
+        """Drive the loop on a thread of its own until `close`. Idempotent. An unfinished run goes on. Raises `LeaseHeld`."""
+        self._open()
+        driver = self._driver
+        with self._journal as journal:
+            if self._loop is not None:
+                return
+            if driver.thread is not None:
+                raise ConversationBusy(f"Conversation {self.id!r} is being run by {driver.thread.name!r}; start_thread after that.")
+            if journal.fold.asked:
+                journal.add(ev.Status, status=RUNNING.value)
+            context = contextvars.copy_context()
+            driver.resting = False
+            self._loop = driver.thread = threading.Thread(
+                target=lambda: context.run(self._thread_main), name=f"holdfast-loop-{self.id}", daemon=True
+            )
+            self._loop.start()
+
+    def _thread_main(self) -> None:
+        try:
+            self._driver.drive(until_rest=False)
+        finally:
+            if self._close_from_within:
+                self._finish(time.monotonic() + 5.0)
+
+    def run(self) -> ConversationState:
+        """Drive the loop on the caller's thread until the conversation rests, and return its state; `start_thread` and `wait` in one.
+
+        Goes on from PAUSED, ERROR or STUCK as `resume` does. A model's or a limit's error is not raised: it is the state's `error`, with
+        status ERROR. Ctrl-C pauses the conversation and is raised. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
+        """
+        self._open()
+        driver = self._driver
+        self._not_inside("run")
+        with self._journal as journal:
+            if driver.thread is not None:
+                raise ConversationBusy(f"Conversation {self.id!r} is driven by {driver.thread.name!r}; use wait().")
+            self._go_on(journal)
+            driver.thread = threading.current_thread()
+            driver.resting = False
+        try:
+            driver.drive(until_rest=True)
+        except KeyboardInterrupt:
+            self.interrupt()
+            raise
+        finally:
+            with self._journal.changed:
+                driver.thread = None
+                self._journal.changed.notify_all()
+            if self._close_from_within:
+                self._finish(time.monotonic() + 5.0)
+        return self.state
+
+    def pause(self) -> None:
+        """Step no further: what runs now (a model call, a batch of calls) ends first. Survives a restart; `resume` ends it."""
+        self._open()
+        with self._journal as journal:
+            if journal.fold.status is not ConversationStatus.PAUSED:
+                journal.add(ev.Status, status=ConversationStatus.PAUSED.value)
+
+    def resume(self) -> None:
+        """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does nothing."""
+        self._open()
+        with self._journal as journal:
+            self._go_on(journal)
+
+    def _go_on(self, journal: Journal) -> None:
+        fold = journal.fold
+        if fold.status is ConversationStatus.PAUSED:
+            # Back to where it would be: at work if there is something to do, else at rest.
+            rest = not fold.owed and not fold.open
+            journal.add(ev.Status, status=(ConversationStatus.IDLE if rest else RUNNING).value)
+        elif fold.asked or (fold.status in (ConversationStatus.ERROR, ConversationStatus.STUCK) and (fold.owed or fold.open)):
+            journal.add(ev.Status, status=RUNNING.value)
+
+    def interrupt(self) -> None:
+        """Pause at once: the running model call is cancelled, running tools are told to stop (commands are killed), calls that wait are
+        answered as not run. What a tool had done by then stays done. At rest it does nothing."""
+        self._open()
+        with self._journal as journal:
+            if journal.fold.status in AT_REST:
+                return
+            if journal.fold.status is not ConversationStatus.PAUSED:
+                journal.add(ev.Status, status=ConversationStatus.PAUSED.value, reason="interrupted")
+            self._driver.refuse_queued()
+        self._driver.cancel()
+
+    def wait(self, timeout: float | None = None) -> ConversationStatus:
+        """Block until nothing runs any more, at most `timeout` seconds; returns the status then. Raises `ConversationBusy` inside of itself."""
+        self._not_inside("wait")
+        journal, driver = self._journal, self._driver
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with journal.changed:
+            while driver.thread is not None and not journal.closed and not self._at_rest():
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    break
+                journal.changed.wait(left)
+        return self.status
+
+    def _at_rest(self) -> bool:
+        """Whether the loop has nothing to do. A driver that was told, but has not woken yet, is not at rest."""
+        driver = self._driver
+        return driver.resting and (self._journal.fold.status is not RUNNING or driver.failure is not None)
+
+    def _not_inside(self, method: str) -> None:
+        if id(self._driver) in inside.get():
+            raise ConversationBusy(
+                f"Conversation {self.id!r}: {method}() was called by one of its own calls, which it would wait for forever."
+            )
+
+    # --- who listens ---
+
+    def register_event_callback(self, callback: Callback, after_seq: int | None = None) -> Subscription:
+        """Have `callback(event)` called for every event from now on (or after `after_seq`), in order, on a thread of its own.
+
+        One that raises is logged and told of the next event. `close` waits for it up to its deadline.
+        """
+        if not callable(callback):
+            raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+        with self._journal.changed:
+            if self.status is ConversationStatus.CLOSED:
+                raise ConversationClosed(f"Conversation {self.id!r} is closed.")
+            subscription = Subscription(self._journal, callback, self._journal.fold.last_seq if after_seq is None else after_seq)
+            self._subscriptions.append(subscription)
+        return subscription
+
+    register_callback = register_event_callback
+
+    # --- its end ---
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stop, as `interrupt`, and let go of threads, processes, connections and the lease, within about `timeout` seconds. Idempotent.
+
+        What is in the store stays: a run that this cuts off goes on when the conversation is opened and started again. A callback
+        that does not stop when asked to is left behind, with a warning in the log. Called by one of the conversation's own calls, it
+        takes effect when that call returns.
+        """
+        driver = self._driver
+        deadline = time.monotonic() + timeout
+        with self._journal.changed:
+            if self._journal.closed:
+                return
+            driver.closing = True
+            self._journal.changed.notify_all()
+            thread = driver.thread
+            if id(driver) in inside.get():
+                self._close_from_within = True
+        driver.cancel()
+        if self._close_from_within:
+            return
+        if thread is not None and thread is not threading.current_thread():
+            with self._journal.changed:
+                while driver.thread is thread and not driver.resting and (left := deadline - time.monotonic()) > 0:
+                    self._journal.changed.wait(left)
+            if thread is self._loop:
+                thread.join(max(0.0, deadline - time.monotonic()))
+        self._finish(deadline)
+
+    def _finish(self, deadline: float) -> None:
+        driver = self._driver
+        with self._journal.changed:
+            subscriptions, self._subscriptions = self._subscriptions, []
+            opened, self._opened = self._opened, False
+        left = driver.left_running(deadline)
+        driver.clean_up()
+        thread = driver.thread
+        if thread is not None and not driver.resting and thread is not threading.current_thread():
+            left.append(thread.name)
+        if left:
+            _log.warning("conversation %s closed while calls that ignore their cancellation still run: %s", self.id, ", ".join(left))
+        for subscription in subscriptions:
+            subscription.close(max(0.1, deadline - time.monotonic()))
+        self._journal.close()
+        if opened:
+            self.agent.closed()
+
+    def _open(self) -> None:
+        """Take the lease, and count as one of the agent's open conversations."""
+        journal = self._journal
+        with journal.changed:
+            if self._driver.closing:
+                raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
+            if self._driver.failure is not None:
+                raise self._driver.failure
+            if self._opened:
+                return
+            journal.acquire()
+            self._opened = True
+        self.agent.opened()
+
+    def __enter__(self) -> Conversation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any) -> None:
+    if not isinstance(agent, Agent):
+        raise ConfigurationError(f"Conversation: agent takes an Agent, not {agent!r}.")
+    if isinstance(store, list) or (store is not None and not callable(getattr(store, "append", None))):
+        raise ConfigurationError(f"Conversation: store takes a store such as SQLiteStore(path), not {store!r}.")
+    if id is not None and (not isinstance(id, str) or not id.strip()):
+        raise ConfigurationError(f"Conversation: id takes a non-empty str or None, not {id!r}.")
+    for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
+        if value is not None and not callable(value):
+            raise ConfigurationError(f"Conversation: {name} takes a function or None, not {value!r}.")

@@ -1,0 +1,258 @@
+"""Every error that Holdfast raises, one tree. Each also is the builtin error that it resembles.
+
+HoldfastError
+├── ConfigurationError (ValueError)          a wrong argument or setting; the message names it
+├── ConversationError
+│   ├── ConversationClosed (RuntimeError)    a method that needs an open conversation, after `close`
+│   ├── ConversationBusy (RuntimeError)      someone else drives it, or it would wait on itself
+│   └── LimitExceeded (RuntimeError)         type, value, limit, source
+├── StoreError (OSError)
+│   ├── ConversationNotFound (LookupError)
+│   ├── LeaseHeld (BlockingIOError)          another owner has the conversation; says who
+│   └── Fenced (PermissionError)             this owner's lease was taken over
+├── RuntimeFault (OSError)                   a command, file or path that could not be worked with
+│   └── PathRefused (PermissionError)        a path outside the workdir
+├── ToolError                                error_type, retryable, max_retries, backoff
+│   ├── ToolValidationError (ValueError)
+│   ├── ToolNotFound (LookupError)
+│   ├── ToolTimeout (TimeoutError)
+│   └── ToolCancelled
+└── LLMError                                 status, code, request_id, retryable, retry_after
+    ├── AuthenticationError (PermissionError)
+    ├── PermissionDenied (PermissionError)
+    ├── ModelNotFound (LookupError)
+    ├── BadRequest (ValueError)
+    │   ├── ContextTooLong
+    │   └── ContentFiltered
+    ├── RateLimited
+    ├── ServerError                          5xx, overloaded
+    ├── LLMTimeout (TimeoutError)
+    ├── LLMConnectionError (ConnectionError)
+    ├── BadResponse (ValueError)             not what the wire's protocol says
+    │   └── StreamInterrupted (EOFError)     a stream that ended without a finish
+    └── Cancelled                            the caller's cancellation, not a failure
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Backoff = Literal["none", "fixed", "exponential"]
+
+
+class HoldfastError(Exception):
+    """Base of every error raised by Holdfast."""
+
+
+class ConfigurationError(HoldfastError, ValueError):
+    """A wrong argument or setting. The message names it and what it takes."""
+
+
+# --- conversations -------------------------------------------------------------------------------
+
+
+class ConversationError(HoldfastError):
+    """A conversation cannot do what it was asked to."""
+
+
+class ConversationClosed(ConversationError, RuntimeError):
+    """The conversation was closed in this process; open it again by its id."""
+
+
+class ConversationBusy(ConversationError, RuntimeError):
+    """The conversation is being driven elsewhere in this process, or would wait on itself."""
+
+
+class LimitExceeded(ConversationError, RuntimeError):
+    """A run reached one of its limits: `type` (steps, ...), the `value` reached, the `limit`, and whose it is (`source`)."""
+
+    def __init__(self, type: str, value: float, limit: float, source: str) -> None:
+        super().__init__(f"{source} reached its limit of {limit:g} {type} ({value:g}). Raise Limits({type}=...) or send another message.")
+        self.type = type
+        self.value = value
+        self.limit = limit
+        self.source = source
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.type, self.value, self.limit, self.source)
+
+
+# --- stores --------------------------------------------------------------------------------------
+
+
+class StoreError(HoldfastError, OSError):
+    """A store could not read or write."""
+
+
+class ConversationNotFound(StoreError, LookupError):
+    """No conversation of that id is in the store."""
+
+
+class LeaseHeld(StoreError, BlockingIOError):
+    """Another owner drives this conversation. `holder` says who."""
+
+    def __init__(self, conversation_id: str, holder: str) -> None:
+        super().__init__(f"Conversation {conversation_id!r} is held by {holder}. Close it there first, or open another id.")
+        self.conversation_id = conversation_id
+        self.holder = holder
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.conversation_id, self.holder)
+
+
+class Fenced(StoreError, PermissionError):
+    """This owner's lease was taken over by a later one; nothing of it was written."""
+
+
+# --- runtimes ------------------------------------------------------------------------------------
+
+
+class RuntimeFault(HoldfastError, OSError):
+    """A command, file or path that the runtime could not work with."""
+
+
+class PathRefused(RuntimeFault, PermissionError):
+    """A path outside of what the runtime may touch."""
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+# error_type -> (retryable, max_retries, backoff): what a call of that outcome deserves when the tool allows repeating.
+RETRY_PRESETS: dict[str, tuple[bool, int, Backoff]] = {
+    "rate_limit": (True, 3, "exponential"),
+    "network": (True, 3, "exponential"),
+    "timeout": (True, 1, "fixed"),
+    "internal": (True, 1, "fixed"),
+    "validation": (False, 0, "none"),
+    "authentication": (False, 0, "none"),
+    "not_found": (False, 0, "none"),
+    "unknown": (False, 0, "none"),
+    "cancelled": (False, 0, "none"),
+}
+
+
+class ToolError(HoldfastError):
+    """A tool call failed. `error_type` is one of the keys of `RETRY_PRESETS`, which also gives the retry policy's defaults."""
+
+    error_type = "internal"
+
+    def __init__(
+        self,
+        message: str,
+        error_type: str | None = None,
+        *,
+        retryable: bool | None = None,
+        max_retries: int | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        super().__init__(message)
+        if error_type is not None:
+            if error_type not in RETRY_PRESETS:
+                raise ConfigurationError(f"error_type takes one of {', '.join(RETRY_PRESETS)}, not {error_type!r}.")
+            self.error_type = error_type
+        preset = RETRY_PRESETS[self.error_type]
+        self.retryable = preset[0] if retryable is None else retryable
+        self.max_retries = preset[1] if max_retries is None else max_retries
+        self.backoff: Backoff = preset[2] if backoff is None else backoff
+
+
+class ToolValidationError(ToolError, ValueError):
+    """Arguments that do not fit the tool's schema."""
+
+    error_type = "validation"
+
+
+class ToolNotFound(ToolError, LookupError):
+    """No tool of that name."""
+
+    error_type = "not_found"
+
+
+class ToolTimeout(ToolError, TimeoutError):
+    """The tool did not answer in time."""
+
+    error_type = "timeout"
+
+
+class ToolCancelled(ToolError):
+    """The call was cancelled before it had a result."""
+
+    error_type = "cancelled"
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+class LLMError(HoldfastError):
+    """A model call failed. `status` is the HTTP status (0: none), `code` the provider's own, `retry_after` in seconds."""
+
+    retryable = False
+
+    def __init__(self, message: str, *, status: int = 0, code: str = "", request_id: str = "", retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.request_id = request_id
+        self.retry_after = retry_after
+
+
+class AuthenticationError(LLMError, PermissionError):
+    """The provider does not know the key."""
+
+
+class PermissionDenied(LLMError, PermissionError):
+    """The key may not do this."""
+
+
+class ModelNotFound(LLMError, LookupError):
+    """The provider has no such model, or the base URL no such path."""
+
+
+class BadRequest(LLMError, ValueError):
+    """The provider refused the request."""
+
+
+class ContextTooLong(BadRequest):
+    """The request does not fit the model's context window."""
+
+
+class ContentFiltered(BadRequest):
+    """The provider's content filter stopped the request or the answer."""
+
+
+class RateLimited(LLMError):
+    """Too many requests, or no quota left."""
+
+    retryable = True
+
+
+class ServerError(LLMError):
+    """The provider failed or is overloaded (5xx)."""
+
+    retryable = True
+
+
+class LLMTimeout(LLMError, TimeoutError):
+    """No answer in time."""
+
+    retryable = True
+
+
+class LLMConnectionError(LLMError, ConnectionError):
+    """The provider could not be reached, or the connection broke."""
+
+    retryable = True
+
+
+class BadResponse(LLMError, ValueError):
+    """The answer is not what the wire's protocol says."""
+
+    retryable = True
+
+
+class StreamInterrupted(BadResponse, EOFError):
+    """A stream ended without a finish. What came before is not an answer."""
+
+
+class Cancelled(LLMError):
+    """The caller cancelled the model call."""

@@ -1,0 +1,189 @@
+"""The events of a journal, complete, and their JSON form. A new event changes the list in the design first.
+
+A journal is an append-only list of these; everything else about a conversation is a fold over it. Every event has `seq` (dense
+from 1), `id`, `timestamp` (UTC) and, in JSON, `type`. A type that a newer version wrote loads as `Unknown` and is kept as it came.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Literal, cast
+
+import msgspec
+
+from holdfast.content import Content, ToolCall, Usage, text_of
+from holdfast.content import ToolResult as Result
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_NO_NATIVE = msgspec.Raw()
+
+
+def _camel(name: str) -> str:
+    return name[0].lower() + name[1:]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="type", tag=_camel):
+    """Base of all events."""
+
+    seq: int
+    id: str
+    timestamp: datetime
+
+    @property
+    def type(self) -> str:
+        """The event's type, as in its JSON: `message`, `assistant`, `toolResult`, ..."""
+        return cast(str, self.__struct_config__.tag)
+
+    def to_json(self) -> bytes:
+        """The event as one JSON object. Newlines can only stand in what was kept as it came (`native`, `Unknown.raw`)."""
+        return encode(self)
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A tool as the model is told of it. `wire_name` is `name` in the letters that model APIs allow."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    wire_name: str = ""
+
+
+class Agent(Event, frozen=True):
+    """What the requests that follow are made of: system prompt, ordered tool definitions, model and its parameters. No secrets."""
+
+    system_prompt: str
+    tools: tuple[ToolDefinition, ...] = ()
+    model: str = ""
+    parameters: dict[str, Any] = {}
+
+
+class Message(Event, frozen=True):
+    """Something said to the agent. `sender` is `user`, or `holdfast` where the loop itself tells the model what to do instead."""
+
+    content: tuple[Content, ...]
+    sender: str = "user"
+
+    @property
+    def text(self) -> str:
+        """The text of all blocks."""
+        return text_of(self.content)
+
+
+class Assistant(Event, frozen=True):
+    """One answer of the model. `based_on` is the last seq that its request contained; `native` the provider's own form
+    (of the wire `wire`) where it says more than the fields here; `duration` is in seconds, `cost` in US dollars if it was counted."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    usage: Usage = Usage()
+    stop_reason: str = ""
+    based_on: int = 0
+    model: str = ""
+    wire: str = ""
+    native: msgspec.Raw = _NO_NATIVE
+    response_id: str = ""
+    duration: float = 0.0
+    cost: float | None = None
+
+    def __post_init__(self) -> None:
+        # msgspec leaves a default out by identity; any other empty Raw would be written as `"native":,`, which no one can read again.
+        if self.native is not _NO_NATIVE and self.native == _NO_NATIVE:
+            msgspec.structs.force_setattr(self, "native", _NO_NATIVE)
+
+
+class Decision(Event, frozen=True):
+    """Whether a call may run: who decided, what, and why. Bound to the call's id and the hash of its arguments."""
+
+    call_id: str
+    decision: Literal["allow", "ask", "deny", "approve", "reject"]
+    by: str = ""
+    reason: str = ""
+    arguments_hash: str = ""
+
+
+class ToolCallStarted(Event, frozen=True):
+    """Written before an attempt of a call begins; the effect may exist from here on."""
+
+    call_id: str
+    attempt: int = 1
+    idempotency_key: str = ""
+
+
+class ToolResult(Event, frozen=True):
+    """A call's result; `duration` is in seconds."""
+
+    call_id: str
+    result: Result
+    duration: float = 0.0
+
+
+class Condensation(Event, frozen=True):
+    """What a condenser left out of the view: the `hidden` seqs, for which `summary` stands where the first of them stood."""
+
+    hidden: tuple[int, ...]
+    summary: str = ""
+
+
+class Status(Event, frozen=True):
+    """The conversation's status changed. `reason` says why where it is not plain."""
+
+    status: str
+    reason: str = ""
+
+
+class Error(Event, frozen=True):
+    """A run stopped on this: the error's class name in `holdfast.errors`, its message, and its fields."""
+
+    error: str
+    message: str
+    details: dict[str, Any] = {}
+
+
+class Unknown(Event, frozen=True):
+    """An event of a type that this version does not know, kept as it came."""
+
+    original_type: str
+    raw: msgspec.Raw
+
+    @property
+    def type(self) -> str:
+        """The type that the newer version gave it."""
+        return self.original_type
+
+
+_Known = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error
+AnyEvent = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Unknown
+
+
+class _Envelope(msgspec.Struct, rename="camel"):
+    type: str
+    seq: int
+    id: str = ""
+    timestamp: datetime = EPOCH
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Known)
+_envelope = msgspec.json.Decoder(_Envelope)
+_KNOWN = {cast(str, kind.__struct_config__.tag) for kind in _Known.__args__}
+
+
+def encode(event: AnyEvent | Event) -> bytes:
+    """An event as JSON. Raises `TypeError` if it holds what JSON cannot say."""
+    if type(event) is Unknown:
+        return bytes(event.raw)
+    return _encoder.encode(event)
+
+
+def decode(data: bytes | str) -> AnyEvent:
+    """The inverse of `encode`; a type that is not known here becomes `Unknown`. Raises `ValueError` on what is no event."""
+    try:
+        return _decoder.decode(data)
+    except msgspec.ValidationError:
+        head = _envelope.decode(data)
+        if head.type in _KNOWN:
+            raise
+        raw = data.encode() if isinstance(data, str) else data
+        return Unknown(seq=head.seq, id=head.id, timestamp=head.timestamp, original_type=head.type, raw=msgspec.Raw(raw))

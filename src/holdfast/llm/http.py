@@ -1,0 +1,296 @@
+"""A keep-alive connection pool for POSTs to one server: connecting, TLS, proxies, idle connections, and what a caller gets back.
+
+Synchronous and thread-safe; it creates no thread, reads nothing from the environment and holds its lock only to move a connection.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMTimeout
+from holdfast.llm.dial import dial, ready
+from holdfast.llm.http1 import NEVER, Connection, ConnectionLost, body_chunks, lost, read_head
+
+if TYPE_CHECKING:
+    import ssl
+
+    from holdfast.tools.context import Cancellation
+
+IDLE_SECONDS = 180.0  # below what the common load balancers and NATs drop silently (Azure 240 s, AWS 350 s)
+
+
+class Response:
+    """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or as raw chunks.
+
+    It holds its connection until the body has been read to its end, which gives the connection back, or `close`, which drops it.
+    Iteration and `read` raise `LLMConnectionError`, `LLMTimeout` or `Cancelled`.
+    """
+
+    __slots__ = ("_body", "_chunks", "_connection", "_pool", "headers", "status")
+
+    def __init__(self, pool: HTTPPool, connection: Connection, status: int, headers: dict[str, str], first: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self._pool = pool
+        self._connection: Connection | None = connection
+        self._chunks = body_chunks(connection, status, headers, first)
+        self._body: bytes | None = None
+
+    def __iter__(self) -> Iterator[bytes]:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            yield from self._chunks
+        except ConnectionLost as error:
+            raise lost(connection, error) from error
+        else:
+            self._connection = None
+            self._pool.give_back(connection, self.headers)
+        finally:
+            self.close()
+
+    def read(self) -> bytes:
+        """The whole body, or what is left of it; the same when asked again."""
+        if self._body is None:
+            self._body = b"".join(self)
+        return self._body
+
+    def hurry(self, seconds: float) -> None:
+        """Have the rest come within `seconds`: what matters is there."""
+        if self._connection is not None:
+            self._connection.deadline = min(self._connection.deadline, time.monotonic() + seconds)
+
+    def close(self) -> None:
+        """Drop the connection unless the body has been read to its end. May be called again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class HTTPPool:
+    """Keep-alive connections to the server of `base_url`.
+
+    `timeout` is (connect, read) in seconds: to connect, TLS included, and without any byte. `proxy` is an `http://` URL, with
+    credentials if it wants them; an https server is reached through it by CONNECT. `ssl_context` None: the system's default,
+    made at the first use. At most `max_idle` connections are kept, each for 180 s.
+
+    Raises `ConfigurationError` for a URL that is not http or https.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout: tuple[float, float] = (10.0, 600.0),
+        proxy: str | None = None,
+        ssl_context: ssl.SSLContext | None = None,
+        max_idle: int = 128,
+    ) -> None:
+        self.tls, self.host, self.port, _ = _split("base_url", base_url, ("http", "https"))
+        self.connect_timeout, self.read_timeout = timeout
+        self.max_idle = max_idle
+        self._ssl_context = ssl_context
+        bare = f"[{self.host}]" if ":" in self.host else self.host
+        self._authority = bare if self.port == (443 if self.tls else 80) else f"{bare}:{self.port}"
+        self.address = f"{bare}:{self.port}"
+        self._proxy = _split("proxy", proxy, ("http",)) if proxy else None
+        through = self._proxy is not None and not self.tls  # a plain request through a proxy names the whole URL
+        self._target = f"http://{self._authority}" if through else ""
+        self._always = f"Host: {self._authority}\r\nAccept-Encoding: identity\r\n"
+        if through and self._proxy and self._proxy[3]:
+            self._always += f"Proxy-Authorization: {self._proxy[3]}\r\n"
+        self._idle: list[Connection] = []
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str] | str,
+        *,
+        cancelled: Cancellation | None = None,
+        stream: bool = False,
+        deadline: float | None = None,
+    ) -> Response:
+        """POST `body` to `path` (from the root, with its query) and return once the response's head is there.
+
+        Without `stream` the body has been received too, and the connection is back. `headers` may be a text made once by
+        `header_text`. `deadline` is a `time.monotonic()` value for the whole exchange.
+
+        A reused connection that turns out to be closed before any byte of a response is replaced once, silently. Raises
+        `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for what is not HTTP.
+        """
+        head = header_text(headers) if not isinstance(headers, str) else headers
+        request = f"POST {self._target}{path} HTTP/1.1\r\n{self._always}{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1")
+        limit = NEVER if deadline is None else deadline
+        fresh = False
+        while True:
+            connection = None if fresh else self._take()
+            if connection is None:
+                connection = self._connect(limit, cancelled)
+            try:
+                connection.begin(self.read_timeout, limit, cancelled)
+                connection.check()
+                connection.send(request, body)
+                status, received, first = read_head(connection)
+            except ConnectionLost as error:
+                connection.close()
+                if connection.reused and not error.begun:
+                    fresh = True
+                    continue
+                raise lost(connection, error) from error
+            except BaseException:
+                connection.close()
+                raise
+            response = Response(self, connection, status, received, first)
+            if not stream:
+                response.read()
+            return response
+
+    def close(self) -> None:
+        """Close all idle connections. Running exchanges go on; the pool stays usable."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    # --- idle connections ---------------------------------------------------------------------
+
+    def give_back(self, connection: Connection, headers: Mapping[str, str]) -> None:
+        """Take back a connection whose response was read to its end."""
+        if not connection.end() or "close" in headers.get("connection", "").lower():
+            connection.close()
+            return
+        connection.reused = True
+        connection.idle_since = now = time.monotonic()
+        old: list[Connection] = []
+        with self._lock:
+            self._idle.append(connection)
+            while self._idle and (len(self._idle) > self.max_idle or now - self._idle[0].idle_since > IDLE_SECONDS):
+                old.append(self._idle.pop(0))
+        for one in old:
+            one.close()
+
+    def _take(self) -> Connection | None:
+        """The idle connection used last that is still open."""
+        if self._pid != os.getpid():  # forked: these sockets are our parent's too, so leave them without a word
+            self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
+        while self._idle:
+            with self._lock:
+                if not self._idle:
+                    return None
+                connection = self._idle.pop()
+            if time.monotonic() - connection.idle_since <= IDLE_SECONDS and not ready(connection.sock, 0):
+                return connection
+            connection.close()  # readable while idle: closed by its peer, or out of step
+        return None
+
+    # --- connecting ---------------------------------------------------------------------------
+
+    def _connect(self, deadline: float, cancelled: Cancellation | None) -> Connection:
+        tunnelled = self._proxy is not None and self.tls
+        host, port = (self._proxy[1], self._proxy[2]) if self._proxy else (self.host, self.port)
+        until = min(time.monotonic() + self.connect_timeout, deadline)
+        sock = dial(host, port, until, cancelled, self._what())
+        connection = Connection(sock, self.address)
+        try:
+            connection.begin(max(until - time.monotonic(), 0.001), until, cancelled)
+            connection.check()
+            if tunnelled:
+                self._tunnel(connection)
+            if self.tls:
+                self._secure(connection)
+            if not connection.end():
+                raise Cancelled("The model call was cancelled.")
+        except ConnectionLost as error:
+            connection.close()
+            raise LLMConnectionError(f"Cannot connect to {self._what()}: {error}.") from error
+        except LLMTimeout:
+            connection.close()
+            raise LLMTimeout(f"{self._what()} did not accept a connection within {self.connect_timeout:g} s.") from None
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _what(self) -> str:
+        return f"{self.address} through the proxy {self._proxy[1]}:{self._proxy[2]}" if self._proxy else self.address
+
+    def _tunnel(self, connection: Connection) -> None:
+        """RFC 9110 9.3.6: ask the proxy for a tunnel to the server."""
+        assert self._proxy is not None
+        lines = f"CONNECT {self.address} HTTP/1.1\r\nHost: {self.address}\r\n"
+        if self._proxy[3]:
+            lines += f"Proxy-Authorization: {self._proxy[3]}\r\n"
+        connection.send(f"{lines}\r\n".encode("latin-1"), b"")
+        status, _, rest = read_head(connection)
+        if not 200 <= status < 300 or rest:
+            hint = " Check the credentials in proxy." if status == 407 else ""
+            error = LLMConnectionError(f"The proxy {self._proxy[1]}:{self._proxy[2]} refused a tunnel to {self.address} ({status}).{hint}")
+            error.retryable = status >= 500
+            raise error
+
+    def _secure(self, connection: Connection) -> None:
+        import ssl
+
+        if self._ssl_context is None:
+            with self._lock:
+                if self._ssl_context is None:  # loading the certificates takes 10 ms and more: once per pool
+                    self._ssl_context = ssl.create_default_context()
+        connection.limit()
+        try:
+            secured = self._ssl_context.wrap_socket(connection.sock, server_hostname=self.host, do_handshake_on_connect=False)
+            connection.replace(secured)
+            secured.do_handshake()
+        except TimeoutError:
+            connection.check()
+            raise connection.late() from None
+        except (OSError, ValueError) as error:
+            connection.check()
+            reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
+            failure = LLMConnectionError(f"No TLS with {self._what()}: {reason}.")
+            failure.retryable = not isinstance(error, ssl.SSLCertVerificationError)
+            raise failure from error
+
+
+def header_text(headers: Mapping[str, str]) -> str:
+    """Header lines, made once for many requests. Raises `ConfigurationError` for a name or value that could not be one line."""
+    lines = ""
+    for name, value in headers.items():
+        line = f"{name}: {value}\r\n"
+        if "\n" in line[:-2] or "\r" in line[:-2] or not name or not line.isascii() or any(c in name for c in " :"):
+            raise ConfigurationError(f"headers: {name!r} takes a name and a value in ASCII, each on one line.")
+        lines += line
+    return lines
+
+
+def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str, int, str]:
+    """(tls, host, port, Basic credentials) of a URL."""
+    takes = " or ".join(f"{scheme}://host[:port]" for scheme in schemes)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise ConfigurationError(f"{argument} takes {takes}: {error}.") from None
+    if parts.scheme not in schemes or not parts.hostname:
+        raise ConfigurationError(f"{argument} takes {takes}, not {_without_credentials(url)!r}.")
+    credentials = ""
+    if parts.username is not None:
+        import base64
+
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        credentials = "Basic " + base64.b64encode(pair.encode()).decode()
+    tls = parts.scheme == "https"
+    return tls, parts.hostname, port or (443 if tls else 80), credentials
+
+
+def _without_credentials(url: str) -> str:
+    scheme, mark, rest = url.partition("://")
+    return scheme + mark + rest.rpartition("@")[2] if mark else url.rpartition("@")[2]

@@ -1,0 +1,303 @@
+"""One HTTP/1.1 exchange over a connected socket: the response's head and body, read with a timeout, a deadline and a cancel.
+
+Why not `http.client`: its header parser (the email package) and its buffered file layer are two thirds of what a small POST costs,
+and a timeout or a cancel in the middle of its buffered reader leaves it unusable. What a client needs of RFC 9112 fits here.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from holdfast.errors import BadResponse, Cancelled, LLMConnectionError, LLMTimeout
+
+if TYPE_CHECKING:
+    from holdfast.tools.context import Cancellation
+
+RECEIVE = 65536
+HEAD_LIMIT = 262144  # bytes; the largest known provider head is a few KB
+NEVER = float("inf")
+
+
+class ConnectionLost(Exception):
+    """The peer closed or reset the connection. `begun`: after the first byte of a response."""
+
+    def __init__(self, reason: str, begun: bool) -> None:
+        super().__init__(reason)
+        self.begun = begun
+
+
+class Connection:
+    """A connected socket and the one exchange that is running on it.
+
+    `abort` may be called from any thread; everything else belongs to the thread that took it from the pool.
+    """
+
+    __slots__ = ("_lock", "address", "cancelled", "deadline", "forget", "idle_since", "read_timeout", "reused", "sock", "timed")
+
+    def __init__(self, sock: socket.socket, address: str) -> None:
+        self.sock = sock
+        self.address = address
+        self.reused = False
+        self.idle_since = 0.0
+        self.timed: float | None = None  # the timeout that the socket has now: settimeout is a system call
+        self.read_timeout = 0.0
+        self.deadline = NEVER
+        self.cancelled: Cancellation | None = None
+        self.forget: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def begin(self, read_timeout: float, deadline: float, cancelled: Cancellation | None) -> None:
+        """Start an exchange under these limits."""
+        self.read_timeout = read_timeout
+        self.deadline = deadline
+        self.cancelled = cancelled
+        # The flag is up before the callback runs, so a reader that shutdown() wakes finds it, and never takes the end of
+        # the stream for the end of the answer.
+        self.forget = cancelled.add_callback(self.abort) if cancelled is not None else None
+
+    def end(self) -> bool:
+        """End the exchange; whether the connection may serve another."""
+        forget, self.forget = self.forget, None
+        if forget is not None:
+            forget()
+        # In this order: a cancel that comes after `forget` does not touch the socket, one that came before shows here.
+        usable = not self.cancelled
+        self.cancelled = None
+        return usable
+
+    def abort(self) -> None:
+        """Wake whoever reads or writes, from another thread. Does not block or raise."""
+        with self._lock:
+            try:
+                # Not `self.sock.shutdown`: an SSLSocket drops its TLS state first, under the feet of the reading thread.
+                socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+    def replace(self, sock: socket.socket) -> None:
+        """Go on with the TLS socket that took over this one's file descriptor."""
+        with self._lock:  # `abort` must not miss both
+            self.sock = sock
+        self.timed = None
+        self.check()
+
+    def close(self) -> None:
+        """Close the socket, at once and without a TLS goodbye."""
+        self.end()
+        with self._lock:  # so that `abort` never meets another socket's file descriptor
+            try:
+                self.sock.close()
+            except OSError:
+                pass
+
+    # --- bytes --------------------------------------------------------------------------------
+
+    def limit(self) -> None:
+        """Give the socket its timeout: the read timeout or what is left until the deadline."""
+        timeout = self.read_timeout
+        if self.deadline != NEVER:
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise LLMTimeout(f"{self.address} did not answer before the deadline.")
+            timeout = min(timeout, left)
+        if timeout != self.timed:
+            self.sock.settimeout(timeout)
+            self.timed = timeout
+
+    def check(self) -> None:
+        """Raise `Cancelled` if the call was cancelled."""
+        if self.cancelled:
+            raise Cancelled("The model call was cancelled.")
+
+    def late(self) -> LLMTimeout:
+        """The error for a socket timeout."""
+        if time.monotonic() >= self.deadline:
+            return LLMTimeout(f"{self.address} did not answer before the deadline.")
+        return LLMTimeout(f"{self.address} sent nothing for {self.read_timeout:g} s.")
+
+    def send(self, head: bytes, body: bytes) -> None:
+        """Write a request. A peer that hangs up meanwhile is not an error yet: it may have answered first."""
+        self.limit()
+        try:
+            if len(body) <= 16384:  # one packet or TLS record rather than two; the copy is cheaper than the system call
+                self.sock.sendall(head + body)
+            else:
+                self.sock.sendall(head)
+                self.sock.sendall(body)
+        except TimeoutError:
+            raise self.late() from None
+        except OSError as error:
+            self.check()
+            if not isinstance(error, ConnectionError):
+                raise ConnectionLost(str(error), False) from error
+
+    def receive(self, begun: bool = True) -> bytes:
+        """Some bytes, or b"" at the peer's end."""
+        self.limit()
+        try:
+            data = self.sock.recv(RECEIVE)
+        except TimeoutError:
+            self.check()
+            raise self.late() from None
+        except (OSError, ValueError) as error:  # ValueError: a TLS socket closed by its peer in mid-record
+            self.check()
+            raise ConnectionLost(str(error), begun) from error
+        if self.cancelled:
+            self.check()
+        return data
+
+
+def read_head(connection: Connection) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers (names in lower case) and the first bytes of the body. Skips interim 1xx responses.
+
+    Raises `ConnectionLost` when the peer hangs up, `BadResponse` when it does not speak HTTP/1.
+    """
+    data = b""
+    while True:
+        end = data.find(b"\r\n\r\n")
+        size = 4
+        if end < 0:
+            end = data.find(b"\n\n")  # sent by some home-made servers; RFC 9112 2.2 lets us take it
+            size = 2
+        if end < 0:
+            if len(data) > HEAD_LIMIT:
+                raise BadResponse(f"{connection.address} sent headers longer than {HEAD_LIMIT} bytes.")
+            more = connection.receive(bool(data))
+            if not more:
+                raise ConnectionLost("closed by the peer" + (" within the headers" if data else ""), bool(data))
+            data += more
+            continue
+        status, headers = parse_head(data[:end].decode("latin-1"), connection.address)
+        data = data[end + size :]
+        if status >= 200 or status == 101:
+            return status, headers, data
+
+
+def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
+    """The status and headers of a response head; repeated headers are joined by ", "."""
+    lines = text.split("\n")
+    first = lines[0].split(None, 2)
+    if len(first) < 2 or not first[0].startswith("HTTP/1.") or not first[1].isdecimal() or len(first[1]) != 3:
+        raise BadResponse(f"{address} does not speak HTTP/1: its answer begins {lines[0][:80]!r}. Check base_url.")
+    headers: dict[str, str] = {}
+    if first[0] == "HTTP/1.0":
+        headers["connection"] = "close"
+    name = ""
+    for line in lines[1:]:
+        if line[:1] in (" ", "\t") and name:  # a folded line, obsolete but legal to read
+            headers[name] += " " + line.strip()
+            continue
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise BadResponse(f"{address} sent a header line without a colon: {line[:80]!r}.")
+        name = name.strip().lower()
+        value = value.strip()
+        headers[name] = f"{headers[name]}, {value}" if name in headers and name != "connection" else value
+    return int(first[1]), headers
+
+
+def body_chunks(connection: Connection, status: int, headers: dict[str, str], data: bytes) -> Iterator[bytes]:
+    """The body as it comes. Returns, having marked `headers["connection"]` where needed, when it is complete.
+
+    Raises `ConnectionLost` when the peer hangs up before that.
+    """
+    if status in (204, 304):
+        return
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        yield from _chunked(connection, data)
+        return
+    announced = headers.get("content-length")
+    if announced is None:  # then the end of the connection is the end of the body
+        headers["connection"] = "close"
+        while True:
+            if data:
+                yield data
+            data = connection.receive()
+            if not data:
+                return
+    length = announced.partition(",")[0]
+    if not length.isdecimal():
+        raise BadResponse(f"{connection.address} sent a Content-Length of {announced[:40]!r}.")
+    left = int(length)
+    if len(data) > left:  # bytes that belong to no request of ours: this connection is out of step
+        headers["connection"] = "close"
+        data = data[:left]
+    while left:
+        if data:
+            left -= len(data)
+            yield data
+        if left:
+            data = connection.receive()
+            if not data:
+                raise ConnectionLost(f"closed by the peer {left} bytes before the end of the answer", True)
+            if len(data) > left:
+                headers["connection"] = "close"
+                data = data[:left]
+
+
+def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
+    """RFC 9112 7.1. The chunks that came in one read are given in one piece, before the next read blocks."""
+    pieces: list[bytes] = []
+    at = 0
+    left = -2  # bytes left of a chunk; -1: at the line break after it; -2: at a size line; -3: in the trailer
+
+    while True:
+        if left > 0:
+            piece = data[at : at + left]
+            if piece:
+                pieces.append(piece)
+                at += len(piece)
+                left -= len(piece)
+            if not left:
+                left = -1
+        while left < 0:
+            end = data.find(b"\n", at)
+            if end < 0:
+                break
+            line = data[at:end].strip()
+            at = end + 1
+            if left == -3:
+                if not line:
+                    if at < len(data):
+                        raise BadResponse(f"{connection.address} sent more than its chunked answer.")
+                    if pieces:
+                        yield b"".join(pieces)
+                    return
+            elif left == -1:
+                if line:
+                    raise BadResponse(f"{connection.address} sent a chunk longer than announced.")
+                left = -2
+            else:
+                size = line.partition(b";")[0].strip()
+                try:
+                    left = int(size, 16) if size.isalnum() else -4
+                except ValueError:
+                    left = -4
+                if left < 0:
+                    raise BadResponse(f"{connection.address} sent a chunk size of {line[:40]!r}.")
+                if not left:
+                    left = -3
+        if left > 0 and at < len(data):
+            continue
+        if pieces:
+            yield b"".join(pieces)
+            pieces.clear()
+        rest = data[at:]
+        if len(rest) > HEAD_LIMIT:
+            raise BadResponse(f"{connection.address} sent a chunk header longer than {HEAD_LIMIT} bytes.")
+        more = connection.receive()
+        if not more:
+            raise ConnectionLost("closed by the peer before the end of the answer", True)
+        data = rest + more if rest else more
+        at = 0
+
+
+def lost(connection: Connection, error: ConnectionLost) -> LLMConnectionError:
+    """The public error for a lost connection."""
+    return LLMConnectionError(f"The connection to {connection.address} broke: {error}.")

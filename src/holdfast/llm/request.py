@@ -1,0 +1,110 @@
+"""One request, made of what a caller gives: shared by every model that speaks a wire."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+from holdfast.events import Agent, ToolDefinition
+from holdfast.llm.completion import Completion
+from holdfast.llm.model import ToolLike
+from holdfast.llm.transcript import Messages, Transcript, as_transcript
+from holdfast.llm.wires import Head, Wire
+
+
+class Frame(msgspec.Struct, frozen=True):
+    """All of a request but its messages, and the tools' names both ways. Made once for each `events.Agent`."""
+
+    head: Head
+    names: dict[str, str]  # canonical -> wire
+    canonical: dict[str, str]  # wire -> canonical
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A request's bytes, and what is needed to read the answer and to look back."""
+
+    body: bytes
+    transcript: Transcript
+    tools: Sequence[ToolDefinition]
+    system: str
+    canonical: dict[str, str]
+
+    def canonically(self, completion: Completion, **changes: Any) -> Completion:
+        """The completion with its calls' canonical names, and with other changes."""
+        if completion.calls:
+            changes["calls"] = tuple(
+                [
+                    msgspec.structs.replace(call, name=self.canonical[call.name])
+                    if self.canonical.get(call.name, call.name) != call.name
+                    else call
+                    for call in completion.calls
+                ]
+            )
+        return msgspec.structs.replace(completion, **changes)
+
+
+def make_request(
+    wire: Wire,
+    model: str,
+    parameters: Mapping[str, Any],
+    messages: Messages,
+    tools: Sequence[ToolLike],
+    system: str | None,
+    head: Agent | None,
+    stream: bool,
+    key: str = "",
+) -> Request:
+    """A request for `model`. With `head`, prompt and tools are that event's, and what is made of them is kept on the
+    transcript: a step then costs one join. `key` names all but the event that the head is made of.
+
+    Raises `ConfigurationError` for arguments that do not fit.
+    """
+    transcript = as_transcript(messages)
+    if head is not None:
+        if tools or system is not None:
+            raise ConfigurationError("completion takes head, or tools and system, not both: the head has its own.")
+        event = head
+        frame = transcript.once(key, head, lambda: make_frame(wire, model, event.system_prompt, event.tools, parameters))
+        prompt, given = head.system_prompt, head.tools
+    else:
+        given = tuple([definition(tool) for tool in tools])
+        prompt = system or ""
+        frame = make_frame(wire, model, prompt, given, parameters)
+    fragments = transcript.fragments(wire, frame.names, model)
+    return Request(wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical)
+
+
+def make_frame(wire: Wire, model: str, system: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any]) -> Frame:
+    """Raises `ConfigurationError` if two tools have one name, or a schema holds what JSON cannot say."""
+    names: dict[str, str] = {}
+    for tool in tools:
+        if tool.name in names:
+            raise ConfigurationError(f"tools has two tools named {tool.name!r}.")
+        names[tool.name] = tool.wire_name or _wire_name(tool.name)
+    canonical = {wired: name for name, wired in names.items()}
+    if len(canonical) < len(names):
+        clash = next((name, canonical[wired]) for name, wired in names.items() if canonical[wired] != name)
+        raise ConfigurationError(f"tools has {clash[0]!r} and {clash[1]!r}, which are one name on the wire. Rename one.")
+    try:
+        return Frame(wire.head(model, system, tools, parameters, names), names, canonical)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ConfigurationError(f"tools and parameters take what JSON can say: {error}.") from error
+
+
+def definition(tool: ToolLike) -> ToolDefinition:
+    """A tool as the model is told of it. Raises `ConfigurationError` for what has no name and schema."""
+    if isinstance(tool, ToolDefinition):
+        return tool
+    try:
+        return ToolDefinition(tool.name, tool.description, tool.input_schema, getattr(tool, "wire_name", ""))
+    except AttributeError:
+        raise ConfigurationError(f"tools takes Tool objects, which have name, description and input_schema, not {tool!r}.") from None
+
+
+def _wire_name(name: str) -> str:
+    from holdfast.tools.names import wire_name
+
+    return wire_name(name)

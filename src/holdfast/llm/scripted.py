@@ -1,0 +1,180 @@
+"""`ScriptedLLM`: a model that answers from a script, for tests. It makes real requests and records them; it opens no socket."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from holdfast.content import ToolCall, Usage
+from holdfast.errors import Cancelled, ConfigurationError, LLMError
+from holdfast.llm.completion import Completion, Delta, OnDelta
+from holdfast.llm.model import ToolLike
+from holdfast.llm.request import Request, make_request
+from holdfast.llm.transcript import Messages
+from holdfast.llm.wires import openai_chat
+
+if TYPE_CHECKING:
+    from holdfast.events import Agent
+    from holdfast.tools.context import Cancellation
+
+
+class ScriptedRequest:
+    """What a `ScriptedLLM` was asked: `number` (from 0), `body` (the bytes that an `LLM` would have sent), and views of it."""
+
+    def __init__(self, number: int, request: Request) -> None:
+        self.number = number
+        self.body = request.body
+        self.transcript = request.transcript
+        self.tools = request.tools
+        self.system = request.system
+
+    @cached_property
+    def json(self) -> dict[str, Any]:
+        """The body, decoded."""
+        return msgspec.json.decode(self.body)
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages of the body, the system message included: `role`, `content`, `tool_calls`, ..."""
+        return self.json["messages"]
+
+    @property
+    def text(self) -> str:
+        """The last message's text: what the user said or a tool returned."""
+        content: Any = self.messages[-1].get("content") if self.messages else None
+        if isinstance(content, list):
+            return "\n".join(str(part["text"]) for part in cast("list[dict[str, Any]]", content) if part.get("type") == "text")
+        return content or ""
+
+    def __repr__(self) -> str:
+        return f"ScriptedRequest({self.number}, {self.body.decode()})"
+
+
+# One answer: text; a call, as a ToolCall, a (name, arguments) pair or {"name": ..., "arguments": ...}; a list of calls and texts;
+# a whole Completion; an exception to raise; or a function of the request that returns one of these.
+Answer = str | ToolCall | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Sequence[Any] | Completion | BaseException
+Script = Iterable[Any] | Callable[[ScriptedRequest], Any]
+
+
+class ScriptedLLM:
+    """A model that gives the answers of a script, one for each request.
+
+    `script` is a list (or any iterable) of answers: a str; a call as `ToolCall`, `(name, arguments)` or `{"name": ..., "arguments": ...}`;
+    a list of calls and text, for one answer; a `Completion`; an exception to raise; or a function of the `ScriptedRequest` that
+    returns one of these. Or it is one such function, asked each time: use that where several conversations share the model.
+
+    `requests` are those made so far, with the bytes that an `LLM` would have sent. `delay` is how many seconds an answer takes.
+    With `stream`, `on_delta` is told of it word by word. `usage` is made up: a token for every four bytes. Thread-safe.
+
+    `completion` raises what the script says, `Cancelled`, and an `LLMError` when the script has run out.
+    """
+
+    def __init__(self, script: Script, model: str = "scripted", *, delay: float = 0.0, stream: bool = False) -> None:
+        if isinstance(script, str | bytes | Mapping):
+            raise ConfigurationError(f"ScriptedLLM: script takes a list of answers or a function, not {script!r}.")
+        self.model = model
+        self.delay = delay
+        self.stream = stream
+        self.requests: list[ScriptedRequest] = []
+        self._function = script if callable(script) else None
+        self._answers = iter(()) if callable(script) else iter(script)
+        self._lock = threading.Lock()
+
+    def completion(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolLike] = (),
+        *,
+        system: str | None = None,
+        head: Agent | None = None,
+        on_delta: OnDelta | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> Completion:
+        """The script's next answer. Takes what `LLM.completion` takes."""
+        began = time.monotonic()
+        parameters = self.parameters() if head is None else head.parameters
+        made = make_request(openai_chat, self.model, parameters, messages, tools, system, head, False, f"scripted {self.model}")
+        with self._lock:
+            request = ScriptedRequest(len(self.requests), made)
+            self.requests.append(request)
+            answer: Any = self._function if self._function is not None else next(self._answers, self)
+        if answer is self:
+            raise LLMError(
+                f"The script of ScriptedLLM has run out: this is request {request.number + 1}, there are {request.number} answers. "
+                f"Its last message: {request.text[:200]!r}."
+            )
+        if self.delay:
+            if cancelled is None:
+                time.sleep(self.delay)
+            else:
+                cancelled.wait(self.delay)
+        if cancelled:
+            raise Cancelled("The model call was cancelled.")
+        while callable(answer) and not isinstance(answer, type):
+            answer = answer(request)
+        completion = self._completion(answer, len(made.transcript))
+        if on_delta is not None and self.stream:
+            _stream(completion, on_delta)
+        if not completion.usage.input_tokens:
+            said = completion.text + "".join([call.raw_arguments for call in completion.calls])
+            usage = Usage(len(made.body) // 4, len(said) // 4 + 1)
+            completion = msgspec.structs.replace(completion, usage=usage)
+        return made.canonically(completion, duration=time.monotonic() - began)
+
+    def _completion(self, answer: Any, position: int) -> Completion:
+        if isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException)):
+            raise answer
+        if isinstance(answer, Completion):
+            return answer
+        parts: list[Any] = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
+        text = "".join([part for part in parts if isinstance(part, str)])
+        calls = [self._call(part, f"call_{position}_{number}") for number, part in enumerate(parts) if not isinstance(part, str)]
+        reason = "tool_calls" if calls else "stop"
+        return Completion(text, "", tuple(calls), Usage(), reason, self.model, openai_chat.name)
+
+    def _call(self, part: Any, id: str) -> ToolCall:
+        """A call; its provider's id tells only of its place in the conversation, so that a replay gives the same bytes."""
+        if isinstance(part, ToolCall):
+            return msgspec.structs.replace(part, id="", provider_id=part.provider_id or part.id or id)
+        if isinstance(part, tuple) and len(cast("tuple[Any, ...]", part)) == 2:
+            name, arguments = cast("tuple[Any, Any]", part)
+        elif isinstance(part, Mapping) and "name" in part:
+            found = cast("Mapping[str, Any]", part)
+            name, arguments = found["name"], found.get("arguments", {})
+        else:
+            name, arguments = None, None
+        if not isinstance(name, str) or not isinstance(arguments, Mapping):
+            raise ConfigurationError(
+                "A script's answer takes a str, a call (ToolCall, (name, arguments) or a dict with these), a list of them, a Completion, "
+                f"an exception, or a function that returns one, not {part!r}."
+            )
+        return ToolCall("", name, dict(cast("Mapping[str, Any]", arguments)), id)
+
+    def parameters(self) -> dict[str, Any]:
+        """Nothing: a script has no settings."""
+        return {}
+
+    def cost(self, usage: Usage) -> float | None:
+        """None: a script has no price."""
+        return None
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __repr__(self) -> str:
+        return f"ScriptedLLM(model={self.model!r}, requests={len(self.requests)})"
+
+
+def _stream(completion: Completion, on_delta: OnDelta) -> None:
+    if completion.reasoning:
+        on_delta(Delta("reasoning", completion.reasoning))
+    for word in re.findall(r"\s*\S+|\s+$", completion.text):
+        on_delta(Delta("text", word))
+    for index, call in enumerate(completion.calls):
+        on_delta(Delta("tool", call.raw_arguments, index, call.name))

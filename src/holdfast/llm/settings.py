@@ -1,0 +1,100 @@
+"""The arguments of `LLM`: what each takes, and which of them the journal keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+from holdfast.llm.http import HTTPPool, header_text
+from holdfast.llm.wires import WIRES
+
+
+def _number(low: float, high: float, *, whole: bool = False, open: bool = False) -> Callable[[Any], bool]:
+    kinds = int if whole else (int, float)
+    return lambda value: isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high and (not open or value > low)
+
+
+def _texts(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(item, str) for item in cast("list[Any]", value)))
+
+
+def _mapping(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in cast("Mapping[Any, Any]", value))
+
+
+_FOREVER = 1e9
+# argument -> (what it takes, whether a value is that). None is allowed besides, where it is the default.
+_TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "model": ("a model's name", lambda v: isinstance(v, str) and bool(v.strip())),
+    "api_key": ("a str on one line", lambda v: isinstance(v, str) and v.isascii() and (not v or v.isprintable())),
+    "base_url": ("an address such as 'https://api.example.com/v1'", lambda v: isinstance(v, str)),
+    "temperature": ("a number from 0 to 2", _number(0, 2)),
+    "top_p": ("a number from 0 to 1", _number(0, 1)),
+    "max_output_tokens": ("a whole number from 1", _number(1, _FOREVER, whole=True)),
+    "stop": ("a str or a list of str", _texts),
+    "reasoning_effort": ("a str such as 'low', 'medium' or 'high'", lambda v: isinstance(v, str) and bool(v)),
+    "seed": ("a whole number", _number(-(2**63), 2**63 - 1, whole=True)),
+    "parallel_tool_calls": ("True or False", lambda v: isinstance(v, bool)),
+    "response_format": ("a mapping", _mapping),
+    "stream": ("True or False", lambda v: isinstance(v, bool)),
+    "timeout": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
+    "connect_timeout": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
+    "deadline": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
+    "max_retries": ("a whole number from 0", _number(0, 1000, whole=True)),
+    "headers": ("a mapping of str to str", _mapping),
+    "extra_body": ("a mapping", _mapping),
+    "proxy": ("an address such as 'http://user:password@host:3128'", lambda v: isinstance(v, str)),
+    "ssl_context": ("an ssl.SSLContext", lambda v: hasattr(v, "wrap_socket")),
+    "wire": (f"one of {', '.join(WIRES)}", lambda v: v in WIRES),
+}
+_REQUIRED = {"model", "api_key", "stop", "stream", "timeout", "connect_timeout", "max_retries"}
+
+
+def check(given: Mapping[str, Any]) -> None:
+    """Raise `ConfigurationError` for the first argument that does not fit."""
+    for name, (takes, fits) in _TAKES.items():
+        value = given[name]
+        if (value is None and name not in _REQUIRED) or (value is not None and fits(value)):
+            continue
+        what = "what was given" if name in ("api_key", "proxy") else repr(value)  # those hold secrets
+        raise ConfigurationError(f"LLM: {name} takes {takes}, not {what}.")
+    if given["headers"]:
+        for name, value in given["headers"].items():
+            if not isinstance(value, str):
+                raise ConfigurationError(f"LLM: headers takes a mapping of str to str; {name!r} has another value.")
+        header_text(given["headers"])
+    for name in ("extra_body", "response_format"):
+        try:
+            msgspec.json.encode(given[name])
+        except (TypeError, UnicodeEncodeError) as error:
+            raise ConfigurationError(f"LLM: {name} takes what JSON can say: {error}.") from None
+    for key in ("messages", "stream"):
+        if given["extra_body"] and key in given["extra_body"]:
+            raise ConfigurationError(f"LLM: extra_body takes the provider's own parameters, not {key!r}.")
+    if given["proxy"]:
+        HTTPPool("http://localhost", proxy=given["proxy"])
+
+
+def secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """What must not be seen in a message: the key, and what headers that sound like one hold."""
+    headers: Mapping[str, str] = given["headers"] or {}
+    held: list[str] = [given["api_key"]]
+    held += [value for name, value in headers.items() if any(word in name.lower() for word in ("key", "auth", "token"))]
+    return tuple(secret for value in held if (secret := value.removeprefix("Bearer ").strip()))
+
+
+def parameters(given: Mapping[str, Any], host: str) -> dict[str, Any]:
+    """What shapes answers, as JSON values, without secrets, and without what is left to the provider."""
+    found: dict[str, Any] = {"wire": given["wire"] or "openai_chat", "host": host}
+    for name in (
+        "temperature", "top_p", "max_output_tokens", "reasoning_effort", "seed", "parallel_tool_calls", "response_format", "extra_body",
+    ):  # fmt: skip
+        value = given[name]
+        if value is not None and value != {}:
+            found[name] = dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+    if given["stop"]:
+        found["stop"] = [given["stop"]] if isinstance(given["stop"], str) else list(given["stop"])
+    return found

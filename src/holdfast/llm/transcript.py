@@ -1,0 +1,193 @@
+"""`Transcript`: what a conversation has said so far, with the bytes in which each wire says it, made once."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar, cast
+
+from holdfast.content import ContentLike, Message, TextContent, ToolCall, ToolResult, blocks
+from holdfast.errors import ConfigurationError
+from holdfast.events import Assistant
+from holdfast.events import Message as Said
+from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.wires import Names, Wire
+
+T = TypeVar("T")
+
+Answer = tuple[ToolCall, ToolResult]
+Item = Message | Said | Assistant | Completion | Answer
+
+# What a model's name begins with -> who made it. Only to know when an answer goes to somebody else's model.
+_MAKERS = {
+    "gpt": "openai", "chatgpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "codex": "openai",
+    "claude": "anthropic", "gemini": "google", "gemma": "google", "deepseek": "deepseek", "qwen": "qwen", "qwq": "qwen",
+    "kimi": "moonshot", "glm": "zhipu", "grok": "xai", "mistral": "mistral", "magistral": "mistral", "devstral": "mistral",
+    "codestral": "mistral", "ministral": "mistral", "llama": "meta", "minimax": "minimax", "nova": "amazon", "command": "cohere",
+}  # fmt: skip
+
+
+@lru_cache(256)  # asked for every item of every request, of a handful of names
+def maker(model: str) -> str:
+    """Who made a model, by its name: `deepseek/deepseek-chat` is `deepseek`'s. Empty when the name does not tell."""
+    name = model.rpartition("/")[2].lower()
+    return next((owner for start, owner in _MAKERS.items() if name.startswith(start)), "")
+
+
+class _Cache:
+    """The fragments of one wire for the models of one maker, and what is needed to go on from there."""
+
+    __slots__ = ("batch", "done", "fragments", "open")
+
+    def __init__(self) -> None:
+        self.fragments: list[bytes] = []
+        self.done = 0  # items encoded
+        self.batch: list[Answer] = []  # answers since the last assistant item
+        self.open = 0  # calls of that item without an answer
+
+
+class Transcript:
+    """An append-only list of what was said: user messages, answers of the model, answers to its calls.
+
+    `append` takes `events.Message` or `content.Message`, `events.Assistant` or `Completion`, and `(ToolCall, ToolResult)` pairs, which
+    follow the answer that asked for them. The items belong to the caller and are never changed. One thread appends; any may read.
+
+    A request costs what was appended since the last one: `fragments` encodes each item once per wire and maker of models.
+    """
+
+    __slots__ = ("_caches", "_calls", "_items", "_kept", "_lock")
+
+    def __init__(self, items: Sequence[Item] = ()) -> None:
+        self._items: list[Item] = []
+        self._calls: dict[str, ToolCall] = {}  # calls by both ids, for tool messages that name one
+        self._caches: dict[tuple[str, str], _Cache] = {}
+        self._kept: dict[str, tuple[object, object]] = {}
+        self._lock = threading.Lock()
+        for item in items:
+            self.append(item)
+
+    @classmethod
+    def from_messages(cls, messages: str | Sequence[Message | Completion]) -> Transcript:
+        """A transcript of chat messages; a str is one user message. Raises `ConfigurationError` for anything else."""
+        if isinstance(messages, str):
+            return cls([Message(cast("tuple[TextContent, ...]", messages))])
+        return cls(messages)
+
+    @property
+    def items(self) -> Sequence[Item]:
+        """What was appended, in order. Not to be changed."""
+        return self._items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return f"Transcript({len(self._items)} items)"
+
+    def append(self, item: Item) -> None:
+        """Add one item. Raises `ConfigurationError` for what is none, or a tool message that answers no call."""
+        if isinstance(item, Message):
+            if item.role == "tool":
+                item = (self._called(item.tool_call_id), ToolResult(item.content))
+            else:
+                self._note(item.tool_calls)
+        elif isinstance(item, Completion):
+            self._note(item.calls)
+        elif not isinstance(item, Assistant | Said) and not _is_answer(item):
+            raise ConfigurationError(
+                f"A transcript takes messages, answers (Assistant, Completion) and (ToolCall, ToolResult) pairs, not {item!r}."
+            )
+        self._items.append(item)
+
+    def say(self, content: ContentLike) -> None:
+        """Append a user message. Equivalent to `append(Message(content))`."""
+        self.append(Message(blocks(content)))
+
+    def fragments(self, wire: Wire, names: Names, model: str = "") -> Sequence[bytes]:
+        """All items as messages of `wire`. What is not yet encoded is, under today's `names`; the rest is as it was.
+
+        An answer's `native` form goes back to the wire it came over, unless `model` is known to be of another maker. The list
+        is the transcript's own: it grows, and is not to be changed.
+        """
+        who = maker(model)
+        with self._lock:
+            cache = self._caches.get((wire.name, who))
+            if cache is None:
+                cache = self._caches[wire.name, who] = _Cache()
+            end = len(self._items)
+            while cache.done < end:
+                self._encode(self._items[cache.done], cache, wire, names, who)
+                cache.done += 1
+            return cache.fragments
+
+    def once(self, key: str, source: object, make: Callable[[], T]) -> T:
+        """`make()`, remembered under `key` for as long as it is asked for with the same object as `source`."""
+        kept = self._kept.get(key)
+        if kept is None or kept[0] is not source:
+            kept = self._kept[key] = (source, make())
+        return cast(T, kept[1])
+
+    # --- one item ---------------------------------------------------------------------------------
+
+    def _encode(self, item: Item, cache: _Cache, wire: Wire, names: Names, who: str) -> None:
+        out = cache.fragments
+        if type(item) is tuple:
+            call, result = item
+            out.append(wire.tool(call, result, names))
+            cache.batch.append(item)
+            cache.open -= 1
+            if cache.open <= 0:
+                self._end_batch(cache, wire)
+            return
+        if cache.batch:  # an incomplete batch, in messages that somebody wrote by hand
+            self._end_batch(cache, wire)
+        if isinstance(item, Assistant | Completion):
+            theirs = maker(item.model)
+            ours = item.wire == wire.name and (not theirs or not who or theirs == who)
+            out.append(wire.assistant(item.text, item.calls, item.native if ours else NO_NATIVE, names))
+            cache.open = len(item.calls)
+        elif isinstance(item, Message) and item.role == "system":
+            out.append(wire.system(item.text))
+        elif isinstance(item, Message) and item.role == "assistant":
+            out.append(wire.assistant(item.text, item.tool_calls, NO_NATIVE, names))
+            cache.open = len(item.tool_calls)
+        else:
+            out.append(wire.user(cast(Message, item).content))
+
+    def _end_batch(self, cache: _Cache, wire: Wire) -> None:
+        more = wire.after_tools(cache.batch)
+        if more:
+            cache.fragments.append(more)
+        cache.batch = []
+        cache.open = 0
+
+    def _note(self, calls: Sequence[ToolCall]) -> None:
+        for call in calls:
+            for id in (call.id, call.provider_id):
+                if id:
+                    self._calls[id] = call
+
+    def _called(self, id: str) -> ToolCall:
+        if id not in self._calls:
+            known = ", ".join(map(repr, self._calls)) or "none"
+            raise ConfigurationError(f"A tool message takes the tool_call_id of a call before it ({known}), not {id!r}.")
+        return self._calls[id]
+
+
+Messages = str | Sequence[Message | Completion] | Transcript
+
+
+def _is_answer(item: Any) -> bool:
+    return type(item) is tuple and [type(part) for part in cast("tuple[Any, ...]", item)] == [ToolCall, ToolResult]
+
+
+def as_transcript(messages: Messages) -> Transcript:
+    """What `LLM.completion` takes as messages, as a transcript. Raises `ConfigurationError` for an empty one or anything else."""
+    if isinstance(messages, Transcript):
+        return messages
+    if isinstance(messages, Mapping) or not isinstance(messages, str | list | tuple):
+        raise ConfigurationError(f"messages takes a str, a list of Message (and Completion), or a Transcript, not {messages!r}.")
+    if not messages:
+        raise ConfigurationError("messages takes at least one message.")
+    return Transcript.from_messages(messages)

@@ -1,0 +1,244 @@
+"""The OpenAI Chat Completions wire, streamed: deltas in, the same completion out as from a plain answer."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.errors import BadResponse, StreamInterrupted
+from holdfast.llm.completion import Completion, Delta, OnDelta
+from holdfast.llm.wires.failures import reported_error, shorten
+from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.wires.openai_chat import completion_of
+from holdfast.llm.wires.sse import EventReader
+
+_encoder = msgspec.json.Encoder()
+
+# Strings that each delta repeats whole; all others come in pieces to be joined.
+_WHOLE = {"role", "id", "type", "format", "name", "signature", "encrypted_content", "thought_signature"}
+
+
+class StreamParser:
+    """Reads one streamed answer.
+
+    What makes an answer complete is its `finish_reason`. `[DONE]` alone does not: proxies write it behind a stream that broke
+    off, too. And without `[DONE]` it is complete, since some servers never send it.
+    """
+
+    __slots__ = ("_calls", "_content", "_events", "_extra", "_finish", "_id", "_model", "_reasoning", "_refusal", "_told", "_usage", "done")
+
+    def __init__(self) -> None:
+        self._events = EventReader()
+        self._content: list[str] = []
+        self._refusal: list[str] = []
+        self._reasoning: dict[str, list[str]] = {}  # by the key that the server uses
+        self._calls: list[_Call] = []
+        self._extra: dict[str, Any] = {}
+        self._finish: Any = None
+        self._usage: Any = None
+        self._id: Any = ""
+        self._model: Any = ""
+        self._told: list[Delta] = []  # what the event at hand says: callbacks run when it has been taken in whole
+        self.done = False
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is complete; a chunk with the token counts may still come."""
+        return self._finish is not None
+
+    def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
+        """Take in some bytes, and tell `on_delta` what they say. Raises the error that the stream reports, or `BadResponse`."""
+        for name, data in self._events.feed(chunk):
+            self._event(name, data)
+            if self._told:
+                told, self._told = self._told, []
+                if on_delta is not None:
+                    for delta in told:
+                        on_delta(delta)
+
+    def finish(self) -> Completion:
+        """The answer. Raises `StreamInterrupted` if the stream ended without a `finish_reason`."""
+        if not self.done:
+            try:
+                for name, data in self._events.rest():
+                    self._event(name, data)
+            except BadResponse:
+                pass  # a last event that was cut off
+        if self._finish is None:
+            raise StreamInterrupted("The stream ended without a finish_reason: what came is not a whole answer.")
+        message: dict[str, Any] = {"role": "assistant", "content": whole("".join(self._content)) or None}
+        if self._refusal:
+            message["refusal"] = whole("".join(self._refusal))
+        for key, pieces in self._reasoning.items():
+            message[key] = whole("".join(pieces))
+        if self._calls:
+            message["tool_calls"] = [call.entry() for call in self._calls]
+        message.update(clean(self._extra))
+        return completion_of(message, self._finish, self._usage, self._id, self._model)
+
+    def _event(self, name: bytes, data: bytes) -> None:
+        if self.done or not data.strip():
+            return
+        if data.strip() == b"[DONE]":
+            self.done = True
+            return
+        try:
+            chunk = decode(data)
+        except ValueError:
+            raise BadResponse(f"The stream has an event that is not JSON: {shorten(data.decode('utf-8', 'replace'))}") from None
+        if not isinstance(chunk, dict):
+            raise BadResponse(f"The stream has an event that is no chunk: {shorten(data.decode('utf-8', 'replace'))}")
+        found = cast("dict[str, Any]", chunk)
+        if found.get("error") or name == b"error" or found.get("object") == "error":
+            raise reported_error(found)
+        try:
+            self._chunk(found)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise BadResponse(f"The stream has a chunk of another shape: {shorten(data.decode('utf-8', 'replace'))}") from error
+
+    def _chunk(self, chunk: dict[str, Any]) -> None:
+        if chunk.get("id"):
+            self._id = chunk["id"]
+        if chunk.get("model"):
+            self._model = chunk["model"]
+        if chunk.get("usage"):
+            self._usage = chunk["usage"]
+        for choice in chunk.get("choices") or ():
+            if choice.get("index"):  # another alternative (n > 1): the first is the answer
+                continue
+            delta = choice.get("delta") or choice.get("message")
+            if delta:
+                self._delta(delta)
+            if choice.get("finish_reason"):
+                self._finish = choice["finish_reason"]
+
+    def _delta(self, delta: dict[str, Any]) -> None:
+        heard = False
+        for key, value in delta.items():
+            if not value or key == "role":
+                continue
+            if key == "content":
+                if isinstance(value, str):
+                    self._content.append(value)
+                    self._told.append(Delta("text", whole(value)))
+                else:
+                    self._parts(value)
+            elif key in ("reasoning_content", "reasoning") and isinstance(value, str):
+                self._reasoning.setdefault(key, []).append(value)
+                if not heard:  # some servers send it under both keys
+                    heard = True
+                    self._told.append(Delta("reasoning", whole(value)))
+            elif key == "tool_calls":
+                for piece in value:
+                    self._piece(piece)
+            elif key == "refusal":
+                self._refusal.append(value)
+                self._told.append(Delta("text", whole(value)))
+            else:
+                self._extra[key] = merge(self._extra.get(key), value, key)
+
+    def _parts(self, parts: Any) -> None:
+        """Content as parts, as Mistral streams its thinking."""
+        for part in parts if isinstance(parts, list) else ():  # pyright: ignore[reportUnknownVariableType]
+            item = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
+            thinking = "".join(str(piece.get("text", "")) for piece in item.get("thinking") or ())
+            if thinking:
+                self._delta({"reasoning": thinking})
+            if item.get("text"):
+                self._delta({"content": item["text"]})
+
+    def _piece(self, piece: dict[str, Any]) -> None:
+        """A piece of a tool call: of which one, the `index` says, or where it is left out a new id."""
+        index = piece.get("index")
+        function: dict[str, Any] = piece.get("function") or {}
+        id, name = piece.get("id") or "", function.get("name") or ""
+        call = next((call for call in reversed(self._calls) if index is None or call.index == index), None)
+        # A new id with a name is a new call even at an old index: Gemini's servers number all of a batch 0. A new id alone is not:
+        # vLLM once made one up for every piece.
+        if call is None or (id and name and call.id and id != call.id):
+            call = _Call(len(self._calls), index, id)
+            self._calls.append(call)
+        arguments = function.get("arguments")
+        if arguments is None:
+            arguments = ""
+        elif not isinstance(arguments, str):
+            arguments = _encoder.encode(arguments).decode()
+        first = call.take(id, name, arguments, piece, function)
+        if arguments or first:
+            self._told.append(Delta("tool", arguments, call.number, call.name if first else ""))
+
+
+class _Call:
+    """A tool call that is coming in."""
+
+    __slots__ = ("arguments", "extra", "function", "id", "index", "name", "number")
+
+    def __init__(self, number: int, index: Any, id: str) -> None:
+        self.number = number
+        self.index = index
+        self.id = id
+        self.name = ""
+        self.arguments: list[str] = []
+        self.extra: dict[str, Any] = {}
+        self.function: dict[str, Any] = {}
+
+    def take(self, id: str, name: str, arguments: str, piece: dict[str, Any], function: dict[str, Any]) -> bool:
+        """Add a piece; whether it was the first with a name."""
+        first = bool(name) and not self.name
+        self.id = self.id or id
+        if first:
+            self.name = name
+        elif name and name != self.name and not self.arguments:  # a name in pieces; servers that repeat it repeat it whole
+            self.name += name
+        if arguments:
+            self.arguments.append(arguments)
+        if len(piece) > 2:  # more than index and function
+            for key, value in piece.items():
+                if value and key not in ("index", "id", "type", "function"):
+                    self.extra[key] = merge(self.extra.get(key), value, key)
+        if len(function) > 1:
+            for key, value in function.items():
+                if value and key not in ("name", "arguments"):
+                    self.function[key] = merge(self.function.get(key), value, key)
+        return first
+
+    def entry(self) -> dict[str, Any]:
+        """The call as a plain answer has it."""
+        function = {"name": self.name, "arguments": whole("".join(self.arguments)), **self.function}
+        return {"id": self.id, "type": "function", "function": function, **self.extra}
+
+
+def merge(old: Any, new: Any, key: str = "") -> Any:
+    """What a key of a streamed object holds after another piece: strings are joined, objects merged, lists merged by `index`."""
+    if old is None or type(old) is not type(new):
+        return new if new is not None else old
+    if isinstance(new, str):
+        return new if key in _WHOLE else old + new
+    if isinstance(new, dict):
+        merged = dict(cast("dict[str, Any]", old))
+        for name, value in cast("dict[str, Any]", new).items():
+            merged[name] = merge(merged.get(name), value, name)
+        return merged
+    if isinstance(new, list):
+        items = list(cast("list[Any]", old))
+        for value in cast("list[Any]", new):
+            place = _same(items, value)
+            if place is None:
+                items.append(value)
+            else:
+                items[place] = merge(items[place], value)
+        return items
+    return new
+
+
+def _same(items: list[Any], value: Any) -> int | None:
+    """Which of `items` a piece goes on: the last of its index and type. Pieces without an index stand for themselves."""
+    if not isinstance(value, dict) or "index" not in value:
+        return None
+    piece = cast("dict[str, Any]", value)
+    for place in range(len(items) - 1, -1, -1):
+        item: Any = items[place]
+        if isinstance(item, dict) and item.get("index") == piece["index"] and item.get("type") == piece.get("type"):  # pyright: ignore[reportUnknownMemberType]
+            return place
+    return None

@@ -1,0 +1,64 @@
+"""Server-sent events: bytes cut anywhere in, the data of whole events out (WHATWG HTML, section 9.2.6)."""
+
+from __future__ import annotations
+
+
+class EventReader:
+    """Reads an event stream. Takes LF, CRLF and CR line ends, `data:` with or without a space, comments, a byte order mark.
+
+    `feed` gives the events that a chunk completes, as (event name, data). `rest` gives what stood unfinished at the end: the
+    standard drops it, but servers forget the last blank line, and what is cut in the middle does not parse anyway.
+    """
+
+    __slots__ = ("_data", "_line", "_name", "_skip_lf", "_started")
+
+    def __init__(self) -> None:
+        self._line = b""  # the beginning of a line whose end has not come
+        self._data: list[bytes] = []
+        self._name = b""
+        self._skip_lf = False  # the last chunk ended in CR, so an LF that comes first belongs to it
+        self._started = False
+
+    def feed(self, chunk: bytes) -> list[tuple[bytes, bytes]]:
+        """The events that end in `chunk`."""
+        if not chunk:
+            return []
+        if self._skip_lf:
+            self._skip_lf = False
+            if chunk[:1] == b"\n":
+                chunk = chunk[1:]
+        if b"\r" in chunk:
+            self._skip_lf = chunk[-1:] == b"\r"
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in chunk:
+            self._line += chunk
+            return []
+        lines = (self._line + chunk if self._line else chunk).split(b"\n")
+        self._line = lines.pop()
+        events: list[tuple[bytes, bytes]] = []
+        for line in lines:
+            if line:
+                self._take(line)
+            elif self._data:
+                events.append((self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data)))
+                self._data = []
+                self._name = b""
+            else:
+                self._name = b""
+        return events
+
+    def rest(self) -> list[tuple[bytes, bytes]]:
+        """The event that stood unfinished when the stream ended, if any."""
+        if self._line:
+            self._take(self._line)
+            self._line = b""
+        return self.feed(b"\n") if self._data else []
+
+    def _take(self, line: bytes) -> None:
+        if not self._started:
+            self._started = True
+            line = line.removeprefix(b"\xef\xbb\xbf")
+        if line[:5] == b"data:":
+            self._data.append(line[6:] if line[5:6] == b" " else line[5:])
+        elif line[:6] == b"event:":
+            self._name = line[6:].strip()

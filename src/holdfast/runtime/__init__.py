@@ -1,0 +1,8 @@
+"""Where commands run and files are: `LocalRuntime`, this machine, and the `Runtime` protocol for other places."""
+
+from holdfast.runtime.local import LocalRuntime
+from holdfast.runtime.microagents import Microagent, load_microagents
+from holdfast.runtime.processes import end_process_groups
+from holdfast.runtime.protocol import Runtime
+
+__all__ = ["LocalRuntime", "Microagent", "Runtime", "end_process_groups", "load_microagents"]

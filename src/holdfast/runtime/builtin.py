@@ -1,0 +1,164 @@
+"""The runtime's tools as a model sees them: names, descriptions, parameters. What they do is in the rooms next door."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Literal
+
+from holdfast.content import ToolResult
+from holdfast.errors import RuntimeFault, ToolError, ToolNotFound
+from holdfast.runtime.files import Files
+from holdfast.runtime.search import Search
+from holdfast.runtime.terminal import Terminal
+from holdfast.tools import Tool, ToolAnnotations, ToolContext
+
+_READS = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
+_WRITES = ToolAnnotations(read_only=False, destructive=True, idempotent=True, open_world=False)
+_EDITS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=False)
+_RUNS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=True)
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """What could not be worked with, as an error that tells the model, and that trying again would not mend."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ToolNotFound(str(error)) from error
+    except RuntimeFault as error:
+        raise ToolError(str(error), "validation") from error
+
+
+def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
+    """The tools over one runtime's parts."""
+
+    def terminal(
+        context: ToolContext, command: str, timeout: float | None = None, wait: float = 60, interactive: bool = False
+    ) -> ToolResult:
+        """Run a command, or a script of several lines, in your own bash shell, which starts in the working directory.
+
+        The shell stays: directory, variables, functions and background jobs last from call to call. The answer has the output
+        (stdout and stderr) and the exit code. A command that is not done after `wait` seconds goes on; follow it with
+        terminal_input. Start servers in the background with &. There is no terminal and, unless `interactive`, no input.
+
+        Args:
+            command: What to run.
+            timeout: Seconds after which the command and all that it started are ended; {timeout} if not given.
+            wait: Seconds to wait for it before answering.
+            interactive: Whether it will read input that you send with terminal_input. Otherwise its input is empty.
+        """
+        context.on_close((shell, context.conversation_id), lambda: shell.close_conversation(context.conversation_id))
+        with _told():
+            return shell.run(
+                command,
+                context.conversation_id,
+                timeout=timeout,
+                wait=max(0.0, wait),
+                interactive=interactive,
+                cancelled=context.cancelled,
+            )
+
+    def terminal_input(
+        context: ToolContext,
+        text: str = "",
+        enter: bool = True,
+        control: Literal["none", "interrupt", "eof", "kill"] = "none",
+        wait: float = 10,
+    ) -> ToolResult:
+        """Follow the command that is still running in your shell: wait for more output, send it input, or stop it.
+
+        The answer has the output since the last answer. It comes when the command ends, when it falls silent after an input, or
+        after `wait` seconds.
+
+        Args:
+            text: What to write to its input. Leave it empty to just wait.
+            enter: Whether a line end follows the text.
+            control: interrupt is Ctrl-C, eof is Ctrl-D, kill ends it and all that it started.
+            wait: Seconds to wait before answering.
+        """
+        with _told():
+            return shell.send(context.conversation_id, text, enter=enter, control=control, wait=max(0.0, wait), cancelled=context.cancelled)
+
+    def read_file(path: str, offset: int = 1, limit: int = 2000) -> ToolResult:
+        """Read a text file with line numbers, see an image, or list a directory.
+
+        Args:
+            path: Relative to the working directory, or absolute.
+            offset: The first line to show, counted from 1.
+            limit: How many lines to show at most.
+        """
+        with _told():
+            return files.view(path, offset, max(1, limit))
+
+    def write_file(path: str, content: str) -> ToolResult:
+        """Make a file, or overwrite all of it. To change a part of a file use edit_file.
+
+        Args:
+            path: Relative to the working directory, or absolute. Missing directories are made.
+            content: The whole text of the file.
+        """
+        with _told():
+            return files.write_text(path, content)
+
+    def edit_file(path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
+        """Replace a piece of a text file by another. `old` must be in the file exactly once, white space included.
+
+        Args:
+            path: Relative to the working directory, or absolute.
+            old: The text to replace, as it is in the file, without line numbers; enough of it to be unique.
+            new: What to put in its place.
+            replace_all: Replace every place instead of one.
+        """
+        with _told():
+            return files.edit(path, old, new, replace_all)
+
+    def glob(context: ToolContext, pattern: str, path: str = ".", limit: int = 100) -> ToolResult:
+        """Find files by name, those changed last first. Files that git ignores are left out.
+
+        Args:
+            pattern: Such as **/*.py or src/**/test_*.{js,ts}; ** stands for any number of directories.
+            path: The directory to search in.
+            limit: How many files to answer at most.
+        """
+        with _told():
+            return search.glob(pattern, path, max(1, limit), context.cancelled)
+
+    def grep(
+        context: ToolContext,
+        pattern: str,
+        path: str = ".",
+        glob: str | None = None,
+        ignore_case: bool = False,
+        context_lines: int = 0,
+        mode: Literal["content", "files", "count"] = "content",
+        limit: int = 100,
+    ) -> ToolResult:
+        """Find lines in text files by a regular expression (Python's). Files that git ignores and binary files are left out.
+
+        Args:
+            pattern: What to find within a line.
+            path: The directory or file to search in.
+            glob: Only files that fit this, such as *.py or src/**/*.ts.
+            ignore_case: Whether capital and small letters are the same.
+            context_lines: Lines to show before and after each match.
+            mode: content answers file:line:text, files the names of files with a match, count how many lines match in each.
+            limit: How many matching lines (or files) to answer at most.
+        """
+        with _told():
+            lines = min(max(0, context_lines), 50)
+            return search.grep(pattern, path, glob, ignore_case, lines, mode, max(1, limit), context.cancelled)
+
+    made = (
+        (terminal, _RUNS, "terminal"),
+        (terminal_input, _RUNS, "terminal"),
+        (read_file, _READS, "files"),
+        (write_file, _WRITES, "files"),
+        (edit_file, _EDITS, "files"),
+        (glob, _READS, "search"),
+        (grep, _READS, "search"),
+    )
+    for function, _, _ in made:
+        # Not the workdir's name: definitions that are the same in every folder let conversations share a provider's prompt cache.
+        function.__doc__ = (function.__doc__ or "").replace("{timeout}", f"{shell.command_timeout:g}")
+    return [Tool.from_function(function, annotations=annotations, category=category) for function, annotations, category in made]

@@ -1,0 +1,75 @@
+"""Cloning git repositories, without prompts, and with messages that keep a URL's password to themselves."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.errors import ConfigurationError, RuntimeFault
+from holdfast.runtime.environment import find_program
+from holdfast.runtime.paths import with_home
+
+_ON_GITHUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+\Z")
+_PASSWORD = re.compile(r"(\w+://)[^/@\s]+@")
+
+
+def repository_url(repo: str, workdir: Path) -> str:
+    """What git is told: `owner/name` is on GitHub; URLs, `user@host:path` and local paths (`/...`, `./...`, `../...`, `~...`) stay."""
+    if not repo.strip() or repo.startswith("-") or "\0" in repo:
+        raise ConfigurationError(f"repo takes 'owner/name', a URL or a path, not {repo!r}.")
+    if repo.startswith(("/", "./", "../", "~")) or repo in (".", ".."):
+        return str(workdir / with_home(repo))
+    if _ON_GITHUB.match(repo):
+        return f"https://github.com/{repo.removesuffix('.git')}.git"
+    if "::" in repo.partition("/")[0]:
+        # git's remote helpers, `ext::command` among them, run programs.
+        raise ConfigurationError(f"repo takes 'owner/name', a URL or a path; {repo!r} names a remote helper of git.")
+    return repo
+
+
+def clone(repo: str, branch: str | None, target: Path, workdir: Path, env: Mapping[str, str], timeout: float) -> Path:
+    """`git clone` into `target`. Raises `RuntimeFault` with git's own message."""
+    url = repository_url(repo, workdir)
+    if branch is not None and (not branch or branch.startswith("-")):
+        raise ConfigurationError(f"branch takes the name of a branch or tag, not {branch!r}.")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise RuntimeFault(f"{repo!r} was not cloned: {target} exists and is not empty. Give another target.")
+    git = find_program("git", env)
+    command = [git, "clone", "--quiet", *(["--branch", branch] if branch else []), "--", url, str(target)]
+    process = subprocess.Popen(
+        command,
+        cwd=workdir,
+        # ssh asks on a terminal of its own accord, unless told that there is nobody.
+        env={"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **env, "GIT_TERMINAL_PROMPT": "0"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        message = process.communicate(timeout=timeout)[1].decode(errors="replace").strip()
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise RuntimeFault(f"{_hidden(repo)!r} was not cloned: git was not done after {timeout:g} s.") from None
+        raise
+    if process.returncode:
+        raise RuntimeFault(f"{_hidden(repo)!r} was not cloned: {_hidden(message) or f'git ended with exit code {process.returncode}'}")
+    return target
+
+
+def _hidden(text: str) -> str:
+    return _PASSWORD.sub(r"\1***@", text)
+
+
+def folder_name(repo: str) -> str:
+    """The name that git would give the clone of `repo`."""
+    name = re.split(r"[/:]", repo.rstrip("/"))[-1].removesuffix(".git")
+    if not name or name.startswith((".", "-")):
+        raise ConfigurationError(f"No folder name follows from the repo {_hidden(repo)!r}; give a target.")
+    return name

@@ -1,0 +1,205 @@
+"""Replacing an exact piece of a text, and explaining to a model why it was not found or which of several it meant."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from bisect import bisect_left
+from collections import Counter
+from typing import NamedTuple
+
+from holdfast.errors import RuntimeFault
+
+_WORD = re.compile(r"\w+")
+
+
+class Edited(NamedTuple):
+    """A text after an edit; `line` is the first changed line (from 1), `places` how many were changed."""
+
+    text: str
+    line: int
+    lines: int
+    places: int
+
+
+def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edited:
+    """`text` with `old` replaced by `new`, once, or everywhere if `replace_all`. Raises `RuntimeFault` saying what to do instead.
+
+    Line ends count as equal in matching; what is put in gets those of the place where it goes, and all else stays as it is.
+    """
+    if not old:
+        raise RuntimeFault("old is empty. Give the exact text to replace; to make or overwrite a whole file use write_file.")
+    if old == new:
+        raise RuntimeFault("old and new are the same, so nothing would change. Give the text as it should be in new.")
+    old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
+    if old == new:
+        raise RuntimeFault(
+            "old and new differ in line ends only, which an edit keeps as they are in the file. Use a command to convert them."
+        )
+    plain = text.replace("\r\n", "\n")
+    starts = _find_all(plain, old)
+    if not starts:
+        raise RuntimeFault(f"old was not found in {shown}. {_explain(plain, old)}")
+    if len(starts) > 1 and not replace_all:
+        lines = [plain.count("\n", 0, start) + 1 for start in starts[:20]]
+        more = f" and {len(starts) - 20} more" if len(starts) > 20 else ""
+        raise RuntimeFault(
+            f"old is {len(starts)} times in {shown}, at lines {', '.join(map(str, lines))}{more}. Give more of the lines around the "
+            "one that you mean, so that it is unique, or set replace_all=true to change all."
+        )
+    # Positions in the file as it is: each \r\n before a place moves it by one. At a match's end, a \r belongs to what follows it.
+    returns = [at - n for n, at in enumerate(m.start() for m in re.finditer("\r\n", text))]
+    most = "\r\n" if len(returns) * 2 > plain.count("\n") else "\n"
+    pieces: list[str] = []
+    done = 0
+    for start in starts:
+        first = start + bisect_left(returns, start)
+        last = start + len(old) + bisect_left(returns, start + len(old))
+        region = text[first:last]
+        ends = region if "\n" in region else most
+        pieces += [text[done:first], new.replace("\n", "\r\n") if "\r\n" in ends else new]
+        done = last
+    result = "".join(pieces) + text[done:]
+    return Edited(result, plain.count("\n", 0, starts[0]) + 1, new.count("\n") + 1, len(starts))
+
+
+def _find_all(text: str, old: str) -> list[int]:
+    found: list[int] = []
+    at = text.find(old)
+    while at >= 0:
+        found.append(at)
+        at = text.find(old, at + len(old))
+    return found
+
+
+# --- why it was not found ------------------------------------------------------------------------
+
+
+def _explain(text: str, old: str) -> str:
+    lines, wanted = text.split("\n"), old.split("\n")
+    stripped = [line.strip() for line in wanted]
+    while stripped and not stripped[0]:
+        stripped.pop(0)
+        wanted.pop(0)
+    while stripped and not stripped[-1]:
+        stripped.pop()
+        wanted.pop()
+    if not stripped:
+        return "It is only white space. Give some of the text around it."
+    at = _same_but_white_space(lines, stripped)
+    if at is not None:
+        region = lines[at : at + len(stripped)]
+        tabs = any("\t" in line for line in region) != any("\t" in line for line in wanted)
+        what = "tabs against spaces" if tabs else "indentation or white space at line ends"
+        return f"Lines {_span(at, len(region))} differ from it only in white space ({what}). They are:\n{numbered(region, at)}"
+    at = _nearest(lines, stripped)
+    if at is None:
+        return "Nothing in the file is like it. Read the file first, and copy the text exactly."
+    region = lines[at : at + len(stripped)]
+    return f"The nearest is at lines {_span(at, len(region))}:\n{numbered(region, at)}\nCopy the text exactly as it is in the file."
+
+
+def _span(at: int, count: int) -> str:
+    return f"{at + 1}-{at + count}" if count > 1 else str(at + 1)
+
+
+def _same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
+    bare = ["".join(line.split()) for line in wanted]
+    anchor = max(range(len(bare)), key=lambda n: len(bare[n]))
+    for at, line in enumerate(lines):
+        start = at - anchor
+        inside = 0 <= start <= len(lines) - len(bare) and "".join(line.split()) == bare[anchor]
+        if inside and all("".join(lines[start + n].split()) == bare[n] for n in range(len(bare))):
+            return start
+    return None
+
+
+def _nearest(lines: list[str], wanted: list[str]) -> int | None:
+    """Where the most similar region starts. Its cost grows with the file only by counting; a bounded number of regions is compared."""
+    places: dict[str, list[int]] = {line: [] for line in wanted[:200] if len(line) > 3}
+    for at, line in enumerate(lines):
+        found = places.get(line.strip())
+        if found is not None and len(found) < 50:
+            found.append(at)
+    votes = Counter(at - n for n, line in enumerate(wanted[:200]) for at in places.get(line, ()))
+    candidates = [start for start, _ in votes.most_common(8)]
+    if not candidates:
+        # No line of it is there as it is: the lines that share most words with its longest one.
+        anchor = max(range(len(wanted)), key=lambda n: len(wanted[n]))
+        words = set(_WORD.findall(wanted[anchor][:400]))
+        if not words:
+            return None
+        shared = Counter({at: count for at, line in enumerate(lines) if (count := len(words.intersection(_WORD.findall(line[:400]))))})
+        candidates = [at - anchor for at, _ in shared.most_common(30)]
+    best, best_score = None, 0.5
+    for start in candidates:
+        start = max(0, min(start, len(lines) - 1))
+        score = _likeness([line.strip() for line in lines[start : start + len(wanted)]], wanted)
+        if score > best_score:
+            best, best_score = start, score
+    return best
+
+
+def _likeness(region: list[str], wanted: list[str]) -> float:
+    """How alike two pieces of text are, line by line, from 0 to 1. At most 40 lines and 400 characters of each count."""
+    total = 0.0
+    lines = wanted[:40]
+    for n, line in enumerate(lines):
+        other = region[n] if n < len(region) else ""
+        if line == other:
+            total += 1
+        elif line and other:
+            matcher = difflib.SequenceMatcher(None, other[:400], line[:400], autojunk=False)
+            # Counting characters tells enough apart when there are other lines; comparing takes time squared.
+            total += matcher.ratio() if len(lines) == 1 else matcher.quick_ratio()
+    return total / len(lines)
+
+
+# --- how an edit is shown ------------------------------------------------------------------------
+
+
+def numbered(lines: list[str], at: int, most: int = 20) -> str:
+    """Lines with their numbers, the first being number `at + 1`; at most `most` of them."""
+    shown = [f"{at + n + 1:>6}\t{line[:500]}" for n, line in enumerate(lines[:most])]
+    if len(lines) > most:
+        shown.append(f"       ... {len(lines) - most} more")
+    return "\n".join(shown)
+
+
+def snippet(edited: Edited, around: int = 4) -> str:
+    """The lines about the first change, numbered."""
+    lines = edited.text.replace("\r\n", "\n").split("\n")
+    first = max(0, edited.line - 1 - around)
+    return numbered(lines[first : edited.line - 1 + edited.lines + around], first, 40)
+
+
+def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str:
+    """A unified diff, of at most about `most` characters. Only what lies between the first and the last change is compared."""
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    head = 0
+    while head < min(len(old), len(new)) and old[head] == new[head]:
+        head += 1
+    tail = 0
+    while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
+        tail += 1
+    first, keep = max(0, head - 3), max(0, tail - 3)
+    old, new = old[first : len(old) - keep], new[first : len(new) - keep]
+    if len(old) + len(new) > 20_000:  # difflib would take seconds
+        return f"--- {name}\n+++ {name}\n(lines {first + 1} to {first + len(new)} changed; too many to show)\n"
+    parts: list[str] = []
+    size = 0
+    for line in difflib.unified_diff(old, new, name, name):
+        if line.startswith("@@"):
+            line = _shifted(line, first)
+        if not line.endswith("\n"):
+            line += "\n\\ No newline at end of file\n"
+        size += len(line)
+        if size > most:
+            parts.append("(the rest of the diff is left out)\n")
+            break
+        parts.append(line)
+    return "".join(parts)
+
+
+def _shifted(hunk: str, by: int) -> str:
+    return re.sub(r"([-+])(\d+)", lambda m: f"{m[1]}{int(m[2]) + by}", hunk, count=2)

@@ -1,0 +1,176 @@
+"""`Files`: reading, writing and editing files, as the tools offer it; one writer per path at a time."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.content import ImageContent, TextContent, ToolResult, blocks
+from holdfast.errors import RuntimeFault
+from holdfast.runtime import edit, output, textfile
+from holdfast.runtime.paths import Paths
+
+_LINES = 2000  # lines of one answer unless the model asks for more
+_LINE = 2000  # characters of one line that are shown
+_WHOLE = 5 * 1024 * 1024  # bytes; larger files are read line by line
+_IMAGE = 5 * 1024 * 1024  # bytes; the model APIs take no larger ones
+_ENTRIES = 500  # of a directory
+
+
+def _image_type(data: bytes) -> str | None:
+    """The MIME type of an image that models can see, by its first bytes: a name's ending may lie."""
+    if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        return "image/png"
+    if data.startswith(b"\xff\xd8\xff"):
+        return "image/jpeg"
+    if data.startswith((b"GIF87a", b"GIF89a")):
+        return "image/gif"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "image/webp"
+    return None
+
+
+def _shortened(line: str) -> str:
+    return line if len(line) <= _LINE else f"{line[:_LINE]} [... {len(line) - _LINE:,} characters more in this line]"
+
+
+def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
+    """The lines of a file as they are shown. A line that is longer than memory should hold is never read whole."""
+    most = 4 * _LINE  # bytes: a character has at most four
+    while data := file.readline(64 * most):
+        rest = 0
+        while not data.endswith(b"\n") and (part := file.readline(64 * most)):
+            rest += len(part)
+            if part.endswith(b"\n"):
+                break
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            text = data.decode(errors="replace") if terminal or rest else data.decode("latin-1")
+        text = output.clean(text) if terminal else text.removeprefix("\ufeff")
+        text = text.rstrip("\r\n")
+        yield _shortened(text) if not rest else f"{text[:_LINE]} [... more than {rest:,} bytes more in this line]"
+
+
+class Files:
+    """The files below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to do instead."""
+
+    def __init__(self, paths: Paths, limit: int, outputs: Path) -> None:
+        self._paths = paths
+        self._limit = limit
+        self._outputs = outputs
+        # A fixed number of locks, chosen by the path's hash: two paths may share one, no path ever has two.
+        self._locks = tuple(threading.Lock() for _ in range(64))
+
+    def _lock(self, path: Path) -> threading.Lock:
+        return self._locks[hash(path) % len(self._locks)]
+
+    # --- reading ---
+
+    def read_text(self, path: str | os.PathLike[str]) -> str:
+        """The whole text of a file, as `open(path).read()` without translation of line ends; the byte order mark is left out."""
+        found = self._paths.resolve(path)
+        return textfile.load(found, self._paths.shown(found)).text
+
+    def view(self, path: str, offset: int = 1, limit: int = _LINES) -> ToolResult:
+        """A file's lines from `offset` (the first is 1), numbered; an image as such; a directory's entries."""
+        found = self._paths.resolve(path)
+        shown = self._paths.shown(found)
+        if os.path.isdir(found):
+            return ToolResult(blocks(self._listing(found, shown)))
+        fd, stat = textfile.open_file(found, shown)
+        with open(fd, "rb") as file:
+            start = file.read(8192)
+            kind = _image_type(start)
+            if kind is not None:
+                if stat.st_size > _IMAGE:
+                    raise RuntimeFault(
+                        f"{shown} is an image of {stat.st_size:,} bytes; at most {_IMAGE:,} can be shown. Make it smaller first."
+                    )
+                file.seek(0)
+                return ToolResult((TextContent(f"{shown}: {kind}"), ImageContent(file.read(_IMAGE), kind)), meta={"path": str(found)})
+            terminal = self._outputs in found.parents
+            if textfile.is_binary(start) and not terminal:
+                raise RuntimeFault(
+                    f"{shown} is a binary file ({stat.st_size:,} bytes), not text. Look at it with a command, such as `file` or `xxd`."
+                )
+            file.seek(0)
+            first = max(1, offset)
+            small = stat.st_size <= (_WHOLE if not start.startswith((b"\xff\xfe", b"\xfe\xff")) else textfile.MAX_SIZE)
+            if small and not terminal:
+                # Whole, so that it is decoded as `edit` will decode it.
+                text = textfile.decode(file.read(textfile.MAX_SIZE)).text.replace("\r\n", "\n")
+                lines = map(_shortened, text.removesuffix("\n").split("\n")) if text else iter(())
+            else:
+                lines = _lines(file, terminal)
+            body, last, more = self._page(lines, first, limit)
+        meta = {"path": str(found)}
+        if not body:
+            if stat.st_size == 0:
+                return ToolResult(blocks(f"({shown} is empty)"), meta=meta)
+            raise RuntimeFault(f"{shown} has {last} lines; there is no line {first}. Use an offset from 1 to {last}.")
+        if more:
+            body.append(f"[... more follows: read on with offset={last + 1}]")
+        return ToolResult(blocks("\n".join(body)), meta=meta)
+
+    def _page(self, lines: Iterable[str], first: int, limit: int) -> tuple[list[str], int, bool]:
+        body: list[str] = []
+        size = number = 0
+        for number, line in enumerate(lines, 1):
+            if number < first:
+                continue
+            text = f"{number:>6}\t{line}"
+            size += len(text) + 1
+            if body and (len(body) >= limit or size > self._limit):
+                return body, number - 1, True
+            body.append(text)
+        return body, number, False
+
+    def _listing(self, folder: Path, shown: str) -> str:
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(entry.name + ("/" if entry.is_dir() else "@" if entry.is_symlink() else "") for entry in entries)
+        except OSError as error:
+            raise RuntimeFault(f"The directory {shown} cannot be listed: {error.strerror}.") from error
+        if not names:
+            return f"(the directory {shown} is empty)"
+        more = [f"[... {len(names) - _ENTRIES} more; use glob to narrow them down]"] if len(names) > _ENTRIES else []
+        return "\n".join([f"{shown} is a directory:", *names[:_ENTRIES], *more])
+
+    # --- writing ---
+
+    def write_text(self, path: str | os.PathLike[str], text: str) -> ToolResult:
+        """Make or overwrite a file with exactly `text`, in UTF-8. Parents are made. It happens whole or not at all."""
+        found = self._paths.resolve(path, write=True)
+        shown = self._paths.shown(found)
+        data = textfile.Text(text).encode(text)
+        with self._lock(found):
+            existed = os.path.lexists(found)
+            before = ""
+            if existed:
+                try:
+                    before = textfile.load(found, shown).text
+                except RuntimeFault:  # binary or huge: it is replaced all the same, without a diff
+                    pass
+            textfile.store(found, data, shown)
+        lines = text.count("\n") + (not text.endswith("\n") and bool(text))
+        told = f"{'Overwrote' if existed else 'Created'} {shown}: {lines} line{'' if lines == 1 else 's'}, {len(data):,} bytes."
+        return ToolResult(blocks(told), meta={"path": str(found), "diff": edit.unified_diff(before, text, shown), "created": not existed})
+
+    def edit(self, path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
+        """Replace the exact text `old`, which must be unique unless `replace_all`. Encoding, line ends and mode stay as they are."""
+        found = self._paths.resolve(path, write=True)
+        shown = self._paths.shown(found)
+        with self._lock(found):
+            file = textfile.load(found, shown)
+            edited = edit.replace(file.text, old, new, replace_all, shown)
+            textfile.store(found, file.encode(edited.text), shown)
+        places = f" in {edited.places} places; the first" if edited.places > 1 else ""
+        told = f"Edited {shown}{places}:\n{edit.snippet(edited)}"
+        return ToolResult(
+            blocks(told),
+            meta={"path": str(found), "diff": edit.unified_diff(file.text, edited.text, shown), "replaced": edited.places},
+        )

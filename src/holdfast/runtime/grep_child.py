@@ -1,0 +1,107 @@
+"""The process that a text search runs in. It imports nothing of ours: the search starts this file with a bare Python.
+
+A process, since `re` cannot be stopped: a pattern such as `(a+)+$` may take longer than the universe has, and holds the
+interpreter's lock meanwhile. It reads one JSON line and NUL-separated paths, and writes one JSON line per file with a match.
+"""
+
+import json
+import os
+import re
+import stat
+import sys
+from typing import Any
+
+MAX_FILE = 20 * 1024 * 1024  # bytes; of a larger file this much is searched
+MAX_LINE = 10_000  # characters of a line that are searched
+SHOWN = 400  # characters of a line that are shown
+
+
+def shown(line: str, at: int) -> str:
+    """A line as it is answered: the part around the match if it is long."""
+    if len(line) <= SHOWN:
+        return line
+    first = max(0, min(at - SHOWN // 4, len(line) - SHOWN))
+    return ("…" if first else "") + line[first : first + SHOWN] + "…"
+
+
+def read(path: str) -> tuple[str, bool] | None:
+    """A text file's text and whether it was cut; None for what is no text file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb", buffering=0) as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                return None
+            start = file.read(8192)
+            if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+                encoding = "utf-16"
+            elif b"\0" in start:
+                return None
+            else:
+                encoding = "utf-8-sig"
+            data = start
+            while len(data) < MAX_FILE and (more := file.read(MAX_FILE - len(data))):
+                data += more
+    except OSError:
+        return None
+    return data.decode(encoding, errors="replace"), found.st_size > MAX_FILE
+
+
+def search(pattern: "re.Pattern[str]", path: str, mode: str, context: int, room: int) -> dict[str, Any] | None:
+    """What one file has: the number of lines that match, and with mode `content` at most `room` of them, with context."""
+    text = read(path)
+    if text is None:
+        return None
+    lines = text[0].split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    count = long = 0
+    hits: list[tuple[int, int]] = []
+    find = pattern.search
+    for number, line in enumerate(lines):
+        if len(line) > MAX_LINE:
+            long += 1
+            line = line[:MAX_LINE]
+        match = find(line.removesuffix("\r"))
+        if match is not None:
+            count += 1
+            if mode == "files":
+                break
+            if len(hits) < room:
+                hits.append((number, match.start()))
+    if not count and not long and not text[1]:
+        return None
+    found: dict[str, Any] = {"count": count, "long": long, "cut": text[1], "lines": []}
+    if mode == "content":
+        at = dict(hits)
+        told = -1
+        for number, _ in hits:
+            for n in range(max(told + 1, number - context), min(len(lines), number + context + 1)):
+                # [line number, is it a match, does it follow the line before, text]
+                found["lines"].append([n + 1, n in at, n == told + 1, shown(lines[n].removesuffix("\r"), at.get(n, 0))])
+                told = n
+    return found
+
+
+def main() -> None:
+    """Search what stdin says, until `limit` lines (or files) were found."""
+    ask = json.loads(sys.stdin.buffer.readline())
+    names = sys.stdin.buffer.read().split(b"\0")[:-1]
+    pattern = re.compile(ask["pattern"], re.IGNORECASE if ask["ignore_case"] else 0)
+    room, searched = int(ask["limit"]), 0
+    for name in names:
+        path = os.fsdecode(name)
+        found = search(pattern, os.path.join(ask["root"], path), ask["mode"], ask["context"], room)
+        searched += 1
+        if found is not None:
+            if found["count"]:
+                room -= min(room, found["count"]) if ask["mode"] == "content" else 1
+            sys.stdout.write(json.dumps({"path": path, **found}) + "\n")
+            sys.stdout.flush()
+            if room <= 0:
+                break
+    sys.stdout.write(json.dumps({"searched": searched, "all": searched == len(names)}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

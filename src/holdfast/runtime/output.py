@@ -1,0 +1,166 @@
+"""`Output`: what one command has written, bounded in memory and on disk, and the text of it that a model sees."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+# Above this a command's output moves from memory to a file. Most outputs never do.
+_IN_MEMORY = 128 * 1024
+# More raw bytes than this are not cleaned as one: the first and the last half of it are.
+_CLEANED = 1024 * 1024
+
+_ESCAPES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements (ECMA-48 5.4)
+    r"|[\]PX^_][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)?"  # OSC, DCS and friends: window titles, hyperlinks
+    r"|[ -/]*[0-~])"  # the two- and three-character ones
+)
+_OVERSTRUCK = re.compile(r"[^\n]\x08")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
+def clean(text: str) -> str:
+    """Terminal output as plain text: no escape codes, progress bars as they looked last, `\\n` line ends."""
+    if "\x1b" in text:
+        text = _ESCAPES.sub("", text)
+    if "\r" in text:
+        text = "\n".join([_last_state(line) if "\r" in line else line for line in text.split("\n")])
+    if "\x08" in text:
+        text = _OVERSTRUCK.sub("", text)
+    return _CONTROL.sub("", text) if _CONTROL.search(text) else text
+
+
+def _last_state(line: str) -> str:
+    line = line.rstrip("\r")
+    return line[line.rfind("\r") + 1 :]
+
+
+def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, bool]:
+    """`text` in at most about `limit` characters: its head, `note(left_out)` on a line of its own, its tail; and whether it was cut."""
+    if len(text) <= limit:
+        return text, False
+    return _join(text, text, limit, len(text), note), True
+
+
+def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], str]) -> str:
+    half = limit // 2
+    head, tail = first[:half], last[-half:]
+    # At line ends where one is near, so that no line is shown in part.
+    cut = head.rfind("\n", half - 400)
+    if cut > 0:
+        head = head[: cut + 1]
+    cut = tail.find("\n", 0, 400)
+    if cut >= 0:
+        tail = tail[cut + 1 :]
+    gap = "" if head.endswith("\n") else "\n"
+    return f"{head}{gap}[{note(max(0, total - len(head) - len(tail)))}]\n{tail}"
+
+
+class Output:
+    """Bytes as they come, the first in memory, more in the file `path` up to `cap` bytes; of what is beyond that, the end.
+
+    Thread-safe. `total` is the number of bytes that came.
+    """
+
+    def __init__(self, path: Path, cap: int) -> None:
+        self.path = path
+        self.total = 0
+        self.on_disk = False
+        self._lock = threading.Lock()
+        self._cap = cap
+        self._memory = bytearray()
+        self._tail = bytearray()
+        self._stored = 0
+        self._fd = -1
+        self._closed = False
+
+    def append(self, data: bytes) -> None:
+        """Add what the command wrote."""
+        with self._lock:
+            self.total += len(data)
+            if not self.on_disk and self._cap:
+                if len(self._memory) + len(data) <= _IN_MEMORY:
+                    self._memory += data
+                    return
+                self._spool()
+            written = self._write(data[: max(0, self._cap - self._stored)])
+            if written < len(data):
+                # The end of what is too long for the file is still worth showing.
+                self._tail += data[written:]
+                if len(self._tail) > 4 * _CLEANED:
+                    del self._tail[:-_CLEANED]
+
+    def spool(self) -> None:
+        """Go on in the file from now on, for whoever wants to read it later."""
+        with self._lock:
+            if not self.on_disk and self._cap:
+                self._spool()
+                if self._closed:
+                    self._close()
+
+    def _spool(self) -> None:
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except OSError:
+            self._cap = 0  # no place for a file: the head in memory and the tail must do
+            return
+        self.on_disk = True
+        self._write(bytes(self._memory))
+        self._memory.clear()
+
+    def _write(self, data: bytes) -> int:
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._fd, data[written:] if written else data)
+        except OSError:  # a full disk takes the rest of the file, not the command
+            self._cap = 0
+        self._stored += written
+        return written
+
+    def close(self) -> None:
+        """No more will come. What was kept can still be read."""
+        with self._lock:
+            self._closed = True
+            self._close()
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self, start: int, end: int) -> bytes:
+        if not self.on_disk:
+            data = bytes(self._memory[start:end])
+        elif start >= self._stored:
+            data = b""
+        elif self._fd >= 0:
+            data = os.pread(self._fd, min(end, self._stored) - start, start)
+        else:
+            try:
+                with open(self.path, "rb") as file:
+                    file.seek(start)
+                    data = file.read(min(end, self._stored) - start)
+            except OSError:  # removed by the command, or as the oldest of too many
+                data = b""
+        before = self.total - len(self._tail)
+        return data + bytes(self._tail[max(0, start - before) : max(0, end - before)]) if end > before else data
+
+    def text(self, start: int, limit: int, note: Callable[[int], str]) -> tuple[str, bool, int]:
+        """What came after byte `start`, cleaned, in at most about `limit` characters; whether some was left out; the bytes so far."""
+        with self._lock:
+            end = self.total
+            size = end - start
+            if size <= _CLEANED:
+                raw = [self._read(start, end)]
+            else:
+                half = _CLEANED // 2
+                raw = [self._read(start, start + half), self._read(end - half, end)]
+        texts = [clean(piece.decode(errors="replace")) for piece in raw]
+        if len(texts) == 1:
+            return *shorten(texts[0], limit, note), end
+        return _join(texts[0], texts[1], limit, size, note), True, end

@@ -1,0 +1,120 @@
+"""Finding and ending the processes that a shell has started, whatever process group or session they moved to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+# Every child of a shell inherits this variable; it finds those that left the shell's session (`setsid`, daemons).
+MARK = "HOLDFAST_SHELL"
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PROC = sys.platform == "linux"
+
+
+class Process(NamedTuple):
+    """One living process. `started` is in clock ticks since boot, as `now()` counts them."""
+
+    pid: int
+    group: int
+    started: int
+
+
+def now() -> int:
+    """Clock ticks since boot: what the kernel writes down as a process's start, 10 ms apart on most machines."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS) if _PROC else 0
+
+
+def of_shell(shell: int, mark: str = "") -> list[Process]:
+    """The living processes of the session that `shell` (a pid) leads, itself included, and those that carry `mark`."""
+    return _from_proc(shell, mark) if _PROC else _from_ps(shell)
+
+
+def _from_proc(shell: int, mark: str) -> list[Process]:
+    found: list[Process] = []
+    wanted = f"{MARK}={mark}\0".encode()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                # The command's name, in parentheses, may itself hold spaces and parentheses.
+                fields = file.read().rpartition(b")")[2].split()
+            if fields[0] in b"ZX":  # a zombie is dead; whoever its parent is will reap it
+                continue
+            if int(fields[3]) != shell:
+                if not mark:
+                    continue
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if wanted not in file.read():
+                        continue
+        except (OSError, IndexError):  # it ended meanwhile, or is another user's
+            continue
+        found.append(Process(int(name), int(fields[2]), int(fields[19])))
+    return found
+
+
+def _from_ps(shell: int) -> list[Process]:
+    # Where there is no /proc: the descendants that still hang together. All count as started now.
+    text = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=False).stdout
+    rows = [line.split() for line in text.splitlines()]
+    family = {shell}
+    found: list[Process] = []
+    grown = True
+    while grown:
+        grown = False
+        for pid, parent, group, state, *_ in rows:
+            if state[0] != "Z" and int(pid) not in {p.pid for p in found} and (int(pid) == shell or int(parent) in family):
+                family.add(int(pid))
+                found.append(Process(int(pid), int(group), sys.maxsize))
+                grown = True
+    return found
+
+
+def send(processes: Iterable[Process], number: int, spare_group: int = 0) -> None:
+    """Signal each process, and each process group among them but `spare_group`, so that one born meanwhile gets it too."""
+    processes = list(processes)
+    own = os.getpgrp()
+    for group in {p.group for p in processes} - {spare_group, own, 0}:
+        try:
+            os.killpg(group, number)
+        except OSError:  # gone, or no longer ours
+            pass
+    for process in processes:
+        if process.group in (spare_group, own, 0):
+            try:
+                os.kill(process.pid, number)
+            except OSError:
+                pass
+
+
+def kill(find: Callable[[], list[Process]], spare_group: int = 0, tries: int = 20) -> bool:
+    """SIGKILL what `find` finds until it finds nothing; whether that came to be. A fork bomb may outrun it."""
+    for attempt in range(tries):
+        found = find()
+        if not found:
+            return True
+        send(found, signal.SIGKILL, spare_group)
+        # A killed process stays visible until the kernel has taken it down; give it a moment, longer each time.
+        time.sleep(min(0.001 * 2**attempt, 0.05))
+    return False
+
+
+def end_process_groups(groups: Iterable[int]) -> None:
+    """End what `LocalRuntime.process_groups()` recorded: each group, and the session that it leads. For recovery after a crash.
+
+    Equivalent to `kill -9 -- -GROUP` plus every process of that session. A group that is gone is skipped.
+    """
+    for group in groups:
+        if group <= 1 or group == os.getpgrp():
+            continue
+        kill(lambda group=group: [p for p in of_shell(group) if p.pid != os.getpid()])
+        try:
+            os.killpg(group, signal.SIGKILL)
+        except OSError:
+            pass

@@ -1,0 +1,111 @@
+"""`Pump`: the one thread of a runtime, which reads what its shells write and keeps their deadlines."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+Work = Callable[[], None]
+
+
+class Pump:
+    """A thread that waits on file descriptors and timers, started with the first work. All work runs on it, one at a time.
+
+    So what it owns needs no lock. Nothing that it runs may block.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._todo: deque[Work] = deque()
+        self._timers: list[tuple[float, int, Work]] = []
+        self._order = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._selector: selectors.BaseSelector | None = None
+        self._wake = -1
+        self._closing = False
+
+    def call(self, work: Work) -> bool:
+        """Have `work` run on the thread, soon. From any thread; never blocks. After `close` it is not run, and this says so."""
+        with self._lock:
+            if self._closing:
+                return False
+            if self._thread is None:
+                self._start()
+            self._todo.append(work)
+            # One byte wakes it; when the pipe is full it is awake anyway.
+            if len(self._todo) == 1:
+                os.write(self._wake, b"\0")
+            return True
+
+    def _start(self) -> None:
+        waker, self._wake = os.pipe()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(waker, selectors.EVENT_READ, lambda: None)
+        self._thread = threading.Thread(target=self._run, args=(self._selector, waker), name="holdfast-runtime", daemon=True)
+        self._thread.start()
+
+    def watch(self, fd: int, work: Work) -> None:
+        """Run `work` whenever `fd` is readable. On the pump's thread only."""
+        assert self._selector is not None
+        self._selector.register(fd, selectors.EVENT_READ, work)
+
+    def unwatch(self, fd: int) -> None:
+        """Forget `fd`. On the pump's thread only."""
+        assert self._selector is not None
+        try:
+            self._selector.unregister(fd)
+        except (KeyError, ValueError):
+            pass
+
+    def after(self, seconds: float, work: Work) -> None:
+        """Run `work` once, `seconds` from now. On the pump's thread only. It cannot be taken back: it must look whether it is still due."""
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), work))
+
+    def _run(self, selector: selectors.BaseSelector, waker: int) -> None:
+        while not self._closing:
+            timeout = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+            ready = selector.select(timeout)
+            for key, _ in ready:
+                if key.fd == waker:
+                    with self._lock:
+                        os.read(waker, 4096)
+                        todo = list(self._todo)
+                        self._todo.clear()
+                    for work in todo:
+                        self._do(work)
+            for key, _ in ready:
+                # An earlier one of this round may have closed this fd; what is no longer watched is not run.
+                if key.fd != waker and selector.get_map().get(key.fd) is key:
+                    self._do(key.data)
+            while self._timers and self._timers[0][0] <= time.monotonic():
+                self._do(heapq.heappop(self._timers)[2])
+        os.close(waker)
+        selector.close()
+
+    def _do(self, work: Work) -> None:
+        try:
+            work()
+        except Exception:  # one shell's trouble must not stop the others'
+            _log.exception("A runtime's background work failed")
+
+    def close(self) -> None:
+        """End the thread and wait for it. Idempotent."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            if self._closing:
+                return
+            self._closing = True
+            if thread is not None:
+                os.write(self._wake, b"\0")
+        if thread is not None:
+            thread.join()
+            os.close(self._wake)

@@ -1,0 +1,53 @@
+"""`Run`: one command in a shell, from its start to its end, as those who wait for it see it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from holdfast.runtime import processes
+from holdfast.runtime.output import Output
+
+
+class Run:
+    """One command in a shell. `done` is set when the shell is ready for the next, whatever may go on in the background."""
+
+    def __init__(self, number: int, command: str, output: Output, timeout: float) -> None:
+        self.number = number
+        self.command = command
+        self.timeout = timeout
+        self.output = output
+        self.done = threading.Event()
+        self.changed = threading.Condition()
+        self.started = time.monotonic()
+        self.seconds = 0.0
+        self.exit_code: int | None = None
+        self.cwd = ""
+        self.shown = 0
+        """Bytes of the output that were already told."""
+        self.ended_by = ""
+        """`timeout`, `cancel`, `kill` or `close` if it was ended by force."""
+        self.shell_died = False
+        self.background = False
+        """Whether something that it started still held its output when it ended."""
+        self.out_fd = -1
+        self.in_fd = -1
+        self.first_tick = processes.now()
+
+    def elapsed(self) -> float:
+        """Seconds since it was started."""
+        return time.monotonic() - self.started
+
+    def wait_quiet(self, wait: float, quiet: float, since: int) -> None:
+        """Block until it is done, or has written more than `since` bytes and then nothing for `quiet` seconds; `wait` seconds at most."""
+        deadline = time.monotonic() + wait
+        with self.changed:
+            while not self.done.is_set() and (left := deadline - time.monotonic()) > 0:
+                answered = self.output.total > since
+                if not self.changed.wait(min(left, quiet) if answered else left) and answered:
+                    return
+
+    def notify(self) -> None:
+        """Wake who waits for output."""
+        with self.changed:
+            self.changed.notify_all()

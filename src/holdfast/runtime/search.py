@@ -1,0 +1,225 @@
+"""`Search`: finding files by name (`glob`) and by content (`grep`), bounded in time and in what they answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.content import ToolResult, blocks
+from holdfast.errors import RuntimeFault, ToolCancelled
+from holdfast.runtime import grep_child, textfile, walk
+from holdfast.runtime.paths import Paths
+from holdfast.tools.context import Cancellation
+
+_SECONDS = 20.0  # of one search
+_FILES = 200_000  # looked at by one search
+
+Mode = Literal["content", "files", "count"]
+
+
+class Search:
+    """Searches below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to do instead."""
+
+    def __init__(self, paths: Paths, env: Mapping[str, str], limit: int) -> None:
+        self._paths = paths
+        self._env = {**env, "GIT_OPTIONAL_LOCKS": "0"}
+        self._git = shutil.which("git", path=env.get("PATH"))
+        self._limit = limit
+
+    def _files(self, folder: Path, cancelled: Cancellation | None) -> list[str]:
+        found: list[str] = []
+        for name in walk.files_below(folder, self._git, self._env, lambda: bool(cancelled)):
+            found.append(name)
+            if len(found) >= _FILES:
+                break
+        if cancelled:
+            raise ToolCancelled("The search was cancelled.")
+        found.sort()
+        return found
+
+    def glob(self, pattern: str, path: str = ".", limit: int = 100, cancelled: Cancellation | None = None) -> ToolResult:
+        """The files below `path` whose relative path fits `pattern`, those changed last first."""
+        if pattern.startswith(("/", "~")):
+            # Models like to give one absolute pattern: its fixed part is the path.
+            parts = pattern.split("/")
+            fixed = next((n for n, part in enumerate(parts) if re.search(r"[*?\[{]", part)), len(parts) - 1)
+            path, pattern = "/".join(parts[:fixed]) or "/", "/".join(parts[fixed:])
+        if ".." in pattern.split("/"):
+            raise RuntimeFault(f"The pattern {pattern!r} goes up with '..'. Give the folder to start from in path instead.")
+        folder = self._folder(path)
+        fits = walk.compiled(pattern)
+        files = self._files(folder, cancelled)
+        found: list[tuple[int, str]] = []
+        for name in files:
+            if fits.match(name):
+                try:
+                    found.append((-os.lstat(folder / name).st_mtime_ns, name))
+                except OSError:  # git still knows it, but it was deleted
+                    continue
+        found.sort()
+        meta = {"count": len(found), "truncated": len(found) > limit or len(files) >= _FILES}
+        if not found:
+            hint = ""
+            if "/" not in pattern:
+                deeper = sum(map(walk.matcher(pattern), files))
+                hint = f" {deeper} files fit it in folders below: use **/{pattern}." if deeper else ""
+            return ToolResult(blocks(f"No file below {self._paths.shown(folder)} fits {pattern!r}.{hint}"), meta=meta)
+        lines = [self._paths.shown(folder / name) for _, name in found[:limit]]
+        if len(found) > limit:
+            lines.append(f"[{len(found) - limit} more files fit; use a narrower pattern or path]")
+        if len(files) >= _FILES:
+            lines.append(f"[only the first {_FILES:,} files were looked at; use a narrower path]")
+        return ToolResult(blocks("\n".join(lines)), meta=meta)
+
+    def _folder(self, path: str) -> Path:
+        folder = self._paths.resolve(path)
+        if not os.path.lexists(folder):
+            raise textfile.NoSuchFile(f"There is no directory {self._paths.shown(folder)}.")
+        if not os.path.isdir(folder):
+            raise RuntimeFault(f"{self._paths.shown(folder)} is not a directory. Give the directory to search in.")
+        return folder
+
+    def grep(
+        self,
+        pattern: str,
+        path: str = ".",
+        glob: str | None = None,
+        ignore_case: bool = False,
+        context: int = 0,
+        mode: Mode = "content",
+        limit: int = 100,
+        cancelled: Cancellation | None = None,
+    ) -> ToolResult:
+        """The lines of text files that a regular expression (Python's `re`) is found in, file by file in order of their names."""
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError) as error:
+            raise RuntimeFault(
+                f"{pattern!r} is not a regular expression: {error}. To search for text as it is, put a backslash before ( ) [ ] {{ }} . * + ? | ^ $"
+            ) from error
+        found = self._paths.resolve(path)
+        if os.path.isdir(found) or not os.path.lexists(found):
+            folder, names = self._folder(path), None
+            names = self._files(folder, cancelled)
+            if glob:
+                names = list(filter(walk.matcher(glob), names))
+        else:
+            folder, names = found.parent, [found.name]
+        names = [name for name in names if self._inside(folder, name)]
+        ask = {
+            "root": str(folder),
+            "pattern": pattern,
+            "ignore_case": ignore_case,
+            "context": context,
+            "mode": mode,
+            "limit": limit,
+        }
+        answers, problem = self._ask(ask, names, cancelled)
+        if cancelled:
+            raise ToolCancelled("The search was cancelled.")
+        return self._told(answers, problem, folder, mode, limit, pattern)
+
+    def _inside(self, folder: Path, name: str) -> bool:
+        """Whether a file found by a search may be read: a link may lead outside."""
+        if not os.path.islink(folder / name):
+            return True
+        try:
+            self._paths.resolve(folder / name)
+        except RuntimeFault:
+            return False
+        return True
+
+    def _ask(self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None) -> tuple[list[dict[str, Any]], str]:
+        """Run the search in a process of its own, which can be killed, and read what it answered until then."""
+        if not sys.executable:
+            raise RuntimeFault(
+                "A search needs a Python interpreter to run in, and this program has none. Use a command, such as `grep -rn`."
+            )
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-X", "utf8", grep_child.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={},
+            start_new_session=True,
+        )
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(_SECONDS, stop)
+        timer.daemon = True
+        timer.start()
+        forget = cancelled.add_callback(process.kill) if cancelled is not None else None
+        try:
+            with process:
+                out, err = process.communicate(json.dumps(ask).encode() + b"\n" + b"".join(os.fsencode(name) + b"\0" for name in names))
+        finally:
+            timer.cancel()
+            timer.join()
+            if forget is not None:
+                forget()
+        answers: list[dict[str, Any]] = [json.loads(line) for line in out.split(b"\n")[:-1]]
+        if late.is_set():
+            return answers, f"the search was stopped after {_SECONDS:.0f} s; use a simpler pattern or a narrower path"
+        if process.returncode and not cancelled:
+            return answers, f"the search failed: {err.decode(errors='replace').strip().rpartition(chr(10))[2]}"
+        return answers, ""
+
+    def _told(self, answers: list[dict[str, Any]], problem: str, folder: Path, mode: Mode, limit: int, pattern: str) -> ToolResult:
+        lines: list[str] = []
+        size = matches = long = cut = files = 0
+        full = False
+        for answer in answers:
+            if "searched" in answer:
+                continue
+            long += answer["long"]
+            cut += answer["cut"]
+            if not answer["count"]:
+                continue
+            name = self._paths.shown(folder / answer["path"])
+            files += 1
+            matches += answer["count"]
+            if mode == "files":
+                block = [name]
+            elif mode == "count":
+                block = [f"{name}: {answer['count']}"]
+            else:
+                block: list[str] = []
+                for number, hit, follows, text in answer["lines"]:
+                    if not follows and block and any(not line[1] for line in answer["lines"]):
+                        block.append("--")
+                    block.append(f"{name}:{number}:{text}" if hit else f"{name}-{number}-{text}")
+            for line in block:
+                size += len(line) + 1
+                full = full or size > self._limit
+                if not full:
+                    lines.append(line)
+        end = answers[-1] if answers and "searched" in answers[-1] else {}
+        shown = sum(1 for answer in answers for line in answer.get("lines", ()) if line[1])
+        more = full or not end.get("all", False) or (mode == "content" and shown < matches)
+        meta: dict[str, Any] = {"matches": matches, "files": files, "truncated": more}
+        if not lines and not problem:
+            lines.append(f"No line below {self._paths.shown(folder)} fits {pattern!r}.")
+        if problem:
+            lines.append(f"[{problem}]")
+        elif full:
+            lines.append(f"[cut at {self._limit:,} characters; use a narrower pattern, path or glob, or mode='files']")
+        elif more:
+            what = "matching lines" if mode == "content" else "files"
+            lines.append(f"[stopped at {limit} {what}; there may be more: use a narrower pattern, path or glob, or a higher limit]")
+        if long:
+            lines.append(f"[{long} lines longer than {grep_child.MAX_LINE:,} characters were searched at their start only]")
+        if cut:
+            lines.append(f"[{cut} files larger than {grep_child.MAX_FILE // 1024**2} MB were searched at their start only]")
+        return ToolResult(blocks("\n".join(lines)), meta=meta, is_error=bool(problem) and matches == 0)

@@ -1,0 +1,331 @@
+"""`Terminal`: a shell for each conversation, and what the model is told of a command: its output, bounded, and how it stands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.content import ErrorInfo, TextContent, ToolResult
+from holdfast.errors import RuntimeFault, ToolCancelled
+from holdfast.runtime.environment import find_program
+from holdfast.runtime.output import Output
+from holdfast.runtime.pump import Pump
+from holdfast.runtime.run import Run
+from holdfast.runtime.shell import Shell
+from holdfast.tools.context import Cancellation
+
+_ON_DISK = 100 * 1024 * 1024  # bytes of one command's output that are kept
+_ALL_ON_DISK = 10 * _ON_DISK  # and of all commands of a runtime; the oldest go first
+_QUIET = 0.4  # seconds of silence after which an answer to an input is taken to be complete
+
+# What bash says of itself when an interrupted job leaves it, as a shell that has no terminal.
+_NOISE = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: Inappropriate ioctl for device\n?", re.MULTILINE)
+
+_ENDED = {
+    "timeout": "timed out after {seconds:.3g} s: the command and all that it started were ended",
+    "cancel": "interrupted: the call was cancelled; the command and all that it started were ended",
+    "kill": "killed: the command and all that it started were ended",
+    "close": "ended: the shell was closed",
+}
+_ERROR_TYPES = {"timeout": "timeout", "cancel": "cancelled", "close": "cancelled"}
+
+
+class _Seat:
+    """One conversation's shell. Calls take turns in it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.turn = threading.Condition()
+        self.taken = False
+        self.closed = False
+        self.shell: Shell | None = None
+        self.cwd = ""
+        self.shells = 0
+        self.commands = 0
+        self.told_running: Run | None = None
+        """The run that the last call left running."""
+
+
+class Terminal:
+    """Runs commands in one shell per conversation id. Thread-safe; calls of one conversation wait for each other."""
+
+    def __init__(self, workdir: Path, folder: Path, env: Mapping[str, str], shell: str, output_limit: int, command_timeout: float) -> None:
+        self._workdir = workdir
+        self._folder = folder
+        self._env = env
+        self._shell = shell
+        self._limit = output_limit
+        self.command_timeout = command_timeout
+        self._pump = Pump()
+        self._lock = threading.Lock()
+        self._seats: dict[str, _Seat] = {}
+        self._made = 0
+        self._closed = False
+        self._files: deque[Output] = deque()
+        self.outputs = folder / "output"
+
+    # --- calls ---
+
+    def run(
+        self,
+        command: str,
+        conversation_id: str = "",
+        *,
+        timeout: float | None = None,
+        wait: float | None = None,
+        interactive: bool = False,
+        cancelled: Cancellation | None = None,
+    ) -> ToolResult:
+        """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after `timeout` seconds, also if nobody waits."""
+        if "\0" in command:
+            return ToolResult.failure("The command was not run: it has a NUL character, which bash cannot take.", "validation")
+        limit = self.command_timeout if timeout is None else max(0.0, timeout)
+        seat = self._seat(conversation_id)
+        with self._turn(seat, cancelled):
+            earlier = ""
+            left = seat.told_running
+            if left is not None:
+                if not left.done.is_set():
+                    return ToolResult.failure(
+                        f"Not run: {_quoted(left.command)} is still running in this shell. Wait for it, send it input or stop it with "
+                        "terminal_input, or start programs that go on, such as servers, in the background with &.",
+                        "validation",
+                        meta={"running": True},
+                    )
+                text = self._told(seat, left, {})
+                earlier = f"[The command that was still running, {_quoted(left.command)}, has ended:]\n{text}\n\n[This command:]\n"
+                seat.told_running = None
+            try:
+                run = self._start(seat, command, limit, interactive)
+            except RuntimeFault as error:
+                return ToolResult.failure(f"{earlier}{error}", "internal")
+            assert seat.shell is not None
+            self._wait(seat.shell, run, wait, cancelled)
+            return self._result(seat, run, limit, earlier)
+
+    def send(
+        self,
+        conversation_id: str = "",
+        text: str = "",
+        *,
+        enter: bool = True,
+        control: str = "none",
+        wait: float = 10.0,
+        cancelled: Cancellation | None = None,
+    ) -> ToolResult:
+        """Send text to the stdin of the command that runs, or `interrupt`, `eof` or `kill` it; answer with what it has written since.
+
+        Answers when the command ends, when it has been quiet for a moment after an input, or after `wait` seconds.
+        """
+        seat = self._seat(conversation_id)
+        with self._turn(seat, cancelled):
+            run, shell = seat.told_running, seat.shell
+            if run is None or shell is None:
+                return ToolResult.failure("No command is running in this shell. Start one with terminal.", "not_found")
+            note = ""
+            since: int | None = None
+            if not run.done.is_set():
+                try:
+                    if text:
+                        since = run.output.total
+                        data = (text if text.endswith("\n") or not enter else text + "\n").encode(errors="surrogateescape")
+                        sent = shell.send_input(run, data)
+                        if sent < len(data):
+                            note = f"[only the first {sent:,} of {len(data):,} bytes were taken: the command does not read them]\n"
+                    if control == "eof":
+                        shell.send_eof(run)
+                except RuntimeFault as error:
+                    if not run.done.is_set():
+                        return ToolResult.failure(str(error), "validation", meta={"running": True})
+                if control == "interrupt":
+                    shell.interrupt(run)
+                elif control == "kill":
+                    shell.end(run, "kill")
+            self._wait(shell, run, wait, cancelled, since)
+            return self._result(seat, run, None, note)
+
+    # --- how they work ---
+
+    def _seat(self, conversation_id: str) -> _Seat:
+        with self._lock:
+            if self._closed:
+                raise RuntimeFault("The runtime is closed. Make a new LocalRuntime.")
+            seat = self._seats.get(conversation_id)
+            if seat is None:
+                self._made += 1
+                seat = self._seats[conversation_id] = _Seat(self._made)
+            return seat
+
+    @contextmanager
+    def _turn(self, seat: _Seat, cancelled: Cancellation | None) -> Generator[None]:
+        def wake() -> None:
+            with seat.turn:
+                seat.turn.notify_all()
+
+        forget = cancelled.add_callback(wake) if cancelled is not None else None
+        try:
+            with seat.turn:
+                seat.turn.wait_for(lambda: not seat.taken or seat.closed or bool(cancelled))
+                if cancelled:
+                    raise ToolCancelled("The call was cancelled before its command was started.")
+                if seat.closed:
+                    raise RuntimeFault("The shell of this conversation was closed.")
+                seat.taken = True
+        finally:
+            if forget is not None:
+                forget()
+        try:
+            yield
+        finally:
+            with seat.turn:
+                seat.taken = False
+                seat.turn.notify_all()
+
+    def _start(self, seat: _Seat, command: str, timeout: float, interactive: bool) -> Run:
+        if seat.shell is None or not seat.shell.alive:
+            if seat.shell is not None:
+                seat.shell.close()
+            cwd = Path(seat.cwd or self._workdir)
+            if not cwd.is_dir():
+                cwd = self._workdir
+            seat.shells += 1
+            folder = self._folder / f"shell-{seat.number}-{seat.shells}"
+            mark = f"{self._folder.name}-{seat.number}-{seat.shells}"
+            shell = Shell(self._pump, find_program(self._shell, self._env), cwd, self._env, folder, mark)
+            with seat.turn:
+                seat.shell = shell
+                closed = seat.closed
+            if closed:
+                shell.close()
+                raise RuntimeFault("The shell of this conversation was closed.")
+        seat.commands += 1
+        output = Output(self.outputs / f"{seat.number}-{seat.commands}.txt", _ON_DISK)
+        return seat.shell.start(command, output, timeout, interactive)
+
+    def _wait(self, shell: Shell, run: Run, wait: float | None, cancelled: Cancellation | None, since: int | None = None) -> None:
+        forget = cancelled.add_callback(lambda: shell.end(run, "cancel")) if cancelled is not None else None
+        try:
+            if since is None or wait is None:
+                run.done.wait(wait)
+            else:
+                run.wait_quiet(wait, _QUIET, since)
+            if cancelled:
+                run.done.wait()
+        except BaseException:  # a KeyboardInterrupt in a script: nothing must be left running unseen
+            shell.end(run, "cancel")
+            raise
+        finally:
+            if forget is not None:
+                forget()
+
+    def _result(self, seat: _Seat, run: Run, timeout: float | None, before: str) -> ToolResult:
+        meta: dict[str, Any] = {}
+        seat.told_running = None if run.done.is_set() else run
+        text = before + self._told(seat, run, meta)
+        kind = _ERROR_TYPES.get(run.ended_by, "") if run.done.is_set() else ""
+        error = ErrorInfo(kind, text.rpartition("\n")[2].strip("[]")) if kind else None
+        return ToolResult((TextContent(text),), None, meta, error is not None, error)
+
+    def _told(self, seat: _Seat, run: Run, meta: dict[str, Any]) -> str:
+        """What `run` wrote since it was last told of, and how it stands; `meta` is filled."""
+        done = run.done.is_set()
+
+        def left_out(count: int) -> str:
+            run.output.spool()
+            self._keep(run.output)
+            part = "all of it" if run.output.total <= _ON_DISK else f"its first {_ON_DISK // 1024**2} MB"
+            return f"... {count:,} characters left out" + (f"; {part} is in {run.output.path} ..." if run.output.on_disk else " ...")
+
+        text, cut, run.shown = run.output.text(run.shown, self._limit, left_out)
+        if "tcsetattr" in text:
+            text = _NOISE.sub("", text)
+        if run.shell_died and (text == "exit\n" or text.endswith("\nexit\n")):
+            text = text[:-5]  # bash says so when it is interactive
+        meta["durationSeconds"] = round(run.seconds if done else run.elapsed(), 3)
+        meta["running"] = not done
+        if cut:
+            meta["truncated"] = True
+        notes: list[str] = []
+        if not done:
+            notes.append(
+                f"still running after {run.elapsed():.3g} s. terminal_input waits for more output, sends input or stops it; "
+                f"at {run.timeout:.6g} s it is ended"
+            )
+        else:
+            meta["exitCode"] = run.exit_code
+            meta["cwd"] = run.cwd
+            meta["timedOut"] = run.ended_by == "timeout"
+            if run.ended_by:
+                meta["endedBy"] = run.ended_by
+                notes.append(_ENDED[run.ended_by].format(seconds=run.timeout))
+            moved = "" if run.cwd == (seat.cwd or str(self._workdir)) else f", now in {run.cwd}"
+            seat.cwd = run.cwd
+            if run.shell_died:
+                notes.append(
+                    f"exit code {run.exit_code}; the shell itself ended, and its variables, functions and background processes with it. "
+                    f"The next command gets a new shell in {run.cwd}"
+                )
+            elif not run.ended_by or moved:
+                notes.append(f"exit code {run.exit_code}{moved}")
+            if run.background:
+                notes.append(f"something in the background still writes; its output goes to {run.output.path}")
+                self._keep(run.output)
+        if run.output.on_disk:
+            meta["outputFile"] = str(run.output.path)
+        if not text:
+            text = "(no output)\n" if done else "(no output yet)\n" if not run.shown else "(no new output)\n"
+        elif not text.endswith("\n"):
+            text += "\n"
+        return text + "\n".join(f"[{line}]" for line in notes)
+
+    def _keep(self, output: Output) -> None:
+        with self._lock:
+            if output.on_disk and output not in self._files:
+                self._files.append(output)
+            while len(self._files) > 1 and sum(min(kept.total, _ON_DISK) for kept in self._files) > _ALL_ON_DISK:
+                self._files.popleft().path.unlink(missing_ok=True)
+
+    # --- the end ---
+
+    def process_groups(self) -> list[int]:
+        """The process groups of all shells and of what they run, each shell's own first."""
+        with self._lock:
+            seats = list(self._seats.values())
+        return [group for seat in seats if seat.shell is not None for group in seat.shell.groups()]
+
+    def close_conversation(self, conversation_id: str) -> None:
+        """End the shell of one conversation and all that runs in it. Its next command gets a new one. Idempotent."""
+        with self._lock:
+            seat = self._seats.pop(conversation_id, None)
+        if seat is not None:
+            self._close_seat(seat)
+
+    def _close_seat(self, seat: _Seat) -> None:
+        with seat.turn:
+            seat.closed = True
+            seat.turn.notify_all()
+            shell = seat.shell
+        if shell is not None:
+            shell.close()
+
+    def close(self) -> None:
+        """End all shells, the thread, and remove the outputs. Idempotent."""
+        with self._lock:
+            self._closed = True
+            seats = list(self._seats.values())
+            self._seats.clear()
+        for seat in seats:
+            self._close_seat(seat)
+        self._pump.close()
+        shutil.rmtree(self.outputs, ignore_errors=True)
+
+
+def _quoted(command: str) -> str:
+    line = command.strip().splitlines()[0] if command.strip() else ""
+    return f"`{line[:100]}{'…' if len(line) > 100 or line != command.strip() else ''}`"

@@ -1,0 +1,73 @@
+"""The private event-loop thread: where a library that only speaks async lives, so that nobody else has to."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from holdfast.errors import ToolError
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """A daemon thread named `name` that runs an asyncio loop until `close`; then `cleanup()` runs on it, and it ends.
+
+    Started at once. At the interpreter's exit it is closed as by `close()`: a daemon thread is stopped dead there, and would leave
+    whatever it owns (processes, above all) behind.
+    """
+
+    def __init__(self, name: str, cleanup: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        import asyncio
+
+        self._cleanup = cleanup
+        self._lock = threading.Lock()
+        self._ending = False
+        self._stop = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:  # the host has no thread left to give; the loop's descriptors must not leak as well
+            self._loop.close()
+            raise
+        atexit.register(self.close)
+
+    def _run(self) -> None:
+        import asyncio
+
+        # The Runner cancels what is still running, so that no future that `submit` gave out is left without an answer.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._live())
+
+    async def _live(self) -> None:
+        await self._stop.wait()
+        await self._cleanup()
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing. Never call it from the loop itself and wait."""
+        import asyncio
+
+        with self._lock:  # after `stop` nothing may be scheduled: it would never run, and its caller would wait for ever
+            if not self._ending:
+                return asyncio.run_coroutine_threadsafe(work, self._loop)
+        work.close()
+        raise ToolError(f"{self._thread.name} was closed while it was being used; call again.", "network")
+
+    def stop(self) -> None:
+        """Begin to close, without waiting. Idempotent, and safe inside the garbage collector."""
+        with self._lock:
+            if self._ending:
+                return
+            self._ending = True
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    def close(self, timeout: float = 12.0) -> None:
+        """Stop, and wait up to `timeout` seconds for `cleanup` and the thread's end. Idempotent."""
+        self.stop()
+        atexit.unregister(self.close)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout)

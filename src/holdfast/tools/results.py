@@ -1,0 +1,143 @@
+"""From whatever a callback returns to a `ToolResult` that every journal and every wire can hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.errors import ConfigurationError, ToolError
+
+_BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
+
+
+def as_result(tool: str, value: Any) -> ToolResult:
+    """A callback's return value as a result. Raises `ToolError` saying what may be returned instead."""
+    kind = cast("type[Any]", type(value))
+    if kind is str:
+        return ToolResult((TextContent(clean(value)),))
+    if kind is ToolResult:
+        return _checked(tool, value)
+    if value is None:
+        return ToolResult()
+    if isinstance(value, str):
+        return ToolResult((TextContent(clean(str.__str__(value))),))  # not str(value), which is "Color.RED" for an enum
+    if isinstance(value, ToolResult):
+        return _checked(tool, value)
+    if isinstance(value, _BLOCKS):
+        return _checked(tool, ToolResult((value,)))
+    if isinstance(value, list | tuple) and any(isinstance(item, _BLOCKS) for item in cast("list[Any]", value)):
+        found = [TextContent(item) if isinstance(item, str) else item for item in cast("list[Any]", value)]
+        try:
+            return _checked(tool, ToolResult(tuple(found)))
+        except ConfigurationError as error:
+            raise _refused(tool, value, f"but {error}") from None
+    data = _json(tool, value)
+    return ToolResult((TextContent(data.decode()),), structured_content=msgspec.json.decode(data))
+
+
+def _checked(tool: str, result: ToolResult) -> ToolResult:
+    """A result that a callback built, as it will be read again: what cannot be stored is refused now, and later changes to its parts
+    do not reach it."""
+    content = result.content
+    if (
+        len(content) == 1
+        and type(content[0]) is TextContent
+        and type(content[0].text) is str
+        and _sound(content[0].text)
+        and result.meta == {}
+        and result.structured_content is None
+        and type(result.is_error) is bool
+        and result.error is None
+    ):
+        return result
+    data = _json(tool, result)
+    try:
+        return ToolResult.from_json(data)
+    except msgspec.ValidationError as error:
+        raise _refused(tool, result, f"which has a wrong part: {error}") from None
+
+
+# --- JSON ----------------------------------------------------------------------------------------
+
+
+def _models(value: Any) -> Any:
+    """For msgspec's encoder: a pydantic model as JSON values, without importing pydantic."""
+    if hasattr(value, "model_dump") and not isinstance(value, type):
+        return value.model_dump(mode="json")
+    raise TypeError(f"it holds {_describe(value)}")
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_models)
+
+
+def _json(tool: str, value: Any) -> bytes:
+    """`value` as JSON that is read again as what was meant. Raises `ToolError`."""
+    try:
+        try:
+            data = _encoder.encode(value)
+        except UnicodeEncodeError:
+            data = _encoder.encode(_cleaned(_builtins(value)))
+        # msgspec writes NaN and the infinities as null, which is something else.
+        finite = b"null" not in data or _finite(_builtins(value))
+    except RecursionError:
+        raise _refused(tool, value, "which holds itself or is too deep for JSON") from None
+    except Exception as error:
+        raise _refused(tool, value, f"which is not JSON: {error}") from None
+    if not finite:
+        raise _refused(tool, value, "which is not JSON: it holds NaN or an infinity")
+    return data
+
+
+def _builtins(value: Any) -> Any:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_models)
+
+
+def _finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_finite, cast("dict[str, Any]", value).values()))
+    return all(map(_finite, cast("list[Any]", value))) if isinstance(value, list | tuple) else True
+
+
+def _cleaned(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, dict):
+        return {clean(str(key)): _cleaned(item) for key, item in cast("dict[Any, Any]", value).items()}
+    return [_cleaned(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+
+
+def _refused(tool: str, value: Any, why: str) -> ToolError:
+    return ToolError(
+        f"{tool!r} returned {_describe(value)}, {why.rstrip('.')}. A tool returns a ToolResult, a str, content blocks, a JSON value, "
+        "a msgspec or pydantic model, or None. Its effect may have happened.",
+        retryable=False,
+        max_retries=0,
+    )
+
+
+def _describe(value: Any) -> str:
+    name = cast("type[Any]", type(value)).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
+
+
+# --- text ----------------------------------------------------------------------------------------
+
+
+def _sound(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def clean(text: str) -> str:
+    """Text that UTF-8 can hold: lone surrogates, as from undecodable file names, become `?`."""
+    return text if _sound(text) else text.encode(errors="replace").decode()

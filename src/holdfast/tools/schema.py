@@ -1,0 +1,460 @@
+"""From a callback or a JSON Schema to one validator: what the model is told, and what its arguments are held against.
+
+There are two, and a tool has one of them: `from_signature` (pydantic, for callbacks without a schema) and `from_json_schema`
+(jsonschema, for schemas that were given). Both are made once; neither library is imported before a tool needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any, cast
+
+from holdfast.errors import ConfigurationError, ToolValidationError
+from holdfast.tools.context import ToolContext
+
+Validate = Callable[[dict[str, Any]], dict[str, Any]]
+
+_TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
+
+
+class Parameters:
+    """What a callback takes: the names it can be given, those it must be, and where its `ToolContext` goes.
+
+    What a `functools.partial` binds is neither shown nor accepted: it may be a secret, and it was decided.
+    """
+
+    __slots__ = ("callback", "context", "fields", "required", "takes_any")
+
+    def __init__(self, tool: str, callback: Callable[..., Any]) -> None:
+        try:
+            signature = inspect.signature(callback)
+        except (TypeError, ValueError):  # some builtins have none
+            raise ConfigurationError(f"Tool {tool!r}: callback {callback!r} has no readable signature; wrap it in a function.") from None
+        self.callback, bound = unbound(callback)
+        hints = self.hints()
+        self.context: str | None = None
+        self.fields: dict[str, tuple[Any, Any]] = {}
+        self.required: set[str] = set()
+        self.takes_any = False
+        for name, parameter in signature.parameters.items():
+            annotation = hints.get(name, Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation)
+            if name in bound:
+                continue
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                self.takes_any = True
+            elif _is_context(annotation):
+                self.context = name
+            elif parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+                raise ConfigurationError(
+                    f"Tool {tool!r}: callback parameter {name!r} is positional-only; arguments of tools are named. Give it a plain parameter."
+                )
+            else:
+                empty = parameter.default is inspect.Parameter.empty
+                self.fields[name] = (annotation, ... if empty else parameter.default)
+                if empty:
+                    self.required.add(name)
+
+    def hints(self) -> dict[str, Any]:
+        """The annotations that can be resolved now, one by one if some name exists for the type checker alone or comes later."""
+        found: Any = self.callback
+        if inspect.isclass(found):
+            found = found.__init__
+        elif not inspect.isroutine(found):
+            found = type(found).__call__
+        try:
+            return typing.get_type_hints(found, include_extras=True)
+        except Exception:
+            pass
+        function = getattr(inspect.unwrap(found), "__func__", inspect.unwrap(found))
+        names: dict[str, Any] = getattr(function, "__globals__", {})
+        hints: dict[str, Any] = {}
+        for name, annotation in getattr(function, "__annotations__", {}).items():
+            one: Any = types.SimpleNamespace(__annotations__={name: annotation})
+            try:
+                hints.update(typing.get_type_hints(one, names, include_extras=True))
+            except Exception:
+                pass
+        return hints
+
+
+def unbound(callback: Callable[..., Any]) -> tuple[Callable[..., Any], set[str]]:
+    """The function inside of any `functools.partial`s, and the names that those bind."""
+    bound: set[str] = set()
+    while isinstance(callback, functools.partial):
+        bound.update(callback.keywords)
+        callback = cast("Callable[..., Any]", callback.func)
+    return callback, bound
+
+
+_CONTEXT = re.compile(r"(?:[\w.]+\[)?(?:\w+\.)*ToolContext\]?(?:\s*\|\s*None)?")
+
+
+def _is_context(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        return _CONTEXT.fullmatch(annotation.strip("'\"")) is not None
+    if isinstance(annotation, type):
+        return issubclass(annotation, ToolContext)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType, typing.Annotated):
+        return any(_is_context(part) for part in typing.get_args(annotation))
+    return isinstance(annotation, typing.ForwardRef) and _is_context(annotation.__forward_arg__)
+
+
+# --- from a signature ----------------------------------------------------------------------------
+
+
+def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], Validate]:
+    """The JSON Schema of a callback's parameters, and a validator that returns them as the Python objects it asks for."""
+    import pydantic
+    from pydantic import BaseModel, ConfigDict, Field, create_model
+    from pydantic.json_schema import GenerateJsonSchema
+
+    class Quiet(GenerateJsonSchema):
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # a default that JSON cannot say is left out
+
+    docs = parse_docstring(inspect.getdoc(parameters.callback) or "")[1]
+    hints = parameters.hints()  # again: a class may have been defined after the function
+    fields: dict[str, Any] = {}
+    renamed: dict[str, str] = {}
+    for index, (name, (annotation, default)) in enumerate(parameters.fields.items()):
+        annotation = hints.get(name, annotation)
+        if isinstance(annotation, str):
+            raise ConfigurationError(
+                f"Tool {tool!r}: parameter {name!r} is annotated {annotation!r}, which its module does not know at run time. "
+                "Import or define it at the top of the module, outside of `if TYPE_CHECKING`, or pass input_schema."
+            )
+        safe = name
+        if name.startswith("_") or hasattr(BaseModel, name):  # names that pydantic keeps for itself
+            safe = f"p{index}_{name.strip('_')}"
+            while safe in parameters.fields:
+                safe += "_"
+            renamed[safe] = name
+            annotation = typing.Annotated[annotation, Field(alias=name)]
+        if name in docs and not _described(annotation) and not getattr(default, "description", None):
+            annotation = typing.Annotated[annotation, Field(description=docs[name])]
+        fields[safe] = (annotation, default)
+    config = ConfigDict(extra="allow" if parameters.takes_any else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
+    try:
+        model = create_model(f"{tool}_arguments", __config__=config, **fields)
+        schema = model.model_json_schema(schema_generator=Quiet)
+    except Exception as error:
+        raise ConfigurationError(
+            f"Tool {tool!r}: its parameters cannot be described to a model: {_first_line(error)} "
+            "Annotate them with JSON-like types, or pass input_schema."
+        ) from error
+    schema = cast("dict[str, Any]", without_titles(schema))
+    schema.pop("description", None)
+    schema.setdefault("properties", {})
+    validate_python = model.__pydantic_validator__.validate_python
+    failure = pydantic.ValidationError
+    extras = parameters.takes_any
+
+    def validate(arguments: dict[str, Any]) -> dict[str, Any]:
+        try:
+            found = validate_python(arguments)
+        except failure as error:
+            found = read_again(arguments, error)
+        values: dict[str, Any] = found.__dict__
+        if renamed:
+            values = {renamed.get(name, name): value for name, value in values.items()}
+        return {**values, **(found.__pydantic_extra__ or {})} if extras else values
+
+    def read_again(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
+        # pydantic reads "3" as 3 by itself, but not "[1, 2]" as a list.
+        problems = error.errors(include_url=False)
+        texts = [(item["loc"], item["input"], _CONTAINERS[item["type"]]) for item in problems if item["type"] in _CONTAINERS]
+        changed = _read_texts(arguments, texts) if texts else None
+        if changed is not None:
+            try:
+                return validate_python(changed)
+            except failure as second:
+                problems = second.errors(include_url=False)
+        raise _explain(tool, schema, [_pydantic_problem(item) for item in problems]) from None
+
+    return schema, validate
+
+
+_CONTAINERS = {
+    "list_type": ("array",), "tuple_type": ("array",), "set_type": ("array",), "frozen_set_type": ("array",), "iterable_type": ("array",),
+    "dict_type": ("object",), "mapping_type": ("object",), "model_type": ("object",), "model_attributes_type": ("object",),
+    "dataclass_type": ("object",),
+}  # fmt: skip
+
+
+def _described(annotation: Any) -> bool:
+    return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
+
+
+def _pydantic_problem(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"]) or "arguments"
+    if item["type"] == "missing":
+        return f"{where} is required"
+    if item["type"] == "extra_forbidden":
+        return f"{where} is not one of its parameters"
+    message = str(item["msg"])
+    return f"{where}: {message[0].lower()}{message[1:]}, not {_short(item['input'])}"
+
+
+# --- from a JSON Schema --------------------------------------------------------------------------
+
+
+def check_schema(tool: str, schema: Any, argument: str = "input_schema") -> dict[str, Any]:
+    """A copy of `schema` if it can be a JSON Schema; else `ConfigurationError` naming the argument. (The whole check waits for the first call.)"""
+    if not isinstance(schema, Mapping):
+        raise ConfigurationError(f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}.")
+    try:
+        found: dict[str, Any] = json.loads(json.dumps(dict(cast("Mapping[str, Any]", schema)), allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"Tool {tool!r}: {argument} is not JSON: {error}.") from None
+    kinds: Any = found.get("type", "object")
+    for kind in cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]:
+        if not isinstance(kind, str) or kind not in _TYPES:
+            raise ConfigurationError(f"Tool {tool!r}: {argument} has type {kind!r}, which is none of {', '.join(sorted(_TYPES))}.")
+    for key in ("properties", "$defs"):
+        if not isinstance(found.get(key, {}), dict):
+            raise ConfigurationError(f"Tool {tool!r}: {argument} has {key} {_short(found[key])}; they are a dict of schemas by name.")
+    required: Any = found.get("required", [])
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in cast("list[Any]", required)):
+        raise ConfigurationError(f"Tool {tool!r}: {argument} has required {_short(required)}; it is a list of property names.")
+    return found
+
+
+_ABOUT_NAMES = {"type", "properties", "required", "additionalProperties", "patternProperties", "$ref"}
+_ELSEWHERE = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
+
+
+def is_object(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema describes named arguments rather than one value."""
+    return schema.get("type", "object") == "object" and (not schema or not _ABOUT_NAMES.isdisjoint(schema))
+
+
+def is_composed(schema: Mapping[str, Any]) -> bool:
+    """Whether a schema names its properties elsewhere too: in what it refers to or is put together from."""
+    return not _ELSEWHERE.isdisjoint(schema)
+
+
+def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
+    """The object schema of one argument `name` that is described by `schema`, whose definitions stay where its references look for them."""
+    inner = dict(schema)
+    outer: dict[str, Any] = {key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner}
+    outer |= {"type": "object", "properties": {name: inner}, "additionalProperties": False}
+    if required:
+        outer["required"] = [name]
+    return outer
+
+
+def from_json_schema(tool: str, schema: dict[str, Any], known: Set[str] | None = None) -> Validate:
+    """A validator by jsonschema, made at the first call. Text that holds a number, a boolean or JSON is read as such where the schema wants that.
+
+    Names that are not in `known`, if given, are refused. Raises `ConfigurationError` at a call if the schema is none or cannot be applied.
+    """
+    compiled: list[Any] = []
+
+    def problems_of(arguments: dict[str, Any]) -> list[Any]:
+        if not compiled:
+            compiled.append(_compile(tool, schema))
+        try:
+            return list(compiled[0].iter_errors(arguments))
+        except Exception as error:  # a reference to what is not there, a pattern that is none, a schema that holds itself
+            what = "holds itself without end" if isinstance(error, RecursionError) else _first_line(error)
+            raise ConfigurationError(f"Tool {tool!r}: input_schema cannot be applied: {what}") from error
+
+    def validate(arguments: dict[str, Any]) -> dict[str, Any]:
+        problems = problems_of(arguments)
+        for _ in range(4):  # a text that holds an object whose own values are quoted, and so on
+            changed = _read_texts(arguments, _texts(problems)) if problems else None
+            if changed is None:
+                break
+            arguments = changed
+            problems = problems_of(arguments)
+        found = [_jsonschema_problem(problem) for problem in problems]
+        if known is not None and not problems and not known >= arguments.keys():
+            found = [f"{name} is not one of its parameters" for name in arguments if name not in known]
+        if found:
+            raise _explain(tool, schema, found)
+        return arguments
+
+    return validate
+
+
+def _compile(tool: str, schema: dict[str, Any]) -> Any:
+    from jsonschema import FormatChecker, SchemaError, validators
+    from jsonschema.validators import Draft202012Validator
+    from referencing import Registry
+
+    kind: Any = validators.validator_for(schema, default=Draft202012Validator)
+    try:
+        kind.check_schema(schema, format_checker=FormatChecker(formats=()))
+    except SchemaError as error:
+        raise ConfigurationError(f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at {error.json_path}.") from None
+    kind = cast("Any", validators).extend(kind, {"pattern": _matches(kind.VALIDATORS["pattern"])})
+    # An empty registry: the default one would fetch a remote $ref over the network.
+    return kind(schema, registry=cast("Any", Registry)())
+
+
+def _matches(check: Callable[..., Any]) -> Callable[..., Any]:
+    """jsonschema's `pattern`, but what is no pattern in Python (`\\p{L}` is one in JavaScript) is left to the tool to judge."""
+
+    def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
+        try:
+            re.compile(wanted)
+        except re.error:
+            return ()
+        return check(validator, wanted, instance, schema) or ()
+
+    return pattern
+
+
+# --- text where something else is wanted ---------------------------------------------------------
+
+Text = tuple[Sequence[Any], Any, Sequence[str]]  # where it stands, what stands there, the JSON types that are wanted
+
+
+def _texts(problems: list[Any]) -> list[Text]:
+    """The places where a schema wants a type; of alternatives, all that they want."""
+    found: list[Text] = []
+    for problem in problems:
+        parts: list[Any] = problem.context if problem.validator in ("anyOf", "oneOf") else [problem]
+        wanted: list[str] = []
+        for part in parts:
+            if part.validator == "type" and part.absolute_path == problem.absolute_path:
+                kinds: Any = part.validator_value
+                wanted += kinds if isinstance(kinds, list) else [kinds]
+        if wanted:
+            found.append((list(problem.absolute_path), problem.instance, wanted))
+    return found
+
+
+def _read_texts(arguments: dict[str, Any], texts: Sequence[Text]) -> dict[str, Any] | None:
+    """Read strings as what is wanted where that loses nothing, as models often quote numbers and whole objects. None: nothing was."""
+    found: dict[str, Any] | None = None
+    for path, text, wanted in texts:
+        value = _read(text, wanted) if isinstance(text, str) else None
+        if value is not None:
+            found = _replaced(arguments if found is None else found, path, text, value[0])
+    return found
+
+
+def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
+    """A copy of `place` with `value` for `text` at `path`, whose end may name something that is not a place (pydantic's union members)."""
+    if isinstance(place, dict) and path and path[0] in place:
+        items = cast("dict[Any, Any]", place)
+        return {**items, path[0]: _replaced(items[path[0]], path[1:], text, value)}
+    if isinstance(place, list) and path and isinstance(path[0], int):
+        found = cast("list[Any]", place).copy()
+        found[path[0]] = _replaced(found[path[0]], path[1:], text, value)
+        return found
+    return value if place == text else cast(Any, place)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+_IS: dict[str, Callable[[Any], bool]] = {
+    "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    "number": _number,
+    "boolean": lambda value: isinstance(value, bool),
+    "object": lambda value: isinstance(value, dict),
+    "array": lambda value: isinstance(value, list),
+}
+
+
+def _read(text: str, wanted: Sequence[str]) -> tuple[Any] | None:
+    word = text.strip()
+    try:
+        value = json.loads(word.lower() if word.lower() in ("true", "false") else word)
+    except (ValueError, RecursionError):
+        return None
+    return (value,) if any(_IS[kind](value) for kind in wanted if kind in _IS) else None
+
+
+def _jsonschema_problem(problem: Any) -> str:
+    where = ".".join(str(part) for part in problem.absolute_path)
+    if problem.validator == "required":
+        missing = [name for name in problem.validator_value if name not in problem.instance]
+        return " and ".join(f"{where + '.' if where else ''}{name} is required" for name in missing)
+    return f"{where or 'arguments'}: {_clip(str(problem.message))}"
+
+
+# --- shared --------------------------------------------------------------------------------------
+
+
+def _explain(tool: str, schema: Mapping[str, Any], problems: list[str]) -> ToolValidationError:
+    unique = list(dict.fromkeys(problems))
+    more = f"; and {len(unique) - 5} more" if len(unique) > 5 else ""
+    names = list(cast("dict[str, Any]", schema.get("properties", {})))
+    takes = f" It takes: {', '.join(names)}." if names else "" if is_composed(schema) else " It takes no arguments."
+    said = "; ".join(unique[:5]).rstrip(".")
+    return ToolValidationError(f"{tool!r} was not run: {said}{more}.{takes} Send the call again with all of it right.")
+
+
+def _short(value: Any) -> str:
+    return _clip(repr(value))
+
+
+def _clip(text: str, limit: int = 200) -> str:
+    return text if len(text) <= limit else text[:limit] + "..."
+
+
+def _first_line(error: Exception) -> str:
+    line = str(error).strip().split("\n", 1)[0]
+    return line if line.endswith(".") else line + "."
+
+
+def without_titles(schema: Any) -> Any:
+    """A schema without the titles that pydantic makes out of names; they cost tokens and say nothing. Properties named title stay."""
+    if isinstance(schema, list):
+        return [without_titles(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", schema).items():
+        if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
+            found[key] = {name: without_titles(item) for name, item in cast("dict[str, Any]", value).items()}
+        elif key in ("default", "const", "enum", "examples"):
+            found[key] = value
+        elif not (key == "title" and isinstance(value, str)):
+            found[key] = without_titles(value)
+    return found
+
+
+_SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?)\s*:?\s*$")
+_GOOGLE = re.compile(r"^\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)$")
+_SPHINX = re.compile(r"^:param(?:\s+[^:]+)?\s+(\w+)\s*:\s*(.*)$")
+
+
+def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
+    """A docstring's description and what it says of each parameter (Google's `Args:` or Sphinx's `:param x:`)."""
+    description: list[str] = []
+    parameters: dict[str, str] = {}
+    section, current, indent = "", "", 0
+    for line in doc.splitlines():
+        stripped = line.strip()
+        sphinx = _SPHINX.match(stripped)
+        if sphinx:
+            section, current = "sphinx", sphinx[1]
+            parameters[current] = sphinx[2]
+        elif not line.startswith((" ", "\t")) and (heading := _SECTION.match(stripped)):
+            section, current = heading[1], ""
+        elif not section:
+            description.append(line)
+        elif stripped.startswith(":"):
+            section, current = "other", ""
+        elif section in ("Args", "Arguments", "Parameters") and stripped:
+            depth = len(line) - len(line.lstrip())
+            entry = _GOOGLE.match(stripped)
+            if entry and (not current or depth <= indent):
+                current, indent = entry[1], depth
+                parameters[current] = entry[2]
+            elif current:
+                parameters[current] = f"{parameters[current]} {stripped}".strip()
+        elif section == "sphinx" and current and stripped:
+            parameters[current] += f" {stripped}"
+    return "\n".join(description).strip(), parameters

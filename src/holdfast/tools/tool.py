@@ -1,0 +1,276 @@
+"""`Tool`: a name, a description, a JSON Schema and a callback; and the ways of declaring one."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Literal, cast, overload
+
+import msgspec
+
+from holdfast.content import ToolResult
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.tools import schema as schemas
+from holdfast.tools.context import ToolContext
+from holdfast.tools.results import as_result
+
+Callback = Callable[..., Any]
+_NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")  # MCP 2025-11-25, "Tool Names"
+
+
+class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a tool does to the world, with MCP's defaults. They decide what may be repeated after a crash.
+
+    `read_only` changes nothing; `destructive` may overwrite or delete; `idempotent`: doing it again changes nothing more;
+    `open_world` reaches beyond the machine.
+    """
+
+    read_only: bool = False
+    destructive: bool = True
+    idempotent: bool = False
+    open_world: bool = True
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether a call whose outcome is unknown may be run again."""
+        return self.read_only or self.idempotent
+
+
+class RetryPolicy(msgspec.Struct, frozen=True):
+    """How often a failed call is tried again, and how long to wait first: `delay` seconds, doubled each time if exponential, no time if none."""
+
+    max_retries: int = 0
+    backoff: Literal["none", "fixed", "exponential"] = "exponential"
+    delay: float = 0.5
+
+    def __post_init__(self) -> None:
+        given: dict[str, Any] = msgspec.structs.asdict(self)
+        if not isinstance(given["max_retries"], int) or self.max_retries < 0:
+            raise ConfigurationError(f"RetryPolicy: max_retries takes a number from 0, not {self.max_retries!r}.")
+        if given["backoff"] not in ("none", "fixed", "exponential"):
+            raise ConfigurationError(f"RetryPolicy: backoff takes 'none', 'fixed' or 'exponential', not {self.backoff!r}.")
+        if not isinstance(given["delay"], int | float) or not self.delay >= 0:
+            raise ConfigurationError(f"RetryPolicy: delay takes a number of seconds from 0, not {self.delay!r}.")
+
+
+class Tool:
+    """One thing that a model can do: an MCP tool, and the Python function that serves it.
+
+    Without a schema it is read from the callback's signature (pydantic's types, defaults and docstrings included). A schema that
+    is not an object describes the callback's only parameter. What the callback needs is required, and what it does not take is refused.
+    A callback may return a `ToolResult`, a str, a JSON value, a msgspec
+    or pydantic model, or None. A parameter annotated `ToolContext` is filled in and hidden from the model. A subclass may override
+    `call(arguments, context)` in place of a callback.
+
+    `timeout` is in seconds. `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a `ValueError`)
+    naming the argument that does not fit.
+    """
+
+    tool_type = "local_function"
+
+    def __init__(
+        self,
+        name: str,
+        description: str = "",
+        callback: Callback | None = None,
+        input_schema: dict[str, Any] | None = None,
+        output_schema: dict[str, Any] | None = None,
+        annotations: ToolAnnotations = ToolAnnotations(),
+        category: str = "general",
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+        *,
+        inputSchema: dict[str, Any] | None = None,  # noqa: N803 - MCP's own spelling, as the proposal writes it
+    ) -> None:
+        _check(name, description, annotations, category, timeout, retry)
+        if input_schema is not None and inputSchema is not None:
+            raise ConfigurationError(f"Tool {name!r}: give input_schema or inputSchema, not both.")
+        self.name = name
+        self.description = description
+        self.callback = callback
+        self.annotations = annotations
+        self.category = category
+        self.timeout = timeout
+        self.retry = retry
+        self.output_schema = None if output_schema is None else schemas.check_schema(name, output_schema, "output_schema")
+        self._given_schema = input_schema if input_schema is not None else inputSchema
+        if self._given_schema is not None:
+            self._given_schema = schemas.check_schema(name, self._given_schema)
+        self._wrapped: str | None = None
+        self._schema: dict[str, Any] | None = None
+        self._validate: schemas.Validate | None = None
+        self._context_parameter: str | None = None
+        self._parameters: schemas.Parameters | None = None
+        if callback is None:
+            if type(self).call is Tool.call:
+                raise ConfigurationError(f"Tool {name!r}: callback takes a function; it is missing.")
+            self.module_qualname = type(self).__module__
+        else:
+            self._take_callback(callback)
+            self.module_qualname = _declaring_module() or module_of(callback)
+
+    def _take_callback(self, callback: Callback) -> None:
+        if not callable(callback):
+            raise ConfigurationError(f"Tool {self.name!r}: callback takes a function, not {callback!r}.")
+        if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(getattr(callback, "__call__", None)):  # noqa: B004
+            raise ConfigurationError(f"Tool {self.name!r}: callback is `async def`; give a plain function (it may call asyncio.run).")
+        parameters = self._parameters = schemas.Parameters(self.name, callback)
+        self._context_parameter = parameters.context
+        given = self._given_schema
+        if given is None:
+            return
+        names = list(parameters.fields)
+        if not schemas.is_object(given):
+            if len(names) != 1:
+                raise ConfigurationError(
+                    f"Tool {self.name!r}: input_schema is not an object, so it describes the callback's only parameter; the callback has "
+                    f"{len(names)} ({', '.join(names) or 'none'}). Give an object schema with one property for each."
+                )
+            self._wrapped = names[0]
+        elif not schemas.is_composed(given):
+            properties = set(cast("dict[str, Any]", given.get("properties", {})))
+            unknown, missing = sorted(properties - set(names)), sorted(parameters.required - properties)
+            if unknown and not parameters.takes_any:
+                raise ConfigurationError(f"Tool {self.name!r}: input_schema has {', '.join(unknown)}, which the callback does not take.")
+            if missing:
+                raise ConfigurationError(f"Tool {self.name!r}: the callback needs {', '.join(missing)}, which input_schema does not have.")
+
+    # --- schema and validation, made at first use ---
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema (an object) that the model sees."""
+        if self._schema is None:
+            self._prepare()
+        return cast("dict[str, Any]", self._schema)
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as the callback takes them, checked once against the schema. Raises `ToolValidationError`."""
+        if self._validate is None:
+            self._prepare()
+        return cast("schemas.Validate", self._validate)(arguments)
+
+    def _prepare(self) -> None:
+        # Two threads may both do this; they make equal things and the last write wins.
+        given, parameters = self._given_schema, self._parameters
+        if given is None and parameters is not None:
+            schema, validate = schemas.from_signature(self.name, parameters)
+        elif self._wrapped is not None and given is not None and parameters is not None:
+            schema = schemas.wrapped(self._wrapped, given, self._wrapped in parameters.required)
+            validate = schemas.from_json_schema(self.name, schema)
+        else:
+            schema = cast("dict[str, Any]", {"type": "object", "properties": {}, **(given or {})})
+            known: frozenset[str] | None = None
+            if parameters is not None:
+                # What the callback cannot do without is required, whatever the schema says.
+                needed = [name for name in parameters.fields if name in parameters.required and name not in schema.get("required", ())]
+                if needed:
+                    schema["required"] = [*schema.get("required", ()), *needed]
+                if not parameters.takes_any:
+                    known = frozenset(parameters.fields)
+            validate = schemas.from_json_schema(self.name, schema, known)
+        self._validate = validate
+        self._schema = schema
+
+    # --- running ---
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Do it: `arguments` were validated. Whatever a callback may return may be returned here; override it in a subclass."""
+        assert self.callback is not None
+        if self._context_parameter is None:
+            return self.callback(**arguments)
+        return self.callback(**{**arguments, self._context_parameter: context})
+
+    def run(self, arguments: dict[str, Any], context: ToolContext | None = None) -> ToolResult:
+        """Validate, call, and bring the outcome into MCP's form. Raises `ToolValidationError`, or what the callback raises."""
+        return as_result(self.name, self.call(self.validate(arguments), context or ToolContext()))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The plain function, so that a decorated one can still be used as such."""
+        if self.callback is None:
+            raise HoldfastError(f"Tool {self.name!r} has no callback; use run(arguments).")
+        return self.callback(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"Tool({self.name!r})"
+
+    @classmethod
+    def from_function(
+        cls,
+        function: Callback,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        output_schema: dict[str, Any] | None = None,
+        annotations: ToolAnnotations = ToolAnnotations(),
+        category: str = "general",
+        timeout: float | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> Tool:
+        """A tool from a function's name, docstring and signature. Raises `ConfigurationError` if it has no usable name."""
+        if not callable(function):
+            raise ConfigurationError(f"from_function takes a function, not {function!r}.")
+        plain = schemas.unbound(function)[0]
+        if description is None:
+            description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]
+        name = name if name is not None else str(getattr(plain, "__name__", type(plain).__name__))
+        return cls(
+            name, description, function, None, output_schema, annotations=annotations, category=category, timeout=timeout, retry=retry
+        )
+
+
+@overload
+def tool(function: Callback, /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    output_schema: dict[str, Any] | None = None,
+    annotations: ToolAnnotations = ToolAnnotations(),
+    category: str = "general",
+    timeout: float | None = None,
+    retry: RetryPolicy | None = None,
+) -> Callable[[Callback], Tool]: ...
+def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
+    """`Tool.from_function` as a decorator, with or without arguments. The tool can still be called as the function."""
+    if function is not None:
+        return Tool.from_function(function)
+
+    def decorate(found: Callback) -> Tool:
+        return Tool.from_function(found, **options)
+
+    return decorate
+
+
+def module_of(callback: Callback) -> str:
+    """The module that a function, a class or a callable object comes from."""
+    plain = schemas.unbound(callback)[0]
+    return str(getattr(plain, "__module__", None) or type(plain).__module__)
+
+
+def _declaring_module() -> str:
+    """The module whose code makes a tool right now; empty if that is Holdfast itself, working on a caller's function."""
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]: the way to know one's caller
+    while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    name = str(frame.f_globals.get("__name__", ""))
+    return "" if name.split(".", 1)[0] == __name__.split(".", 1)[0] else name
+
+
+def _check(name: Any, description: Any, annotations: Any, category: Any, timeout: Any, retry: Any) -> None:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigurationError(f"Tool: name takes 1 to 128 letters, digits, '_', '-' or '.', not {name!r}.")
+    if not isinstance(description, str):
+        raise ConfigurationError(f"Tool {name!r}: description takes a str, not {description!r}.")
+    if not isinstance(annotations, ToolAnnotations):
+        raise ConfigurationError(f"Tool {name!r}: annotations takes ToolAnnotations(...), not {annotations!r}.")
+    if not isinstance(category, str):
+        raise ConfigurationError(f"Tool {name!r}: category takes a str, not {category!r}.")
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= threading.TIMEOUT_MAX):
+        raise ConfigurationError(f"Tool {name!r}: timeout takes a number of seconds above 0 or None, not {timeout!r}.")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ConfigurationError(f"Tool {name!r}: retry takes RetryPolicy(...) or None, not {retry!r}.")

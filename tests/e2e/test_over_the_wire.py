@@ -1,0 +1,185 @@
+"""Conversations with a real `LLM` over real sockets: streams, faults, interrupts, and what must not be left or leak."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import LLM, Agent, Conversation, ConversationStatus, SQLiteStore, tool
+from holdfast import events as ev
+from tests.model_server import Drop, ModelServer, Request, Stall, calls, sse, text
+
+SECRET = "sk-planted-4f1d9c"
+
+
+@tool
+def add(a: int, b: int) -> int:
+    """Adds two numbers."""
+    return a + b
+
+
+def sockets() -> list[str]:
+    found: list[str] = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            found.append(target)
+    return found
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_a_conversation_is_the_same_plain_and_streamed(stream: bool) -> None:
+    answers = [calls(("add", {"a": 1, "b": 2})), text("3")]
+    deltas: list[str] = []
+    with ModelServer([sse(answer) for answer in answers] if stream else answers) as server:
+        agent = Agent(LLM("m", SECRET, server.url, stream=stream), [add])
+        with Conversation(agent, on_delta=lambda delta: deltas.append(delta.text)) as conversation:
+            conversation.send_message("1 + 2?")
+            state = conversation.run()
+            assert (state.status, state.answer) == (ConversationStatus.FINISHED, "3")
+            assert state.usage.input_tokens > 0
+        assert [m["role"] for m in server.requests[1].messages] == ["system", "user", "assistant", "tool"]
+        assert bool(deltas) is stream
+
+
+def test_passing_faults_are_retried_and_leave_no_trace_in_the_journal() -> None:
+    with ModelServer([(429, {"retry-after": "0"}, "slow down"), (503, {}, "busy"), Drop(), text("at last")]) as server:
+        with Conversation(Agent(LLM("m", SECRET, server.url))) as conversation:
+            conversation.send_message("hello?")
+            state = conversation.run()
+        assert state.answer == "at last"
+        assert [event.type for event in state.events] == ["message", "status", "agent", "assistant", "status"]
+        assert len({request.body for request in server.requests}) == 1
+
+
+@pytest.mark.parametrize(
+    ("response", "error"),
+    [
+        ((401, {}, {"error": {"message": f"Incorrect API key: {SECRET}", "code": "invalid_api_key"}}), "AuthenticationError"),
+        ((404, {}, {"error": {"message": "no such model", "code": "model_not_found"}}), "ModelNotFound"),
+        ((400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}}), "ContextTooLong"),
+        ((403, {}, "<html>forbidden</html>"), "PermissionDenied"),
+    ],
+)
+def test_a_lasting_error_stops_the_run_and_says_which(response: Any, error: str, caplog: pytest.LogCaptureFixture) -> None:
+    with ModelServer([response]) as server, caplog.at_level(logging.DEBUG):
+        with Conversation(Agent(LLM("m", SECRET, server.url))) as conversation:
+            conversation.send_message("hello?")
+            state = conversation.run()
+        assert state.status is ConversationStatus.ERROR
+        assert state.error is not None
+        assert state.error.error == error
+        assert SECRET.encode() not in state.to_json()
+        assert SECRET not in caplog.text
+
+
+def test_a_model_that_cannot_be_reached_is_an_error_that_names_the_address() -> None:
+    with Conversation(Agent(LLM("m", SECRET, "http://127.0.0.1:9/v1", max_retries=0))) as conversation:
+        conversation.send_message("hello?")
+        state = conversation.run()
+    assert state.error is not None
+    assert state.error.error == "LLMConnectionError"
+    assert "127.0.0.1:9" in state.error.message
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_interrupt_ends_a_model_call_that_says_nothing(stream: bool) -> None:
+    server = ModelServer([Stall(30), text("after all")])
+    with server, Conversation(Agent(LLM("m", SECRET, server.url, stream=stream))) as conversation:
+        conversation.start_thread()
+        conversation.send_message("hello?")
+        while not server.requests:
+            time.sleep(0.005)
+        began = time.monotonic()
+        conversation.interrupt()
+        assert conversation.wait(5) is ConversationStatus.PAUSED
+        assert time.monotonic() - began < 1
+        conversation.resume()
+        assert conversation.wait(5) is ConversationStatus.FINISHED
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
+def test_arguments_that_are_no_json_are_told_and_the_next_request_is_legal(stream: bool) -> None:
+    answers = [calls(("add", '{"a": 1, "b"')), calls(("add", {"a": "1", "b": 2})), text("3")]
+    with ModelServer([sse(answer) for answer in answers] if stream else answers) as server:
+        with Conversation(Agent(LLM("m", SECRET, server.url, stream=stream), [add])) as conversation:
+            conversation.send_message("1 + 2?")
+            state = conversation.run()
+        first, second = [event.result for event in state.events if isinstance(event, ev.ToolResult)]
+        assert first.is_error
+        assert "JSON" in first.text
+        assert second.text == "3"  # a number in quotes is read as one
+        assert state.answer == "3"
+        echoed = server.requests[1].messages[2]["tool_calls"][0]["function"]["arguments"]
+        assert isinstance(json.loads(echoed), dict)  # some servers parse what they are sent, and would refuse it ever after
+    assert next(event for event in state.events if isinstance(event, ev.Assistant)).calls[0].raw == '{"a": 1, "b"'
+
+
+def test_close_leaves_no_socket_and_no_thread() -> None:
+    with ModelServer(lambda request: text("hi")) as server:
+        before, threads = len(sockets()), threading.active_count()
+        agent = Agent(LLM("m", SECRET, server.url))
+        first, second = Conversation(agent), Conversation(agent)
+        for conversation in (first, second):
+            conversation.send_message("hello?")
+            conversation.run()
+        first.close()
+        assert len(list(sockets())) > before  # the agent's connection lives as long as a conversation of it is open
+        second.close()
+        deadline = time.monotonic() + 2
+        while (len(sockets()) > before or threading.active_count() > threads) and time.monotonic() < deadline:
+            time.sleep(0.01)  # the server's own side of the connection ends a moment later
+        assert len(sockets()) == before
+        assert threading.active_count() == threads
+
+
+def test_a_planted_key_is_nowhere_but_on_the_wire(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+
+    def answer(request: Request) -> Any:
+        assert request.headers["authorization"] == f"Bearer {SECRET}"
+        return calls(("add", {"a": 1, "b": 2})) if request.messages[-1]["role"] == "user" else (500, {}, f"{SECRET} is what I was sent")
+
+    with ModelServer(answer) as server, SQLiteStore(tmp_path / "s.db") as store, caplog.at_level(logging.DEBUG):
+        llm = LLM("m", SECRET, server.url, max_retries=0)
+        agent = Agent(llm, [add])
+        with Conversation(agent, store) as conversation:
+            conversation.register_event_callback(lambda event: seen.append(repr(event)))
+            conversation.send_message("go")
+            state = conversation.run()
+            assert state.status is ConversationStatus.ERROR
+        for shown in (repr(llm), repr(agent), repr(conversation), repr(state), caplog.text, *seen, str(llm.parameters())):
+            assert SECRET not in shown
+        assert SECRET.encode() not in state.to_json()
+    for path in tmp_path.iterdir():
+        assert SECRET.encode() not in path.read_bytes()
+
+
+def test_a_hundred_conversations_share_one_agent() -> None:
+    def answer(request: Request) -> Any:
+        turns = sum(m["role"] == "tool" for m in request.messages)
+        return calls(("add", {"a": turns, "b": 1})) if turns < 3 else text(request.messages[1]["content"])
+
+    with ModelServer(answer) as server:
+        agent = Agent(LLM("m", SECRET, server.url), [add])
+        conversations = [Conversation(agent) for _ in range(100)]
+        for number, conversation in enumerate(conversations):
+            conversation.start_thread()
+            conversation.send_message(f"number {number}")
+        for number, conversation in enumerate(conversations):
+            assert conversation.wait(30) is ConversationStatus.FINISHED
+            assert conversation.state.answer == f"number {number}"
+            sums = [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+            assert sums == ["1", "2", "3"]
+        for conversation in conversations:
+            conversation.close()

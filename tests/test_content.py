@@ -1,0 +1,178 @@
+"""The vocabulary: blocks, messages, results, and their JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.content import (
+    AudioContent,
+    EmbeddedResource,
+    ErrorInfo,
+    ImageContent,
+    Message,
+    ResourceLink,
+    TextContent,
+    ToolCall,
+    ToolResult,
+    Usage,
+    blocks,
+    text_of,
+)
+from holdfast.errors import ConfigurationError
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+BLOCKS = st.one_of(
+    st.builds(TextContent, TEXT),
+    st.builds(ImageContent, st.binary(), TEXT),
+    st.builds(AudioContent, st.binary(), TEXT),
+    st.builds(ResourceLink, TEXT, TEXT, st.none() | TEXT),
+    st.builds(EmbeddedResource, st.dictionaries(TEXT, JSON, max_size=3)),
+)
+OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
+CALLS = st.builds(ToolCall, TEXT, TEXT, OBJECTS, TEXT, TEXT, TEXT)
+
+
+# --- tool results --------------------------------------------------------------------------------
+
+
+def test_a_tool_result_is_the_mcp_output_format_to_the_byte() -> None:
+    result = ToolResult(content=[TextContent("Hello world")], meta={"exitCode": 0}, is_error=False)
+    assert result.to_json() == b'{"content":[{"type":"text","text":"Hello world"}],"meta":{"exitCode":0},"isError":false}'
+
+
+def test_content_and_is_error_are_always_in_the_json() -> None:
+    assert ToolResult().to_json() == b'{"content":[],"isError":false}'
+    assert ToolResult(is_error=True).to_json() == b'{"content":[],"isError":true}'
+
+
+def test_every_kind_of_block_is_written_as_mcp_writes_it() -> None:
+    result = ToolResult(
+        [
+            ImageContent(b"\x00\xff", "image/png"),
+            AudioContent(b"ab"),
+            ResourceLink("file:///a", "a", "text/plain"),
+            EmbeddedResource({"uri": "file:///b", "text": "b"}),
+        ]
+    )
+    assert msgspec.json.decode(result.to_json())["content"] == [
+        {"type": "image", "data": "AP8=", "mimeType": "image/png"},
+        {"type": "audio", "data": "YWI=", "mimeType": "audio/wav"},
+        {"type": "resource_link", "uri": "file:///a", "name": "a", "mimeType": "text/plain"},
+        {"type": "resource", "resource": {"uri": "file:///b", "text": "b"}},
+    ]
+
+
+def test_an_empty_result_is_a_success_that_says_nothing() -> None:
+    result = ToolResult()
+    assert (result.content, result.success, result.is_error, result.data, result.text, result.error) == ((), True, False, "", "", None)
+
+
+@pytest.mark.parametrize("content", ["hi", TextContent("hi"), [TextContent("hi")], (TextContent("hi"),), iter([TextContent("hi")])])
+def test_content_may_be_text_a_block_or_any_list_of_blocks(content: Any) -> None:
+    assert ToolResult(content).content == (TextContent("hi"),)
+
+
+@pytest.mark.parametrize("kind", [ToolResult, Message])
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [(5, "5"), (["plain"], "'plain'"), (("plain",), "'plain'"), ([{"type": "text"}], "{'type': 'text'}"), (None, "None"), (b"hi", "104")],
+)
+def test_wrong_content_is_refused_and_named(kind: Any, content: Any, named: str) -> None:
+    with pytest.raises(ConfigurationError, match="content takes a str, a content block or a list of blocks") as caught:
+        kind(content)
+    assert named in str(caught.value)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_data_is_the_structured_content_or_else_the_text() -> None:
+    assert ToolResult("text").data == "text"
+    assert ToolResult("text", structured_content={"a": 1}).data == {"a": 1}
+    assert ToolResult("text", structured_content=0).data == 0
+    assert ToolResult("text", structured_content=False).data is False
+
+
+def test_a_failure_says_why_to_models_and_to_programs() -> None:
+    result = ToolResult.failure("it broke", "network")
+    assert (result.success, result.text) == (False, "it broke")
+    assert result.error == ErrorInfo("network", "it broke")
+
+
+def test_the_text_of_blocks_is_joined_and_leaves_the_others_out() -> None:
+    assert text_of([TextContent("a"), ImageContent(b""), TextContent("b")]) == "a\nb"
+
+
+@pytest.mark.parametrize("thing", [ToolResult(), TextContent("a"), Message("a"), ToolCall("1.0", "t"), Usage()])
+def test_data_is_frozen(thing: Any) -> None:
+    field = msgspec.structs.fields(thing)[0].name
+    with pytest.raises(AttributeError):
+        setattr(thing, field, "other")
+
+
+def test_two_results_share_no_default() -> None:
+    one = ToolResult()
+    one.meta["mine"] = 1
+    assert ToolResult().meta == {}
+
+
+@given(st.lists(BLOCKS, max_size=4), JSON, OBJECTS, st.booleans(), st.none() | st.builds(ErrorInfo, TEXT, TEXT, st.booleans()))
+def test_any_tool_result_survives_json(content: Any, structured: Any, meta: Any, is_error: bool, error: Any) -> None:
+    result = ToolResult(content, structured, meta, is_error, error)
+    data = result.to_json()
+    assert ToolResult.from_json(data) == result
+    assert ToolResult.from_json(data).to_json() == data
+
+
+# --- messages and calls --------------------------------------------------------------------------
+
+
+def test_a_bare_message_is_the_users() -> None:
+    message = Message("hi")
+    assert (message.role, message.content, message.text) == ("user", (TextContent("hi"),), "hi")
+    assert Message("").content == ()
+
+
+def test_lists_given_to_a_message_become_tuples() -> None:
+    call = ToolCall("1.0", "look")
+    message = Message([TextContent("a")], "assistant", [call])  # pyright: ignore[reportArgumentType]
+    assert (message.content, message.tool_calls) == ((TextContent("a"),), (call,))
+
+
+@given(st.lists(BLOCKS, max_size=3), st.sampled_from(["system", "user", "assistant", "tool"]), st.lists(CALLS, max_size=3), TEXT)
+def test_any_message_survives_json(content: Any, role: Any, calls: Any, call_id: str) -> None:
+    message = Message(content, role, calls, call_id)
+    assert Message.from_json(message.to_json()) == message
+
+
+def test_a_calls_raw_arguments_are_the_providers_own_text() -> None:
+    assert ToolCall("1.0", "t", {"a": 1}, raw='{"a": 1 }').raw_arguments == '{"a": 1 }'
+    assert ToolCall("1.0", "t", {"a": 1}).raw_arguments == '{"a":1}'
+
+
+def test_integers_of_any_size_survive() -> None:
+    call = ToolCall("1.0", "t", {"n": 10**30})
+    assert ToolCall.from_json(call.to_json()) == call
+
+
+def test_usage_adds_up_field_by_field() -> None:
+    assert Usage(1, 2, 3, 4, 5) + Usage(10, 20, 30, 40, 50) == Usage(11, 22, 33, 44, 55)
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'{"content":"hi"}', b'{"content":[{"type":"new"}]}', b"\xff"])
+def test_what_is_no_result_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        ToolResult.from_json(data)
+
+
+def test_blocks_keeps_a_tuple_as_it_is() -> None:
+    given_blocks = (TextContent("a"),)
+    assert blocks(given_blocks) is given_blocks

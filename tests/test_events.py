@@ -1,0 +1,156 @@
+"""Events and their stored form: what is written today is read tomorrow, and what tomorrow writes is kept today."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import events as ev
+from holdfast.content import ErrorInfo, TextContent, ToolResult, Usage
+from tests.test_content import BLOCKS, CALLS, JSON, OBJECTS, TEXT
+
+NOW = datetime(2026, 11, 2, 9, 30, 0, 123456, tzinfo=UTC)
+V1 = (Path(__file__).parent / "data" / "journal_v1.jsonl").read_bytes().split(b"\n")[:-1]
+
+KNOWN: list[Any] = [
+    ev.Agent, ev.Message, ev.Assistant, ev.Decision, ev.ToolCallStarted, ev.ToolResult, ev.Condensation, ev.Status, ev.Error,
+]  # fmt: skip
+
+
+def made(kind: Any, **fields: Any) -> Any:
+    return kind(seq=1, id="e", timestamp=NOW, **fields)
+
+
+# --- stored shapes, version 1 --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", V1, ids=lambda line: str(msgspec.json.decode(line)["seq"]))
+def test_a_journal_of_version_1_loads_and_is_written_the_same(line: bytes) -> None:
+    event = ev.decode(line)
+    assert ev.encode(event) == line
+    assert event.to_json() == line
+
+
+def test_the_stored_journal_has_one_of_every_event() -> None:
+    kinds = {type(ev.decode(line)) for line in V1}
+    assert kinds == {*KNOWN, ev.Unknown}
+    assert set(ev.AnyEvent.__args__) == kinds
+
+
+def test_the_stored_journal_means_what_it_meant() -> None:
+    journal = [ev.decode(line) for line in V1]
+    assert [event.seq for event in journal] == list(range(1, 15))
+    agent, message, _, answer = journal[:4]
+    assert isinstance(agent, ev.Agent)
+    assert isinstance(message, ev.Message)
+    assert isinstance(answer, ev.Assistant)
+    assert agent.tools[0].wire_name == "files__read"
+    assert message.text == 'Grüße 👋 \u2028 "quoted"'
+    assert message.content[1].data == b"\x89PNG"  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    assert answer.calls[0].arguments == {"path": "a.txt"}
+    assert answer.calls[1].invalid == "not a JSON object"
+    assert answer.usage == Usage(120, 30, 100, 10, 5)
+    assert bytes(answer.native) == b'[{"type":"thinking","signature":"c2ln", "thinking":"It is a file."}]'
+    assert answer.timestamp == datetime(2026, 11, 2, 9, 30, 4, tzinfo=UTC)
+    failed = journal[8]
+    assert isinstance(failed, ev.ToolResult)
+    assert failed.result.error == ErrorInfo("validation", "refused")
+    assert failed.result.data == {"n": 12345678901234567890123}
+
+
+# --- round trips ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_the_type_in_the_json_is_the_events_type(kind: Any) -> None:
+    needed = {field.name: "x" for field in msgspec.structs.fields(kind) if field.required}
+    needed |= {"seq": 1, "timestamp": NOW, "content": (), "result": ToolResult(), "hidden": (), "decision": "allow"}
+    event = kind(**{name: value for name, value in needed.items() if name in kind.__struct_fields__})
+    assert msgspec.json.decode(event.to_json())["type"] == event.type == kind.__name__[0].lower() + kind.__name__[1:]
+    assert ev.decode(event.to_json()) == event
+
+
+def test_an_event_is_frozen() -> None:
+    with pytest.raises(AttributeError):
+        made(ev.Status, status="idle").status = "running"
+
+
+@given(TEXT, TEXT, st.lists(CALLS, max_size=3).map(tuple), JSON, st.floats(0, 1e9), st.none() | st.floats(0, 1e3))
+def test_any_answer_survives_the_journal(text: str, reasoning: str, calls: Any, native: Any, duration: float, cost: Any) -> None:
+    raw = msgspec.Raw(msgspec.json.encode(native))
+    event = made(ev.Assistant, text=text, reasoning=reasoning, calls=calls, native=raw, duration=duration, cost=cost)
+    data = ev.encode(event)
+    assert ev.decode(data) == event
+    assert ev.encode(ev.decode(data)) == data
+
+
+@given(st.lists(BLOCKS, max_size=3).map(tuple), OBJECTS)
+def test_any_message_and_result_survive_the_journal(content: Any, meta: Any) -> None:
+    for event in (made(ev.Message, content=content), made(ev.ToolResult, call_id="1.0", result=ToolResult(content, meta=meta))):
+        assert ev.decode(ev.encode(event)) == event
+
+
+@pytest.mark.parametrize("native", [msgspec.Raw(), msgspec.Raw(b""), msgspec.Raw("")])
+def test_an_answer_without_a_native_form_is_valid_json_whoever_made_the_empty_one(native: msgspec.Raw) -> None:
+    event = made(ev.Assistant, text="hi", native=native)
+    assert msgspec.json.decode(event.to_json())["text"] == "hi"
+    assert bytes(ev.decode(event.to_json()).native) == b""  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
+
+
+def test_a_timestamp_keeps_its_microseconds_and_its_zone() -> None:
+    event = ev.decode(made(ev.Status, status="idle").to_json())
+    assert event.timestamp == NOW
+    assert event.timestamp.tzinfo is not None
+
+
+# --- newer versions ------------------------------------------------------------------------------
+
+NEWER = b'{ "seq":7,"type":"handoff", "id":"x","timestamp":"2026-01-01T00:00:00Z","to":"b", "n":1.50 }'
+
+
+@pytest.mark.parametrize("data", [NEWER, NEWER.decode()])
+def test_an_event_of_a_type_to_come_is_kept_byte_for_byte(data: bytes | str) -> None:
+    event = ev.decode(data)
+    assert isinstance(event, ev.Unknown)
+    assert (event.seq, event.id, event.type, event.original_type) == (7, "x", "handoff", "handoff")
+    assert event.to_json() == NEWER
+
+
+def test_even_a_type_named_unknown_is_kept() -> None:
+    data = NEWER.replace(b"handoff", b"unknown")
+    assert ev.encode(ev.decode(data)) == data
+
+
+def test_a_known_event_with_fields_to_come_loads_without_them() -> None:
+    line = b'{"type":"status","status":"idle","mood":{"deep":[1]},"seq":1,"id":"e","timestamp":"2026-01-01T00:00:00Z"}'
+    event = ev.decode(line)
+    assert event == ev.Status(seq=1, id="e", timestamp=datetime(2026, 1, 1, tzinfo=UTC), status="idle")
+
+
+def test_fields_to_come_may_stand_inside_blocks_and_results() -> None:
+    event = made(ev.ToolResult, call_id="1.0", result=ToolResult("a"))
+    newer = event.to_json().replace(b'"text":"a"', b'"text":"a","lang":"en"').replace(b'"isError"', b'"x":[],"isError"')
+    assert newer != event.to_json()
+    assert ev.decode(newer) == event
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"null", b"[]", b'{"type":"status"', b'{"seq":1}', b'{"type":"handoff"}', b"\xff\xfe",
+        b'{"type":"status","seq":1,"id":"e","timestamp":"2026-01-01T00:00:00Z"}', b'{"type":"status","status":5,"seq":"one"}',
+    ],
+)  # fmt: skip
+def test_what_is_no_event_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        ev.decode(data)
+
+
+def test_a_messages_text_is_that_of_its_blocks() -> None:
+    assert made(ev.Message, content=(TextContent("a"), TextContent("b"))).text == "a\nb"

@@ -1,0 +1,97 @@
+"""The house keeps its order: who may import whom, how large a room may grow, what is public."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(holdfast.__file__).parent
+REPO = Path(__file__).parents[1]
+
+# Inner to outer; a room may import itself and what stands before it.
+ORDER = ["errors", "content", "events", "tools", "llm", "store", "runtime", "agent", "conversation", "remote", "server", "serve", "cli"]
+
+MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported_rooms(path: Path) -> set[str]:
+    """Every room that a module names in an import, at its top, inside a function or for the type checker."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("holdfast.")}
+            assert not any(alias.name == "holdfast" for alias in node.names), f"{path}: import a room, not the whole house"
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports are absolute"
+            if node.module == "holdfast":
+                found |= {alias.name for alias in node.names if alias.name != "__version__"}
+            elif node.module and node.module.startswith("holdfast."):
+                found.add(node.module.split(".")[1])
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_an_inner_layer_never_imports_an_outer_one(path: Path) -> None:
+    here = ORDER.index(room(path))
+    outer = {name for name in imported_rooms(path) if ORDER.index(name) > here}
+    assert not outer, f"{path.relative_to(ROOT)} imports {outer}, which stand further out"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_can_be_held_in_ones_head_and_says_what_belongs_in_it(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 700
+    doc = ast.get_docstring(ast.parse(text))
+    assert doc, f"{path.relative_to(ROOT)} does not say what belongs in it"
+
+
+def test_the_public_names_are_these() -> None:
+    assert set(holdfast.__all__) == set(holdfast._ROOMS)
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name).__doc__, f"{name} has no docstring"
+
+
+def test_importing_holdfast_loads_the_vocabulary_alone() -> None:
+    program = (
+        "import sys; from holdfast import LLM, Agent, Tool, Conversation;"
+        "print([m for m in ('pydantic', 'jsonschema', 'mcp', 'yaml', 'http.client', 'sqlite3', 'genai_prices', 'asyncio') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_the_library_reads_no_environment_but_in_the_cli() -> None:
+    found: list[str] = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = node.attr if isinstance(node, ast.Attribute) else node.name if isinstance(node, ast.alias) else ""
+            if name in ("environ", "environb", "getenv", "expandvars") and room(path) != "cli":
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
+def test_the_only_process_wide_objects_are_frozen() -> None:
+    """No module-level dict, list or set that a function could fill: nothing is shared behind a caller's back."""
+    found: list[str] = []
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+            empty = (isinstance(value, ast.Dict) and not value.keys) or (isinstance(value, ast.List) and not value.elts)
+            made = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id in ("dict", "list", "set", "deque")
+            if empty or made:
+                found.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert found == []
+
+
+def test_the_readme_names_every_make_command_of_a_newcomer() -> None:
+    readme = (REPO / "README.md").read_text()
+    assert "make demo" in readme
+    assert "make test" in readme

@@ -1,0 +1,188 @@
+"""`Transcript`: what is encoded when, what goes back to whom, and that a step costs only what it adds."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import events
+from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError
+from holdfast.llm.completion import Completion
+from holdfast.llm.transcript import Transcript, maker
+from holdfast.llm.wires import openai_chat
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def said(text: str, seq: int = 1) -> events.Message:
+    return events.Message(seq=seq, id=f"e{seq}", timestamp=NOW, content=(TextContent(text),))
+
+
+def answered(text: str = "", calls: tuple[ToolCall, ...] = (), seq: int = 2, **more: Any) -> events.Assistant:
+    return events.Assistant(seq=seq, id=f"e{seq}", timestamp=NOW, text=text, calls=calls, **more)
+
+
+def shown(transcript: Transcript, model: str = "") -> list[dict[str, Any]]:
+    return [json.loads(fragment) for fragment in transcript.fragments(openai_chat, {}, model)]
+
+
+class CountingWire:
+    """The chat wire, counting what it is asked to encode."""
+
+    name = "counting"
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("user", "assistant", "tool"):
+            self.count += 1
+        return getattr(openai_chat, name)
+
+
+def test_events_become_messages_in_order() -> None:
+    call = ToolCall("2.0", "t", {"a": 1}, "c1")
+    transcript = Transcript([said("hi"), answered("look", (call,)), (call, ToolResult("out")), said("more", 5)])
+    assert [message["role"] for message in shown(transcript)] == ["user", "assistant", "tool", "user"]
+    assert shown(transcript)[2]["tool_call_id"] == "c1"
+
+
+def test_a_fragment_is_made_once_and_only_for_what_is_new() -> None:
+    wire: Any = CountingWire()
+    transcript = Transcript([said("a")])
+    first = transcript.fragments(wire, {})[0]
+    for number in range(1000):
+        transcript.append(said(str(number)))
+        assert len(transcript.fragments(wire, {})) == number + 2
+    assert wire.count == 1001
+    assert transcript.fragments(wire, {})[0] is first
+    assert wire.count == 1001
+
+
+def test_fragments_of_a_growing_transcript_are_those_of_the_whole() -> None:
+    calls = (ToolCall("2.0", "a", {}, "x"), ToolCall("2.1", "b", {}, "y"))
+    picture = ToolResult((ImageContent(b"png"),))
+    items: list[Any] = [
+        said("a"),
+        answered("", calls),
+        (calls[0], picture),
+        (calls[1], ToolResult("b")),
+        said("c"),
+        answered("d"),
+        said("e"),
+    ]
+    growing = Transcript()
+    for item in items:
+        growing.append(item)
+        growing.fragments(openai_chat, {})
+    assert list(growing.fragments(openai_chat, {})) == list(Transcript(items).fragments(openai_chat, {}))
+
+
+def test_pictures_stand_behind_the_whole_batch() -> None:
+    calls = (ToolCall("2.0", "a", {}, "x"), ToolCall("2.1", "b", {}, "y"))
+    transcript = Transcript([said("a"), answered("", calls), (calls[0], ToolResult((ImageContent(b"p"),))), (calls[1], ToolResult("b"))])
+    assert [message["role"] for message in shown(transcript)] == ["user", "assistant", "tool", "tool", "user"]
+    assert shown(transcript)[4]["content"][1]["type"] == "image_url"
+
+
+def test_names_that_change_later_leave_what_was_sent_alone() -> None:
+    call = ToolCall("2.0", "s.t", {}, "x")
+    transcript = Transcript([said("a"), answered("", (call,))])
+    before = list(transcript.fragments(openai_chat, {"s.t": "s__t"}))
+    transcript.append((call, ToolResult("x")))
+    assert list(transcript.fragments(openai_chat, {}))[:2] == before
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "goes_back"),
+    [
+        ("deepseek-reasoner", "deepseek/deepseek-chat", True),
+        ("deepseek-reasoner", "gpt-4o", False),
+        ("deepseek-reasoner", "my-own", True),  # who knows
+        ("my-own", "gpt-4o", True),
+        ("", "gpt-4o", True),
+    ],
+)
+def test_the_native_form_goes_back_unless_it_is_known_to_be_anothers(then: str, now: str, goes_back: bool) -> None:
+    native = msgspec.Raw(b'{"reasoning_details":[{"type":"x"}]}')
+    transcript = Transcript([said("a"), answered("b", native=native, wire="openai_chat", model=then)])
+    assert ("reasoning_details" in shown(transcript, now)[1]) is goes_back
+
+
+def test_the_native_form_of_another_wire_is_not_sent() -> None:
+    native = msgspec.Raw(b'{"reasoning_details":[{"type":"x"}]}')
+    transcript = Transcript([answered("b", native=native, wire="gemini", model="m")])
+    assert shown(transcript, "m") == [{"role": "assistant", "content": "b"}]
+
+
+def test_two_makers_of_models_have_fragments_of_their_own() -> None:
+    native = msgspec.Raw(b'{"reasoning_details":[1]}')
+    transcript = Transcript([answered("b", native=native, wire="openai_chat", model="deepseek-chat")])
+    assert "reasoning_details" in shown(transcript, "deepseek-chat")[0]
+    assert "reasoning_details" not in shown(transcript, "gpt-5")[0]
+    assert "reasoning_details" in shown(transcript, "deepseek-chat")[0]
+
+
+def test_makers_are_known_by_their_models_names() -> None:
+    assert [maker(name) for name in ("openai/gpt-5", "o3", "Qwen/Qwen3-32B", "accounts/f/models/deepseek-r1", "x")] == [
+        "openai", "openai", "qwen", "deepseek", "",
+    ]  # fmt: skip
+
+
+def test_messages_and_completions_make_a_transcript_too() -> None:
+    answer = Completion("", calls=(ToolCall("", "t", {}, "c9"),))
+    transcript = Transcript.from_messages(
+        [Message("s", role="system"), Message("hi"), answer, Message("out", role="tool", tool_call_id="c9")]
+    )
+    assert [message["role"] for message in shown(transcript)] == ["system", "user", "assistant", "tool"]
+    assert shown(Transcript.from_messages("hi")) == [{"role": "user", "content": "hi"}]
+    transcript.say("more")
+    assert shown(transcript)[-1] == {"role": "user", "content": "more"}
+    assert len(transcript) == 5
+
+
+@pytest.mark.parametrize("item", [None, "x", 5, {"role": "user"}, ("a", "b"), (ToolCall("1", "t"),), [ToolCall("1", "t"), ToolResult()]])
+def test_what_is_no_item_is_refused(item: Any) -> None:
+    with pytest.raises(ConfigurationError, match="A transcript takes"):
+        Transcript().append(item)
+
+
+def test_a_tool_message_that_answers_no_call_names_the_calls_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="'c9'"):
+        Transcript.from_messages([Completion(calls=(ToolCall("", "t", {}, "c9"),)), Message("x", role="tool", tool_call_id="c8")])
+
+
+def test_what_is_made_for_an_event_is_kept_while_it_is_asked_for() -> None:
+    made: list[int] = []
+    transcript = Transcript()
+
+    def make() -> list[int]:
+        made.append(1)
+        return list(made)
+
+    first, second = said("a"), said("a")
+    assert transcript.once("k", first, make) is transcript.once("k", first, make)
+    transcript.once("other", first, make)
+    transcript.once("k", second, make)
+    assert len(made) == 3
+
+
+def test_threads_that_read_one_transcript_get_the_same_fragments() -> None:
+    transcript = Transcript([said(str(number)) for number in range(2000)])
+    found: list[Any] = []
+
+    def read() -> None:
+        found.append(list(transcript.fragments(openai_chat, {})))
+
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(one == found[0] and len(one) == 2000 for one in found)

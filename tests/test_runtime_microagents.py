@@ -1,0 +1,88 @@
+"""Microagents: which files are read, what their front matter says, and that a bad one harms no other."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import ConfigurationError
+from holdfast.runtime import LocalRuntime, Microagent, load_microagents
+from holdfast.runtime.microagents import read_microagent
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def test_skills_and_notes_of_a_repository_are_read_in_a_fixed_order(tmp_path: Path) -> None:
+    write(tmp_path / "README.md", "not one")
+    write(tmp_path / ".holdfast/microagents/z.md", "zed")
+    write(tmp_path / "microagents/b.md", "bee")
+    write(tmp_path / "microagents/a.md", "ay")
+    write(tmp_path / ".openhands/microagents/repo.md", "repo")
+    write(tmp_path / "skills/two/SKILL.md", "two")
+    write(tmp_path / ".agents/skills/one/SKILL.md", "one")
+    write(tmp_path / "skills/two/notes.md", "not one")
+    found = load_microagents(tmp_path)
+    assert [m.name for m in found] == ["one", "two", "a", "b", "repo", "z"]
+    with LocalRuntime(tmp_path) as runtime:
+        assert runtime.load_microagents() == found
+
+
+def test_front_matter_gives_name_description_and_triggers(tmp_path: Path) -> None:
+    text = "---\nname: Git help\ndescription: >\n  How to\n  commit.\ntriggers: [git, commit]\nother: 1\n---\n\n# Use git\n---\nrule\n"
+    path = write(tmp_path / "git.md", text)
+    assert read_microagent(path) == Microagent("Git help", "# Use git\n---\nrule", "How to commit.", ("git", "commit"), str(path))
+    windows = tmp_path / "w.md"
+    windows.write_bytes(b"\xef\xbb\xbf" + b"---\r\ntriggers: one\r\n---\r\nText\r\n")
+    assert read_microagent(windows) == Microagent("w", "Text", "", ("one",), str(windows))
+    assert read_microagent(write(tmp_path / "plain.md", "--- no\n")).content == "--- no"
+    assert read_microagent(write(tmp_path / "none.md", "---\n---\nx")).content == "x"
+
+
+def test_a_bad_file_is_left_out_with_a_warning_that_names_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path / "microagents/good.md", "good")
+    write(tmp_path / "microagents/open.md", "---\nname: x\n")
+    write(tmp_path / "microagents/yaml.md", "---\nname: [\n---\nx")
+    write(tmp_path / "microagents/list.md", "---\n- a\n---\nx")
+    write(tmp_path / "microagents/tag.md", "---\nname: !!python/object/apply:os.system [true]\n---\nx")
+    write(tmp_path / "microagents/triggers.md", "---\ntriggers: 3\n---\nx")
+    (tmp_path / "microagents/latin.md").write_bytes(b"caf\xe9")
+    write(tmp_path / ".holdfast/microagents/good.md", "a second one of that name")
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        assert [m.content for m in load_microagents(tmp_path)] == ["good"]
+    for name in ("open.md", "yaml.md", "list.md", "tag.md", "triggers.md", "latin.md", ".holdfast/microagents/good.md"):
+        assert any(name in record.getMessage() for record in caplog.records)
+
+
+def test_a_link_to_a_file_outside_is_left_out(tmp_path: Path) -> None:
+    write(tmp_path / "secret.md", "secret")
+    repo = tmp_path / "repo"
+    write(repo / "microagents/a.md", "a")
+    (repo / "microagents/b.md").symlink_to(tmp_path / "secret.md")
+    assert [m.name for m in load_microagents(repo)] == ["a"]
+
+
+def test_a_folder_directly_full_of_markdown_works_too(tmp_path: Path) -> None:
+    write(tmp_path / "notes/b.md", "b")
+    write(tmp_path / "notes/a.md", "a")
+    write(tmp_path / "notes/README.md", "about")
+    write(tmp_path / "notes/skill/SKILL.md", "s")
+    assert [m.name for m in load_microagents(tmp_path / "notes")] == ["a", "b", "skill"]
+    with LocalRuntime(tmp_path / "notes") as runtime:
+        assert runtime.load_microagents() == []
+        assert len(runtime.load_microagents(".")) == 3
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="none"):
+        load_microagents(tmp_path / "none")
+
+
+def test_a_microagent_has_a_json_form() -> None:
+    microagent = Microagent("a", "text", triggers=("x",))
+    assert Microagent.from_json(microagent.to_json()) == microagent

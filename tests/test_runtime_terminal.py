@@ -1,0 +1,522 @@
+"""The terminal: one shell per conversation, bounded output, and an end for everything that it starts."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.content import ToolResult
+from holdfast.errors import ToolCancelled
+from holdfast.runtime import LocalRuntime, end_process_groups
+from holdfast.runtime.output import Output, clean
+from holdfast.tools import Cancellation, Tool, ToolContext
+
+
+@pytest.fixture
+def runtime(tmp_path: Path) -> Iterator[LocalRuntime]:
+    with LocalRuntime(tmp_path) as runtime:
+        yield runtime
+
+
+def tool(runtime: LocalRuntime, name: str) -> Tool:
+    return next(tool for tool in runtime.tools if tool.name == name)
+
+
+def call(runtime: LocalRuntime, name: str, /, **arguments: object) -> ToolResult:
+    return tool(runtime, name).run(arguments, ToolContext("c1", "1.0"))
+
+
+def output(result: ToolResult) -> str:
+    """The text without the lines that the runtime adds."""
+    return "\n".join(line for line in result.text.splitlines() if not line.startswith("["))
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
+
+
+def until(condition: object, seconds: float = 3.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():  # type: ignore[operator]
+            return True
+        time.sleep(0.005)
+    return False
+
+
+def read_pid(path: Path) -> int:
+    assert until(lambda: path.exists() and path.read_text().strip().isdigit())
+    return int(path.read_text())
+
+
+# --- what stays between commands -----------------------------------------------------------------
+
+
+def test_directory_variables_functions_aliases_and_options_last_between_commands(runtime: LocalRuntime, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    runtime.run_command("cd sub; A=1; export B=2; f() { echo from f; }; alias hi='echo hello'; set -o pipefail")
+    result = runtime.run_command("pwd; echo $A $B; f; hi; false | true; echo $?")
+    assert output(result).splitlines() == [str(tmp_path / "sub"), "1 2", "from f", "hello", "1"]
+    assert result.meta["cwd"] == str(tmp_path / "sub")
+
+
+def test_the_exit_code_of_a_command_is_what_the_next_one_sees(runtime: LocalRuntime) -> None:
+    failed = runtime.run_command("(exit 7)")
+    assert failed.meta["exitCode"] == 7
+    assert not failed.is_error
+    assert "[exit code 7]" in failed.text
+    assert output(runtime.run_command("echo $?")) == "7"
+
+
+def test_two_conversations_have_two_shells(runtime: LocalRuntime) -> None:
+    runtime.run_command("X=one; cd /", conversation_id="a")
+    runtime.run_command("X=two", conversation_id="b")
+    assert output(runtime.run_command("echo $X $PWD", conversation_id="a")) == "one /"
+    assert output(runtime.run_command("echo $X", conversation_id="b")) == "two"
+
+
+def test_two_conversations_run_at_the_same_time(runtime: LocalRuntime, tmp_path: Path) -> None:
+    # Each waits for the other's file: run one after the other, both would time out.
+    def meet(mine: str, other: str, results: dict[str, ToolResult]) -> None:
+        command = f"touch {mine}; while [ ! -e {other} ]; do sleep 0.01; done"
+        results[mine] = runtime.run_command(command, 5, conversation_id=mine)
+
+    results: dict[str, ToolResult] = {}
+    threads = [threading.Thread(target=meet, args=(*names, results)) for names in (("a", "b"), ("b", "a"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [results[name].meta["exitCode"] for name in "ab"] == [0, 0]
+
+
+def test_parallel_calls_of_one_conversation_take_turns(runtime: LocalRuntime, tmp_path: Path) -> None:
+    command = "echo start >> log; sleep 0.05; echo end >> log"
+    threads = [threading.Thread(target=runtime.run_command, args=(command,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (tmp_path / "log").read_text().split() == ["start", "end"] * 4
+
+
+# --- robust against what models write ------------------------------------------------------------
+
+
+def test_a_command_that_exits_ends_the_shell_and_the_next_gets_a_fresh_one_in_its_directory(runtime: LocalRuntime, tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    runtime.run_command("cd sub; X=1")
+    result = runtime.run_command("echo before; exit 3")
+    assert result.meta["exitCode"] == 3
+    assert not result.is_error
+    assert "before" in result.text
+    assert "new shell" in result.text
+    assert "\nexit\n" not in result.text
+    again = runtime.run_command("echo [$X]; pwd")
+    assert again.text.splitlines()[:2] == ["[]", str(tmp_path / "sub")]
+
+
+def test_set_e_ends_the_shell_at_the_failing_command_and_says_so(runtime: LocalRuntime) -> None:
+    result = runtime.run_command("set -e; echo one; false; echo two")
+    assert output(result) == "one"
+    assert result.meta["exitCode"] == 1
+    assert "the shell itself ended" in result.text
+    assert runtime.run_command("echo ok").meta["exitCode"] == 0
+
+
+def test_exec_replaces_the_shell_and_a_new_one_follows(runtime: LocalRuntime) -> None:
+    assert output(runtime.run_command("exec echo gone")) == "gone"
+    assert output(runtime.run_command("echo back")) == "back"
+
+
+@pytest.mark.parametrize("command", ["echo 'open", "if true; then", "fi", "( echo", 'echo "a', "${", "case x in"])
+def test_a_syntax_error_is_reported_and_the_shell_lives(runtime: LocalRuntime, command: str) -> None:
+    runtime.run_command("KEPT=yes")
+    result = runtime.run_command(command, 5)
+    assert result.meta["exitCode"] != 0
+    assert not result.is_error
+    assert "bash:" in result.text
+    assert output(runtime.run_command("echo $KEPT")) == "yes"
+
+
+def test_heredocs_and_scripts_of_many_lines_run_as_they_are(runtime: LocalRuntime) -> None:
+    result = runtime.run_command("cat <<'EOF'\n$HOME `x` \"quoted\"\nEOF\nfor i in 1 2; do\n  echo $i\ndone\n# the end")
+    assert output(result).splitlines() == ['$HOME `x` "quoted"', "1", "2"]
+
+
+def test_an_unset_variable_under_set_u_does_not_end_the_shell(runtime: LocalRuntime) -> None:
+    assert "unbound" in runtime.run_command("KEPT=1; set -u; echo $NOTHING").text
+    assert output(runtime.run_command("set +u; echo $KEPT")) == "1"
+
+
+def test_a_command_that_reads_stdin_gets_an_empty_one_and_ends(runtime: LocalRuntime) -> None:
+    result = runtime.run_command("cat; read x; echo done; python3 -c 'import sys; print(repr(sys.stdin.read()))'", 5)
+    assert output(result).splitlines() == ["done", "''"]
+
+
+def test_bytes_that_are_no_text_are_shown_as_replacements(runtime: LocalRuntime) -> None:
+    assert output(runtime.run_command(r"printf 'a\xff\x00b'")) == "a\ufffdb"
+
+
+def test_output_without_a_line_end_is_complete(runtime: LocalRuntime) -> None:
+    assert runtime.run_command("printf abc").text == "abc\n[exit code 0]"
+    assert runtime.run_command("true").text == "(no output)\n[exit code 0]"
+
+
+def test_a_background_job_does_not_hold_the_answer_and_its_output_goes_to_a_file(runtime: LocalRuntime, tmp_path: Path) -> None:
+    begun = time.monotonic()
+    result = runtime.run_command("{ while [ ! -e go ]; do sleep 0.01; done; echo late; } & echo first", 10)
+    assert time.monotonic() - begun < 5
+    assert "first" in result.text
+    assert "late" not in result.text
+    (tmp_path / "go").touch()
+    file = Path(result.meta["outputFile"])
+    assert until(lambda: "late" in file.read_text())
+
+
+def test_a_command_sees_no_variable_of_this_process_and_all_that_env_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
+    with LocalRuntime(tmp_path, env={"GIVEN": "yes"}) as runtime:
+        text = runtime.run_command("env; echo; cat /proc/$$/environ | tr '\\0' '\\n'").text
+    assert "sk-planted" not in text
+    assert "GIVEN=yes" in text
+
+
+def test_user_commands_cannot_reach_or_hold_the_channel_that_reports_exit_codes(runtime: LocalRuntime) -> None:
+    result = runtime.run_command("ls /proc/self/fd; echo forged >&250; sleep 5 & true", 3)
+    assert output(result).splitlines()[:4] == ["0", "1", "2", "3"]
+    assert "250: Bad file descriptor" in result.text
+    assert result.meta["exitCode"] == 0
+
+
+def test_traps_and_redefined_builtins_do_not_break_the_shell(runtime: LocalRuntime) -> None:
+    runtime.run_command("trap 'echo debug' DEBUG; printf() { echo mine; }; jobs() { :; }; alias eval=false read=false; IFS=0123456789")
+    assert runtime.run_command("trap - DEBUG; (exit 41)", 3).meta["exitCode"] == 41
+    runtime.run_command("unset PWD; set -x")
+    assert runtime.run_command("true", 3).meta["exitCode"] == 0
+
+
+def test_a_shell_whose_temporary_folder_was_deleted_still_works(runtime: LocalRuntime) -> None:
+    runtime.run_command("true")
+    folder = runtime.terminal.outputs.parent
+    assert runtime.run_command(f"rm -rf {folder}", 5).meta["exitCode"] == 0
+    assert output(runtime.run_command("echo still", 5)) == "still"
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def test_escape_codes_and_progress_bars_are_shown_as_they_look_last() -> None:
+    assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x \x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\") == "red x link"
+    assert clean("10%\r50%\r100%\ndone\r\n") == "100%\ndone\n"
+    assert clean("a_\x08b\x00\x07c") == "abc"
+    begun = time.process_time()
+    clean("x" * 1_000_000 + "\r" + "\x1b]" * 200_000)
+    assert time.process_time() - begun < 2
+
+
+def test_a_long_output_is_cut_in_the_middle_and_whole_in_a_file_that_the_read_tool_may_read(runtime: LocalRuntime) -> None:
+    result = call(runtime, "terminal", command="seq 1 50000; echo -e '\\x00'")
+    assert len(result.text) < 31_000
+    lines = result.text.splitlines()
+    assert lines[0] == "1"
+    assert "50000" in lines
+    middle = next(line for line in lines if "left out" in line)
+    assert result.meta["outputFile"] in middle
+    assert result.meta["truncated"] is True
+    shown = sum(len(line) + 1 for line in lines if line.isdigit())
+    whole = sum(len(str(n)) + 1 for n in range(1, 50001))
+    assert f"{whole - shown:,}" in middle or f"{whole - shown + 1:,}" in middle
+    page = call(runtime, "read_file", path=result.meta["outputFile"], offset=25_000, limit=2)
+    assert page.text.splitlines()[:2] == [" 25000\t25000", " 25001\t25001"]
+    with pytest.raises(Exception, match="outside"):
+        call(runtime, "write_file", path=result.meta["outputFile"], content="x")
+
+
+def test_a_hundred_megabytes_are_bounded_in_memory_and_on_disk(runtime: LocalRuntime) -> None:
+    before = Path("/proc/self/statm").read_text().split()[1]
+    result = runtime.run_command("head -c 120000000 /dev/zero | tr '\\0' x | fold -w 99; echo; echo the end", 30)
+    after = Path("/proc/self/statm").read_text().split()[1]
+    assert result.meta["exitCode"] == 0
+    assert "the end" in result.text
+    assert os.path.getsize(result.meta["outputFile"]) == 100 * 1024 * 1024
+    assert (int(after) - int(before)) * os.sysconf("SC_PAGE_SIZE") < 40_000_000
+
+
+@pytest.mark.parametrize("sizes", [[10, 20], [200_000], [100_000, 50_000, 3_000_000, 7], [5_000_000] * 3])
+def test_an_output_keeps_its_head_and_its_tail_whatever_the_pieces(tmp_path: Path, sizes: list[int]) -> None:
+    kept = Output(tmp_path / "out", cap=1_000_000)
+    data = b"".join(bytes([97 + n]) * size for n, size in enumerate(sizes))
+    at = 0
+    for size in sizes:
+        kept.append(data[at : at + size])
+        at += size
+    for closed in (False, True):
+        text, cut, end = kept.text(0, 10_000, lambda count: f"{count} out")
+        assert end == len(data)
+        assert text[:100] == data[:100].decode()
+        assert text[-5:] == data[-5:].decode()
+        assert cut is (len(data) > 10_000)
+        if not closed:
+            kept.close()
+
+
+# --- ends ----------------------------------------------------------------------------------------
+
+
+def test_a_timeout_kills_the_whole_process_group_and_keeps_the_shell(runtime: LocalRuntime, tmp_path: Path) -> None:
+    runtime.run_command("KEPT=1")
+    begun = time.monotonic()
+    result = runtime.run_command(
+        "sleep 300 & echo $! > a; (sleep 301; true) & (setsid sleep 302 & echo $! > b); sh -c 'echo $$ > c; sleep 303; true'; echo no",
+        0.4,
+    )
+    assert time.monotonic() - begun < 1.5
+    assert result.is_error
+    assert result.error is not None
+    assert result.error.type == "timeout"
+    assert result.meta["timedOut"] is True
+    assert "timed out after 0.4 s" in result.text
+    assert "no" not in output(result).split()
+    assert not any(alive(read_pid(tmp_path / name)) for name in "abc")
+    assert len(runtime.process_groups()) == 1
+    assert output(runtime.run_command("echo $KEPT")) == "1"
+
+
+def test_a_timeout_spares_what_an_earlier_command_left_in_the_background(runtime: LocalRuntime, tmp_path: Path) -> None:
+    runtime.run_command("sleep 300 & echo $! > server")
+    runtime.run_command("sleep 301", 0.1)
+    assert alive(read_pid(tmp_path / "server"))
+
+
+def test_a_command_that_ignores_interrupts_is_killed(runtime: LocalRuntime) -> None:
+    script = "import signal, time; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(300)"
+    begun = time.monotonic()
+    result = runtime.run_command(f'KEPT=1; python3 -c "{script}"\necho after', 0.5)
+    assert time.monotonic() - begun < 2
+    assert "up" in result.text
+    assert "after" not in output(result)
+    assert output(runtime.run_command("echo $KEPT")) == "1"
+
+
+def test_a_shell_that_ignores_interrupts_is_killed_and_replaced(runtime: LocalRuntime) -> None:
+    begun = time.monotonic()
+    result = runtime.run_command("trap '' INT; while :; do sleep 0.01; done", 0.1)
+    assert time.monotonic() - begun < 2
+    assert "new shell" in result.text
+    assert output(runtime.run_command("echo ok")) == "ok"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["while :; do :; done", "sleep 300 | cat", "x=$(sleep 300)", "kill -STOP $$", "sleep 300 & wait", "cat <(sleep 300)", "yes"],
+)
+def test_cancelling_ends_whatever_runs_within_a_second(runtime: LocalRuntime, command: str) -> None:
+    cancelled = Cancellation()
+    threading.Timer(0.1, cancelled.cancel).start()
+    begun = time.monotonic()
+    result = tool(runtime, "terminal").run({"command": command}, ToolContext("c1", cancelled=cancelled))
+    assert time.monotonic() - begun < 1.1
+    assert "interrupted" in result.text
+    assert result.error is not None
+    assert result.error.type == "cancelled"
+    assert len(runtime.process_groups()) <= 1
+    assert "ok" in call(runtime, "terminal", command="echo ok").text
+
+
+def test_a_call_that_waits_for_its_turn_can_be_cancelled(runtime: LocalRuntime) -> None:
+    first = threading.Thread(target=runtime.run_command, args=("sleep 0.5",))
+    first.start()
+    assert until(lambda: runtime.process_groups())
+    cancelled = Cancellation()
+    threading.Timer(0.05, cancelled.cancel).start()
+    begun = time.monotonic()
+    with pytest.raises(Exception, match="cancelled"):
+        runtime.run_command("echo never", cancelled=cancelled)
+    assert time.monotonic() - begun < 0.4
+    first.join()
+
+
+def test_closing_the_conversation_ends_its_shell_and_daemons_and_no_other(runtime: LocalRuntime, tmp_path: Path) -> None:
+    cleanups: dict[object, object] = {}
+    context = ToolContext("c1", on_close=lambda key, cleanup: cleanups.setdefault(key, cleanup))
+    tool(runtime, "terminal").run({"command": "setsid nohup sleep 300 >/dev/null 2>&1 & echo $! > pid; echo $$ > shell"}, context)
+    tool(runtime, "terminal").run({"command": "true"}, context)
+    runtime.run_command("echo $$ > other", conversation_id="c2")
+    assert len(cleanups) == 1
+    next(iter(cleanups.values()))()  # type: ignore[operator]
+    assert not alive(read_pid(tmp_path / "pid"))
+    assert not alive(read_pid(tmp_path / "shell"))
+    assert alive(read_pid(tmp_path / "other"))
+    assert len(list(runtime.terminal.outputs.parent.glob("shell-*"))) == 1
+
+
+def test_closing_ends_a_running_command_and_tells_who_waits_for_it(tmp_path: Path) -> None:
+    runtime = LocalRuntime(tmp_path)
+    results: list[ToolResult] = []
+    thread = threading.Thread(target=lambda: results.append(runtime.run_command("echo up; echo $$ > pid; sleep 300")))
+    thread.start()
+    shell = read_pid(tmp_path / "pid")
+    runtime.close()
+    thread.join(3)
+    assert "the shell was closed" in results[0].text
+    assert not alive(shell)
+
+
+def test_recorded_process_groups_can_be_ended_from_elsewhere(runtime: LocalRuntime) -> None:
+    runtime.terminal.run("sleep 300 & sleep 301", wait=0)
+    assert until(lambda: len(runtime.process_groups()) == 3)
+    groups = runtime.process_groups()
+    end_process_groups(groups)
+    assert until(lambda: not any(alive(group) for group in groups))
+    assert until(lambda: runtime.process_groups() == [])
+    end_process_groups(groups)
+
+
+def test_an_exit_trap_runs_when_an_idle_shell_is_closed(tmp_path: Path) -> None:
+    with LocalRuntime(tmp_path) as runtime:
+        runtime.run_command("trap 'touch cleaned' EXIT")
+    assert (tmp_path / "cleaned").exists()
+
+
+# --- commands that go on -------------------------------------------------------------------------
+
+
+def test_a_command_that_goes_on_is_followed_until_its_end(runtime: LocalRuntime, tmp_path: Path) -> None:
+    first = call(runtime, "terminal", command="echo one; while [ ! -e go ]; do sleep 0.01; done; echo two; (exit 4)", wait=0.3)
+    assert first.meta["running"] is True
+    assert not first.is_error
+    assert "one" in first.text
+    assert "still running" in first.text
+    nothing = call(runtime, "terminal_input", wait=0)
+    assert "no new output" in nothing.text
+    (tmp_path / "go").touch()
+    last = call(runtime, "terminal_input", wait=5)
+    assert output(last) == "two"
+    assert last.meta["exitCode"] == 4
+
+
+def test_a_second_command_is_refused_while_one_still_runs(runtime: LocalRuntime, tmp_path: Path) -> None:
+    call(runtime, "terminal", command="while [ ! -e go ]; do sleep 0.01; done; echo finished", wait=0)
+    busy = call(runtime, "terminal", command="echo x")
+    assert busy.is_error
+    assert "still running" in busy.text
+    (tmp_path / "go").touch()
+    assert "finished" in call(runtime, "terminal_input", wait=5).text
+    assert "No command is running" in call(runtime, "terminal_input").text
+
+
+def test_the_end_of_a_command_that_went_on_is_told_with_the_next(runtime: LocalRuntime) -> None:
+    call(runtime, "terminal", command="sleep 0.1; echo finished; (exit 6)", wait=0)
+    time.sleep(0.3)
+    result = call(runtime, "terminal", command="echo second")
+    assert output(result).splitlines() == ["finished", "", "second"]
+    assert "[exit code 6]" in result.text
+
+
+def test_input_reaches_an_interactive_command_and_eof_ends_it(runtime: LocalRuntime) -> None:
+    call(runtime, "terminal", command="python3 -i -q", wait=0.3, interactive=True)
+    begun = time.monotonic()
+    answer = call(runtime, "terminal_input", text="print(6 * 7)", wait=10)
+    assert time.monotonic() - begun < 5
+    assert "42" in answer.text
+    end = call(runtime, "terminal_input", control="eof", wait=5)
+    assert end.meta["exitCode"] == 0
+
+
+def test_a_command_without_input_says_how_to_get_some(runtime: LocalRuntime) -> None:
+    call(runtime, "terminal", command="sleep 300", wait=0)
+    assert "interactive" in call(runtime, "terminal_input", text="x").text
+    assert call(runtime, "terminal_input", control="kill").meta["endedBy"] == "kill"
+
+
+def test_input_that_nobody_reads_is_cut_and_never_blocks(runtime: LocalRuntime) -> None:
+    call(runtime, "terminal", command="sleep 300", wait=0, interactive=True)
+    assert "bytes were taken" in call(runtime, "terminal_input", text="x" * 1_000_000, wait=0.1).text
+
+
+def test_an_interrupt_is_ctrl_c(runtime: LocalRuntime) -> None:
+    call(runtime, "terminal", command="KEPT=1; sleep 300; echo after", wait=0.1)
+    result = call(runtime, "terminal_input", control="interrupt", wait=3)
+    assert result.meta["exitCode"] == 130
+    assert "after" not in result.text
+    assert "tcsetattr" not in result.text
+    script = "import time\ntry:\n    print('up')\n    time.sleep(300)\nexcept KeyboardInterrupt:\n    print('caught')"
+    call(runtime, "terminal", command=f'python3 -c "{script}"', wait=0.5)
+    assert "caught" in call(runtime, "terminal_input", control="interrupt", wait=3).text
+    assert "1" in call(runtime, "terminal", command="echo $KEPT").text
+
+
+def test_an_interrupt_at_any_moment_leaves_a_shell_that_answers(runtime: LocalRuntime) -> None:
+    runtime.run_command("KEPT=1")
+    for n in range(60):
+        cancelled = Cancellation()
+        timer = threading.Timer(n * 0.00005, cancelled.cancel)
+        timer.start()
+        try:
+            runtime.run_command("x=$(echo a); true | cat; sleep 0.001", 10, cancelled=cancelled)
+        except ToolCancelled:  # before it was started
+            pass
+        timer.join()
+        assert runtime.run_command("echo $KEPT", 10).text == "1\n[exit code 0]"
+
+
+def test_the_timeout_holds_for_a_command_that_nobody_waits_for(runtime: LocalRuntime) -> None:
+    call(runtime, "terminal", command="sleep 300", wait=0, timeout=0.2)
+    assert call(runtime, "terminal_input", wait=3).meta["timedOut"] is True
+
+
+# --- nothing is left -----------------------------------------------------------------------------
+
+
+def test_nothing_is_left_after_close() -> None:
+    def counted() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    before = counted()
+    runtime = LocalRuntime()
+    folder = runtime.terminal.outputs.parent
+    for n in range(3):
+        runtime.run_command("sleep 300 & seq 1 100000; exec 5>&1", conversation_id=str(n))
+    runtime.run_command("exit 1")
+    runtime.run_command("sleep 300", 0.1)
+    runtime.terminal.run("cat", wait=0, interactive=True)
+    assert until(lambda: len(runtime.process_groups()) == 8)  # four shells, three sleeps, one cat
+    groups = runtime.process_groups()
+    runtime.close()
+    runtime.close()
+    assert counted() == before
+    assert not folder.exists()
+    assert not any(alive(group) for group in groups)
+    with pytest.raises(OSError, match="closed"):
+        runtime.run_command("true")
+
+
+def test_a_runtime_that_never_ran_a_command_has_no_thread_and_no_process() -> None:
+    before = threading.active_count()
+    with LocalRuntime() as runtime:
+        assert runtime.process_groups() == []
+        assert threading.active_count() == before
+
+
+def test_many_commands_leave_no_descriptor_open(runtime: LocalRuntime) -> None:
+    runtime.run_command("true")
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(100):
+        runtime.run_command("echo x")
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_shell_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with LocalRuntime(tmp_path, shell="no-such-shell") as runtime:
+        result = runtime.run_command("true")
+        assert result.is_error
+        assert "no-such-shell" in result.text
