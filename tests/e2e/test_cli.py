@@ -14,6 +14,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -491,11 +492,18 @@ def streamed(*answers: dict[str, Any]) -> list[str]:
 
 
 def test_a_streamed_answer_is_shown_live_and_once(tmp_path: Path) -> None:
-    pieces = sse(text("Hello there, how are you?")).encode().split(b"\n\n")
-    slow = Stream([piece + b"\n\n" for piece in pieces if piece], delay=0.05)
-    with ModelServer([slow]) as server, terminal("run", "x", *options(server, tmp_path)) as typist:
-        early = typist.sees("there")
-        assert "how are you" not in early
+    stream = sse(text("Hello there, how are you?"), size=6)
+    half = stream.index("data: ", stream.index("Hello"))
+    seen = threading.Event()
+
+    def pieces() -> Iterator[bytes]:
+        yield stream[:half].encode()
+        assert seen.wait(15)
+        yield stream[half:].encode()
+
+    with ModelServer([Stream(pieces())]) as server, terminal("run", "x", *options(server, tmp_path)) as typist:
+        typist.sees("Hello")
+        seen.set()
         assert typist.leaves() == 0
     assert typist.seen.count("Hello") == 1
     assert typist.seen.count("you?") == 1

@@ -51,8 +51,10 @@ class ToolManager:
     # --- the set ---
 
     def register(self, tool: ToolLike) -> Tool:
-        """Add a tool. Raises `ConfigurationError` if its name is taken; `unregister` first to replace one."""
+        """Add a tool. Raises `ConfigurationError` if its name is taken (`unregister` first to replace one) or it cannot be
+        described to a model."""
         found = _as_tool(tool)
+        _ = found.input_schema  # made now: a signature that cannot be described is the caller's to hear of, not a run's
         with self._lock:
             if found.name in self._tools:
                 raise ConfigurationError(f"tools has two tools named {found.name!r}. Names are unique within an agent.")
