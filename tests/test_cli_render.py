@@ -92,6 +92,7 @@ def test_durations_are_short(seconds: float, told: str) -> None:
 def test_the_summary_has_the_cost_only_where_it_is_known() -> None:
     usage = Usage(4210, 312, 3000)
     assert summary(3, 12.4, usage, 0.01234) == "3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out, $0.0123"
+    assert summary(2, 0.5, Usage(), None) == "2 steps, 0.50 s"
     assert summary(1, 0.5, Usage(7, 2), None) == "1 step, 0.50 s, 7 tokens in, 2 out"
 
 

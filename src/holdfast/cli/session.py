@@ -15,6 +15,7 @@ from holdfast.cli.render import Renderer
 from holdfast.cli.screen import Screen
 from holdfast.cli.signals import Ended, Signals
 from holdfast.cli.text import counted, one_line, summary
+from holdfast.content import Usage
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.runtime import LocalRuntime
 from holdfast.store import Store
@@ -84,8 +85,9 @@ class Session:
             return code if code in (Exit.HUNG_UP, Exit.TERMINATED, Exit.INTERRUPTED) else self.screen.loss
         if self.live.steps:
             seconds = time.monotonic() - self._began
-            cost = self._parts.agent.llm.cost(self.live.usage)
-            self.screen.notice(summary(self.live.steps, seconds, self.live.usage, cost), "dim")
+            llm = self._parts.agent.llm
+            usage = self.live.usage if hasattr(llm, "base_url") else Usage()  # a scripted model makes its tokens up
+            self.screen.notice(summary(self.live.steps, seconds, usage, llm.cost(usage)), "dim")
         if begun and self._parts.go_on:
             self.screen.notice(f"continue with: {self._parts.go_on}")
         if self.screen.stuck:

@@ -64,7 +64,8 @@ def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str
     """The line at a run's end: `3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out, $0.0123`."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     parts = [counted(steps, "step"), duration(seconds)]
-    parts += [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
+    if usage != Usage():  # the demo's are made up, and so not told
+        parts += [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
     if cost is not None:
         parts.append(f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}")
     return ", ".join(parts)
