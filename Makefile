@@ -22,8 +22,11 @@ install: .venv/.installed  ## a virtual environment in .venv with everything in 
 demo: install  ## watch an agent find and fix a bug with real tools (no key needed)
 	@$(BIN)/holdfast demo
 
+# Quiet unless it fails: what pytest says goes to a file, and is shown whole if anything is wrong.
 test: install  ## the whole suite but for the long proofs; quiet unless it fails
-	@$(BIN)/python -m pytest -m 'not slow'
+	@echo "Running the tests (a minute or two)..."
+	@$(BIN)/python -m pytest -m 'not slow' > .venv/test.log 2>&1 || { cat .venv/test.log; exit 1; }
+	@tail -n 1 .venv/test.log
 
 test-all: install  ## the long proofs too
 	@$(BIN)/python -m pytest

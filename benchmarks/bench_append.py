@@ -116,7 +116,15 @@ def rows(quick: bool) -> list[Row]:
             for way in ("append", "send_message"):
                 for length in (1000, 10000):
                     key = f"{way} {length}"
-                    found.append(Row(f"{name}: {way} at {length:,}, CPU", "us", cpu[key], cpu.get("bare", ()), None if kind == "durable" else Goal(60)))
+                    found.append(
+                        Row(
+                            f"{name}: {way} at {length:,}, CPU",
+                            "us",
+                            cpu[key],
+                            cpu.get("bare", ()),
+                            None if kind == "durable" else Goal(60),
+                        )
+                    )
                     if kind == "durable":
                         found.append(Row("  wall", "us", wall[key], wall["bare"]))
                 growth = [long / short for long, short in zip(cpu[f"{way} 10000"], cpu[f"{way} 1000"], strict=True)]

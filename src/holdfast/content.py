@@ -149,6 +149,8 @@ class Message(Data, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "content", blocks(self.content))
+        if self.role not in ("system", "user", "assistant", "tool"):
+            raise ConfigurationError(f"Message: role takes system, user, assistant or tool, not {self.role!r}.")
         if type(self.tool_calls) is not tuple:
             msgspec.structs.force_setattr(self, "tool_calls", tuple(self.tool_calls))
 

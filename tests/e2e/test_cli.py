@@ -636,3 +636,10 @@ def test_no_color_and_a_dumb_terminal_get_plain_text(tmp_path: Path) -> None:
         with terminal("run", "x", *options(server, tmp_path), "--no-stream", TERM="dumb") as typist:
             assert typist.leaves() == 0
         assert ESCAPE not in typist.seen
+
+
+def test_a_retry_is_told_while_it_is_waited_for(tmp_path: Path) -> None:
+    with ModelServer([(503, {}, "busy"), text("here")]) as server:
+        done = holdfast("run", "hello", "--no-stream", *options(server, tmp_path))
+    assert done.returncode == 0
+    assert re.search(r"Trying again in \d+\.\d s \(1 of 5\)", done.stderr)

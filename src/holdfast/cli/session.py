@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -42,6 +43,7 @@ class Session:
         self.signals = signals
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self._parts = parts
+        self._retries = self._tell_retries()
         self._interrupted = False
         self._began = time.monotonic()
         self.live = Live(screen, Renderer(None if full else screen.width, full), lambda: self.conversation.state.last_seq, pace)
@@ -64,7 +66,21 @@ class Session:
         self.conversation.close()
         self._let_go()
 
+    def _tell_retries(self) -> logging.Handler:
+        """Have the model client's retries shown: seconds of silence would look like a hang."""
+        screen = self.screen
+
+        class Notices(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                screen.notice(record.getMessage(), "dim")
+
+        log, handler = logging.getLogger("holdfast.retry"), Notices()
+        log.setLevel(logging.INFO)
+        log.addHandler(handler)
+        return handler
+
     def _let_go(self) -> None:
+        logging.getLogger("holdfast.retry").removeHandler(self._retries)
         self._parts.runtime.close()
         if self._parts.store is not None:
             self._parts.store.close()

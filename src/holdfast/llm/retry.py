@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random as _random
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ T = TypeVar("T")
 BASE = 0.5  # seconds: the longest first wait; doubled for each further one
 CAP = 30.0  # seconds: the longest wait of our own choosing
 RETRY_AFTER_CAP = 120.0  # seconds: a provider that asks for more gets an error instead of a silent hang
+
+_log = logging.getLogger("holdfast.retry")
 
 
 def retrying(
@@ -34,7 +37,8 @@ def retrying(
 
     Waits `delay` seconds in between, which a cancel ends with `Cancelled`. The error is raised as it came when the
     retries are used up, when the wait would pass `deadline` (a `clock()` value), or when the provider asks for a wait of
-    more than 120 s (then in its `retry_after`). `before_retry` is told of the failure once the wait is over.
+    more than 120 s (then in its `retry_after`). `before_retry` is told of the failure once the wait is over; the log
+    `holdfast.retry` at once (INFO).
     """
     number = 0
     while True:
@@ -48,6 +52,7 @@ def retrying(
                 raise
             failure = error
         number += 1
+        _log.info("%s Trying again in %.1f s (%d of %d).", failure, seconds, number, max_retries)
         if sleep is not None:
             sleep(seconds)
         elif cancelled is not None:

@@ -71,7 +71,10 @@ def _id(name: Any) -> str:
 
 def _server(name: str, given: Any) -> Stdio | Http:
     if not isinstance(given, Mapping) or ("command" in given) == ("url" in given):
-        raise ConfigurationError(f"MCP server {name!r} takes a mapping with either command (stdio) or url (HTTP).")
+        keys = ", ".join(map(repr, cast("Mapping[Any, Any]", given))) if isinstance(given, Mapping) else repr(type(given).__name__)
+        raise ConfigurationError(
+            f"MCP server {name!r} takes a mapping with either command (stdio) or url (HTTP); it has {keys or 'nothing'}."
+        )
     kind = Stdio if "command" in given else Http
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {}
