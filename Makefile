@@ -33,7 +33,7 @@ test-all: install  ## the long proofs too
 
 check: install  ## ruff, pyright (strict) and the layering of the house
 	@$(BIN)/ruff check --quiet .
-	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff format --check . > .venv/format.log || { cat .venv/format.log; echo 'Run: make format'; exit 1; }
 	@$(BIN)/pyright --warnings > .venv/pyright.log || { cat .venv/pyright.log; exit 1; }
 	@$(BIN)/python -m pytest tests/test_house.py
 

@@ -1,4 +1,4 @@
-"""Every Python block in the README and the docs is run as it stands, but for the model's address."""
+"""Every Python block in the README and the docs is run as it stands, but for the model's address, and prints what it says."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from typing import Any
 
 import pytest
 
-from tests.model_server import ModelServer, Request, calls, text
+import holdfast
+from tests.model_server import ModelServer, Request, calls, sse, text
 
 REPO = Path(__file__).parents[1]
 BLOCKS = [
-    pytest.param(block, id=f"{path.relative_to(REPO)}-{number}")
+    pytest.param(block, printed, id=f"{path.relative_to(REPO)}-{number}")
     for path in [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
-    for number, block in enumerate(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL), 1)
+    for number, (block, printed) in enumerate(re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", path.read_text(), re.DOTALL), 1)
 ]
 
 
-@pytest.mark.parametrize("block", BLOCKS)
-def test_a_python_block_runs_as_it_stands(block: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("block", "printed"), BLOCKS)
+def test_a_python_block_runs_as_it_stands_and_prints_what_is_below_it(block: str, printed: str, tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("one two three")
 
     def answer(request: Request) -> Any:
+        if request.json.get("stream"):
+            return sse(text("It has 3 words."), size=8)
         if request.messages[-1]["role"] == "user":
             return calls(("read_file", {"path": "README.md"}))
         if "one two three" in request.messages[-1]["content"]:
@@ -36,7 +39,12 @@ def test_a_python_block_runs_as_it_stands(block: str, tmp_path: Path) -> None:
         program.write_text(block.replace("https://api.openai.com/v1", server.url))
         done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "finished It has 3 words.\n"
+    assert done.stdout == (printed or "finished It has 3 words.\n")
+
+
+def test_every_public_name_is_in_a_program_of_the_docs() -> None:
+    shown = "\n".join(str(block.values[0]) for block in BLOCKS)
+    assert [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", shown)] == []
 
 
 def test_the_readme_program_has_fifteen_lines() -> None:

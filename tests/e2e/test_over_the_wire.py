@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLM, Agent, Conversation, ConversationStatus, SQLiteStore, tool
+from holdfast import LLM, Agent, Conversation, ConversationStatus, LocalRuntime, SQLiteStore, tool
 from holdfast import events as ev
 from tests.model_server import Drop, ModelServer, Request, Stall, calls, sse, text
 
@@ -141,6 +141,43 @@ def test_close_leaves_no_socket_and_no_thread() -> None:
             time.sleep(0.01)  # the server's own side of the connection ends a moment later
         assert len(sockets()) == before
         assert threading.active_count() == threads
+
+
+def children() -> set[int]:
+    """Every process that descends from this one."""
+    found: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit():
+                found[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    mine = {os.getpid()}
+    while more := {pid for pid, parent in found.items() if parent in mine} - mine:
+        mine |= more
+    return mine - {os.getpid()}
+
+
+def test_close_in_the_middle_of_a_command_leaves_no_process() -> None:
+    before, threads = children(), threading.active_count()
+    with ModelServer([calls(("terminal", {"command": "sleep 321 & sleep 322"}))]) as server, LocalRuntime() as runtime:
+        conversation = Conversation(Agent(LLM("m", SECRET, server.url), runtime.tools))
+        conversation.start_thread()
+        conversation.send_message("go")
+        deadline = time.monotonic() + 5
+        while not any(
+            b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children() - before if Path(f"/proc/{pid}").exists()
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        began = time.monotonic()
+        conversation.close()
+        assert time.monotonic() - began < 1
+        assert children() - before == set()
+    deadline = time.monotonic() + 2
+    while threading.active_count() > threads and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threading.active_count() == threads
 
 
 def test_a_planted_key_is_nowhere_but_on_the_wire(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from holdfast import events as ev
 from holdfast.agent import prompt
 from holdfast.agent.limits import Limits
 from holdfast.content import Usage
-from holdfast.errors import ConfigurationError
+from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.model import Model
 from holdfast.llm.transcript import Transcript
@@ -82,7 +82,10 @@ class Agent:
         cancelled: Cancellation | None = None,
     ) -> Completion:
         """One model call, no tool run: the request is `head` (prompt, tools, parameters) and the transcript. Raises `LLMError`."""
-        return self.llm.completion(transcript, head=head, on_delta=on_delta, cancelled=cancelled)
+        answer: Any = self.llm.completion(transcript, head=head, on_delta=on_delta, cancelled=cancelled)
+        if not isinstance(answer, Completion):  # a model may be anybody's class
+            raise BadResponse(f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a Completion.")
+        return answer
 
     def definitions(self, last: ev.Agent | None) -> tuple[ev.ToolDefinition, ...]:
         """The tool definitions, in the order that keeps a provider's cached prefix: unchanged ones as in `last`, others behind them."""

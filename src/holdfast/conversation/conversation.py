@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from holdfast import events as ev
@@ -17,7 +18,7 @@ from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus
-from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed
+from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, HoldfastError
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store
 from holdfast.tools.results import clean
@@ -83,16 +84,24 @@ class Conversation:
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
         conversation = cls(agent, store, id, **options)
-        journal = conversation._journal
-        if journal.events:
-            raise ConfigurationError(f"from_state: conversation {conversation.id!r} has events already; give another id.")
-        if state.events:
-            journal.import_events(list(state.events))
-            with journal:
-                # The original may yet run them, or has; this conversation must not run them a second time.
-                for call_id in journal.fold.open:
-                    journal.add(ev.ToolResult, call_id=call_id, result=ToolResult.failure(CONTINUED, "cancelled"))
+        try:
+            conversation._import(state)
+        except BaseException:
+            conversation.close()
+            raise
         return conversation
+
+    def _import(self, state: ConversationState) -> None:
+        if state.events:
+            self._open()
+        if self._journal.events:
+            raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.")
+        if state.events:
+            with self._journal as journal:
+                journal.add_all(state.events)
+                # The original may yet run them, or has; this conversation must not run them a second time.
+                for call in state.pending_calls:
+                    journal.add(ev.ToolResult, call_id=call.id, result=ToolResult.failure(CONTINUED, "cancelled"))
 
     # --- what it is ---
 
@@ -150,19 +159,19 @@ class Conversation:
         """Drive the loop on a thread of its own until `close`. Idempotent. An unfinished run goes on. Raises `LeaseHeld`."""
         self._open()
         driver = self._driver
-        with self._journal as journal:
+        with self._journal.changed:
             if self._loop is not None:
                 return
             if driver.thread is not None:
                 raise ConversationBusy(f"Conversation {self.id!r} is being run by {driver.thread.name!r}; start_thread after that.")
-            if journal.fold.asked:
-                journal.add(ev.Status, status=RUNNING.value)
+            with self._journal as journal:
+                if journal.fold.asked:
+                    journal.add(ev.Status, status=RUNNING.value)
             context = contextvars.copy_context()
+            thread = threading.Thread(target=lambda: context.run(self._thread_main), name=f"holdfast-loop-{self.id}", daemon=True)
+            thread.start()
+            self._loop = driver.thread = thread
             driver.resting = False
-            self._loop = driver.thread = threading.Thread(
-                target=lambda: context.run(self._thread_main), name=f"holdfast-loop-{self.id}", daemon=True
-            )
-            self._loop.start()
 
     def _thread_main(self) -> None:
         try:
@@ -178,29 +187,32 @@ class Conversation:
         status ERROR. Ctrl-C pauses the conversation and is raised. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
         """
         self._open()
-        driver = self._driver
         self._not_inside("run")
-        with self._journal as journal:
-            if driver.thread is not None:
-                raise ConversationBusy(f"Conversation {self.id!r} is driven by {driver.thread.name!r}; use wait().")
-            self._go_on(journal)
-            driver.thread = threading.current_thread()
-            driver.resting = False
+        driver = self._driver
         try:
-            driver.drive(until_rest=True)
+            with self._journal as journal:
+                if driver.thread is not None:
+                    raise ConversationBusy(f"Conversation {self.id!r} is driven by {driver.thread.name!r}; use wait().")
+                if journal.fold.asked:
+                    journal.add(ev.Status, status=RUNNING.value)
+                else:
+                    self._go_on(journal)
+                driver.thread = threading.current_thread()
+                driver.resting = False
+            contextvars.copy_context().run(driver.drive, until_rest=True)
         except KeyboardInterrupt:
-            self.interrupt()
+            self._journal.break_off()
+            with suppress(HoldfastError):  # closed, or the store is gone: then nothing runs on anyway
+                self.interrupt()
             raise
         finally:
-            with self._journal.changed:
-                driver.thread = None
-                self._journal.changed.notify_all()
+            driver.leave()
             if self._close_from_within:
                 self._finish(time.monotonic() + 5.0)
         return self.state
 
     def pause(self) -> None:
-        """Step no further: what runs now (a model call, a batch of calls) ends first. Survives a restart; `resume` ends it."""
+        """Step no further: what runs now (a model call, calls that have begun) ends first. Survives a restart; `resume` ends it."""
         self._open()
         with self._journal as journal:
             if journal.fold.status is not ConversationStatus.PAUSED:
@@ -218,7 +230,7 @@ class Conversation:
             # Back to where it would be: at work if there is something to do, else at rest.
             rest = not fold.owed and not fold.open
             journal.add(ev.Status, status=(ConversationStatus.IDLE if rest else RUNNING).value)
-        elif fold.asked or (fold.status in (ConversationStatus.ERROR, ConversationStatus.STUCK) and (fold.owed or fold.open)):
+        elif fold.status in (ConversationStatus.ERROR, ConversationStatus.STUCK) and (fold.owed or fold.open):
             journal.add(ev.Status, status=RUNNING.value)
 
     def interrupt(self) -> None:
@@ -254,7 +266,7 @@ class Conversation:
     def _not_inside(self, method: str) -> None:
         if id(self._driver) in inside.get():
             raise ConversationBusy(
-                f"Conversation {self.id!r}: {method}() was called by one of its own calls, which it would wait for forever."
+                f"Conversation {self.id!r}: {method}() was called by its own model, tool or listener, which it would wait for forever."
             )
 
     # --- who listens ---
@@ -266,6 +278,8 @@ class Conversation:
         """
         if not callable(callback):
             raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+        if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
         with self._journal.changed:
             if self.status is ConversationStatus.CLOSED:
                 raise ConversationClosed(f"Conversation {self.id!r} is closed.")
@@ -284,25 +298,24 @@ class Conversation:
         that does not stop when asked to is left behind, with a warning in the log. Called by one of the conversation's own calls, it
         takes effect when that call returns.
         """
-        driver = self._driver
-        deadline = time.monotonic() + timeout
-        with self._journal.changed:
-            if self._journal.closed:
+        journal, driver = self._journal, self._driver
+        deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
+        with journal.changed:
+            if journal.closed:
                 return
             driver.closing = True
-            self._journal.changed.notify_all()
-            thread = driver.thread
-            if id(driver) in inside.get():
+            journal.changed.notify_all()
+            within = driver.thread is not None and id(driver) in inside.get()
+            if within:
                 self._close_from_within = True
         driver.cancel()
-        if self._close_from_within:
+        if within:
             return
-        if thread is not None and thread is not threading.current_thread():
-            with self._journal.changed:
-                while driver.thread is thread and not driver.resting and (left := deadline - time.monotonic()) > 0:
-                    self._journal.changed.wait(left)
-            if thread is self._loop:
-                thread.join(max(0.0, deadline - time.monotonic()))
+        with journal.changed:
+            while driver.thread is not None and not driver.resting and (left := deadline - time.monotonic()) > 0:
+                journal.changed.wait(left)
+        if self._loop is not None and self._loop is not threading.current_thread():
+            self._loop.join(max(0.0, deadline - time.monotonic()))
         self._finish(deadline)
 
     def _finish(self, deadline: float) -> None:
@@ -313,29 +326,31 @@ class Conversation:
         left = driver.left_running(deadline)
         driver.clean_up()
         thread = driver.thread
-        if thread is not None and not driver.resting and thread is not threading.current_thread():
+        if thread is not None and not driver.resting:
             left.append(thread.name)
         if left:
             _log.warning("conversation %s closed while calls that ignore their cancellation still run: %s", self.id, ", ".join(left))
         for subscription in subscriptions:
             subscription.close(max(0.1, deadline - time.monotonic()))
-        self._journal.close()
-        if opened:
-            self.agent.closed()
+        try:
+            self._journal.close()
+        finally:
+            if opened:
+                self.agent.closed()
 
     def _open(self) -> None:
         """Take the lease, and count as one of the agent's open conversations."""
-        journal = self._journal
+        journal, failure = self._journal, self._driver.failure
         with journal.changed:
             if self._driver.closing:
                 raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
-            if self._driver.failure is not None:
-                raise self._driver.failure
+            if failure is not None:
+                raise failure.with_traceback(None)  # raised to many, it must not gather the tracebacks of all
             if self._opened:
                 return
             journal.acquire()
             self._opened = True
-        self.agent.opened()
+            self.agent.opened()
 
     def __enter__(self) -> Conversation:
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from holdfast import events as ev
 from holdfast.conversation.changed import Changed
 from holdfast.conversation.state import Fold, fold
-from holdfast.errors import ConversationClosed, StoreError
+from holdfast.errors import ConversationBusy, ConversationClosed, StoreError
 from holdfast.store import Lease, Store, Summary
 
 E = TypeVar("E", bound=ev.Event)
@@ -29,13 +29,12 @@ class Journal:
     over nothing else that can block.
     """
 
-    __slots__ = ("_clock", "_draft", "_lease", "_new_id", "_store", "changed", "closed", "created", "events", "fold", "id", "stale")
+    __slots__ = ("_clock", "_draft", "_lease", "_new_id", "_store", "changed", "closed", "events", "fold", "id", "stale")
 
     def __init__(self, store: Store, id: str, clock: Clock, new_id: Callable[[], str]) -> None:
         self.id = id
         self.events: list[ev.AnyEvent] = store.read(id)
         self.fold: Fold = fold(self.events)
-        self.created = self.events[0].timestamp if self.events else None
         self.changed = Changed()
         self.closed = False
         self.stale = False  # an append was broken off (Ctrl-C) after it may have been written
@@ -63,9 +62,11 @@ class Journal:
                     raise
                 self._lease = lease
             elif self.stale:
-                for event in self._store.read(self.id, self.fold.last_seq):
-                    self._take(event)
+                # Ctrl-C may have fallen between the store, `events` and the fold, so both are made anew.
+                self.events = self._store.read(self.id)
+                self.fold = fold(self.events)
                 self.stale = False
+                self.changed.notify_all()
 
     def _take(self, event: ev.AnyEvent) -> None:
         self.events.append(event)
@@ -77,19 +78,29 @@ class Journal:
         """Begin an append. What is added is written in one transaction when the block ends, and not at all if it raises."""
         self.changed.acquire()
         try:
+            if self._draft is not None:
+                raise ConversationBusy(
+                    f"Conversation {self.id!r} is in an append that a signal handler broke into; note it there, act later."
+                )
             self.acquire()
+            self._draft = []
         except BaseException:
             self.changed.release()
             raise
-        self._draft = []
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        draft, self._draft = self._draft, None
         try:
-            if draft and kind is None:
-                self._append(draft)
+            if self._draft and kind is None:
+                self._append(self._draft)
         finally:
+            self._draft = None
+            self.changed.release()
+
+    def break_off(self) -> None:
+        """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
+        while self.changed.held():
+            self._draft = None
             self.changed.release()
 
     def add(self, kind: type[E], **fields: Any) -> E:
@@ -108,15 +119,14 @@ class Journal:
     def _append(self, draft: list[Any]) -> None:
         assert self._lease is not None
         first, last = draft[0], draft[-1]
-        if self.created is None:
-            self.created = first.timestamp
+        created = self.events[0].timestamp if self.events else first.timestamp
         title, status = self.fold.title, self.fold.status.value
         for event in draft:
             if type(event) is ev.Status:
                 status = event.status
             elif type(event) is ev.Message and not title:
                 title = event.text.strip().split("\n", 1)[0][:80]
-        summary = Summary(self.id, status, title, last.seq, self.created, last.timestamp)
+        summary = Summary(self.id, status, title, last.seq, created, last.timestamp)
         self.stale = True
         try:
             self._store.append(self._lease, draft, summary)
@@ -128,19 +138,16 @@ class Journal:
         self.stale = False
         self.changed.notify_all()
 
-    def import_events(self, found: list[Any]) -> None:
-        """Append events that have their seqs already. The journal must be empty."""
-        with self:
-            assert self._draft is not None
-            self._draft.extend(found)
+    def add_all(self, events: Sequence[Any]) -> None:
+        """Add events that have their seqs already, to a journal that has none."""
+        assert self._draft is not None, "add_all outside of a transaction"
+        self._draft.extend(events)
 
     def close(self) -> None:
         """Give the lease back; every later append raises `ConversationClosed`. Idempotent."""
         with self.changed:
-            if self.closed:
-                return
             self.closed = True
             lease, self._lease = self._lease, None
             self.changed.notify_all()
-        if lease is not None:
-            self._store.release(lease)
+            if lease is not None:  # under the lock: whoever finds it closed may open it again
+                self._store.release(lease)

@@ -112,12 +112,14 @@ class Fold:
             status = ConversationStatus(event.status)
         except ValueError:
             return  # a newer version's status; what it means to us is unknown
-        if status is ConversationStatus.RUNNING and self.status in AT_REST:
-            self.run_since = event.timestamp
+        if status in AT_REST:  # the run is over, and the next one counts anew, also if a pause comes first
+            self.run_since = None
             self.run_steps = 0
             self.run_usage = Usage()
             self.run_cost = 0.0
             self.blanks = 0
+        elif status is ConversationStatus.RUNNING:
+            self.run_since = self.run_since or event.timestamp
             self.error = None
         self.status = status
         self.status_seq = event.seq

@@ -1,6 +1,6 @@
-"""The OpenAI Chat Completions wire, spoken by OpenAI and by most other servers: requests, plain answers, errors.
+"""The OpenAI Chat Completions wire, spoken by OpenAI and by most other servers: requests and errors.
 
-Streams are in `openai_chat_stream`. What goes back to a provider with its own answers, beyond text and calls, is only what
+Answers are read in `openai_chat_answer`, streams in `openai_chat_stream`. What goes back to a provider with its own answers, beyond text and calls, is only what
 `native` has: `tool_calls` entries verbatim (thought signatures in `extra_content`), `reasoning_details`, and the reasoning text of
 answers that called tools, which DeepSeek and gpt-oss servers want until the turn is over, and refuse after it.
 """
@@ -14,16 +14,16 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult, Usage
-from holdfast.errors import BadResponse, LLMError, ServerError
+from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.errors import LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires import Head, Names, Parser
-from holdfast.llm.wires.calls import read_call, wire_arguments, wire_id, wire_name
-from holdfast.llm.wires.failures import http_error, reported_error, shorten
-from holdfast.llm.wires.lenient import clean, decode
+from holdfast.llm.wires import openai_chat_answer as answer
+from holdfast.llm.wires.calls import wire_arguments, wire_id, wire_name
+from holdfast.llm.wires.failures import http_error
 
-name = "openai_chat"
+name = answer.NAME
+parse = answer.parse
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
@@ -33,17 +33,6 @@ _json = _encoder.encode
 _PLAIN = ("temperature", "top_p", "stop", "seed", "reasoning_effort", "response_format")
 # OpenAI deprecated max_tokens, and its reasoning models refuse it; hardly another server knows the new name.
 _NEW_MAX = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
-_STOP_REASONS = {
-    "stop": "stop", "eos": "stop", "eos_token": "stop", "end_turn": "stop", "stop_sequence": "stop",
-    "tool_calls": "tool_calls", "function_call": "tool_calls", "tool_use": "tool_calls",
-    "length": "length", "max_tokens": "length", "model_length": "length",
-    "content_filter": "content_filter", "sensitive": "content_filter",
-}  # fmt: skip
-# OpenRouter, DeepSeek, Zhipu, vLLM: the server broke off, whatever came before.
-_BROKEN = {"error", "insufficient_system_resource", "network_error", "abort"}
-_BASIC = {"role", "content", "tool_calls", "refusal"}
-_REASONING = ("reasoning_content", "reasoning")
-_CALL = {"index", "id", "type", "function"}
 
 
 def path(model: str, stream: bool) -> str:
@@ -114,7 +103,7 @@ def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: 
     if isinstance(own.get("audio"), dict) and own["audio"].get("id"):
         message["audio"] = {"id": own["audio"]["id"]}
     if calls:
-        for key in _REASONING:
+        for key in answer.REASONING:
             if own.get(key):
                 message[key] = own[key]
         message["tool_calls"] = [_call(call, names) for call in calls]
@@ -208,123 +197,6 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
 
 
 # --- answers -----------------------------------------------------------------------------------------
-
-
-class _Choice(msgspec.Struct):
-    message: msgspec.Raw = NO_NATIVE
-    finish_reason: Any = None
-
-
-class _Answer(msgspec.Struct):
-    id: Any = ""
-    model: Any = ""
-    choices: list[_Choice] | None = None
-    usage: Any = None
-    error: Any = None
-
-
-_answers = msgspec.json.Decoder(_Answer)
-
-
-def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, or `BadResponse` for what is no answer."""
-    try:
-        try:
-            answer = _answers.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            data = _json(clean(decode(data)))
-            answer = _answers.decode(data)
-        if answer.error:
-            raise reported_error(answer.error)
-        if not answer.choices:
-            raise BadResponse(f"The answer has no choices: {shorten(data.decode('utf-8', 'replace'))}")
-        message: Any = _decoder.decode(answer.choices[0].message)
-    except BadResponse:
-        raise
-    except ValueError:  # from either decoder
-        raise BadResponse(f"The answer is not a chat completion: {shorten(data.decode('utf-8', 'replace'))}") from None
-    if not isinstance(message, dict):
-        raise BadResponse(f"The answer has no message: {shorten(data.decode('utf-8', 'replace'))}")
-    return completion_of(
-        cast("dict[str, Any]", message), answer.choices[0].finish_reason, answer.usage, answer.id, answer.model, answer.choices[0].message
-    )
-
-
-def completion_of(message: dict[str, Any], finish: Any, usage: Any, id: Any, model: Any, raw: msgspec.Raw | None = None) -> Completion:
-    """A completion of a message's parts, plain or put together from a stream."""
-    text, reasoning = _text_and_reasoning(message)
-    entries: list[Any] = message.get("tool_calls") or []
-    calls: list[ToolCall] = []
-    seen: set[str] = set()
-    more = any(value and key not in _BASIC and (entries or key not in _REASONING) for key, value in message.items())
-    for entry in entries:
-        item = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
-        if not isinstance(item.get("function"), dict):
-            raise BadResponse(f"The answer has a tool call that is none: {shorten(_json(entry).decode())}")
-        id_given = item.get("id") or ""
-        provider_id = id_given if isinstance(id_given, str) and id_given not in seen else ""  # a result must find its call
-        seen.add(provider_id)
-        function: dict[str, Any] = item["function"]
-        calls.append(read_call(str(function.get("name") or ""), function.get("arguments"), provider_id))
-        more = more or any(value and key not in _CALL for key, value in item.items())
-        more = more or any(value and key not in ("name", "arguments") for key, value in function.items())
-    more = more or isinstance(message.get("content"), list)
-    return Completion(
-        text,
-        reasoning,
-        tuple(calls),
-        read_usage(usage),
-        _stop_reason(finish, bool(calls)),
-        model if isinstance(model, str) else "",
-        name,
-        (msgspec.Raw(_json(message)) if raw is None else raw.copy()) if more else NO_NATIVE,
-        id if isinstance(id, str) else "",
-    )
-
-
-def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
-    content: Any = message.get("content")
-    reasoning = next((message[key] for key in _REASONING if isinstance(message.get(key), str) and message[key]), "")
-    if isinstance(content, list):  # Mistral: text and thinking as parts
-        parts = cast("list[Any]", content)
-        reasoning = reasoning or "".join(_texts(part.get("thinking")) for part in _objects(parts))
-        content = _texts(parts)
-    return (content if isinstance(content, str) else "") or message.get("refusal") or "", reasoning
-
-
-def _texts(parts: Any) -> str:
-    return "".join(str(part["text"]) for part in _objects(parts) if part.get("text"))
-
-
-def _objects(parts: Any) -> list[dict[str, Any]]:
-    return [part for part in cast("list[Any]", parts) if isinstance(part, dict)] if isinstance(parts, list) else []
-
-
-def _stop_reason(finish: Any, calls: bool) -> str:
-    if finish in _BROKEN:
-        raise ServerError(f"The provider broke off its answer (finish_reason {finish!r}).")
-    reason = _STOP_REASONS.get(finish, str(finish or "stop"))
-    return "tool_calls" if reason == "stop" and calls else reason
-
-
-def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. xAI counts reasoning beside the output rather than in it: its total shows that."""
-    if not isinstance(found, dict):
-        return Usage()
-    usage = cast("dict[str, Any]", found)
-    details = cast("dict[str, Any]", usage.get("prompt_tokens_details") or {})
-    given = _count(usage, "prompt_tokens")
-    made = _count(usage, "completion_tokens")
-    thought = _count(cast("dict[str, Any]", usage.get("completion_tokens_details") or {}), "reasoning_tokens")
-    if thought and (thought > made or _count(usage, "total_tokens") == given + made + thought):
-        made += thought
-    cached = _count(details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens")  # the latter is DeepSeek's
-    return Usage(given, made, cached, _count(details, "cache_write_tokens"), thought)
-
-
-def _count(usage: dict[str, Any], key: str) -> int:
-    value = usage.get(key)
-    return int(value) if isinstance(value, int | float) else 0
 
 
 def stream() -> Parser:

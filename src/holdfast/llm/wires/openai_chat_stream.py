@@ -10,7 +10,7 @@ from holdfast.errors import BadResponse, StreamInterrupted
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.wires.failures import reported_error, shorten
 from holdfast.llm.wires.lenient import clean, decode, whole
-from holdfast.llm.wires.openai_chat import completion_of
+from holdfast.llm.wires.openai_chat_answer import completion_of
 from holdfast.llm.wires.sse import EventReader
 
 _encoder = msgspec.json.Encoder()

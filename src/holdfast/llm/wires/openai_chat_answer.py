@@ -1,0 +1,148 @@
+"""Reading answers of the Chat Completions wire: a plain one whole, or the message that a stream was put together to."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import ToolCall, Usage
+from holdfast.errors import BadResponse, ServerError
+from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.wires.calls import read_call
+from holdfast.llm.wires.failures import reported_error, shorten
+from holdfast.llm.wires.lenient import clean, decode
+
+NAME = "openai_chat"
+
+_json = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder()
+
+_STOP_REASONS = {
+    "stop": "stop", "eos": "stop", "eos_token": "stop", "end_turn": "stop", "stop_sequence": "stop",
+    "tool_calls": "tool_calls", "function_call": "tool_calls", "tool_use": "tool_calls",
+    "length": "length", "max_tokens": "length", "model_length": "length",
+    "content_filter": "content_filter", "sensitive": "content_filter",
+}  # fmt: skip
+# OpenRouter, DeepSeek, Zhipu, vLLM: the server broke off, whatever came before.
+_BROKEN = {"error", "insufficient_system_resource", "network_error", "abort"}
+_BASIC = {"role", "content", "tool_calls", "refusal"}
+REASONING = ("reasoning_content", "reasoning")
+_CALL = {"index", "id", "type", "function"}
+
+
+class _Choice(msgspec.Struct):
+    message: msgspec.Raw = NO_NATIVE
+    finish_reason: Any = None
+
+
+class _Answer(msgspec.Struct):
+    id: Any = ""
+    model: Any = ""
+    choices: list[_Choice] | None = None
+    usage: Any = None
+    error: Any = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def parse(data: bytes) -> Completion:
+    """A plain answer. Raises the error that it reports, or `BadResponse` for what is no answer."""
+    try:
+        try:
+            answer = _answers.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            data = _json(clean(decode(data)))
+            answer = _answers.decode(data)
+        if answer.error:
+            raise reported_error(answer.error)
+        if not answer.choices:
+            raise BadResponse(f"The answer has no choices: {shorten(data.decode('utf-8', 'replace'))}")
+        message: Any = _decoder.decode(answer.choices[0].message)
+    except BadResponse:
+        raise
+    except ValueError:  # from either decoder
+        raise BadResponse(f"The answer is not a chat completion: {shorten(data.decode('utf-8', 'replace'))}") from None
+    if not isinstance(message, dict):
+        raise BadResponse(f"The answer has no message: {shorten(data.decode('utf-8', 'replace'))}")
+    return completion_of(
+        cast("dict[str, Any]", message), answer.choices[0].finish_reason, answer.usage, answer.id, answer.model, answer.choices[0].message
+    )
+
+
+def completion_of(message: dict[str, Any], finish: Any, usage: Any, id: Any, model: Any, raw: msgspec.Raw | None = None) -> Completion:
+    """A completion of a message's parts, plain or put together from a stream."""
+    text, reasoning = _text_and_reasoning(message)
+    entries: list[Any] = message.get("tool_calls") or []
+    calls: list[ToolCall] = []
+    seen: set[str] = set()
+    more = any(value and key not in _BASIC and (entries or key not in REASONING) for key, value in message.items())
+    for entry in entries:
+        item = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
+        if not isinstance(item.get("function"), dict):
+            raise BadResponse(f"The answer has a tool call that is none: {shorten(_json(entry).decode())}")
+        id_given = item.get("id") or ""
+        provider_id = id_given if isinstance(id_given, str) and id_given not in seen else ""  # a result must find its call
+        seen.add(provider_id)
+        function: dict[str, Any] = item["function"]
+        calls.append(read_call(str(function.get("name") or ""), function.get("arguments"), provider_id))
+        more = more or any(value and key not in _CALL for key, value in item.items())
+        more = more or any(value and key not in ("name", "arguments") for key, value in function.items())
+    more = more or isinstance(message.get("content"), list)
+    return Completion(
+        text,
+        reasoning,
+        tuple(calls),
+        read_usage(usage),
+        _stop_reason(finish, bool(calls)),
+        model if isinstance(model, str) else "",
+        NAME,
+        (msgspec.Raw(_json(message)) if raw is None else raw.copy()) if more else NO_NATIVE,
+        id if isinstance(id, str) else "",
+    )
+
+
+def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
+    content: Any = message.get("content")
+    reasoning = next((message[key] for key in REASONING if isinstance(message.get(key), str) and message[key]), "")
+    if isinstance(content, list):  # Mistral: text and thinking as parts
+        parts = cast("list[Any]", content)
+        reasoning = reasoning or "".join(_texts(part.get("thinking")) for part in _objects(parts))
+        content = _texts(parts)
+    return (content if isinstance(content, str) else "") or message.get("refusal") or "", reasoning
+
+
+def _texts(parts: Any) -> str:
+    return "".join(str(part["text"]) for part in _objects(parts) if part.get("text"))
+
+
+def _objects(parts: Any) -> list[dict[str, Any]]:
+    return [part for part in cast("list[Any]", parts) if isinstance(part, dict)] if isinstance(parts, list) else []
+
+
+def _stop_reason(finish: Any, calls: bool) -> str:
+    if finish in _BROKEN:
+        raise ServerError(f"The provider broke off its answer (finish_reason {finish!r}).")
+    reason = _STOP_REASONS.get(finish, str(finish or "stop"))
+    return "tool_calls" if reason == "stop" and calls else reason
+
+
+def read_usage(found: Any) -> Usage:
+    """Token counts, zero where there are none. xAI counts reasoning beside the output rather than in it: its total shows that."""
+    if not isinstance(found, dict):
+        return Usage()
+    usage = cast("dict[str, Any]", found)
+    details = cast("dict[str, Any]", usage.get("prompt_tokens_details") or {})
+    given = _count(usage, "prompt_tokens")
+    made = _count(usage, "completion_tokens")
+    thought = _count(cast("dict[str, Any]", usage.get("completion_tokens_details") or {}), "reasoning_tokens")
+    if thought and (thought > made or _count(usage, "total_tokens") == given + made + thought):
+        made += thought
+    cached = _count(details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens")  # the latter is DeepSeek's
+    return Usage(given, made, cached, _count(details, "cache_write_tokens"), thought)
+
+
+def _count(usage: dict[str, Any], key: str) -> int:
+    value = usage.get(key)
+    return int(value) if isinstance(value, int | float) else 0
