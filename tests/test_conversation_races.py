@@ -577,7 +577,7 @@ def test_a_call_that_ctrl_c_left_behind_gets_one_result(monkeypatch: pytest.Monk
         monkeypatch.undo()
         assert conversation.run().status is S.FINISHED
         release.set()
-        until(lambda: not conversation._driver._threads)
+        until(lambda: not conversation._driver.calls._threads)
         check_journal(conversation.get_history())
 
 
@@ -814,7 +814,7 @@ def test_limits_count_anew_after_a_limit_also_when_a_pause_comes_in_between() ->
 def test_a_call_that_was_journaled_but_had_not_begun_does_not_begin_after_an_interrupt() -> None:
     ran: list[str] = []
     conversation = Conversation(Agent(ScriptedLLM([("effect", {}), "ok"]), [Tool("effect", "", lambda: ran.append("x"))]))
-    run_one = conversation._driver._run_one
+    run_one = conversation._driver.calls._run_one
 
     def late(_: object, *arguments: Any) -> bool:
         if conversation._journal.fold.status is not S.PAUSED:
@@ -822,7 +822,7 @@ def test_a_call_that_was_journaled_but_had_not_begun_does_not_begin_after_an_int
         return run_one(*arguments)
 
     with conversation, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(conversation._driver), "_run_one", late)
+        patch.setattr(type(conversation._driver.calls), "_run_one", late)
         conversation.send_message("go")
         assert conversation.run().status is S.PAUSED
         assert ran == []
@@ -1055,7 +1055,7 @@ def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goe
                     in_time(conversation.run)
             except type(error) as found:
                 failed.append(found)
-            if conversation._driver.failure is not None:
+            if conversation.failure is not None:
                 assert conversation.status is S.ERROR
                 count, requests = sum(ran.values()), len(model.requests)
                 for method in (conversation.resume, conversation.run, lambda: conversation.send_message("x"), conversation.start_thread):
@@ -1074,7 +1074,7 @@ def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goe
             assert n > 5
             return
         if not isinstance(error, ZeroDivisionError):  # one that the store never said it raises may be journaled as the run's error
-            assert failed or conversation._driver.failure is error
+            assert failed or conversation.failure is error
 
 
 def test_an_owner_that_lost_its_lease_starts_no_further_effect() -> None:
@@ -1117,7 +1117,7 @@ def test_calls_of_a_batch_that_had_not_begun_do_not_begin_when_the_store_has_fai
 
     agent = Agent(ScriptedLLM([[("effect", {})] * 4]), [Tool("effect", "", effect)], parallel_calls=4)
     conversation = Conversation(agent, Late(), "c")
-    start = conversation._driver._start_thread
+    start = conversation._driver.calls._start_thread
 
     def later(_: object, work: Callable[[], None], name: str) -> threading.Thread:
         def wait_first() -> None:
@@ -1127,7 +1127,7 @@ def test_calls_of_a_batch_that_had_not_begun_do_not_begin_when_the_store_has_fai
         return start(wait_first, name)
 
     with conversation, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(conversation._driver), "_start_thread", later)
+        patch.setattr(type(conversation._driver.calls), "_start_thread", later)
         conversation.send_message("go")
         with pytest.raises(StoreError):
             conversation.run()

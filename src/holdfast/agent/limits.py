@@ -8,7 +8,8 @@ from holdfast.errors import ConfigurationError
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of one run (from a message until the agent rests): model calls, tokens in and out, US dollars, seconds. None: no bound.
+    """Bounds of one run (from a message until the agent rests): model calls, tokens in and out, US dollars, seconds
+    (pauses included). None: no bound.
 
     Raises `ConfigurationError` for a bound that is not a number above 0.
     """

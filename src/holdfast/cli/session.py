@@ -200,7 +200,7 @@ class Session:
             case ConversationStatus.ERROR:
                 error = conversation.state.error
                 if error is None:
-                    conversation.resume()  # raises what the store could not do
+                    self.screen.error(str(conversation.failure))
                     return Exit.FAILED
                 if error.error == "LimitExceeded":
                     kind, limit = error.details.get("type", "steps"), error.details.get("limit", "")

@@ -6,12 +6,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from holdfast import events as ev
 from holdfast.conversation.journal import Journal
 
 Callback = Callable[[ev.AnyEvent], object]
 _log = logging.getLogger("holdfast")
+
+
+def guarded(callback: Callable[..., object]) -> Callable[..., None]:
+    """A listener that raises harms itself alone."""
+
+    def call(*arguments: Any) -> None:
+        try:
+            callback(*arguments)
+        except Exception:
+            _log.exception("a callback raised; the run goes on")
+
+    return call
 
 
 class Subscription:

@@ -119,9 +119,14 @@ class Conversation:
     @property
     def status(self) -> ConversationStatus:
         """Where the conversation stands, without a snapshot."""
-        if self._journal.closed or self._driver.closing:
+        if self._journal.closed or self._driver.calls.closing:
             return ConversationStatus.CLOSED
         return ConversationStatus.ERROR if self._driver.failure is not None else self._journal.fold.status
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing more can be journaled (a `StoreError`: a full disk, a lost lease), None if nothing is wrong. Open it again to go on."""
+        return self._driver.failure
 
     def get_history(self) -> list[ev.AnyEvent]:
         """The events so far, in order."""
@@ -242,8 +247,8 @@ class Conversation:
                 return
             if journal.fold.status is not ConversationStatus.PAUSED:
                 journal.add(ev.Status, status=ConversationStatus.PAUSED.value, reason="interrupted")
-            self._driver.refuse_queued()
-        self._driver.cancel()
+            self._driver.calls.refuse_queued()
+        self._driver.calls.cancel()
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
         """Block until nothing runs any more, at most `timeout` seconds; returns the status then. Raises `ConversationBusy` inside of itself."""
@@ -303,12 +308,12 @@ class Conversation:
         with journal.changed:
             if journal.closed:
                 return
-            driver.closing = True
+            driver.calls.closing = True
             journal.changed.notify_all()
             within = driver.thread is not None and id(driver) in inside.get()
             if within:
                 self._close_from_within = True
-        driver.cancel()
+        driver.calls.cancel()
         if within:
             return
         with journal.changed:
@@ -323,8 +328,8 @@ class Conversation:
         with self._journal.changed:
             subscriptions, self._subscriptions = self._subscriptions, []
             opened, self._opened = self._opened, False
-        left = driver.left_running(deadline)
-        driver.clean_up()
+        left = driver.calls.left_running(deadline)
+        driver.calls.clean_up()
         thread = driver.thread
         if thread is not None and not driver.resting:
             left.append(thread.name)
@@ -342,7 +347,7 @@ class Conversation:
         """Take the lease, and count as one of the agent's open conversations."""
         journal, failure = self._journal, self._driver.failure
         with journal.changed:
-            if self._driver.closing:
+            if self._driver.calls.closing:
                 raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
             if failure is not None:
                 raise failure.with_traceback(None)  # raised to many, it must not gather the tracebacks of all
