@@ -719,6 +719,7 @@ WRONG: dict[str, Callable[[], object]] = {
     "state": lambda: Conversation.from_state({}, AGENT),  # type: ignore[arg-type]
     "llm": lambda: Agent("gpt-5"),  # type: ignore[arg-type]
     "tools": lambda: Agent(ScriptedLLM([]), [3]),  # type: ignore[list-item]
+    "mcp_servers|MCPClient": lambda: Agent(ScriptedLLM([]), mcp_servers=["server"]),  # type: ignore[arg-type]
     "system_prompt": lambda: Agent(ScriptedLLM([]), system_prompt=3),  # type: ignore[arg-type]
     "system_prompt_extensions": lambda: Agent(ScriptedLLM([]), system_prompt_extensions="text"),
     "microagents": lambda: Agent(ScriptedLLM([]), microagents=[Path("/no/such/file.md")]),

@@ -507,7 +507,7 @@ def broken_run(line: int) -> tuple[bool, str]:
     check_journal(state.events)
     check_replay(state.events, model.requests)
     assert max(ran.values(), default=1) == 1, place
-    assert conversation.agent._open == [0], place
+    assert conversation.agent.connections.open == 0, place
     return bool(where), ""
 
 
@@ -1154,7 +1154,7 @@ def test_a_close_whose_release_fails_still_lets_go_of_the_rest() -> None:
     with pytest.raises(StoreError):
         conversation.close()
     conversation.close()
-    assert agent._open == [0]
+    assert agent.connections.open == 0
 
 
 # --- models and tools that are not what they should be --------------------------------------------
@@ -1371,7 +1371,7 @@ def test_an_import_is_one_append_with_the_answers_to_its_open_calls() -> None:
     assert store.left == 1
     assert not ConversationState("copy", store.read("copy")).pending_calls
     check_journal(store.read("copy"))
-    assert agent._open == [0]
+    assert agent.connections.open == 0
 
 
 def test_an_import_that_fails_gives_the_lease_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -236,6 +237,31 @@ def test_an_agent_calls_a_tool_by_its_wire_name(shared: MCPClient) -> None:
         state = conversation.run()
     assert '"total": 42' in state.answer
     assert "srv__add" in [tool["function"]["name"] for tool in model.requests[0].json["tools"]]
+
+
+def test_an_agent_brings_in_the_tools_of_its_servers_and_ends_them_with_its_last_conversation(caplog: pytest.LogCaptureFixture) -> None:
+    def ask(request: Any) -> Any:
+        return ("srv__pid", {}) if request.messages[-1]["role"] == "user" else request.text
+
+    def mine() -> str:
+        """Local tools stand first."""
+        return "mine"
+
+    agent = Agent(ScriptedLLM(ask), [mine], mcp_servers={"srv": STDIO, "absent": {"command": "no-such-server"}})
+    assert [tool.name for tool in agent.tools.list_tools()] == ["mine"]  # nothing is started yet
+    pids: list[int] = []
+    for _ in range(2):
+        with Conversation(agent) as first, Conversation(agent) as second:
+            for conversation in (first, second):
+                conversation.send_message("Who serves?")
+                pids.append(int(re.findall(r"\d+", conversation.run().answer)[0]))
+            first.close()
+            os.kill(pids[-1], 0)  # the second conversation still has it
+        with pytest.raises(ProcessLookupError):
+            os.kill(pids[-1], 0)
+    assert pids[0] == pids[1] != pids[2] == pids[3]
+    assert [tool.name for tool in agent.tools.list_tools()][:2] == ["mine", "srv.add"]
+    assert "no-such-server" in caplog.text
 
 
 # --- cancelling and timeouts ---------------------------------------------------------------------

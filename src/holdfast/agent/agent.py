@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast import events as ev
 from holdfast.agent import prompt
+from holdfast.agent.connections import Connections
 from holdfast.agent.limits import Limits
 from holdfast.content import Usage
 from holdfast.errors import BadResponse, ConfigurationError
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools, a prompt and limits. Frozen; shared by any number of conversations.
 
-    `tools` are `Tool` objects or plain functions, or a `ToolManager`. The system prompt is `system_prompt` (None: a default one), then
+    `tools` are `Tool` objects or plain functions, or a `ToolManager`. `mcp_servers` is a configuration as `MCPClient` takes it: they
+    are connected to when the first conversation starts, their tools come behind the others, and they end with the last. The system prompt is `system_prompt` (None: a default one), then
     each of `system_prompt_extensions`, then each microagent: a str is its text, a `Path` a file or a folder, or what
     `LocalRuntime.load_microagents` returned. `parallel_calls` bounds how many calls of one answer run at once.
 
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
 
-    __slots__ = ("_lock", "_open", "limits", "llm", "parallel_calls", "system_prompt", "tools")
+    __slots__ = ("connections", "limits", "llm", "parallel_calls", "system_prompt", "tools")
 
-    _lock: threading.Lock
-    _open: list[int]
+    connections: Connections
     llm: Model
     tools: ToolManager
     system_prompt: str
@@ -46,6 +46,7 @@ class Agent:
         self,
         llm: Model,
         tools: Iterable[ToolLike] | ToolManager = (),
+        mcp_servers: Mapping[str, Any] | None = None,
         system_prompt: str | None = None,
         system_prompt_extensions: Sequence[str] = (),
         microagents: Iterable[str | Path | Microagent] = (),
@@ -55,14 +56,14 @@ class Agent:
         _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls)
         if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
             raise ConfigurationError(f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
+        manager = tools if isinstance(tools, ToolManager) else ToolManager(tools)
         found: dict[str, Any] = {
             "llm": llm,
-            "tools": tools if isinstance(tools, ToolManager) else ToolManager(tools),
+            "tools": manager,
             "system_prompt": prompt.compose(system_prompt, system_prompt_extensions, _microagents(microagents)),
             "limits": limits,
             "parallel_calls": parallel_calls,
-            "_lock": threading.Lock(),
-            "_open": [0],
+            "connections": Connections(llm, manager, mcp_servers),
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
@@ -94,21 +95,6 @@ class Agent:
             return now
         kept = [definition for definition in last.tools if definition in now]
         return (*kept, *(definition for definition in now if definition not in kept))
-
-    # An agent's connections live from its first open conversation to its last.
-
-    def opened(self) -> None:
-        """A conversation began to use this agent."""
-        with self._lock:
-            self._open[0] += 1
-
-    def closed(self) -> None:
-        """A conversation is done with this agent; the last one closes its idle connections. The agent stays usable."""
-        with self._lock:
-            self._open[0] -= 1
-            last = self._open[0] == 0
-        if last:
-            self.llm.close()
 
 
 def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any) -> None:

@@ -43,7 +43,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
 def agent_in(runtime: LocalRuntime, llm: Model, limits: Limits = Limits(), prompt: str | None = None) -> Agent:
     """An agent with the tools of `runtime`, told where it is."""
     where = f"You work in the folder {runtime.workdir}. Paths are relative to it."
-    return Agent(llm, runtime.tools, prompt, [where], limits=limits)
+    return Agent(llm, runtime.tools, system_prompt=prompt, system_prompt_extensions=[where], limits=limits)
 
 
 def _llm(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:

@@ -341,7 +341,7 @@ class Conversation:
             self._journal.close()
         finally:
             if opened:
-                self.agent.closed()
+                self.agent.connections.closed()
 
     def _open(self) -> None:
         """Take the lease, and count as one of the agent's open conversations."""
@@ -355,7 +355,7 @@ class Conversation:
                 return
             journal.acquire()
             self._opened = True
-            self.agent.opened()
+            self.agent.connections.opened()
 
     def __enter__(self) -> Conversation:
         return self

@@ -82,6 +82,7 @@ class Driver:
         """
         inside.set((*inside.get(), id(self)))
         try:
+            self.agent.connections.connect()
             while (action := self._next(until_rest)) is not None:
                 try:
                     self._do(action)
