@@ -711,12 +711,20 @@ def test_a_started_call_that_lost_its_process_is_repeated_only_if_it_may_be() ->
 
 AGENT = Agent(ScriptedLLM([]))
 
+
+def two_contexts(one: ToolContext, other: ToolContext) -> None:
+    """Asks for its context twice."""
+
+
 WRONG: dict[str, Callable[[], object]] = {
     "agent": lambda: Conversation("agent"),  # type: ignore[arg-type]
     "store": lambda: Conversation(AGENT, "file.db"),  # type: ignore[arg-type]
     "id": lambda: Conversation(AGENT, id=""),
     "on_delta": lambda: Conversation(AGENT, on_delta=3),  # type: ignore[arg-type]
     "state": lambda: Conversation.from_state({}, AGENT),  # type: ignore[arg-type]
+    "llm takes": lambda: Agent(ScriptedLLM),  # type: ignore[arg-type]
+    "path takes": lambda: SQLiteStore(None),  # type: ignore[arg-type]
+    "two ToolContext": lambda: Tool("t", "", two_contexts),
     "llm": lambda: Agent("gpt-5"),  # type: ignore[arg-type]
     "tools": lambda: Agent(ScriptedLLM([]), [3]),  # type: ignore[list-item]
     "mcp_servers|MCPClient": lambda: Agent(ScriptedLLM([]), mcp_servers=["server"]),  # type: ignore[arg-type]

@@ -98,7 +98,7 @@ class Agent:
 
 
 def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any) -> None:
-    if not callable(getattr(llm, "completion", None)):
+    if isinstance(llm, type) or not callable(getattr(llm, "completion", None)):
         raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.")
     if isinstance(tools, str | bytes | dict | Tool) or not isinstance(tools, Iterable | ToolManager):
         raise ConfigurationError(f"Agent: tools takes a list of Tool objects or functions, or a ToolManager, not {tools!r}.")

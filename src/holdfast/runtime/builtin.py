@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from holdfast.content import ToolResult
 from holdfast.errors import RuntimeFault, ToolError, ToolNotFound
@@ -12,6 +14,9 @@ from holdfast.runtime.files import Files
 from holdfast.runtime.search import Search
 from holdfast.runtime.terminal import Terminal
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+
+Seconds = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
 
 _READS = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 _WRITES = ToolAnnotations(read_only=False, destructive=True, idempotent=True, open_world=False)
@@ -34,7 +39,11 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
     """The tools over one runtime's parts."""
 
     def terminal(
-        context: ToolContext, command: str, timeout: float | None = None, wait: float = 60, interactive: bool = False
+        context: ToolContext,
+        command: str,
+        timeout: Annotated[float | None, Field(gt=0)] = None,
+        wait: Seconds = 60,
+        interactive: bool = False,
     ) -> ToolResult:
         """Run a command, or a script of several lines, in your own bash shell, which starts in the working directory.
 
@@ -54,7 +63,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
                 command,
                 context.conversation_id,
                 timeout=timeout,
-                wait=max(0.0, wait),
+                wait=wait,
                 interactive=interactive,
                 cancelled=context.cancelled,
             )
@@ -64,7 +73,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
         text: str = "",
         enter: bool = True,
         control: Literal["none", "interrupt", "eof", "kill"] = "none",
-        wait: float = 10,
+        wait: Seconds = 10,
     ) -> ToolResult:
         """Follow the command that is still running in your shell: wait for more output, send it input, or stop it.
 
@@ -78,9 +87,9 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
             wait: Seconds to wait before answering.
         """
         with _told():
-            return shell.send(context.conversation_id, text, enter=enter, control=control, wait=max(0.0, wait), cancelled=context.cancelled)
+            return shell.send(context.conversation_id, text, enter=enter, control=control, wait=wait, cancelled=context.cancelled)
 
-    def read_file(path: str, offset: int = 1, limit: int = 2000) -> ToolResult:
+    def read_file(path: str, offset: Count = 1, limit: Count = 2000) -> ToolResult:
         """Read a text file with line numbers, see an image, or list a directory.
 
         Args:
@@ -89,7 +98,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
             limit: How many lines to show at most.
         """
         with _told():
-            return files.view(path, offset, max(1, limit))
+            return files.view(path, offset, limit)
 
     def write_file(path: str, content: str) -> ToolResult:
         """Make a file, or overwrite all of it. To change a part of a file use edit_file.
@@ -113,7 +122,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
         with _told():
             return files.edit(path, old, new, replace_all)
 
-    def glob(context: ToolContext, pattern: str, path: str = ".", limit: int = 100) -> ToolResult:
+    def glob(context: ToolContext, pattern: str, path: str = ".", limit: Count = 100) -> ToolResult:
         """Find files by name, those changed last first. Files that git ignores are left out.
 
         Args:
@@ -122,7 +131,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
             limit: How many files to answer at most.
         """
         with _told():
-            return search.glob(pattern, path, max(1, limit), context.cancelled)
+            return search.glob(pattern, path, limit, context.cancelled)
 
     def grep(
         context: ToolContext,
@@ -132,7 +141,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
         ignore_case: bool = False,
         context_lines: int = 0,
         mode: Literal["content", "files", "count"] = "content",
-        limit: int = 100,
+        limit: Count = 100,
     ) -> ToolResult:
         """Find lines in text files by a regular expression (Python's). Files that git ignores and binary files are left out.
 
@@ -147,7 +156,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
         """
         with _told():
             lines = min(max(0, context_lines), 50)
-            return search.grep(pattern, path, glob, ignore_case, lines, mode, max(1, limit), context.cancelled)
+            return search.grep(pattern, path, glob, ignore_case, lines, mode, limit, context.cancelled)
 
     made = (
         (terminal, _RUNS, "terminal"),

@@ -173,9 +173,15 @@ def snippet(edited: Edited, around: int = 4) -> str:
     return numbered(lines[first : edited.line - 1 + edited.lines + around], first, 40)
 
 
+def _lines(text: str) -> list[str]:
+    """Lines with their ends. `str.splitlines` would also end them at form feeds and other characters that are no line ends in a file."""
+    found = [line + "\n" for line in text.split("\n")]
+    return found[:-1] + ([found[-1][:-1]] if found[-1] != "\n" else [])
+
+
 def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str:
     """A unified diff, of at most about `most` characters. Only what lies between the first and the last change is compared."""
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    old, new = _lines(before), _lines(after)
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
         head += 1

@@ -132,7 +132,7 @@ class Files:
     def _listing(self, folder: Path, shown: str) -> str:
         try:
             with os.scandir(folder) as entries:
-                names = sorted(entry.name + ("/" if entry.is_dir() else "@" if entry.is_symlink() else "") for entry in entries)
+                names = sorted(entry.name + _kind(entry) for entry in entries)
         except OSError as error:
             raise RuntimeFault(f"The directory {shown} cannot be listed: {error.strerror}.") from error
         if not names:
@@ -174,3 +174,13 @@ class Files:
             blocks(told),
             meta={"path": str(found), "diff": edit.unified_diff(file.text, edited.text, shown), "replaced": edited.places},
         )
+
+
+def _kind(entry: os.DirEntry[str]) -> str:
+    """What follows a name in a listing: / for a directory, @ for a link to none, also one that leads nowhere or in a circle."""
+    try:
+        if entry.is_dir():
+            return "/"
+    except OSError:
+        pass
+    return "@" if entry.is_symlink() else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from holdfast.runtime.output import Output
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.run import Run
 
+_REDIRECTED = 0.03  # seconds until a process in the background has surely closed our pipe, if it is going to
 # What ends a run by force: seconds after the start of the end, and what is done then.
 _SECOND_ROUND, _ROUNDS = 0.15, 3
 
@@ -220,6 +222,12 @@ class Shell:
         if run.ended_by and not died:
             processes.kill(lambda: self._started_by(run), spare_group=self.pid)
         self._drain(run)
+        if run.out_fd >= 0:
+            # What has just gone to the background may not have come to its redirection yet.
+            poll = select.poll()
+            poll.register(run.out_fd, select.POLLIN)
+            if poll.poll(_REDIRECTED * 1000):
+                self._drain(run)
         if run.out_fd >= 0:
             # Something in the background still writes. Whoever wants to know what will find it in the file.
             run.background = True

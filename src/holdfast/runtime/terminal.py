@@ -85,6 +85,10 @@ class Terminal:
         """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after `timeout` seconds, also if nobody waits."""
         if "\0" in command:
             return ToolResult.failure("The command was not run: it has a NUL character, which bash cannot take.", "validation")
+        try:
+            command.encode(errors="surrogateescape")
+        except UnicodeEncodeError:
+            return ToolResult.failure("The command was not run: it has half of a surrogate pair, which is no character.", "validation")
         limit = self.command_timeout if timeout is None else max(0.0, timeout)
         seat = self._seat(conversation_id)
         with self._turn(seat, cancelled):

@@ -69,6 +69,8 @@ class SQLiteStore:
     def __init__(self, path: str | Path, durability: Literal["durable", "process"] = "durable", *, timeout: float = 30.0) -> None:
         if durability not in ("durable", "process"):
             raise ConfigurationError(f"durability takes 'durable' or 'process', not {durability!r}.")
+        if not isinstance(path, str | Path) or not str(path):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"path takes a file's path, not {path!r}.")
         if str(path) == ":memory:":
             raise ConfigurationError("path takes a file's path. MemoryStore() keeps journals in memory.")
         self.path = Path(path).absolute()  # as of now: the process may change its folder

@@ -50,6 +50,8 @@ class Parameters:
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 self.takes_any = True
             elif _is_context(annotation):
+                if self.context is not None:
+                    raise ConfigurationError(f"Tool {tool!r}: its callback has two ToolContext parameters, {self.context!r} and {name!r}.")
                 self.context = name
             elif parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
                 raise ConfigurationError(
