@@ -26,9 +26,11 @@ class Agent:
     """A model with tools, a prompt and limits. Frozen; shared by any number of conversations.
 
     `tools` are `Tool` objects or plain functions, or a `ToolManager`. `mcp_servers` is a configuration as `MCPClient` takes it: they
-    are connected to when the first conversation starts, their tools come behind the others, and they end with the last. The system prompt is `system_prompt` (None: a default one), then
-    each of `system_prompt_extensions`, then each microagent: a str is its text, a `Path` a file or a folder, or what
-    `LocalRuntime.load_microagents` returned. `parallel_calls` bounds how many calls of one answer run at once.
+    are connected to when the first conversation starts, their tools come behind the others, and they end with the last.
+
+    The system prompt is `system_prompt` (None: a default one), then each of `system_prompt_extensions`, then each microagent: a str
+    is its text, a `Path` a file or a folder, or what `LocalRuntime.load_microagents` returned. `parallel_calls` bounds how many calls
+    of one answer run at once.
 
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """

@@ -39,4 +39,4 @@ class Changed(RLock):  # pyright: ignore[reportGeneralTypeIssues]: CPython does 
 
     def held(self) -> bool:
         """Whether this thread holds the lock."""
-        return self._is_owned()  # type: ignore[attr-defined]
+        return self._is_owned()  # type: ignore[attr-defined]: threading.Condition asks its lock the same way

@@ -283,7 +283,7 @@ class Conversation:
         """
         if not callable(callback):
             raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
-        if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]
+        if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
         with self._journal.changed:
             if self.status is ConversationStatus.CLOSED:

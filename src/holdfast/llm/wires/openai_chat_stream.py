@@ -140,7 +140,7 @@ class StreamParser:
 
     def _parts(self, parts: Any) -> None:
         """Content as parts, as Mistral streams its thinking."""
-        for part in parts if isinstance(parts, list) else ():  # pyright: ignore[reportUnknownVariableType]
+        for part in parts if isinstance(parts, list) else ():  # pyright: ignore[reportUnknownVariableType]: a server's JSON
             item = cast("dict[str, Any]", part) if isinstance(part, dict) else {}
             thinking = "".join(str(piece.get("text", "")) for piece in item.get("thinking") or ())
             if thinking:
@@ -239,6 +239,6 @@ def _same(items: list[Any], value: Any) -> int | None:
     piece = cast("dict[str, Any]", value)
     for place in range(len(items) - 1, -1, -1):
         item: Any = items[place]
-        if isinstance(item, dict) and item.get("index") == piece["index"] and item.get("type") == piece.get("type"):  # pyright: ignore[reportUnknownMemberType]
+        if isinstance(item, dict) and item.get("index") == piece["index"] and item.get("type") == piece.get("type"):  # pyright: ignore[reportUnknownMemberType]: a server's JSON
             return place
     return None
