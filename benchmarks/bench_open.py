@@ -1,7 +1,9 @@
-"""CPU of opening a journal of 1,000 or 10,000 events from SQLite and building the next model request from the whole of it.
+"""CPU of opening a journal of 1,000 or 10,000 events from SQLite and building the next model request, of all of it or of what a condensation left.
 
 From `Conversation(agent, store, id)` through `send_message` and `run` to the moment at which the model, a scripted one, is asked: what
 it is given then are the bytes of the request. The floor reads the same rows with sqlite3 and decodes each as JSON of no particular shape.
+A run is made of answers, starts and results in turn; the outputs are of 0.3 KB, or of 9.5 KB as they are in real runs on average. The
+condensation leaves the last 30 events to the model.
 """
 
 from __future__ import annotations
@@ -15,9 +17,11 @@ import harness
 from bench_step import NOTE, look_up
 from harness import Goal, Row, in_child, in_turns
 
+REAL = 9500  # characters of a tool output in recorded runs, on average
 
-def write(path: str, length: int) -> None:
-    """A store in which the conversation "c" is a run of about that many events."""
+
+def write(path: str, length: int, output: int, condensed: bool) -> None:
+    """A store in which the conversation "c" is a run of about that many events, with outputs of `output` characters."""
     from holdfast import SQLiteStore, TextContent, ToolCall, ToolResult
     from holdfast import events as ev
     from holdfast.content import Usage
@@ -39,16 +43,24 @@ def write(path: str, length: int) -> None:
             ev.Assistant, calls=(call,), usage=Usage(1200, 24), based_on=seq - 1, stop_reason="tool_calls", model="mock", wire="openai_chat"
         )
         add(ev.ToolCallStarted, call_id=call.id, idempotency_key=f"c:{call.id}")
-        add(ev.ToolResult, call_id=call.id, result=ToolResult((TextContent(f"item-{seq}: {NOTE}"),)), duration=0.001)
+        text = f"item-{seq}: {NOTE * (output // len(NOTE))}"
+        add(ev.ToolResult, call_id=call.id, result=ToolResult((TextContent(text),)), duration=0.001)
     add(ev.Assistant, text="That is all.", usage=Usage(1200, 24), based_on=len(events), stop_reason="stop", wire="openai_chat")
     add(ev.Status, status="finished")
     with SQLiteStore(path) as store:
         lease = store.acquire("c")
         store.append(lease, events, Summary("c", "finished", last_seq=len(events)))
         store.release(lease)
+        if condensed:
+            from holdfast import Agent, Conversation, ScriptedLLM
+
+            with Conversation(Agent(ScriptedLLM([])), store, "c") as conversation:
+                hidden = [event.seq for event in events if event.type in ("message", "assistant") and event.seq < length - 30]
+                with conversation._journal as journal:
+                    journal.condense(hidden, "What was found so far. " * 50)
 
 
-def reopen(path: str, length: int) -> tuple[float, float, float]:
+def reopen(path: str, length: int, condensed: bool) -> tuple[float, float, float]:
     """Milliseconds of CPU: to the open conversation, to the request; and of wall to the request."""
     from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore
 
@@ -70,7 +82,10 @@ def reopen(path: str, length: int) -> tuple[float, float, float]:
         conversation.run()
         conversation.close()
         assert len(conversation.get_history()) > length
-        assert asked[-1][2] > length * 50, "the request does not hold the whole view"
+        if condensed:
+            assert asked[-1][2] < 200_000, "the request holds what was condensed"
+        else:
+            assert asked[-1][2] > length * 50, "the request does not hold the whole view"
     return (opened - cpu) * 1000, (asked[-1][0] - cpu) * 1000, (asked[-1][1] - wall) * 1000
 
 
@@ -91,14 +106,19 @@ def bare(path: str) -> float:
 def rows(quick: bool) -> list[Row]:
     found: list[Row] = []
     with harness.scratch() as folder:
-        for length, limit in ((1000, 15), (10000, 130)):
-            path = f"{folder}/{length}.db"
-            in_child(write, path, length)
-            measured = in_turns(
-                2 if quick else 7, {"bare": lambda p=path: in_child(bare, p), "ours": lambda p=path, n=length: in_child(reopen, p, n)}
-            )
-            opened, asked, wall = ([one[which] for one in measured["ours"]] for which in range(3))
-            found.append(Row(f"{length:,} events, opened and asked, CPU", "ms", asked, measured["bare"], Goal(limit)))
-            found.append(Row("  of this, opened", "ms", opened, measured["bare"]))
-            found.append(Row("  wall to the request", "ms", wall))
+        for condensed, limits in ((False, (15, 130)), (True, (5, 10))):
+            for output in (len(NOTE), REAL):
+                for length, limit in zip((1000, 10000), limits, strict=True):
+                    path = f"{folder}/{length}-{output}-{condensed}.db"
+                    in_child(write, path, length, output, condensed)
+                    ways = {
+                        "bare": lambda p=path: in_child(bare, p),
+                        "ours": lambda p=path, n=length, c=condensed: in_child(reopen, p, n, c),
+                    }
+                    measured = in_turns(2 if quick else 7, ways)
+                    opened, asked, wall = ([one[which] for one in measured["ours"]] for which in range(3))
+                    what = f"{length:,} events, outputs of {output / 1000:.1f} KB{', condensed' if condensed else ''}"
+                    found.append(Row(f"{what}: opened and asked, CPU", "ms", asked, measured["bare"], Goal(limit)))
+                    found.append(Row("  of this, opened", "ms", opened, measured["bare"]))
+                    found.append(Row("  wall to the request", "ms", wall))
     return found

@@ -17,6 +17,7 @@ from harness import Goal, Row, in_child, in_turns
 from mock_model import call
 
 NOTE = "A line of what was found, as long as a short answer of a tool is: a path, a number, some words. " * 3  # 288 characters
+MUCH = 33  # times that are 9.5 KB, the mean tool output of recorded runs
 
 
 def look_up(key: str, limit: int = 10) -> str:
@@ -29,13 +30,25 @@ def look_up(key: str, limit: int = 10) -> str:
     return f"{key}: {NOTE}"
 
 
-def holdfast(port: int, steps: int, store: str, stream: bool, folder: str) -> float:
+def look_up_much(key: str, limit: int = 10) -> str:
+    """Look up what is known of an item.
+
+    Args:
+        key: the item
+        limit: how many lines at most
+    """
+    return f"{key}: {NOTE * MUCH}"
+
+
+def holdfast(port: int, steps: int, store: str, stream: bool, folder: str, much: bool = False) -> float:
     """Milliseconds of CPU per step."""
-    from holdfast import LLM, Agent, Conversation, Limits, SQLiteStore
+    from holdfast import LLM, Agent, Conversation, Limits, SQLiteStore, Tool
+
+    tool = Tool.from_function(look_up_much if much else look_up, name="look_up")
 
     def agent(calls: int) -> Any:
         llm = LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0", stream=stream)
-        return Agent(llm, [look_up], limits=Limits(steps=None))
+        return Agent(llm, [tool], limits=Limits(steps=None))
 
     where = None if store == "memory" else SQLiteStore(f"{folder}/{steps}-{time.monotonic_ns()}.db", durability=store)  # pyright: ignore
     for measured, calls in ((False, 20), (True, steps)):
@@ -50,7 +63,7 @@ def holdfast(port: int, steps: int, store: str, stream: bool, folder: str) -> fl
     return spent / steps * 1000
 
 
-def bare(port: int, steps: int, stream: bool) -> float:
+def bare(port: int, steps: int, stream: bool, much: bool = False) -> float:
     """Milliseconds of CPU per step of the floor."""
     end = b'],"stream":true}' if stream else b"]}"
     headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
@@ -64,13 +77,14 @@ def bare(port: int, steps: int, stream: bool) -> float:
             connection.getresponse().read()
             del history[-len(end) :]
             history += b',{"role":"assistant","content":null,"tool_calls":[%s]}' % call(number)
-            history += b',{"role":"tool","tool_call_id":"call_%d","content":"item-%d: %s"}' % (number, number, NOTE.encode())
+            note = (NOTE * (MUCH if much else 1)).encode()
+            history += b',{"role":"tool","tool_call_id":"call_%d","content":"item-%d: %s"}' % (number, number, note)
         spent = time.process_time() - began
         connection.close()
     return spent / steps * 1000
 
 
-def bare_journal(steps: int, durability: str, folder: str) -> float:
+def bare_journal(steps: int, durability: str, folder: str, much: bool = False) -> float:
     """Milliseconds of CPU per step of writing down what a step says, in two transactions as Holdfast does: an answer, then a result."""
     db = sqlite3.connect(f"{folder}/bare-{time.monotonic_ns()}.db", isolation_level=None)
     db.execute("PRAGMA journal_mode = WAL")
@@ -80,7 +94,7 @@ def bare_journal(steps: int, durability: str, folder: str) -> float:
     for count in (20, steps):
         began = time.process_time()
         for number in range(count):
-            for data in (call(number), NOTE.encode()):
+            for data in (call(number), (NOTE * (MUCH if much else 1)).encode()):
                 seq += 1
                 db.execute("INSERT INTO events VALUES (?, ?)", (seq, data))
         spent = time.process_time() - began
@@ -91,24 +105,25 @@ def bare_journal(steps: int, durability: str, folder: str) -> float:
 def rows(quick: bool) -> list[Row]:
     found: list[Row] = []
     with harness.mock_model() as port, harness.scratch() as folder:
-        for steps, limit in ((50, 0.5), (200, 0.5), (1000, 0.8)):
+        for steps, limit, much in ((50, 0.5, False), (200, 0.5, False), (200, None, True), (1000, 0.8, False)):
             if quick and steps > 200:
                 continue
             measured = in_turns(
                 2 if quick else 3 if steps > 200 else 5,
                 {
-                    "floor": lambda n=steps: in_child(bare, port, n, False),
-                    "memory": lambda n=steps: in_child(holdfast, port, n, "memory", False, folder),
-                    "process": lambda n=steps: in_child(holdfast, port, n, "process", False, folder),
-                    "durable": lambda n=steps: in_child(holdfast, port, n, "durable", False, folder),
-                    "process floor": lambda n=steps: in_child(bare_journal, n, "process", folder),
-                    "durable floor": lambda n=steps: in_child(bare_journal, n, "durable", folder),
+                    "floor": lambda n=steps, m=much: in_child(bare, port, n, False, m),
+                    "memory": lambda n=steps, m=much: in_child(holdfast, port, n, "memory", False, folder, m),
+                    "process": lambda n=steps, m=much: in_child(holdfast, port, n, "process", False, folder, m),
+                    "durable": lambda n=steps, m=much: in_child(holdfast, port, n, "durable", False, folder, m),
+                    "process floor": lambda n=steps, m=much: in_child(bare_journal, n, "process", folder, m),
+                    "durable floor": lambda n=steps, m=much: in_child(bare_journal, n, "durable", folder, m),
                 },
             )
             memory = measured["memory"]
-            found.append(Row(f"{steps} steps, memory", "ms", memory, measured["floor"], Goal(limit)))
+            what = f"{steps} steps{', outputs of 9.5 KB' if much else ''}"
+            found.append(Row(f"{what}, memory", "ms", memory, measured["floor"], None if limit is None else Goal(limit)))
             for kind, more in (("process", 0.2), ("durable", 0.4)):
-                found.append(Row(f"{steps} steps, SQLite, {kind}", "ms", measured[kind], measured["floor"]))
+                found.append(Row(f"{what}, SQLite, {kind}", "ms", measured[kind], measured["floor"]))
                 added = [one - other for one, other in zip(measured[kind], memory, strict=True)]
                 found.append(Row("  of this, the journal", "ms", added, measured[f"{kind} floor"], Goal(more)))
         streamed = in_turns(

@@ -17,7 +17,7 @@ import sys
 import threading
 
 TOOL = "look_up"
-TAIL = 1024  # bytes at the end of a request in which the last tool message and its id are found
+TAIL = 16384  # bytes at the end of a request in which its last tool result begins
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n%s\r\n"
 USAGE = b'"usage":{"prompt_tokens":1200,"completion_tokens":24,"total_tokens":1224}'
 

@@ -316,6 +316,7 @@ def test_a_message_that_meets_the_end_of_a_run_in_another_thread_is_answered_or_
                 conversation.send_message("hi")
                 time.sleep(0.0002)
 
+        conversation.send_message("the first")  # before any, a run would end IDLE
         sender = threading.Thread(target=send)
         sender.start()
         try:

@@ -13,7 +13,23 @@ ROOT = Path(holdfast.__file__).parent
 REPO = Path(__file__).parents[1]
 
 # Inner to outer; a room may import itself and what stands before it.
-ORDER = ["errors", "content", "events", "tools", "llm", "store", "runtime", "agent", "conversation", "remote", "server", "serve", "cli"]
+ORDER = [
+    "errors",
+    "content",
+    "events",
+    "commands",
+    "tools",
+    "llm",
+    "store",
+    "runtime",
+    "agent",
+    "conversation",
+    "remote",
+    "server",
+    "serve",
+    "testing",
+    "cli",
+]
 
 MODULES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 

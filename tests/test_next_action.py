@@ -11,7 +11,7 @@ from holdfast import Limits, ToolResult
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall, Usage
 from holdfast.conversation.actions import Call, Recover, Step, Stop, Wait, next_action
-from holdfast.conversation.state import ConversationStatus, fold
+from holdfast.conversation.state import ConversationStatus, Fold, fold
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ONE = ToolCall("3.0", "one")
@@ -100,3 +100,23 @@ def test_a_limit_counts_one_run_and_a_resumed_pause_is_the_same_run() -> None:
 def test_a_limit_that_is_no_number_above_zero_is_refused_by_name(field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         Limits(**{field: value})
+
+
+def test_a_journal_folded_at_once_is_what_it_is_event_by_event() -> None:
+    parts = (
+        *RUN, answered(2, ONE, usage=Usage(3, 2), cost=0.25), started(ONE), result(ONE), said("more"), answered(7, usage=Usage(1, 1)),
+        status("finished"), said("again"), status("running"), answered(11, ONE, TWO), started(ONE), result(ONE), status("paused"),
+        status("running"), answered(17, text=""), said(), status("error"), said(), answered(20, text="", usage=Usage(5)),
+    )  # fmt: skip
+
+    def told(found: Fold) -> dict[str, Any]:
+        names = [name for name in Fold.__slots__ if name not in ("_usage", "_uncounted", "open")]
+        calls = {call_id: (item.attempt, item.asked, item.arguments) for call_id, item in found.open.items()}
+        return {"usage": found.usage, "open": calls, **{name: getattr(found, name) for name in names}}
+
+    events = journal(*parts)
+    one_by_one = Fold()
+    for length, event in enumerate(events, 1):
+        one_by_one.apply(event)
+        assert told(fold(events[:length])) == told(one_by_one)
+        assert told(one_by_one.copy()) == told(one_by_one)

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.content import ToolResult
 from holdfast.errors import ToolCancelled
-from holdfast.runtime import LocalRuntime, end_process_groups
+from holdfast.runtime import LocalRuntime, processes
 from holdfast.runtime.output import Output, clean
 from holdfast.tools import Cancellation, Tool, ToolContext
 
@@ -371,14 +371,20 @@ def test_closing_ends_a_running_command_and_tells_who_waits_for_it(tmp_path: Pat
     assert not alive(shell)
 
 
-def test_recorded_process_groups_can_be_ended_from_elsewhere(runtime: LocalRuntime) -> None:
-    runtime.terminal.run("sleep 300 & sleep 301", wait=0)
-    assert until(lambda: len(runtime.process_groups()) == 3)
-    groups = runtime.process_groups()
-    end_process_groups(groups)
-    assert until(lambda: not any(alive(group) for group in groups))
-    assert until(lambda: runtime.process_groups() == [])
-    end_process_groups(groups)
+@pytest.mark.parametrize("proc", [True, False])
+def test_what_carries_an_owners_mark_can_be_ended_from_elsewhere(tmp_path: Path, proc: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_PROC", proc)
+    mark, other_mark = os.urandom(8).hex(), os.urandom(8).hex()
+    with LocalRuntime(tmp_path) as ours, LocalRuntime(tmp_path) as other:
+        command = "sleep 300 & setsid sleep 301 & " + ("env -i sleep 302 & " if proc else "") + "echo $$ > pid; wait"
+        ours.terminal.run(command, wait=0, mark=lambda: {processes.OWNER: mark})
+        other.terminal.run("sleep 303", wait=0, mark=lambda: {processes.OWNER: other_mark})
+        assert until(lambda: len(processes.of_owners([mark])) == (4 if proc else 3))
+        groups, spared = ours.process_groups(), other.process_groups()
+        assert processes.end_owned([mark, "none"])
+        assert until(lambda: not any(alive(group) for group in groups))
+        assert all(alive(group) for group in spared)
+        assert processes.end_owned([mark])
 
 
 def test_an_exit_trap_runs_when_an_idle_shell_is_closed(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast import events as ev
+from holdfast.commands import Approve, Interrupt, Pause, Reject, Resume, Send
 from holdfast.content import TextContent
-from holdfast.errors import ConversationNotFound, Fenced, LeaseHeld, StoreError
-from holdfast.store import MemoryStore, SQLiteStore, Store, Summary
+from holdfast.errors import ConfigurationError, ConversationNotFound, Fenced, LeaseHeld, StoreError
+from holdfast.store import Blob, MemoryStore, SQLiteStore, Store, Summary, blob_id
 
 NOW = datetime(2026, 11, 2, 9, 30, tzinfo=UTC)
 
@@ -220,6 +221,338 @@ def test_a_lease_of_one_conversation_does_not_fit_another(store: Store) -> None:
     append(store, other, 1)
 
 
+def test_no_lease_fits_a_conversation_that_was_deleted_and_made_again(store: Store) -> None:
+    leases: list[Any] = []
+    for _ in range(4):
+        for seq in (1, 2):
+            lease = store.acquire("c")
+            append(store, lease, seq)
+            leases.append(lease)
+            store.release(lease)
+        store.delete("c")
+    store.acquire("c")
+    for lease in leases:
+        for use in (lambda lease=lease: append(store, lease, 1), lambda lease=lease: store.commands(lease)):
+            with pytest.raises(Fenced):
+                use()
+    assert len({lease.epoch for lease in leases}) == 8
+
+
+def test_only_the_newest_lease_can_be_renewed_and_noted_under(store: Store) -> None:
+    old = store.acquire("c")
+    store.renew(old)
+    store.note(old, ["a", "b"])
+    store.release(old)
+    new = store.acquire("c")
+    assert (old.left, new.left) == ((), ()), "what was given back left nothing"
+    for use in (store.renew, store.commands, lambda lease: store.note(lease, ["c"])):
+        with pytest.raises(Fenced, match="Conversation 'c' was taken over"):
+            use(old)
+    store.renew(new)
+
+
+# --- the inbox -----------------------------------------------------------------------------------
+
+
+def test_commands_come_in_the_order_of_posting_until_they_are_done(store: Store) -> None:
+    lease = store.acquire("c")
+    posted = [Send("hello"), Approve("3.0", "hash", {"a": [1, None]}, reason="ü"), Reject("3.1"), Pause(), Resume(), Interrupt()]
+    assert all(store.post("c", command) for command in posted)
+    found = store.commands(lease)
+    assert [one.command for one in found] == posted
+    assert [one.number for one in found] == sorted({one.number for one in found})
+    assert len({one.key for one in found}) == len(posted)
+    store.append(lease, [message(1)], summary("c", 1), taken=[found[0].number, found[2].number])
+    assert [one.command for one in store.commands(lease)] == [posted[1], *posted[3:]]
+    store.append(lease, [], summary("c", 1), taken=[found[1].number])
+    assert [one.command for one in store.commands(lease)] == posted[3:]
+    assert seqs(store, "c") == [1]
+
+
+def test_a_key_is_posted_once_also_when_it_is_done(store: Store) -> None:
+    lease = store.acquire("c")
+    assert [store.post("c", Send("a"), "k"), store.post("c", Send("b"), "k"), store.post("c", Send("b"), ""), store.post("c", Pause(), "")] == [
+        True, False, True, False,
+    ]  # fmt: skip
+    found = store.commands(lease)
+    assert [(one.key, one.command) for one in found] == [("k", Send("a")), ("", Send("b"))]
+    store.append(lease, [], summary("c", 0), taken=[one.number for one in found])
+    assert store.post("c", Send("c"), "k") is False
+    assert store.commands(lease) == []
+    store.acquire("d")
+    assert store.post("d", Send("d"), "k") is True, "a key is of one conversation"
+
+
+def test_the_inbox_waits_for_the_next_lease(store: Store) -> None:
+    store.release(store.acquire("c"))
+    store.post("c", Send("while nobody drove"))
+    assert [one.command for one in store.commands(store.acquire("c"))] == [Send("while nobody drove")]
+
+
+def test_a_post_needs_a_conversation_and_a_command(store: Store) -> None:
+    with pytest.raises(ConversationNotFound, match="No conversation 'c'"):
+        store.post("c", Send("hello"))
+    store.acquire("c")
+    with pytest.raises(ConfigurationError, match="post takes a command"):
+        store.post("c", "hello")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="what JSON can say"):
+        store.post("c", Send("\udcff"))
+
+
+def test_a_fenced_append_takes_no_command_and_keeps_no_blob(store: Store) -> None:
+    old = store.acquire("c")
+    store.post("c", Send("hello"))
+    number = store.commands(old)[0].number
+    store.release(old)
+    new = store.acquire("c")
+    for events in ([message(1)], []):
+        with pytest.raises(Fenced):
+            store.append(old, events, summary("c", 1), taken=[number], blobs=[Blob(1, b"x")])
+    with pytest.raises(StoreError, match="does not follow"):
+        store.append(new, [message(2)], summary("c", 2), taken=[number], blobs=[Blob(2, b"x")])
+    assert [one.number for one in store.commands(new)] == [number]
+    with pytest.raises(StoreError, match="No blob"):
+        store.blob(blob_id(b"x"))
+
+
+def test_an_append_does_not_take_anothers_command(store: Store) -> None:
+    leases = [store.acquire(id) for id in "ab"]
+    store.post("a", Send("hello"))
+    number = store.commands(leases[0])[0].number
+    store.append(leases[1], [message(1)], summary("b", 1), taken=[number])
+    assert [one.number for one in store.commands(leases[0])] == [number]
+
+
+def test_a_post_tells_the_holder_and_nobody_else(store: Store) -> None:
+    told: list[str] = []
+    lease = store.acquire("a", lambda: told.append("a"))
+    store.acquire("b", lambda: told.append("b"))
+    store.acquire("c")
+    store.post("a", Send("hello"))
+    assert "a" in told, "a post of this process tells at once"
+    assert "b" not in told
+    store.post("c", Send("hello"))
+    store.release(lease)
+    told.clear()
+    store.post("a", Send("hello"))
+    assert told == []
+
+
+def test_a_notify_may_use_the_store(store: Store) -> None:
+    seen: list[int] = []
+    done = threading.Event()
+
+    def notify() -> None:
+        for posted in store.commands(lease):
+            store.append(lease, [], summary("c", 0), taken=[posted.number])
+            seen.append(posted.number)
+            done.set()
+
+    lease = store.acquire("c", notify)
+    store.post("c", Send("hello"))
+    assert done.wait(30)
+    assert store.commands(lease) == []
+
+
+# --- following -----------------------------------------------------------------------------------
+
+
+def test_a_follower_gets_what_is_there_and_what_comes(store: Store) -> None:
+    lease = store.acquire("c")
+    append(store, lease, 1, 2)
+    following = store.follow("c", 1)
+    assert next(following) == message(2)
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(lambda: [next(following).seq for _ in range(3)])
+        append(store, lease, 3)
+        append(store, lease, 4, 5)
+        assert coming.result(30) == [3, 4, 5]
+    following.close()  # type: ignore[attr-defined]
+
+
+def test_following_ends_when_nothing_comes(store: Store) -> None:
+    append(store, store.acquire("c"), 1, 2)
+    assert [event.seq for event in store.follow("c", timeout=0.01)] == [1, 2]
+    assert list(store.follow("c", 2, timeout=0)) == []
+    assert list(store.follow("not there", timeout=0.01)) == []
+
+
+def test_one_can_follow_what_does_not_exist_yet(store: Store) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(lambda: next(store.follow("c", timeout=30)))
+        append(store, store.acquire("c"), 1)
+        assert coming.result(30) == message(1)
+
+
+def test_many_follow_at_once_and_all_end_with_the_store(store: Store) -> None:
+    lease = store.acquire("c")
+    begun = threading.Barrier(9)
+
+    def follow() -> list[int]:
+        found: list[int] = []
+        for event in store.follow("c"):
+            found.append(event.seq)
+            if event.seq in (1, 20):
+                begun.wait(30)
+        return found
+
+    with ThreadPoolExecutor(8) as pool:
+        followers = [pool.submit(follow) for _ in range(8)]
+        append(store, lease, 1)
+        begun.wait(30)
+        for seq in range(2, 21):
+            append(store, lease, seq)
+        begun.wait(30)
+        store.close()
+        assert all(follower.result(30) == list(range(1, 21)) for follower in followers)
+    assert list(store.follow("c")) == []
+
+
+# --- blobs ---------------------------------------------------------------------------------------
+
+
+def test_blobs_are_kept_by_what_is_in_them(store: Store) -> None:
+    lease = store.acquire("c")
+    blobs = [b"", b"\x00\xff" * 500_000, "ü".encode()]
+    events = [message(seq) for seq in (1, 2)]
+    store.append(lease, events, summary("c", 2), blobs=[Blob(1, blobs[0]), Blob(2, blobs[1]), Blob(2, blobs[2]), Blob(2, blobs[2])])
+    store.append(lease, [message(3)], summary("c", 3), blobs=[Blob(3, blobs[1])])
+    assert [store.blob(blob_id(data)) for data in blobs] == blobs
+    with pytest.raises(StoreError, match="No blob 'sha256:00'"):
+        store.blob("sha256:00")
+
+
+def test_a_blob_goes_with_the_last_conversation_that_refers_to_it(store: Store) -> None:
+    for id in "ab":
+        lease = store.acquire(id)
+        store.append(lease, [message(1)], summary(id, 1), blobs=[Blob(1, b"shared"), Blob(1, id.encode())])
+        store.release(lease)
+    store.delete("a")
+    assert store.blob(blob_id(b"shared")) == b"shared"
+    with pytest.raises(StoreError, match="No blob"):
+        store.blob(blob_id(b"a"))
+    store.delete("b")
+    with pytest.raises(StoreError, match="No blob"):
+        store.blob(blob_id(b"shared"))
+
+
+# --- forking -------------------------------------------------------------------------------------
+
+
+def test_a_fork_begins_with_the_others_events_and_goes_its_own_way(store: Store) -> None:
+    lease = store.acquire("c")
+    append(store, lease, 1, 2, 3)
+    store.fork("c", summary("f", 2, title="a fork", status="idle"))
+    assert seqs(store, "f") == [1, 2]
+    own = store.acquire("f")
+    store.append(own, [message(3, "another")], summary("f", 3))
+    append(store, lease, 4)
+    assert store.read("f") == [message(1), message(2), message(3, "another")]
+    assert [store.read("f", after) for after in (1, 2, 3)] == [store.read("f")[1:], store.read("f")[2:], []]
+    assert store.read("c") == [message(1), message(2), message(3), message(4)]
+    with pytest.raises(StoreError, match="does not follow event 3"):
+        append(store, own, 3)
+
+
+def test_the_listing_says_what_was_forked_from_what(store: Store) -> None:
+    append(store, store.acquire("c"), 1, 2, 3)
+    given = summary("f", 2, title="ein Zweig", status="idle", created=NOW - timedelta(days=1), updated=NOW + timedelta(days=1))
+    store.fork("c", given)
+    listed = store.list()
+    assert [(found.id, found.parent, found.parent_seq) for found in listed] == [("f", "c", 2), ("c", "", 0)]
+    assert (listed[0].title, listed[0].status, listed[0].created, listed[0].updated) == ("ein Zweig", "idle", given.created, given.updated)
+    store.append(store.acquire("f"), [message(3)], summary("f", 3, created=given.created))
+    assert [(found.parent, found.parent_seq, found.last_seq, found.created) for found in store.list() if found.id == "f"] == [
+        ("c", 2, 3, given.created)
+    ]
+
+
+def test_a_fork_of_a_fork_reads_through_all_of_them(store: Store) -> None:
+    append(store, store.acquire("c0"), *range(1, 11))
+    expected = list(store.read("c0"))
+    for n in range(1, 6):
+        cut = 10 + 2 * n - 3  # before what the last one wrote itself ended
+        store.fork(f"c{n - 1}", summary(f"c{n}", cut))
+        events = [message(seq, f"by {n}") for seq in range(cut + 1, cut + 4)]
+        store.append(store.acquire(f"c{n}"), events, summary(f"c{n}", cut + 3))
+        expected = [*expected[:cut], *events]
+        assert store.read(f"c{n}") == expected
+        assert [store.read(f"c{n}", after) for after in range(len(expected) + 1)] == [
+            expected[after:] for after in range(len(expected) + 1)
+        ]
+    store.fork("c5", summary("early", 3))
+    assert seqs(store, "early") == [1, 2, 3]
+    append(store, store.acquire("early"), 4, 5)
+    assert seqs(store, "early") == [1, 2, 3, 4, 5]
+
+
+def test_a_fork_of_nothing_is_empty(store: Store) -> None:
+    store.acquire("c")
+    store.fork("c", Summary("f"))
+    assert store.read("f") == []
+    append(store, store.acquire("f"), 1)
+    assert seqs(store, "f") == [1]
+
+
+def test_what_cannot_be_forked_is_refused(store: Store) -> None:
+    with pytest.raises(ConversationNotFound, match="No conversation 'c'"):
+        store.fork("c", summary("f", 1))
+    append(store, store.acquire("c"), 1, 2)
+    with pytest.raises(StoreError, match="Conversation 'c' has 2 events, not 3"):
+        store.fork("c", summary("f", 3))
+    with pytest.raises(StoreError, match="Conversation 'c' exists already"):
+        store.fork("c", summary("c", 1))
+    assert [found.id for found in store.list()] == ["c"]
+
+
+def test_a_fork_outlives_what_it_was_forked_from_with_its_blobs(store: Store) -> None:
+    lease = store.acquire("c")
+    for seq in (1, 2, 3):
+        store.append(lease, [message(seq)], summary("c", seq), blobs=[Blob(seq, b"%d" % seq)])
+    store.release(lease)
+    store.fork("c", summary("f", 2))
+    store.fork("f", summary("g", 1))
+    store.delete("c")
+    assert (seqs(store, "c"), seqs(store, "f"), seqs(store, "g")) == ([], [1, 2], [1])
+    assert store.blob(blob_id(b"2")) == b"2"
+    with pytest.raises(StoreError, match="No blob"):
+        store.blob(blob_id(b"3"))
+    append(store, store.acquire("c"), 1)
+    assert seqs(store, "f") == [1, 2], "a new conversation of the old id is another"
+    store.delete("f")
+    assert seqs(store, "g") == [1]
+    with pytest.raises(StoreError, match="No blob"):
+        store.blob(blob_id(b"2"))
+    store.delete("g")
+    with pytest.raises(StoreError, match="No blob"):
+        store.blob(blob_id(b"1"))
+
+
+def test_a_conversation_is_forked_while_it_is_written(store: Store) -> None:
+    lease = store.acquire("c")
+    append(store, lease, 1)
+    stop = threading.Event()
+
+    def write() -> int:
+        seq = 1
+        while not stop.is_set():
+            seq += 1
+            append(store, lease, seq)
+        return seq
+
+    with ThreadPoolExecutor(1) as pool:
+        writer = pool.submit(write)
+        try:
+            for n in range(20):
+                last = len(store.read("c"))
+                store.fork("c", summary(f"f{n}", last))
+                assert seqs(store, f"f{n}") == list(range(1, last + 1))
+        finally:
+            stop.set()
+        last = writer.result()
+        assert seqs(store, "c") == list(range(1, last + 1))
+
+
 # --- deleting ------------------------------------------------------------------------------------
 
 
@@ -261,6 +594,12 @@ def test_a_closed_store_says_so_and_is_closed_once(store: Store) -> None:
         lambda: store.read("c"),
         store.list,
         lambda: store.delete("c"),
+        lambda: store.renew(lease),
+        lambda: store.note(lease, ["x"]),
+        lambda: store.post("c", Pause()),
+        lambda: store.commands(lease),
+        lambda: store.fork("c", summary("f", 1)),
+        lambda: store.blob("x"),
     ]
     for use in uses:
         with pytest.raises(StoreError, match="is closed"):

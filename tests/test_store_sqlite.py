@@ -6,8 +6,6 @@ import os
 import signal
 import sqlite3
 import subprocess
-import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,21 +19,11 @@ import pytest
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError, Fenced, LeaseHeld, StoreError
 from holdfast.store import SQLiteStore
+from holdfast.store.commit import Committer
 from holdfast.store.owner import Owner
+from holdfast.store.sqlite import _Append
+from tests.store_parts import Start, files, heard, starting
 from tests.test_store import NOW, append, message, seqs, summary
-
-PRELUDE = """
-import os, resource, sys, time
-from pathlib import Path
-from holdfast.errors import *
-from holdfast.store import SQLiteStore
-from tests.test_store import append, message, seqs, summary
-path = sys.argv[1]
-def say(*words):
-    print(*words, flush=True)
-"""
-
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -45,24 +33,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(path: Path) -> Iterator[Start]:
-    """Run a program in another process, with the store's path as its argument; killed at the end."""
-    started: list[subprocess.Popen[str]] = []
-
-    def begin(program: str, *arguments: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), str(path), *arguments]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def heard(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+    yield from starting(path)
 
 
 HOLDER = """
@@ -81,10 +52,6 @@ if word == "close":
 say("closed")
 time.sleep(60)
 """
-
-
-def files(folder: Path) -> set[str]:
-    return {found.name for found in folder.iterdir()}
 
 
 # --- other processes -----------------------------------------------------------------------------
@@ -265,10 +232,10 @@ def test_a_file_of_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
     with SQLiteStore(path) as store:
         append(store, store.acquire("c"), 1)
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 3")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"was written by a newer Holdfast \(format 2, this one reads 1\)"):
+    with pytest.raises(StoreError, match=r"was written by a newer Holdfast \(format 3, this one reads 2\)"):
         SQLiteStore(path)
     assert path.read_bytes() == before
 
@@ -399,6 +366,11 @@ def test_a_leftover_row_makes_only_its_own_append_fail(path: Path) -> None:
 # --- appends that cannot be written --------------------------------------------------------------
 
 
+def committer(store: SQLiteStore) -> Committer:
+    assert store._writer is not None
+    return store._writer
+
+
 def together(store: SQLiteStore, appends: list[Callable[[], None]]) -> list[BaseException | None]:
     """Run appends so that all of them meet in one commit; what each raised."""
     outcomes: list[BaseException | None] = [None] * len(appends)
@@ -410,10 +382,10 @@ def together(store: SQLiteStore, appends: list[Callable[[], None]]) -> list[Base
             outcomes[n] = error
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(len(appends))]
-    with store._write_lock:
+    with committer(store).lock:
         for n, thread in enumerate(threads):
             thread.start()
-            while len(store._queue) <= n:
+            while len(committer(store).queue) <= n:
                 pass
     for thread in threads:
         thread.join()
@@ -424,7 +396,7 @@ def test_appends_that_wait_at_the_same_time_share_one_transaction(path: Path) ->
     with SQLiteStore(path) as store:
         leases = [store.acquire(f"c{n}") for n in range(8)]
         statements: list[str] = []
-        store._writer.set_trace_callback(statements.append)
+        committer(store).db.set_trace_callback(statements.append)
         together(store, [lambda lease=lease: append(store, lease, 1) for lease in leases])
         assert statements.count("COMMIT") == 1
         assert all(seqs(store, f"c{n}") == [1] for n in range(8))
@@ -468,30 +440,33 @@ def test_an_answer_without_a_native_form_can_be_read_again(path: Path) -> None:
 
 
 def test_ctrl_c_leaves_no_append_behind_for_a_later_commit(path: Path) -> None:
-    class Interrupted(SQLiteStore):
-        def _commit(self) -> None:
-            raise KeyboardInterrupt
+    def interrupted() -> None:
+        raise KeyboardInterrupt
 
-    with Interrupted(path) as store:
+    with SQLiteStore(path) as store:
         lease = store.acquire("c")
-        with pytest.raises(KeyboardInterrupt):
-            append(store, lease, 1)
-        assert len(store._queue) == 0
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(committer(store), "_commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                append(store, lease, 1)
+        assert len(committer(store).queue) == 0
     with SQLiteStore(path) as store:
         assert store.read("c") == []
 
 
 def test_ctrl_c_within_a_commit_writes_all_of_it_or_nothing(path: Path) -> None:
-    class Interrupted(SQLiteStore):
-        def _apply(self, db: Any, job: Any) -> Any:
-            found = super()._apply(db, job)
-            if job.lease.conversation_id == "c1":
-                raise KeyboardInterrupt
-            return found
+    work = _Append.work
 
-    with Interrupted(path) as store:
+    def interrupted(job: Any, db: Any) -> None:
+        work(job, db)
+        if job.lease.conversation_id == "c1":
+            raise KeyboardInterrupt
+
+    with SQLiteStore(path) as store:
         leases = [store.acquire(f"c{n}") for n in range(3)]
-        outcomes = together(store, [lambda lease=lease: append(store, lease, 1) for lease in leases])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_Append, "work", interrupted)
+            outcomes = together(store, [lambda lease=lease: append(store, lease, 1) for lease in leases])
         assert sorted(type(found).__name__ for found in outcomes) == ["KeyboardInterrupt", "StoreError", "StoreError"]
         assert [store.read(f"c{n}") for n in range(3)] == [[], [], []]
         append(store, leases[0], 1)
@@ -504,16 +479,16 @@ def test_a_full_disk_is_a_store_error_and_when_there_is_room_again_it_goes_on(pa
     with SQLiteStore(path) as store:
         lease, other = store.acquire("c"), store.acquire("d")
         append(store, lease, 1)
-        pages = store._writer.execute("PRAGMA page_count").fetchone()[0]
-        store._writer.execute(f"PRAGMA max_page_count = {pages + 4}")
+        pages = committer(store).db.execute("PRAGMA page_count").fetchone()[0]
+        committer(store).db.execute(f"PRAGMA max_page_count = {pages + 4}")
         big = message(2, "x" * 100_000)
         for _ in range(2):
-            with pytest.raises(StoreError, match=r"full. Nothing was written."):
+            with pytest.raises(StoreError, match=r"full. Nothing was written. Free some space"):
                 store.append(lease, [big], summary("c", 2))
         assert seqs(store, "c") == [1]
         outcomes = together(store, [lambda: store.append(lease, [big], summary("c", 2)), lambda: append(store, other, 1)])
         assert [type(found) for found in outcomes] == [StoreError, type(None)], "a small append fits beside a big one that does not"
-        store._writer.execute("PRAGMA max_page_count = 1000000")
+        committer(store).db.execute("PRAGMA max_page_count = 1000000")
         store.append(lease, [big], summary("c", 2))
         assert seqs(store, "c") == [1, 2]
 
@@ -576,7 +551,8 @@ def test_the_owners_lock_is_not_inherited_by_what_the_process_runs(path: Path) -
         store.acquire("c")
         child = subprocess.Popen(["sleep", "30"])
         try:
-            store._owner.close()  # type: ignore[union-attr]
+            assert store._owner is not None
+            store._owner.close()
             with SQLiteStore(path) as other:
                 other.acquire("c")
         finally:

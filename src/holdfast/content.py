@@ -16,6 +16,7 @@ from holdfast.errors import ConfigurationError
 S = TypeVar("S", bound="Data")
 
 _encoder = msgspec.json.Encoder()
+_sorted = msgspec.json.Encoder(order="sorted")
 
 
 class Data(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -133,6 +134,13 @@ class ToolCall(Data, frozen=True):
     def raw_arguments(self) -> str:
         """The arguments as JSON text, exactly as the provider sent them."""
         return self.raw or _encoder.encode(self.arguments).decode()
+
+    @property
+    def arguments_hash(self) -> str:
+        """What a decision is bound to: the SHA-256, in hex, of the arguments as JSON with sorted keys."""
+        from hashlib import sha256  # 3 ms of import that few need
+
+        return sha256(_sorted.encode(self.arguments)).hexdigest()
 
 
 class Message(Data, frozen=True):

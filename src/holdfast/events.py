@@ -72,7 +72,8 @@ class Message(Event, frozen=True):
 
 class Assistant(Event, frozen=True):
     """One answer of the model. `based_on` is the last seq that its request contained; `native` the provider's own form
-    (of the wire `wire`) where it says more than the fields here; `duration` is in seconds, `cost` in US dollars if it was counted."""
+    (of the wire `wire`) where it says more than the fields here; `duration` is in seconds, `cost` in US dollars if it was counted.
+    `request_hash` is that of the request, by which a replay knows it again."""
 
     text: str = ""
     reasoning: str = ""
@@ -86,6 +87,7 @@ class Assistant(Event, frozen=True):
     response_id: str = ""
     duration: float = 0.0
     cost: float | None = None
+    request_hash: str = ""
 
     def __post_init__(self) -> None:
         # msgspec leaves a default out by identity; any other empty Raw would be written as `"native":,`, which no one can read again.
@@ -94,13 +96,15 @@ class Assistant(Event, frozen=True):
 
 
 class Decision(Event, frozen=True):
-    """Whether a call may run: who decided, what, and why. Bound to the call's id and the hash of its arguments."""
+    """Whether a call may run: who decided, what, and why. Bound to the call's id and the hash of its arguments as the model gave
+    them; `arguments` are what an approver put in their place."""
 
     call_id: str
     decision: Literal["allow", "ask", "deny", "approve", "reject"]
     by: str = ""
     reason: str = ""
     arguments_hash: str = ""
+    arguments: dict[str, Any] | None = None
 
 
 class ToolCallStarted(Event, frozen=True):
@@ -119,11 +123,42 @@ class ToolResult(Event, frozen=True):
     duration: float = 0.0
 
 
+class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a conversation had come to with event `seq`: what one must know of it and all before it to go on without reading them.
+
+    `run_...` count the run that was on; `..._seq` name the last event of that kind.
+    """
+
+    seq: int
+    created: datetime
+    title: str = ""
+    status: str = "idle"
+    status_seq: int = 0
+    message_seq: int = 0
+    agent_seq: int = 0
+    assistant_seq: int = 0
+    based_on: int = 0
+    blanks: int = 0
+    steps: int = 0
+    usage: Usage = Usage()
+    cost: float = 0.0
+    run_since: datetime | None = None
+    run_steps: int = 0
+    run_tokens: int = 0
+    run_cost: float = 0.0
+    error_seq: int = 0
+
+
 class Condensation(Event, frozen=True):
-    """What a condenser left out of the view: the `hidden` seqs, for which `summary` stands where the first of them stood."""
+    """What a condenser left out of the view: the `hidden` seqs, for which `summary` stands where the first of them stood.
+
+    Of the events up to `so_far.seq` nothing but that summary is shown to a model any more, so that a conversation is opened without
+    reading them.
+    """
 
     hidden: tuple[int, ...]
     summary: str = ""
+    so_far: SoFar | None = None
 
 
 class Status(Event, frozen=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import events as ev
 from holdfast.agent import prompt
+from holdfast.agent.confirmation import Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
 from holdfast.agent.limits import Limits
 from holdfast.content import Usage
@@ -32,10 +33,14 @@ class Agent:
     is its text, a `Path` a file or a folder, or what `LocalRuntime.load_microagents` returned. `parallel_calls` bounds how many calls
     of one answer run at once.
 
+    `confirm` says which calls wait for `Conversation.approve`: "never", "always", a list of tool names, a mapping of names to allow, ask
+    or deny, or a `ConfirmationPolicy`. Of a text that a tool returned the model is shown at most `output_limit` characters; the store
+    keeps the whole (`Conversation.get_output`).
+
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
 
-    __slots__ = ("connections", "limits", "llm", "parallel_calls", "system_prompt", "tools")
+    __slots__ = ("confirm", "connections", "limits", "llm", "output_limit", "parallel_calls", "system_prompt", "tools")
 
     connections: Connections
     llm: Model
@@ -43,6 +48,8 @@ class Agent:
     system_prompt: str
     limits: Limits
     parallel_calls: int
+    confirm: ConfirmationPolicy | None
+    output_limit: int
 
     def __init__(
         self,
@@ -54,8 +61,10 @@ class Agent:
         microagents: Iterable[str | Path | Microagent] = (),
         limits: Limits = Limits(),
         parallel_calls: int = 8,
+        confirm: Confirm = "never",
+        output_limit: int = 50_000,
     ) -> None:
-        _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls)
+        _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls, output_limit)
         if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
             raise ConfigurationError(f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
         manager = tools if isinstance(tools, ToolManager) else ToolManager(tools)
@@ -65,6 +74,8 @@ class Agent:
             "system_prompt": prompt.compose(system_prompt, system_prompt_extensions, _microagents(microagents)),
             "limits": limits,
             "parallel_calls": parallel_calls,
+            "confirm": policy(confirm),
+            "output_limit": output_limit,
             "connections": Connections(llm, manager, mcp_servers),
         }
         for name, value in found.items():
@@ -99,7 +110,7 @@ class Agent:
         return (*kept, *(definition for definition in now if definition not in kept))
 
 
-def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any) -> None:
+def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any, output_limit: Any) -> None:
     if isinstance(llm, type) or not callable(getattr(llm, "completion", None)):
         raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.")
     if isinstance(tools, str | bytes | dict | Tool) or not isinstance(tools, Iterable | ToolManager):
@@ -112,6 +123,8 @@ def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: An
         raise ConfigurationError(f"Agent: limits takes Limits(...), not {limits!r}.")
     if not isinstance(parallel_calls, int) or parallel_calls < 1:
         raise ConfigurationError(f"Agent: parallel_calls takes a whole number from 1, not {parallel_calls!r}.")
+    if not isinstance(output_limit, int) or output_limit < 1000:
+        raise ConfigurationError(f"Agent: output_limit takes a number of characters from 1,000, not {output_limit!r}.")
 
 
 def _microagents(given: Any) -> list[tuple[str, str]]:

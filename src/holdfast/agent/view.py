@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.llm.transcript import Transcript
+
+# A model is shown no call without a result.
+LOST = ToolResult.failure("The result of this call is lost: its record was damaged.", "unknown", meta={"outcome": "unknown"})
 
 
 class View:
@@ -19,19 +22,21 @@ class View:
 
     __slots__ = ("_batch", "_hidden", "_summaries", "_waiting", "transcript")
 
-    def __init__(self, condensations: Iterable[ev.Condensation] = ()) -> None:
+    def __init__(self, condensations: Iterable[ev.Condensation] = (), first: int = 1) -> None:
         self.transcript = Transcript()
         self._waiting: list[ev.Message] = []
         self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
         found = list(condensations)
         self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
         self._summaries = {min(condensation.hidden): condensation for condensation in found if condensation.hidden}
+        for seq in sorted(seq for seq in self._summaries if seq < first):  # of what will not be fed: it was not even read
+            self._summarise(seq)
 
     @classmethod
     def of(cls, journal: Iterable[ev.AnyEvent]) -> View:
-        """The view of a whole journal."""
+        """The view of a journal: of a whole one, or of what comes after its last condensation's `so_far`."""
         found = list(journal)
-        view = cls(event for event in found if isinstance(event, ev.Condensation))
+        view = cls((event for event in found if isinstance(event, ev.Condensation)), found[0].seq if found else 1)
         for event in found:
             view.feed(event)
         return view
@@ -41,6 +46,8 @@ class View:
         if type(event) is ev.ToolResult:
             self._result(event)
         elif type(event) is ev.Assistant:
+            if self._batch:  # a damaged store has lost a result
+                self._end_batch()
             self._flush(event.based_on)
             self._place(event.seq, event)
             if event.calls:
@@ -60,10 +67,12 @@ class View:
             return  # a second result of one call: the first one counts
         self._batch[event.call_id] = (call[0], event.result)
         if all(result is not None for _, result in self._batch.values()):
-            assistant_seq = int(event.call_id.split(".")[0])
-            for pair in self._batch.values():
-                self._place(assistant_seq, pair)
-            self._batch = {}
+            self._end_batch()
+
+    def _end_batch(self) -> None:
+        for call_id, (call, result) in self._batch.items():
+            self._place(int(call_id.split(".")[0]), (call, LOST if result is None else result))
+        self._batch = {}
 
     def _flush(self, based_on: int | None) -> None:
         while self._waiting and (based_on is None or self._waiting[0].seq <= based_on):
@@ -72,11 +81,34 @@ class View:
 
     def _place(self, seq: int, item: ev.Message | ev.Assistant | tuple[ToolCall, ToolResult | None]) -> None:
         if seq in self._hidden:
-            condensation = self._summaries.pop(seq, None)
-            if condensation is not None and condensation.summary:
-                text = (TextContent(condensation.summary),)
-                self.transcript.append(
-                    ev.Message(seq=seq, id=condensation.id, timestamp=condensation.timestamp, content=text, sender="holdfast")
-                )
+            self._summarise(seq)
         else:
             self.transcript.append(item)  # pyright: ignore[reportArgumentType]: complete batches alone are placed
+
+    def _summarise(self, seq: int) -> None:
+        condensation = self._summaries.pop(seq, None)
+        if condensation is not None and condensation.summary:
+            text = (TextContent(condensation.summary),)
+            self.transcript.append(
+                ev.Message(seq=seq, id=condensation.id, timestamp=condensation.timestamp, content=text, sender="holdfast")
+            )
+
+
+def whole_until(journal: Sequence[ev.AnyEvent], hidden: Iterable[int]) -> int:
+    """The last seq up to which a model would be shown nothing any more if `hidden` were hidden as well, and no call is open; 0 if none."""
+    gone = {seq for event in journal if isinstance(event, ev.Condensation) for seq in event.hidden} | set(hidden)
+    found = 0
+    open: set[str] = set()
+    for event in journal:
+        match event:
+            case ev.Assistant():
+                open = {call.id for call in event.calls}
+            case ev.ToolResult():
+                open.discard(event.call_id)
+            case _:
+                pass
+        if isinstance(event, ev.Assistant | ev.Message) and event.seq not in gone:
+            break
+        if not open:
+            found = event.seq
+    return found

@@ -26,8 +26,14 @@ examples:
   holdfast run "Add a --quiet flag" --workdir ~/src/tool --store ~/agent.db
   holdfast chat --store ~/agent.db --id 4f0c91d2a6be
       go on with that conversation
+  holdfast run "Clean up the build" --confirm terminal --store ~/agent.db
+      you are asked before each command runs
+  holdfast tell ~/agent.db 4f0c approve
+      the same from another terminal
   holdfast show ~/agent.db
       what is in the store
+  holdfast check ~/agent.db
+      is everything in it readable and whole?
   holdfast chat --base-url http://localhost:11434/v1 --model qwen3
       a local server, no key"""
 
@@ -62,9 +68,84 @@ Watch an agent find and fix a bug in a small project, made for it in a temporary
 folder. The model's part is scripted, so no key is needed; its tools are real.
 Exit code 0 says that the project's tests failed before and passed after."""
 
+CONFIRM = """\
+With --confirm the calls of some tools wait for you. Each is shown whole, then
+  y  runs it             n  does not; the model is told why, if you say why
+  e  edits it first      a  runs it, and all later calls of that tool
+  q  leaves it waiting, as Ctrl-D does; Ctrl-C pauses
+Without a terminal the command ends there, with exit code 3. A waiting call can
+be decided with `holdfast tell`, or by opening the conversation again with chat."""
+
 SHOW = """\
 Show a conversation of a store as `run` shows it, or list the conversations if
-there are several and no ID is given."""
+there are several and no ID is given. The store is only read."""
+
+TELL = """\
+Tell a conversation something from the shell, also while another process drives
+it. That one does it within a second; if nobody drives it, it is done when the
+conversation is opened next.
+
+  send TEXT                       say something to the agent; - reads stdin
+  approve [CALL] [--arguments J]  let a waiting call run, with other arguments
+  reject [CALL] [REASON]          do not run it, and tell the model why
+  pause                           go no further after what runs now
+  resume                          go on after a pause or an error
+  interrupt                       pause at once; what runs is cancelled
+
+Without CALL it is the one call that waits. An approval holds for the arguments
+that the call has in the store now.
+
+Exit code 0: posted (with --wait: and taken). 1: not taken in time. 2: nothing
+to post, as when no call waits."""
+
+REPLAY = """\
+Run conversations once more without model or tools: their answers and results
+are those of the journal, and each request to the model is made anew and
+compared with what was sent. What today's Holdfast, or the agent given with
+--agent, makes otherwise is shown; - is what was, + is today's.
+
+examples:
+  holdfast replay ~/agent.db
+  holdfast replay ~/agent.db 4f0c --agent my_agents:reviewer
+      would that agent have asked the same?
+  holdfast replay conversation.jsonl
+
+Exit code 0: all the same. 1: something differs. 2: no such file or agent."""
+
+
+CHECK = """\
+Verify a store without changing it: that SQLite finds nothing wrong, that every
+event is what was written and none is missing, that forks, blobs and waiting
+commands are whole. It may be in use meanwhile. What is wrong is named per
+conversation, with the events that cannot be read; `export --salvage` saves the
+rest.
+
+Exit code 0: sound. 1: damaged. 2: no such file, or it is no store."""
+
+EXPORT = """\
+Write conversations as JSON lines: a header, then each event as it is stored,
+then the blobs (outputs kept whole) that the events refer to. Without ID all of
+them, one after the other. `holdfast import` makes conversations of it again.
+
+examples:
+  holdfast export ~/agent.db 4f0c > conversation.jsonl
+  holdfast export ~/agent.db -o backup.jsonl
+  ssh there holdfast export agent.db | holdfast import - --store ~/agent.db
+  holdfast export --salvage damaged.db -o rest.jsonl
+      a placeholder stands for every event that cannot be read; exit code 1
+      says that there were any, and stderr names them"""
+
+IMPORT = """\
+Write exported conversations into a store, under their ids. Each is checked
+first and written whole or not at all. One that is there already, event for
+event, is left as it is; another one of the same id is refused (exit code 2),
+unless --id gives it a new one.
+
+examples:
+  holdfast import conversation.jsonl --store ~/agent.db
+  holdfast import one.jsonl --store ~/agent.db --id second-try
+  holdfast import rest.jsonl --store repaired.db
+      a sound store of what `export --salvage` could read"""
 
 
 def exit_codes() -> str:
@@ -90,6 +171,22 @@ def _count(text: str) -> int:
     return number
 
 
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"takes a number of seconds, not {text!r}")
+    return seconds
+
+
+def _seq(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"takes an event's number, 0 for none, not {text!r}")
+    return int(text)
+
+
 def _retries(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"takes a whole number from 0, not {text!r}")
@@ -109,6 +206,10 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument(
         "--env", metavar="NAME", action="append", default=[], help="an environment variable that commands may see; repeatable"
     )
+    work.add_argument(
+        "--confirm", metavar="WHAT", default="never",
+        help="which calls wait for you: never (default), always, or tool names separated by commas, such as terminal,write_file",
+    )  # fmt: skip
     work.add_argument("--max-steps", metavar="N", type=_count, default=500, help="model calls per run (500)")
     work.add_argument("--system-prompt-file", metavar="F", help="use this text instead of the default system prompt")
     kept = parser.add_argument_group("the record")
@@ -141,11 +242,14 @@ def make_parser() -> Parser:
         )
 
     run = add(
-        "run", "give an agent one task and watch it work", f"Give an agent one task and watch it work.\n\n{MODEL_OPTIONS}", exit_codes()
+        "run",
+        "give an agent one task and watch it work",
+        f"Give an agent one task and watch it work.\n\n{MODEL_OPTIONS}\n\n{CONFIRM}",
+        exit_codes(),
     )
     run.add_argument("task", nargs="+", help="what to do; - reads it from standard input")
     _add_agent_options(run)
-    chat = add("chat", "talk with an agent", f"{TALK}\n\n{MODEL_OPTIONS}", exit_codes())
+    chat = add("chat", "talk with an agent", f"{TALK}\n\n{MODEL_OPTIONS}\n\n{CONFIRM}", exit_codes())
     _add_agent_options(chat)
     demo = add("demo", "watch an agent fix a bug; needs no key", DEMO, "")
     demo.add_argument("--fast", action="store_true", help="do not pause for reading; also off where the output is no terminal")
@@ -153,5 +257,34 @@ def make_parser() -> Parser:
     show.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
     show.add_argument("id", metavar="ID", nargs="?", help="the conversation, or the first letters of its id")
     show.add_argument("--json", action="store_true", help="JSON lines: the events, or the list's entries")
+    show.add_argument("--at", metavar="SEQ", type=_seq, help="the conversation as it was when event SEQ was its last")
+    show.add_argument("--follow", action="store_true", help="go on showing what comes, whoever drives it, until Ctrl-C")
+    show.add_argument("--until-rest", action="store_true", help="follow until it finishes, stops, pauses or waits for you")
     _add_full(show)
+    tell = add("tell", "send, approve, pause: whoever drives the conversation", TELL, "")
+    tell.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
+    tell.add_argument("id", metavar="ID", help="the conversation, or the first letters of its id")
+    tell.add_argument("what", metavar="WHAT", choices=["send", "approve", "reject", "pause", "resume", "interrupt"], help="see above")
+    tell.add_argument("words", metavar="MORE", nargs="*", help="the text, the call, the reason")
+    tell.add_argument("--arguments", metavar="JSON", help='approve: run the call with these instead, such as \'{"command": "ls"}\'')
+    tell.add_argument("--key", metavar="KEY", help="drop it if something was posted under this key before")
+    tell.add_argument("--wait", metavar="SECONDS", type=_seconds, help="wait until it was taken, at most so long")
+    replay = add("replay", "would the model be asked the same today?", REPLAY, "")
+    replay.add_argument("file", metavar="FILE", help="the SQLite file given as --store, or what `holdfast export` wrote")
+    replay.add_argument("id", metavar="ID", nargs="?", help="the conversation, or the first letters of its id; none: all")
+    replay.add_argument(
+        "--agent", metavar="MODULE:NAME", help="an Agent, or a function that returns one, from this folder or the Python path"
+    )
+    check = add("check", "verify a store: is every event there and sound?", CHECK, "")
+    check.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
+    check.add_argument("--json", action="store_true", help="the report as JSON")
+    export = add("export", "write conversations of a store as JSON lines", EXPORT, "")
+    export.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
+    export.add_argument("ids", metavar="ID", nargs="*", help="a conversation, or the first letters of its id; none: all")
+    export.add_argument("-o", "--output", metavar="OUT", help="write to this file, which is replaced when all is written")
+    export.add_argument("--salvage", action="store_true", help="write what is readable of a damaged store")
+    taken = add("import", "write exported conversations into a store", IMPORT, "")
+    taken.add_argument("file", metavar="FILE", help="what `holdfast export` wrote; - reads standard input")
+    taken.add_argument("--store", metavar="STORE", required=True, help="the SQLite file to write to, made if it is not there")
+    taken.add_argument("--id", metavar="NEW", help="import the only conversation in FILE under this id")
     return parser

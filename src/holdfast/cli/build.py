@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.agent import Agent, Limits
+from holdfast.agent.confirmation import Confirm
 from holdfast.cli import settings
+from holdfast.cli.confirm import confirmation
 from holdfast.cli.exits import UsageError
 from holdfast.cli.session import Parts
 from holdfast.errors import ConfigurationError, StoreError
@@ -28,22 +30,24 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
     workdir = Path(options.workdir).expanduser()
     if not workdir.is_dir():
         raise UsageError(f"--workdir takes an existing folder; {options.workdir!r} {'is a file' if workdir.exists() else 'does not exist'}")
-    store = None if options.store is None else _store(Path(options.store).expanduser())
+    runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
     try:
-        id = options.id or secrets.token_hex(6)  # short enough to type, and unique enough for one file
-        runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
+        asking = confirmation(options.confirm, [tool.name for tool in runtime.tools])
+        store = None if options.store is None else _store(Path(options.store).expanduser())
     except BaseException:
-        if store is not None:
-            store.close()
+        runtime.close()
         raise
-    agent = agent_in(runtime, llm, Limits(steps=options.max_steps), prompt)
-    return Parts(agent, runtime, store, id, "" if store is None else _go_on(options, id))
+    id = options.id or secrets.token_hex(6)  # short enough to type, and unique enough for one file
+    agent = agent_in(runtime, llm, Limits(steps=options.max_steps), prompt, asking or "never")
+    if store is None:
+        return Parts(agent, runtime, id=id, asking=asking)
+    return Parts(agent, runtime, store, id, _go_on(options, id), shlex.join(["holdfast", "tell", str(options.store), str(id)]), asking)
 
 
-def agent_in(runtime: LocalRuntime, llm: Model, limits: Limits = Limits(), prompt: str | None = None) -> Agent:
+def agent_in(runtime: LocalRuntime, llm: Model, limits: Limits = Limits(), prompt: str | None = None, confirm: Confirm = "never") -> Agent:
     """An agent with the tools of `runtime`, told where it is."""
     where = f"You work in the folder {runtime.workdir}. Paths are relative to it."
-    return Agent(llm, runtime.tools, system_prompt=prompt, system_prompt_extensions=[where], limits=limits)
+    return Agent(llm, runtime.tools, system_prompt=prompt, system_prompt_extensions=[where], limits=limits, confirm=confirm)
 
 
 def _llm(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
@@ -79,6 +83,8 @@ def _go_on(options: argparse.Namespace, id: str) -> str:
     for name in ("model", "base_url", "api_key_env"):
         if getattr(options, name):
             words += [f"--{name.replace('_', '-')}", getattr(options, name)]
+    if options.confirm != "never":
+        words += ["--confirm", options.confirm]
     if options.workdir != ".":
         words += ["--workdir", options.workdir]
     return shlex.join(words)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 
 from holdfast.cli.build import build
+from holdfast.cli.confirm import ANSWERS, WAITING, Confirmer, edit_lines
 from holdfast.cli.exits import Exit
 from holdfast.cli.screen import Screen
 from holdfast.cli.session import Session
@@ -21,6 +22,7 @@ A line is a message to the agent. While it works, a line that you type reaches i
   /pause    let it finish its step, then wait     Ctrl-C pauses at once
   /resume   go on, also after an error            so does an empty line; a message goes on too
   /status   where it stands
+When a call waits for you: y n e a q decide; any other line is a message, which approves nothing.
   /exit     leave; so does Ctrl-D"""
 
 
@@ -42,11 +44,8 @@ class _Talk:
     def interactive(self) -> Exit:
         """Prompt, send, watch; until the user leaves."""
         session = self._session
-        if sys.stdin.isatty() and sys.stdout.isatty():
-            try:
-                import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]: its import gives input() line editing
-            except ImportError:  # a Python built without it
-                pass
+        edit_lines()
+        confirmer = Confirmer(session, self._instead)
         session.screen.notice("/help says what can be typed; Ctrl-D leaves.", "dim")
         told = 0  # the last event when it was last said why the agent stopped
         while True:
@@ -56,6 +55,11 @@ class _Talk:
             if self._left:
                 return Exit.FINISHED
             status = session.conversation.status
+            if status is WAITING:
+                code = confirmer.ask()
+                if code is not None:
+                    return code
+                continue
             if session.was_interrupted:
                 session.screen.notice("paused: Enter goes on, a message steers, Ctrl-D leaves.", "dim")
             elif status in (ConversationStatus.ERROR, ConversationStatus.STUCK) and told != session.conversation.state.last_seq:
@@ -82,8 +86,15 @@ class _Talk:
                 session.screen.notice("Ctrl-C again, or Ctrl-D, leaves.", "dim")
                 continue
             pressed = False
+            if session.conversation.status is WAITING and line.strip().lower() in (*ANSWERS, ""):
+                return None  # it came to wait meanwhile: first the question, then the answer
             if self._take(line, echoed=True):
                 return Exit.FINISHED if self._left else None
+
+    def _instead(self, line: str) -> bool:
+        """Take a line that was typed where a call waits for an answer; whether the user left."""
+        self._take(line, echoed=True)
+        return self._left
 
     def _poll(self) -> None:
         """Take what was typed while the agent works. The terminal hands over whole lines."""
@@ -92,7 +103,11 @@ class _Talk:
             if not typed:  # Ctrl-D: leave when this is done
                 self._left = True
             for line in typed.decode(errors="replace").splitlines():
-                if line.strip():
+                if line.strip().lower() in ANSWERS and self._session.conversation.state.pending_confirmations:
+                    self._session.screen.notice(
+                        f"{line.strip()!r} answers nothing yet: you will be asked when the other calls are done.", "dim"
+                    )
+                elif line.strip():
                     self._take(line, echoed=True)
 
     # --- a file or a pipe ---
@@ -100,8 +115,11 @@ class _Talk:
     def piped(self) -> Exit:
         """Each line is a message, answered before the next is read. Ends with how the last one ended."""
         session = self._session
+        begun = session.conversation.state.last_seq
         code = session.drive()
         ended = Exit.FINISHED
+        if code is None and (session.conversation.status is WAITING or session.conversation.state.last_seq != begun):
+            ended = session.outcome()  # of what was left unfinished, if nothing is said now
         while code is None and not self._left:
             try:
                 line = session.ask("")
@@ -124,7 +142,7 @@ class _Talk:
         match word.split(maxsplit=1)[0] if word.startswith("/") else "":
             case "":
                 if word:
-                    session.say(line, echoed)
+                    self._say(line, echoed)
                     return True
                 if conversation.status is ConversationStatus.PAUSED:
                     session.resume()
@@ -136,10 +154,10 @@ class _Talk:
                 session.resume()
                 return True
             case "/pause":
-                if conversation.status is ConversationStatus.RUNNING:
+                if conversation.status in (ConversationStatus.RUNNING, WAITING):
                     conversation.pause()
                 else:
-                    session.screen.notice(f"Nothing to pause: it is {conversation.status.value}.", "dim")
+                    session.screen.notice(f"Nothing to pause: it is {conversation.status.value.replace('_', ' ')}.", "dim")
             case "/status":
                 self._tell_status()
             case "/help":
@@ -148,16 +166,21 @@ class _Talk:
                 session.screen.notice(HELP, "dim")
             case unknown:
                 if "/" in unknown[1:]:  # a path, not a command
-                    session.say(line, echoed)
+                    self._say(line, echoed)
                     return True
                 session.screen.notice(f"There is no {unknown}. There are /help /pause /resume /status /exit.", "error")
         return False
+
+    def _say(self, line: str, echoed: bool) -> None:
+        self._session.say(line, echoed)
+        if self._session.conversation.status is WAITING:
+            self._session.screen.notice("Sent as a message. It approves nothing: the call still waits.", "dim")
 
     def _tell_status(self) -> None:
         conversation = self._session.conversation
         state = conversation.state
         parts = [
-            f"{conversation.id}: {conversation.status.value}", f"model {conversation.agent.llm.model}", counted(state.steps, "step"),
+            f"{conversation.id}: {conversation.status.value.replace('_', ' ')}", f"model {conversation.agent.llm.model}", counted(state.steps, "step"),
             f"{state.usage.input_tokens:,} tokens in, {state.usage.output_tokens:,} out", counted(state.last_seq, "event"),
         ]  # fmt: skip
         self._session.screen.notice(", ".join(parts), "dim")

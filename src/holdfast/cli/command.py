@@ -54,8 +54,18 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             from holdfast.cli.run import run as chosen
         case "chat":
             from holdfast.cli.chat import chat as chosen
+        case "tell":
+            from holdfast.cli.tell import tell as chosen
+        case "replay":
+            from holdfast.cli.replay import replay as chosen
         case "demo":
             from holdfast.cli.demo import demo as chosen
+        case "check":
+            from holdfast.cli.check import check as chosen
+        case "export":
+            from holdfast.cli.transfer import export as chosen
+        case "import":
+            from holdfast.cli.transfer import import_ as chosen
         case _:
             from holdfast.cli.show import show as chosen
     return chosen(options, env)

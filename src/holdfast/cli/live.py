@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from holdfast import events as ev
 from holdfast.cli.render import GAP, Line, Renderer
 from holdfast.cli.screen import Screen
-from holdfast.cli.text import safe
+from holdfast.cli.text import counted, safe
 from holdfast.content import Usage
+from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.llm.completion import Delta
 
 BROKE_OFF = Line("dim", "(the answer broke off and is asked for again)")
@@ -48,13 +50,32 @@ class Live:
         self._style = ""  # of the piece that was last on the screen
         self._running = False
         self._open: dict[str, str] = {}
+        self._asked: set[str] = set()
         self._echoed = 0
+        self._quiet = False
+        self._interactive = False
 
-    def begin(self, shown: int, running: bool) -> None:
-        """Start from here: events up to `shown` are not to be shown; `running` says whether the agent is at work."""
+    def begin(self, state: ConversationState, interactive: bool = False) -> None:
+        """Start from here: the events that there are by now are not to be shown, but known. `interactive`: somebody is asked about calls."""
         with self._lock:
-            self._shown, self._running = shown, running
+            self._interactive = interactive
+            self._shown, self._running = state.last_seq, state.status is ConversationStatus.RUNNING
+            self._asked = {pending.call.id for pending in state.pending_confirmations}
+            last = next((event for event in reversed(state.events) if isinstance(event, ev.Assistant)), None)
+            if last is not None:
+                self._renderer.know(last)
             self._tell_status()
+
+    @contextmanager
+    def quiet(self) -> Generator[None]:
+        """Within, while somebody is asked for a line, no status is shown, and what happens begins on a line of its own."""
+        with self._lock:
+            self._quiet = self._interactive
+            self._tell_status()
+        try:
+            yield
+        finally:
+            self._quiet = False
 
     def expect_echoed(self) -> None:
         """The next message of the user is on the screen already, where it was typed."""
@@ -146,6 +167,8 @@ class Live:
                 self._screen.show(self._renderer.calls(event))
             case ev.Message(sender="user") if self._echoed:
                 self._echoed -= 1
+            case ev.Decision(decision="ask" | "allow") if self._interactive:
+                pass  # asked next, or allowed by who sits here
             case ev.Error():
                 self._screen.end_stream()  # said at the end, on stderr
                 self._forget_stream()
@@ -153,7 +176,10 @@ class Live:
                 if isinstance(event, ev.Status):
                     self._screen.end_stream()
                     self._forget_stream()
-                self._screen.show(self._renderer.lines(event))
+                lines = self._renderer.lines(event)
+                if lines and self._quiet:  # below the prompt, not behind it
+                    self._screen.show([Line("plain")])
+                self._screen.show(lines)
 
     def _count(self, event: ev.AnyEvent) -> None:
         match event:
@@ -165,6 +191,11 @@ class Live:
                 self._open[event.call_id] = self._renderer.title(event.call_id)
             case ev.ToolResult():
                 self._open.pop(event.call_id, None)
+                self._asked.discard(event.call_id)
+            case ev.Decision(decision="ask"):
+                self._asked.add(event.call_id)
+            case ev.Decision():
+                self._asked.discard(event.call_id)
             case ev.Status():
                 self._running = event.status == "running"
                 if self._running:
@@ -175,13 +206,16 @@ class Live:
                 pass
 
     def _tell_status(self) -> None:
-        if not self._running:
+        if self._quiet or not (self._running or self._asked):
             self._screen.status("")
             return
         titles = [title for title in self._open.values() if title]
         if titles:
             more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-            self._screen.status(f"{titles[0]}{more}")
+            waiting = f"; {counted(len(self._asked), 'call')} waiting for you" if self._asked else ""
+            self._screen.status(f"{titles[0]}{more}{waiting}")
+        elif self._asked:
+            self._screen.status("waiting for you")
         else:
             self._screen.status("thinking")
 

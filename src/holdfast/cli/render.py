@@ -1,9 +1,15 @@
-"""From an event to the lines that show it. No terminal here: a line is a style's name and safe text."""
+"""From an event or a call to the lines that show it. No terminal here: a line is a style's name and safe text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+import difflib
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, cast
+
+import msgspec
 
 from holdfast import events as ev
 from holdfast.cli.text import clip, counted, duration, one_line, safe, size
@@ -11,6 +17,7 @@ from holdfast.content import AudioContent, ImageContent, ResourceLink, TextConte
 
 # Of a command's output the last lines tell most (an error, a test's verdict), of anything else the first.
 COMMAND_HEAD, COMMAND_TAIL, RESULT_LINES, DIFF_LINES = 4, 8, 6, 40
+_DIFFED = 1_000_000  # characters; comparing longer texts takes longer than reading them
 
 # The argument that tells most of a call, by the names that tools usually give it. What is not among these is shown as name=value.
 _TELLING = ("command", "pattern", "query", "url", "path", "file_path", "text", "task", "name")
@@ -46,6 +53,93 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
     return one_line(" ".join(parts))
 
 
+# --- a call, whole ---
+
+
+def plain(text: str) -> str:
+    """`safe` text in which nothing is left out: what has no shape of its own, and carriage returns, are made visible too."""
+    text = safe(text.replace("\r", "^M"))
+    if text.isascii():
+        return text
+    return "".join([f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cf", "Zl", "Zp") else char for char in text])
+
+
+def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
+    """All that a call would do: its command or its name, every argument, an edit as a diff. `current` is what a file has now."""
+    left = dict(call.arguments)
+    command = left.get("command")
+    if call.name == "terminal" and isinstance(command, str):
+        del left["command"]
+        first, *rest = plain(command).split("\n")
+        lines = [Line("call", f"$ {first}"), *[Line("call", f"  {line}") for line in rest]]
+    else:
+        lines = [Line("call", plain(call.name))]
+    diff: list[Line] = []
+    old, new, content, path = (left.get(name) for name in ("old", "new", "content", "path"))
+    if call.name == "edit_file" and isinstance(old, str) and isinstance(new, str):
+        del left["old"], left["new"]
+        diff = _diff(old, new, numbered=False)
+    elif call.name == "write_file" and isinstance(content, str) and isinstance(path, str):
+        del left["content"]
+        before = current(path)
+        if before is None:
+            diff = [Line("add", f"  +{line}") for line in plain(content).removesuffix("\n").split("\n")]
+        else:
+            diff = [Line("dim", "  in place of what is there:"), *_diff(before, content)]
+    for name, value in left.items():
+        lines += _argument(plain(one_line(name)), value)
+    return lines + diff
+
+
+def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
+    """Exact: also what differs in line ends alone is a line of its own. `numbered`: the texts are whole files."""
+    if old == new:
+        return [Line("dim", "  (nothing is changed)")]
+    before, after = plain(old).split("\n"), plain(new).split("\n")
+    if len(old) + len(new) > _DIFFED:
+        found = [f"-{line}" for line in before] + [f"+{line}" for line in after]
+    else:
+        found = list(difflib.unified_diff(before, after, lineterm="", n=3))[2:]
+        if not numbered:
+            found = ["…" if line.startswith("@@") else line for line in found][1:]
+    return [Line({"+": "add", "-": "remove"}.get(line[:1], "dim"), f"  {line}") for line in found]
+
+
+def _argument(name: str, value: Any) -> list[Line]:
+    if isinstance(value, str) and value and value == value.strip():
+        lines = plain(value).split("\n")
+        return [Line("plain", f"  {name}: {lines[0]}")] if len(lines) == 1 else [
+            Line("plain", f"  {name}:"), *[Line("plain", f"    {line}") for line in lines]
+        ]  # fmt: skip
+    return [Line("plain", f"  {name}: {as_json(value)}")]
+
+
+def as_json(value: Any, ascii_only: bool = False) -> str:
+    """JSON on one line that a terminal shows whole: what has no shape is escaped."""
+    return re.sub(r"[^\x20-\x7e]", _escaped, json.dumps(value, ensure_ascii=ascii_only))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    char = match[0]
+    if unicodedata.category(char) not in ("Cc", "Cf", "Zl", "Zp", "Cs"):
+        return char
+    return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
+
+
+def read_arguments(text: str) -> dict[str, Any]:
+    """A call's arguments, typed as JSON. Raises `ValueError` that says what is wrong."""
+    try:
+        found: Any = msgspec.json.decode(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"That is not JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise ValueError('The arguments are a JSON object, such as {"path": "a.txt"}.')
+    return cast("dict[str, Any]", found)
+
+
+# --- events ---
+
+
 class Renderer:
     """Renders the events of one conversation, in order. It remembers the calls, so that a result can be told apart from others.
 
@@ -76,14 +170,14 @@ class Renderer:
                 yield self._cut("dim", f"  attempt {event.attempt}: {self.title(event.call_id)}")
             case ev.ToolResult():
                 yield from self._result(event)
-            case ev.Decision() if event.decision != "allow":
-                why = f": {event.reason}" if event.reason else ""
-                yield self._cut("dim", f"  {event.decision} {self.title(event.call_id)}{why}")
+            case ev.Decision() if event.decision != "allow" or event.reason:
+                yield from self._decision(event)
             case ev.Condensation():
                 yield self._cut("dim", f"{counted(len(event.hidden), 'event')} left out of the model's view from here on")
             case ev.Status() if event.status in ("paused", "stuck", "waiting_for_confirmation"):
                 why = f" ({event.reason})" if event.reason else ""
-                yield self._cut("error" if event.status == "stuck" else "dim", f"{event.status.replace('_', ' ')}{why}")
+                status = "waiting for you" if event.status == "waiting_for_confirmation" else event.status
+                yield self._cut("error" if event.status == "stuck" else "dim", f"{status}{why}")
             case ev.Error():
                 yield Line("error", one_line(f"{event.error}: {event.message}"))
             case ev.Unknown():
@@ -114,11 +208,15 @@ class Renderer:
         if text:
             yield from [Line("plain", line) for line in text.split("\n")]
 
-    def calls(self, event: ev.Assistant) -> Iterator[Line]:
-        """The calls of an answer, one line each."""
+    def know(self, event: ev.Assistant) -> None:
+        """Know the calls of an answer, as if it had been rendered."""
         if event.calls:
             self._calls = {call.id: call for call in event.calls}
             self._batch = len(event.calls)
+
+    def calls(self, event: ev.Assistant) -> Iterator[Line]:
+        """The calls of an answer, one line each."""
+        self.know(event)
         for call in event.calls:
             command = call.arguments.get("command")
             if self.full and call.name == "terminal" and isinstance(command, str):
@@ -134,6 +232,18 @@ class Renderer:
         if call is None:
             return f"call {call_id}"
         return f"{one_line(call.name)} {one_line(call.raw)}" if call.invalid else call_title(call.name, call.arguments)
+
+    def _decision(self, event: ev.Decision) -> Iterator[Line]:
+        """Who decided what about a call, and why."""
+        verb = {"allow": "allowed:", "ask": "waits for you:", "approve": "approved:", "reject": "rejected:"}.get(
+            event.decision, event.decision
+        )
+        by = f", by {event.by}" if event.by not in ("", "policy") else ""
+        why = f" ({event.reason})" if event.decision == "ask" and event.reason else f": {event.reason}" if event.reason else ""
+        yield self._cut("dim", f"  {verb} {self.title(event.call_id)}{by}{why}")
+        call = self._calls.get(event.call_id)
+        if event.arguments is not None and call is not None:
+            yield self._cut("dim", f"    with other arguments: {msgspec.json.encode(event.arguments).decode()}")
 
     # --- what came of it ---
 

@@ -7,10 +7,12 @@ import sys
 from collections.abc import Mapping
 
 from holdfast.cli.build import build
+from holdfast.cli.confirm import Confirmer
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.screen import Screen
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Ended, Signals
+from holdfast.conversation import ConversationStatus
 
 PAUSED = "[Enter] resume, type a message to steer, Ctrl-C again to close: "
 
@@ -31,8 +33,11 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 def _task(words: list[str], signals: Signals) -> str:
     if words == ["-"]:
-        with signals.prompting():
-            task = sys.stdin.read()
+        try:
+            with signals.prompting():
+                task = sys.stdin.read()
+        except UnicodeDecodeError as error:
+            raise UsageError(f"the task on standard input is not {error.encoding.upper()}") from error
         if not task.strip():
             raise UsageError("the task on standard input is empty")
         return task
@@ -44,17 +49,28 @@ def _task(words: list[str], signals: Signals) -> str:
 
 def _work(session: Session, task: str) -> Exit:
     session.say(task)
+    confirmer = Confirmer(session)
     while True:
         code = session.drive()
+        if code is None:
+            match session.conversation.status:
+                case ConversationStatus.WAITING_FOR_CONFIRMATION if session.interactive:
+                    code = confirmer.ask()
+                case ConversationStatus.PAUSED:
+                    code = _paused(session) if session.was_interrupted else session.wait_while_paused()
+                case _:
+                    code = session.outcome()
         if code is not None:
             return code
-        if not session.was_interrupted:
-            return session.outcome()
-        try:
-            answer = session.ask(PAUSED)
-        except (KeyboardInterrupt, EOFError):
-            return Exit.INTERRUPTED
-        if answer.strip():
-            session.say(answer, echoed=True)
-        else:
-            session.resume()
+
+
+def _paused(session: Session) -> Exit | None:
+    try:
+        answer = session.ask(PAUSED)
+    except (KeyboardInterrupt, EOFError):
+        return Exit.INTERRUPTED
+    if answer.strip():
+        session.say(answer, echoed=True)
+    else:
+        session.resume()
+    return None

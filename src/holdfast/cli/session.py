@@ -7,12 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.agent import Agent
-from holdfast.cli.exits import Exit
+from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.live import Live, Pace
-from holdfast.cli.render import Renderer
+from holdfast.cli.render import Renderer, call_title
 from holdfast.cli.screen import Screen
 from holdfast.cli.signals import Ended, Signals
 from holdfast.cli.text import counted, one_line, summary
@@ -20,6 +20,9 @@ from holdfast.content import Usage
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.runtime import LocalRuntime
 from holdfast.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.cli.confirm import Asking
 
 SLICE = 0.1  # seconds between two looks at signals and at what was typed
 _DRAIN, _DRAIN_ENDING = 30.0, 1.0  # seconds to wait for the screen: a pager that nobody scrolls must not hold the process for ever
@@ -33,6 +36,8 @@ class Parts(NamedTuple):
     store: Store | None = None
     id: str | None = None
     go_on: str = ""  # the command that goes on with this conversation, if it is kept
+    tell: str = ""  # the command that tells it something from elsewhere, without what, if it is kept
+    asking: Asking | None = None  # the agent's policy, if calls are to be confirmed
 
 
 class Session:
@@ -42,6 +47,8 @@ class Session:
         self.screen = screen
         self.signals = signals
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
+        self.runtime = parts.runtime
+        self.asking = parts.asking
         self._parts = parts
         self._retries = self._tell_retries()
         self._interrupted = False
@@ -115,8 +122,8 @@ class Session:
         conversation = self.conversation
         state = conversation.state
         if state.last_seq:
-            self.screen.notice(f"going on with {conversation.id} ({counted(state.last_seq, 'event')}, {state.status.value})", "dim")
-        self.live.begin(state.last_seq, state.status is ConversationStatus.RUNNING)
+            self.screen.notice(f"going on with {conversation.id} ({counted(state.last_seq, 'event')}, {_status(state.status)})", "dim")
+        self.live.begin(state, self.interactive)
         conversation.register_event_callback(self.live.on_event, after_seq=state.last_seq)
         conversation.start_thread()
 
@@ -135,16 +142,49 @@ class Session:
         self._interrupted = False
         self.conversation.resume()
 
+    def pause(self) -> None:
+        """Stop here as after Ctrl-C, but leave the calls that wait as they are."""
+        if self.conversation.status in (ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION):
+            self.conversation.pause()
+        self._interrupted = self.conversation.status is ConversationStatus.PAUSED
+
     def ask(self, prompt: str) -> str:
         """A line from standard input, asked for when all that happened is on the screen.
 
-        Raises `EOFError` at its end, `KeyboardInterrupt` at Ctrl-C, `Ended`.
+        Raises `EOFError` at its end, `KeyboardInterrupt` at Ctrl-C, `Ended`, and `UsageError` for a pipe that holds no text.
         """
-        self._drain()
-        with self.signals.prompting():
-            return self.screen.ask(prompt, self.interactive)
+        while True:
+            self._drain()
+            try:
+                with self.live.quiet(), self.signals.prompting():
+                    return self.screen.ask(prompt, self.interactive)
+            except UnicodeDecodeError as error:
+                told = f"that is not {error.encoding.upper()}"
+                if not self.interactive:
+                    raise UsageError(f"a line of standard input cannot be read: {told}") from error
+                self.screen.error(f"{told}; type it again.")
 
     # --- waiting ---
+
+    def catch_up(self) -> None:
+        """Wait until all that happened is on the screen."""
+        self._drain()
+
+    def wait_while_paused(self) -> Exit | None:
+        """Wait until somebody elsewhere resumes a conversation that somebody elsewhere paused; an exit code if the command is to end."""
+        self._drain()
+        if self._parts.tell:
+            self.screen.notice(f"paused from elsewhere; go on with: {self._parts.tell} resume", "dim")
+        while self.conversation.status is ConversationStatus.PAUSED:
+            if self.screen.broken:
+                return self.screen.loss
+            if self.signals.ending is not None:
+                return self.signals.ending
+            if self.signals.take_interrupt():
+                self._interrupted = True
+                return None if self.interactive else Exit.INTERRUPTED
+            time.sleep(SLICE)
+        return None
 
     def drive(self, poll: Callable[[], None] | None = None) -> Exit | None:
         """Wait until the agent rests, calling `poll` ten times a second; an exit code instead if the command is to end.
@@ -190,6 +230,23 @@ class Session:
 
     # --- how it ended ---
 
+    def tell_waiting(self) -> Exit:
+        """Say which calls are left waiting for a decision, and how it can be given; the exit code for that."""
+        self._drain()
+        waiting = [pending.call for pending in self.conversation.state.pending_confirmations]
+        if not waiting:
+            self.screen.error("the agent waits for confirmation, but no call does.")
+        else:
+            self.screen.error(f"{counted(len(waiting), 'call')} left waiting for confirmation.")
+        for call in waiting:
+            self.screen.notice(f"  {one_line(call.id)}  {call_title(call.name, call.arguments)}")
+        if waiting and self._parts.tell:
+            which = one_line(waiting[0].id) if len(waiting) == 1 else "CALL"
+            self.screen.notice(f"approve with: {self._parts.tell} approve {which}")
+        elif waiting:
+            self.screen.notice("Nothing keeps this conversation; with --store FILE it could be approved and go on later.")
+        return Exit.STOPPED
+
     def outcome(self) -> Exit:
         """The exit code for how the agent came to rest; if that was not by finishing, stderr is told why."""
         self._drain()
@@ -209,9 +266,15 @@ class Session:
                     return Exit.STOPPED
                 self.screen.error(error.message if error.message else error.error)
                 return Exit.FAILED
+            case ConversationStatus.WAITING_FOR_CONFIRMATION:
+                return self.tell_waiting()
             case ConversationStatus.STUCK:
                 self.screen.error("the agent is stuck: it gives no answer that leads on.")
                 return Exit.STOPPED
             case status:
-                self.screen.error(f"the agent stopped: it is {one_line(status.value.replace('_', ' '))}.")
+                self.screen.error(f"the agent stopped: it is {_status(status)}.")
                 return Exit.STOPPED
+
+
+def _status(status: ConversationStatus) -> str:
+    return status.value.replace("_", " ")

@@ -1,66 +1,147 @@
-"""`holdfast show`: what is in a store."""
+"""`holdfast show`: what is in a store, as it was, as it is, as it grows."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import select
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast import events as ev
 from holdfast.cli.exits import Exit, UsageError
-from holdfast.cli.render import GAP, Line, Renderer
+from holdfast.cli.render import GAP, Line, Renderer, as_json, plain
 from holdfast.cli.screen import Screen
+from holdfast.cli.signals import Ended, Signals
 from holdfast.cli.text import clip, one_line, summary
 from holdfast.content import Usage
-from holdfast.errors import StoreError
+from holdfast.conversation import ConversationState
+from holdfast.conversation.state import AT_REST, ConversationStatus, Fold
+from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store import SQLiteStore, Summary
 
 _BEGINS = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
+_LOOK = 0.2  # seconds between two looks at signals, and at whether anybody still reads what is shown
+
+# Where nothing comes before somebody does something.
+_RESTS = AT_REST | {ConversationStatus.PAUSED, ConversationStatus.WAITING_FOR_CONFIRMATION}
 
 
 def show(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Show a conversation, or list them. Raises `UsageError`, `StoreError`."""
     screen = Screen(env)
-    with _open(Path(options.file).expanduser()) as store:
-        found = store.list()
-        if options.id is not None:
-            found = [_chosen(found, options.id, options.file)]
-        if not found:
-            screen.error(f"there is no conversation in {options.file!r} yet.")
-        elif len(found) > 1 and options.json:
-            _print(screen, [entry.to_json() for entry in found])
-        elif len(found) > 1:
-            _list(screen, found, options.file)
-        elif options.json:
-            _print(screen, [event.to_json() for event in store.read(found[0].id)])
-        else:
-            _conversation(screen, found[0], store.read(found[0].id), options.full)
-    return screen.loss if screen.broken else Exit.FINISHED
+    if options.at is not None and (options.follow or options.until_rest):
+        raise UsageError("--at shows what was, --follow what comes; give one of them")
+    with Signals() as signals:
+        try:
+            code = _show(options, screen, signals)
+        except Ended as ended:
+            code = ended.code
+    return screen.loss if screen.broken else code
 
 
-def _open(path: Path) -> SQLiteStore:
-    """An existing store. SQLite itself would make a file that is not there, and a store of an empty one."""
+def _show(options: argparse.Namespace, screen: Screen, signals: Signals) -> Exit:
+    follows = options.follow or options.until_rest
+    with open_store(Path(options.file).expanduser(), read_only=True) as store:
+        with signals.prompting():
+            found = store.list()
+            if options.id is not None:
+                found = [chosen(found, options.id, options.file)]
+            elif (follows or options.at is not None) and len(found) != 1:
+                raise UsageError(f"say which conversation of {options.file!r}. See: holdfast show {options.file}")
+            if not found:
+                screen.error(f"there is no conversation in {options.file!r} yet.")
+            elif len(found) > 1 and options.json:
+                _print(screen, [entry.to_json() for entry in found])
+            elif len(found) > 1:
+                _list(screen, found, options.file)
+            if len(found) != 1:
+                return Exit.FINISHED
+            state = ConversationState(found[0].id, store.read(found[0].id))
+            if options.at is not None:
+                state = _at(state, options.at)
+            shown = _AsJson(screen) if options.json else _AsText(screen, options.full)
+            shown.begin(found[0], state)
+            for event in state.events:
+                shown.event(event)
+                if screen.broken:
+                    return screen.loss
+        code = _follow(screen, signals, store, state, shown.event, options.until_rest) if follows else Exit.FINISHED
+        if code is Exit.FINISHED:
+            shown.end(options)
+    return code
+
+
+def _at(state: ConversationState, seq: int) -> ConversationState:
     try:
-        with path.open("rb") as file:
-            begins = file.read(len(_BEGINS))
-    except OSError as error:
-        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
-        raise UsageError(f"the store {str(path)!r} {reason}") from error
-    if begins != _BEGINS:
+        return state.at(seq)
+    except ConfigurationError as error:
+        raise UsageError(f"--{error}") from error
+
+
+def _follow(
+    screen: Screen, signals: Signals, store: SQLiteStore, state: ConversationState, show: Callable[[ev.AnyEvent], None], until_rest: bool
+) -> Exit:
+    fold = Fold()
+    for event in state.events:
+        fold.apply(event)
+    while not (until_rest and fold.status in _RESTS and not fold.asked):
+        if screen.broken or not _somebody_reads():
+            return screen.loss
+        if signals.ending is not None:
+            return signals.ending
+        if signals.take_interrupt():
+            return Exit.INTERRUPTED
+        for event in store.follow(state.id, fold.last_seq, _LOOK):
+            fold.apply(event)
+            show(event)
+            if screen.broken or signals.pending:
+                break
+    return Exit.FINISHED
+
+
+def _somebody_reads() -> bool:
+    """Whether the reader of a pipe is still there; else that shows only when there is something to write."""
+    look = select.poll()
+    look.register(sys.stdout.fileno(), 0)
+    return not any(seen & (select.POLLERR | select.POLLHUP) for _, seen in look.poll(0))
+
+
+# --- a file and what is in it ---
+
+
+def open_store(path: Path, *, read_only: bool = False) -> SQLiteStore:
+    """A store that is there; SQLite itself would make a file that is not, and a store of an empty one. Raises `UsageError`."""
+    if not is_sqlite(path):
         raise UsageError(f"{str(path)!r} is not a Holdfast store")
     try:
-        return SQLiteStore(path)
+        return SQLiteStore(path, read_only=read_only)
     except StoreError as error:
         raise UsageError(str(error)) from error
 
 
-def _chosen(found: Sequence[Summary], id: str, file: str) -> Summary:
+def is_sqlite(path: Path) -> bool:
+    """Whether a file is one of SQLite's. Raises `UsageError` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_BEGINS)) == _BEGINS
+    except OSError as error:
+        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        raise UsageError(f"the store {str(path)!r} {reason}") from error
+
+
+def chosen(found: Sequence[Summary], id: str, file: str) -> Summary:
+    """The conversation of that id, or the only one whose id begins so. Raises `UsageError`."""
     fits = [entry for entry in found if entry.id == id] or [entry for entry in found if entry.id.startswith(id)]
     if len(fits) == 1:
         return fits[0]
     if fits:
         raise UsageError(f"several conversations begin with {id!r}: {', '.join(entry.id for entry in fits[:5])}")
     raise UsageError(f"there is no conversation {id!r} in {file!r}. See: holdfast show {file}")
+
+
+# --- on the screen ---
 
 
 def _print(screen: Screen, lines: Sequence[bytes]) -> None:
@@ -80,18 +161,54 @@ def _list(screen: Screen, found: Sequence[Summary], file: str) -> None:
     screen.notice(f"show one with: holdfast show {file} ID", "dim")
 
 
-def _conversation(screen: Screen, entry: Summary, events: Sequence[ev.AnyEvent], full: bool) -> None:
-    renderer = Renderer(None if full else screen.width, full)
-    screen.show([Line("dim", f"{one_line(entry.id)}, {one_line(entry.status)}: {one_line(entry.title)}")])
-    steps, usage, cost, seconds = 0, Usage(), None, 0.0
-    for event in events:
-        screen.show(renderer.lines(event))
+class _AsJson:
+    """A conversation as JSON lines."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+
+    def begin(self, entry: Summary, state: ConversationState) -> None:
+        """No header: each line is an event."""
+
+    def event(self, event: ev.AnyEvent) -> None:
+        _print(self._screen, [event.to_json()])
+
+    def end(self, options: argparse.Namespace) -> None:
+        """Nothing to sum up."""
+
+
+class _AsText:
+    """A conversation as `run` shows it; at the end what it took, and the calls that wait."""
+
+    def __init__(self, screen: Screen, full: bool) -> None:
+        self._screen = screen
+        self._renderer = Renderer(None if full else screen.width, full)
+        self._fold = Fold()
+        self._id = ""
+        self._steps, self._usage, self._seconds = 0, Usage(), 0.0
+        self._cost: float | None = None
+
+    def begin(self, entry: Summary, state: ConversationState) -> None:
+        self._id = entry.id
+        at = f" at event {state.last_seq} of {entry.last_seq}" if state.last_seq < entry.last_seq else ""
+        self._screen.show([Line("dim", f"{one_line(entry.id)}, {one_line(state.status.value)}{at}: {one_line(entry.title)}")])
+
+    def event(self, event: ev.AnyEvent) -> None:
+        self._fold.apply(event)
+        self._screen.show(self._renderer.lines(event))
         if isinstance(event, ev.Assistant):
-            steps += 1
-            usage += event.usage
-            cost = cost if event.cost is None else (cost or 0.0) + event.cost
+            self._steps += 1
+            self._usage += event.usage
+            self._cost = self._cost if event.cost is None else (self._cost or 0.0) + event.cost
         if isinstance(event, ev.Assistant | ev.ToolResult):
-            seconds += event.duration
-        if screen.broken:
-            return
-    screen.show([GAP, Line("dim", summary(steps, seconds, usage, cost))])
+            self._seconds += event.duration
+
+    def end(self, options: argparse.Namespace) -> None:
+        waiting = [item.call for item in self._fold.open.values() if item.asked is not None]
+        for call in waiting:
+            told = f"waiting for you: {one_line(call.id)} {plain(one_line(call.name))} {as_json(call.arguments)}"
+            self._screen.show([Line("plain", told)])
+        self._screen.show([GAP, Line("dim", summary(self._steps, self._seconds, self._usage, self._cost))])
+        if waiting and options.at is None:
+            which = one_line(waiting[0].id) if len(waiting) == 1 else "CALL"
+            self._screen.notice(f"approve with: {shlex.join(['holdfast', 'tell', options.file, self._id, 'approve'])} {which}")

@@ -20,7 +20,7 @@ class Recover(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Run calls that were never started."""
+    """Run calls that were never started and may run."""
 
     calls: tuple[ToolCall, ...]
 
@@ -44,6 +44,7 @@ class Stop(msgspec.Struct, frozen=True):
 Action = Recover | Call | Step | Wait | Stop
 _STEP, _WAIT = Step(), Wait()
 _FINISHED = Stop(ConversationStatus.FINISHED)
+_CONFIRM = Stop(ConversationStatus.WAITING_FOR_CONFIRMATION)
 
 
 def next_action(state: Fold, limits: Limits = Limits()) -> Action:
@@ -55,7 +56,8 @@ def next_action(state: Fold, limits: Limits = Limits()) -> Action:
         return _WAIT
     if state.open:
         lost = tuple([item.call for item in state.open.values() if item.attempt])
-        return Recover(lost) if lost else Call(tuple([item.call for item in state.open.values()]))
+        ready = lost or tuple([item.call for item in state.open.values() if item.asked is None])
+        return Recover(lost) if lost else Call(ready) if ready else _CONFIRM
     if state.blanks >= BLANKS:
         return Stop(ConversationStatus.STUCK, f"{BLANKS} answers in a row were empty or cut off")
     if not state.owed:
@@ -69,8 +71,8 @@ def next_action(state: Fold, limits: Limits = Limits()) -> Action:
 def _reached(state: Fold, limits: Limits) -> tuple[str, float, float] | None:
     if limits.steps is not None and state.run_steps >= limits.steps:
         return ("steps", state.run_steps, limits.steps)
-    if limits.tokens is not None and (used := state.run_usage.input_tokens + state.run_usage.output_tokens) >= limits.tokens:
-        return ("tokens", used, limits.tokens)
+    if limits.tokens is not None and state.run_tokens >= limits.tokens:
+        return ("tokens", state.run_tokens, limits.tokens)
     if limits.cost is not None and state.run_cost >= limits.cost:
         return ("cost", state.run_cost, limits.cost)
     if limits.seconds is not None and state.run_since is not None and state.last_time is not None:

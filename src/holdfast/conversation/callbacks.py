@@ -50,9 +50,9 @@ class Subscription:
         journal = self._journal
         while True:
             with journal.changed:
-                while len(journal.events) <= self._cursor and not self._stopping:
+                while journal.fold.last_seq <= self._cursor and not self._stopping:
                     journal.changed.wait()
-                batch = journal.events[self._cursor :]
+                batch = journal.after(self._cursor)
             if not batch:
                 return
             for event in batch:

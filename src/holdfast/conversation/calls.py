@@ -7,16 +7,21 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.content import ToolCall, ToolResult
+from holdfast.agent.confirmation import Verdict, decided
+from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.journal import Journal
+from holdfast.conversation.outputs import trimmed
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConversationClosed, StoreError, ToolNotFound
 from holdfast.tools import Cancellation, ToolContext
+from holdfast.tools.results import as_result
 
 _log = logging.getLogger("holdfast")
 
@@ -24,7 +29,56 @@ UNKNOWN_OUTCOME = (
     "The process that ran this call ended before it gave a result, so its outcome is unknown: it may have happened, in part or whole, "
     "or not at all. Check what is there before you repeat it."
 )
+REJECTED = "Not run: {by} rejected this call{reason}"
+DENIED = "Not run: this call is not allowed{reason}"
+EDITED = "[Whoever approved this call changed its arguments to {arguments}; it was run with these.]"
 INTERRUPTED = "Not run: the conversation was interrupted before this call began."
+
+
+def _unknown(more: str = "") -> ToolResult:
+    return ToolResult.failure(UNKNOWN_OUTCOME + more, "unknown", meta={"outcome": "unknown"})
+
+
+class _Batch:
+    """Calls that run at once: those that wait their turn, and the threads that help."""
+
+    __slots__ = ("_hired", "_most", "_start", "failures", "helpers", "queue")
+
+    def __init__(self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int) -> None:
+        self.queue = deque(calls)
+        self.helpers: list[threading.Thread] = []
+        self.failures: list[BaseException] = []
+        self._start = start
+        self._most = most - 1  # beside the thread that drives
+        self._hired = 0
+
+    def next(self) -> ToolCall | None:
+        """The next call to run; None if none waits."""
+        try:
+            return self.queue.popleft()
+        except IndexError:
+            return None
+
+    def hire(self, wanted: int) -> None:
+        """Start that many threads, if there may be so many."""
+        self.helpers = [helper for helper in self.helpers if helper.is_alive()]
+        for _ in range(wanted):
+            if len(self.helpers) >= self._most:
+                return
+            self._hired += 1
+            try:
+                self.helpers.append(self._start(self._hired))
+            except RuntimeError:  # no further thread is to be had; those there are do the work
+                return
+
+    def busy(self) -> bool:
+        """Whether a helper is at work."""
+        return any(helper.is_alive() for helper in self.helpers)
+
+    def join(self) -> None:
+        """Wait for the helpers."""
+        for helper in self.helpers:
+            helper.join()
 
 
 class Calls:
@@ -34,15 +88,16 @@ class Calls:
     model call included; `closing` says that nothing further is to begin.
     """
 
-    __slots__ = ("_agent", "_cleaned", "_cleanups", "_journal", "_on_progress", "_runtime", "_threads", "closing", "token")
+    __slots__ = ("_agent", "_batch", "_cleaned", "_cleanups", "_journal", "_on_progress", "_threads", "closing", "runtime", "token")
 
     def __init__(self, agent: Agent, journal: Journal, runtime: object | None, on_progress: Callable[[str, str], object] | None) -> None:
         self.token = Cancellation()
         self.closing = False
         self._agent = agent
         self._journal = journal
-        self._runtime = runtime
+        self.runtime = runtime
         self._on_progress = None if on_progress is None else guarded(on_progress)
+        self._batch: _Batch | None = None
         self._threads: set[threading.Thread] | None = None
         self._cleanups: dict[object, Callable[[], None]] | None = None
         self._cleaned = False
@@ -60,56 +115,81 @@ class Calls:
     def write_refusal(self, call: ToolCall) -> None:
         self._journal.add(ev.ToolResult, call_id=call.id, result=ToolResult.failure(INTERRUPTED, "cancelled"))
 
-    def run(self, calls: Sequence[ToolCall], started: Collection[str] = (), token: Cancellation | None = None) -> None:
-        """Run calls, at most `parallel_calls` at once; this thread is one of the workers. Those in `started` are journaled so."""
+    def run(
+        self,
+        calls: Sequence[ToolCall],
+        started: Collection[str] = (),
+        token: Cancellation | None = None,
+        attempts: Mapping[str, int] | None = None,
+    ) -> None:
+        """Run calls, at most `parallel_calls` at once; this thread is one of the workers. Those in `started` are journaled so; of the
+        others `attempts` says which attempt it is to be, the first one if it does not. Calls that are approved meanwhile join them."""
         if token is None:
             with self._journal.changed:
                 token = self.token
-        if len(calls) == 1:
-            self._run_one(calls[0], calls[0].id in started, token)
+        attempts = attempts or {}
+        if len(calls) == 1 and len(self._journal.fold.open) == 1:
+            self._run_one(calls[0], calls[0].id in started, token, attempts.get(calls[0].id, 1))
             return
-        queue = deque(calls)
-        failures: list[BaseException] = []
 
         def work() -> None:
             try:
-                while queue:
-                    try:
-                        call = queue.popleft()
-                    except IndexError:
-                        return
-                    if not self._run_one(call, call.id in started, token):
+                while (call := batch.next()) is not None:
+                    if not self._run_one(call, call.id in started, token, attempts.get(call.id, 1)):
                         return
             except BaseException as error:
-                failures.append(error)
+                batch.failures.append(error)
                 token.cancel()  # the store failed, or Ctrl-C: nothing further is to begin
 
-        helpers: list[threading.Thread] = []
+        with self._journal.changed:
+            known = {call.id for call in calls}
+            # What was approved since `calls` was drawn up.
+            ready = [item.call for item in self._journal.fold.open.values() if not item.attempt and item.asked is None]
+            calls = [*calls, *(call for call in ready if call.id not in known)]
+            name = f"holdfast-call-{calls[0].id}"
+            batch = _Batch(calls, lambda number: self._start_thread(work, f"{name}+{number}"), self._agent.parallel_calls)
+            self._batch = batch
         try:
-            for n in range(1, min(len(calls), self._agent.parallel_calls)):
-                try:
-                    helpers.append(self._start_thread(work, f"holdfast-call-{calls[0].id}+{n}"))
-                except RuntimeError:  # no further thread is to be had; those there are do the work
-                    break
-            work()
-            for helper in helpers:
-                helper.join()
+            batch.hire(len(calls) - 1)
+            while True:
+                work()
+                batch.join()
+                with self._journal.changed:
+                    if not batch.busy() and (batch.failures or token or not batch.queue):
+                        self._batch = None
+                        break
         except BaseException:  # Ctrl-C between or while waiting for calls
+            with self._journal.changed:
+                self._batch = None
             token.cancel()
             self.left_running(time.monotonic() + 1.0)
             raise
-        if failures:
-            raise failures[0]
+        if batch.failures:
+            raise batch.failures[0]
+
+    def admit(self, calls: Sequence[ToolCall]) -> None:
+        """Calls were approved. While others of their batch run they join these; otherwise the loop finds them."""
+        with self._journal.changed:
+            batch = self._batch
+            if batch is not None:
+                batch.queue.extend(calls)
+                batch.hire(len(calls))
 
     def _run_one(self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1) -> bool:
         """Run one call to its `ToolResult` event; False if the conversation no longer wants calls begun."""
         journal = self._journal
+        edited = False
         if not started:
             with journal:
-                if journal.fold.status is not ConversationStatus.RUNNING or self.closing or token or call.id not in journal.fold.open:
+                item = journal.fold.open.get(call.id)
+                if journal.fold.status is not ConversationStatus.RUNNING or self.closing or token or item is None or item.asked is not None:
                     return False
+                if item.attempt >= attempt:
+                    return True  # it joined a batch that had it already
+                if item.arguments is not None:
+                    call, edited = msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid=""), True
                 self.write_start(call, attempt)
-        context = ToolContext(journal.id, call.id, attempt, token, self._runtime, self._progress_of(call), self._keep)
+        context = self._context(call, attempt, token)
 
         def before_attempt(number: int) -> None:
             with journal:
@@ -127,36 +207,97 @@ class Calls:
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
             result = ToolResult.failure(f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.", "cancelled")
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
+        if edited:
+            note = TextContent(EDITED.format(arguments=call.raw_arguments))
+            result = msgspec.structs.replace(result, content=(note, *result.content))
         with journal:
             if call.id in journal.fold.open:  # else Ctrl-C left this call behind, and it has been settled since
-                journal.add(ev.ToolResult, call_id=call.id, result=result, duration=time.monotonic() - began)
+                self.write_result(call, result, time.monotonic() - began)
         if interrupt is not None:
             raise interrupt
         return True
 
+    def _context(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolContext:
+        journal, tell = self._journal, self._progress_of(call)
+        return ToolContext(journal.id, call.id, attempt, token, self.runtime, tell, self._keep, journal.process_environment)
+
+    def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
+        """Within a transaction. A large output is trimmed, and the store keeps the whole."""
+        result, kept = trimmed(result, self._agent.output_limit)
+        for data in kept:
+            self._journal.keep(data)
+        self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
+
+    # --- what is decided before, and what is settled after ---
+
+    def decide(self, calls: Sequence[ToolCall]) -> list[Verdict]:
+        """What the agent's policy says of each call; runs users' code. A call that cannot be run needs no permission."""
+        policy, tools = self._agent.confirm, self._agent.tools
+        if policy is None:
+            return []
+        return [Verdict("allow") if call.invalid or not tools.exists(call.name) else decided(policy, call) for call in calls]
+
+    def write_decision(self, call: ToolCall, verdict: Verdict) -> None:
+        """Within a transaction: the verdict, and for a call that may not run its answer."""
+        self._journal.add(
+            ev.Decision, call_id=call.id, decision=verdict.decision, by="policy", reason=verdict.reason, arguments_hash=call.arguments_hash
+        )
+        if verdict.decision == "deny":
+            reason = f": {verdict.reason}" if verdict.reason else ""
+            self.write_result(call, ToolResult.failure(DENIED.format(reason=reason), "cancelled", meta={"decision": "deny"}))
+
     def recover(self, calls: Sequence[ToolCall]) -> None:
-        """Settle what a dead owner left: repeat what may be repeated, and tell the model of the rest that it cannot know."""
+        """Settle what a dead owner left: repeat what may be repeated, have the tool say what happened if it can, and tell the model of
+        the rest that it cannot know."""
         with self._journal.changed:
             token, attempts = self.token, {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
+        again: list[ToolCall] = []
         for call in calls:
-            if self._repeatable(call.name):
-                self._run_one(call, False, token, attempts[call.id] + 1)
-            else:
-                with self._journal as journal:
-                    result = ToolResult.failure(UNKNOWN_OUTCOME, "unknown", meta={"outcome": "unknown"})
-                    journal.add(ev.ToolResult, call_id=call.id, result=result)
+            if token:
+                return
+            result = self._settled(call, attempts[call.id], token)
+            if result is None:
+                again.append(call)
+                continue
+            with self._journal as journal:
+                if call.id in journal.fold.open:
+                    self.write_result(call, result)
+        if again:
+            self.run(again, (), token, {call.id: attempts[call.id] + 1 for call in again})
 
-    def _repeatable(self, name: str) -> bool:
+    def _settled(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolResult | None:
+        """The result of a call that was started once; None if it is to be run again."""
         try:
-            return self._agent.tools.get(name).annotations.repeatable
+            tool = self._agent.tools.get(call.name)
         except ToolNotFound:
-            return False
+            return _unknown()
+        if tool.annotations.repeatable:
+            return None
+        if tool.reconcile is None:
+            return _unknown()
+        with self._journal.changed:
+            item = self._journal.fold.open.get(call.id)
+        if item is not None and item.arguments is not None:
+            call = msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid="")
+        try:
+            found = tool.reconcile(call, self._context(call, attempt, token))
+            return None if found is None else as_result(tool.name, found)
+        except (ConversationClosed, StoreError):
+            raise
+        except Exception as error:
+            return _unknown(f" {call.name!r} was asked what happened, and could not tell: {type(error).__name__}: {error}")
 
     def refuse_queued(self) -> None:
         """Answer every call that never began. Within a transaction."""
         for item in self._journal.fold.open.values():
             if not item.attempt:
                 self.write_refusal(item.call)
+
+    def refuse(self, calls: Sequence[ToolCall], by: str, reason: str) -> None:
+        """Answer calls as rejected. Within a transaction."""
+        for call in calls:
+            text = REJECTED.format(by="the user" if by == "user" else by, reason=f": {reason}" if reason else "")
+            self.write_result(call, ToolResult.failure(text, "cancelled", meta={"decision": "reject"}))
 
     def _progress_of(self, call: ToolCall) -> Callable[[str], None]:
         tell = self._on_progress

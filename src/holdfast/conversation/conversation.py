@@ -7,17 +7,21 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.content import ContentLike, Message, TextContent, ToolResult, blocks
+from holdfast.content import ContentLike, Message, ToolResult, blocks
+from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
-from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus
+from holdfast.conversation.outputs import whole
+from holdfast.conversation.replay import Replay, replay
+from holdfast.conversation.state import ConversationState, ConversationStatus, Fold, fold
 from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, HoldfastError
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store
@@ -29,6 +33,8 @@ _log = logging.getLogger("holdfast")
 CONTINUED = (
     "Not run here: this conversation was continued from a saved state. The original may have run the call; check before repeating it."
 )
+
+FORKED = "Not run: forked. This conversation was forked from another before the call had a result there; check before repeating it."
 
 
 def random_id() -> str:
@@ -50,7 +56,7 @@ class Conversation:
     """
 
     __slots__ = (
-        "_close_from_within", "_driver", "_journal", "_loop", "_opened", "_subscriptions", "agent", "id", "store",
+        "__weakref__", "_close_from_within", "_driver", "_journal", "_loop", "_opened", "_subscriptions", "agent", "id", "store",
     )  # fmt: skip
 
     def __init__(
@@ -64,12 +70,13 @@ class Conversation:
         on_progress: Callable[[str, str], object] | None = None,
         clock: Clock = utc_now,
         new_id: Callable[[], str] = random_id,
+        _known: tuple[list[ev.AnyEvent], Fold] | None = None,
     ) -> None:
         _check(agent, store, id, on_delta, on_progress)
         self.agent = agent
         self.store: Store = MemoryStore() if store is None else store
         self.id = new_id() if id is None else id
-        self._journal = Journal(self.store, self.id, clock, new_id)
+        self._journal = Journal(self.store, self.id, clock, new_id, _weakly(self), _known)
         self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress)
         self._subscriptions: list[Subscription] = []
         self._opened = False
@@ -91,17 +98,50 @@ class Conversation:
             raise
         return conversation
 
+    def fork(self, seq: int | None = None, agent: Agent | None = None, id: str | None = None, **options: Any) -> Conversation:
+        """A new conversation in the same store that begins with this one's events up to `seq` (None: all), with the same or another
+        agent, model or toolset; `options` as in the constructor. The two share these events: none is copied.
+
+        Calls that were open there are answered as not run in the fork. Raises `ConfigurationError` for a seq that is not there,
+        `StoreError` if `id` exists.
+        """
+        with self._journal.changed:
+            events, state = list(self._journal.events), self._journal.fold.copy()
+        seq = len(events) if seq is None else seq
+        if not isinstance(seq, int) or not 0 <= seq <= len(events):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"fork takes a seq from 0 to {len(events)}, not {seq!r}.")
+        if seq < len(events):
+            del events[seq:]
+            state = fold(events)
+        inherited: dict[str, Any] = {"runtime": self._driver.calls.runtime, "clock": self._journal.clock, "new_id": self._journal.new_id}
+        forked = Conversation(agent or self.agent, self.store, id, **{**inherited, **options}, _known=(events, state))
+        if events:
+            self.store.fork(self.id, forked._journal.summary(()))
+            if forked._journal.fold.open:
+                forked._forked()
+        return forked
+
+    def _forked(self) -> None:
+        self._open()
+        with self._journal as journal:
+            self._answer_open(list(journal.fold.open), FORKED, journal.fold.status)
+
+    def _answer_open(self, call_ids: Sequence[str], why: str, status: ConversationStatus) -> None:
+        for call_id in call_ids:
+            self._journal.add(ev.ToolResult, call_id=call_id, result=ToolResult.failure(why, "cancelled"))
+        if status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # for nothing any more
+            self._journal.add(ev.Status, status=RUNNING.value)
+
     def _import(self, state: ConversationState) -> None:
         if state.events:
             self._open()
-        if self._journal.events:
+        if self._journal.fold.last_seq:
             raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.")
         if state.events:
             with self._journal as journal:
                 journal.add_all(state.events)
                 # The original may yet run them, or has; this conversation must not run them a second time.
-                for call in state.pending_calls:
-                    journal.add(ev.ToolResult, call_id=call.id, result=ToolResult.failure(CONTINUED, "cancelled"))
+                self._answer_open([call.id for call in state.pending_calls], CONTINUED, ConversationState(self.id, state.events).status)
 
     # --- what it is ---
 
@@ -110,7 +150,7 @@ class Conversation:
         """A snapshot of everything so far; `get_state` is the same."""
         journal = self._journal
         with journal.changed:
-            return ConversationState(self.id, journal.events, self.status)
+            return ConversationState.of(self.id, self.status, journal.fold.copy(), journal.events_until)
 
     def get_state(self) -> ConversationState:
         """A snapshot of everything so far, as `state`."""
@@ -133,6 +173,20 @@ class Conversation:
         with self._journal.changed:
             return list(self._journal.events)
 
+    def get_output(self, call_id: str) -> ToolResult:
+        """The whole result of a call, also where the journal has only its beginning and end. Raises `ConfigurationError` if it has none."""
+        with self._journal.changed:
+            events = reversed(self._journal.events)
+            found = next((event for event in events if isinstance(event, ev.ToolResult) and event.call_id == call_id), None)
+        if found is None:
+            raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
+        return whole(found.result, self.store.blob)
+
+    def replay(self, agent: Agent | None = None) -> Replay:
+        """Run what is in the journal once more, its answers and results as they were, and tell whether the model would be asked the
+        same today: by today's Holdfast, and by `agent` (its prompt, tools, model and limits) if one is given."""
+        return replay(self.get_history(), agent)
+
     def __repr__(self) -> str:
         return f"Conversation(id={self.id!r}, status={self.status.value!r}, events={self._journal.fold.last_seq})"
 
@@ -150,15 +204,10 @@ class Conversation:
             content = message.content
         else:
             content = blocks(message)
-        content = tuple([TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in content])
-        if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
-            raise ConfigurationError("send_message takes a text or content blocks; it was given nothing.")
+        content = orders.said(content)
         self._open()
-        with self._journal as journal:
-            sent = journal.add(ev.Message, content=content)
-            if self._driver.thread is not None and journal.fold.status in AT_REST:
-                journal.add(ev.Status, status=RUNNING.value)
-        return sent
+        with self._journal:
+            return orders.send(self._driver, content)
 
     def start_thread(self) -> None:
         """Drive the loop on a thread of its own until `close`. Idempotent. An unfinished run goes on. Raises `LeaseHeld`."""
@@ -201,7 +250,7 @@ class Conversation:
                 if journal.fold.asked:
                     journal.add(ev.Status, status=RUNNING.value)
                 else:
-                    self._go_on(journal)
+                    orders.resume(driver)
                 driver.thread = threading.current_thread()
                 driver.resting = False
             contextvars.copy_context().run(driver.drive, until_rest=True)
@@ -219,36 +268,65 @@ class Conversation:
     def pause(self) -> None:
         """Step no further: what runs now (a model call, calls that have begun) ends first. Survives a restart; `resume` ends it."""
         self._open()
-        with self._journal as journal:
-            if journal.fold.status is not ConversationStatus.PAUSED:
-                journal.add(ev.Status, status=ConversationStatus.PAUSED.value)
+        with self._journal:
+            orders.pause(self._driver)
 
     def resume(self) -> None:
         """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does nothing."""
         self._open()
-        with self._journal as journal:
-            self._go_on(journal)
-
-    def _go_on(self, journal: Journal) -> None:
-        fold = journal.fold
-        if fold.status is ConversationStatus.PAUSED:
-            # Back to where it would be: at work if there is something to do, else at rest.
-            rest = not fold.owed and not fold.open
-            journal.add(ev.Status, status=(ConversationStatus.IDLE if rest else RUNNING).value)
-        elif fold.status in (ConversationStatus.ERROR, ConversationStatus.STUCK) and (fold.owed or fold.open):
-            journal.add(ev.Status, status=RUNNING.value)
+        with self._journal:
+            orders.resume(self._driver)
 
     def interrupt(self) -> None:
         """Pause at once: the running model call is cancelled, running tools are told to stop (commands are killed), calls that wait are
         answered as not run. What a tool had done by then stays done. At rest it does nothing."""
         self._open()
+        with self._journal:
+            effect = orders.interrupt(self._driver)
+        if effect is not None:
+            effect()
+
+    def approve(
+        self,
+        call_id: str | None = None,
+        *,
+        arguments: dict[str, Any] | None = None,
+        arguments_hash: str | None = None,
+        by: str = "user",
+        reason: str = "",
+    ) -> None:
+        """Let a call that waits for confirmation run, with other `arguments` if given; without `call_id` all that wait now.
+
+        Give the `arguments_hash` of what was looked at (`state.pending_confirmations`) where that may have been another call. Raises
+        `ConfigurationError` if the call does not wait (or none does) or its hash is another, `ToolValidationError` if the new arguments do not fit.
+        """
+        if call_id is None and (arguments is not None or arguments_hash is not None):
+            raise ConfigurationError("approve takes arguments and arguments_hash with a call_id alone.")
+        self._open()
+        if arguments is not None:
+            with self._journal.changed:
+                name = orders.pending(self._journal, call_id)[0].name
+            self.agent.tools.get(name).validate(arguments)  # users' code: not under the lock
         with self._journal as journal:
-            if journal.fold.status in AT_REST:
-                return
-            if journal.fold.status is not ConversationStatus.PAUSED:
-                journal.add(ev.Status, status=ConversationStatus.PAUSED.value, reason="interrupted")
-            self._driver.calls.refuse_queued()
-        self._driver.calls.cancel()
+            calls = orders.pending(journal, call_id)
+            effect = orders.approve(self._driver, calls, arguments_hash, arguments, clean(by), clean(reason))
+        if effect is not None:
+            effect()
+
+    def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
+        """Answer a call that waits for confirmation as not run, and tell the model why; without `call_id` all that wait now.
+
+        Raises `ConfigurationError` if the call does not wait, or none does.
+        """
+        self._open()
+        with self._journal as journal:
+            orders.reject(self._driver, orders.pending(journal, call_id), clean(reason), clean(by))
+
+    def drain_inbox(self) -> None:
+        """Do what other processes have posted (`store.post`). Comes to pass by itself, well within a second, while this conversation is
+        open; to be called by whoever cannot wait."""
+        if self._opened:
+            orders.drain(self._driver)
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
         """Block until nothing runs any more, at most `timeout` seconds; returns the status then. Raises `ConversationBusy` inside of itself."""
@@ -356,12 +434,25 @@ class Conversation:
             journal.acquire()
             self._opened = True
             self.agent.connections.opened()
+        orders.drain(self._driver)  # what was posted while nobody held it
 
     def __enter__(self) -> Conversation:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _weakly(conversation: Conversation) -> Callable[[], None]:
+    """What the store calls when there is news: it must not keep a conversation alive that nobody else holds."""
+    reference = weakref.ref(conversation)
+
+    def notify() -> None:
+        found = reference()
+        if found is not None:
+            found.drain_inbox()
+
+    return notify
 
 
 def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any) -> None:

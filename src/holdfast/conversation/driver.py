@@ -47,6 +47,13 @@ def _check_readable(event: ev.Assistant) -> None:
         raise BadResponse(f"The model's answer cannot be written down: {error}.") from error
 
 
+def nudge_for(answer: Completion | ev.Assistant) -> str | None:
+    """What the model is told instead of a user, if it answered without a call, and with nothing or not to the end."""
+    if answer.calls:
+        return None
+    return EMPTY_ANSWER if not answer.text.strip() else CUT_ANSWER if answer.stop_reason == "length" else None
+
+
 class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
@@ -97,20 +104,29 @@ class Driver:
         except ConversationClosed:
             pass
         except Exception as error:
-            # What happens from here on could not be written down, so nothing further may happen.
-            self.failure = error
-            self.calls.cancel()
-            _log.error("conversation %s stopped: %s", self.journal.id, error)
+            self.fail(error)
             if until_rest:
                 raise
         finally:
             self.leave()
+
+    def fail(self, error: Exception) -> None:
+        """What happens from here on could not be written down, so nothing further may happen."""
+        with self.journal.changed:
+            first = self.failure is None
+            self.failure = self.failure or error
+            self.journal.changed.notify_all()
+        self.calls.cancel()
+        if first:
+            _log.error("conversation %s stopped: %s", self.journal.id, error)
 
     def _next(self, until_rest: bool) -> Action | None:
         """What to do next, once there is something; None when this thread is to drive no further."""
         journal = self.journal
         with journal.changed:
             while not self.calls.closing:
+                if self.failure is not None:  # the inbox found that the lease was lost
+                    raise self.failure.with_traceback(None)
                 action = next_action(journal.fold, self.agent.limits)
                 if not isinstance(action, Wait):
                     self.resting = False
@@ -210,19 +226,21 @@ class Driver:
 
     def _catch_up(self) -> Transcript:
         """The next request's transcript; costs what was appended since the last one. Holds the journal's lock."""
-        events = self.journal.events
-        new = events[self._seen :] if self._view is not None else ()
+        journal = self.journal
+        new = journal.after(self._seen) if self._view is not None else ()
         if self._view is None or any(type(event) is ev.Condensation for event in new):
-            self._view = View.of(events)
+            self._view = View.of(journal.tail)
         else:
             for event in new:
                 self._view.feed(event)
-        self._seen = len(events)
+        self._seen = journal.fold.last_seq
         return self._view.ready()
 
     def _write_answer(self, answer: Completion, based_on: int, duration: float, token: Cancellation) -> None:
         """One append: the answer, what the loop says to an empty one, and the starts of the calls that run at once."""
         cost = self.agent.llm.cost(answer.usage) if self.agent.limits.cost is not None else None
+        verdicts = self.calls.decide(answer.calls) if answer.calls else []
+        allowed: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
         with self.journal as journal:
             seq = journal.next_seq
@@ -230,19 +248,25 @@ class Driver:
             event = journal.add(
                 ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=answer.usage, based_on=based_on,
                 stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,
-                response_id=answer.response_id, duration=duration, cost=cost,
+                response_id=answer.response_id, duration=duration, cost=cost, request_hash=answer.request_hash,
             )  # fmt: skip
             _check_readable(event)
+            for call, verdict in zip(calls, verdicts, strict=False):
+                self.calls.write_decision(call, verdict)
             if not calls:
-                nudge = EMPTY_ANSWER if not answer.text.strip() else CUT_ANSWER if answer.stop_reason == "length" else None
-                if nudge is not None:
+                if (nudge := nudge_for(answer)) is not None:
                     journal.add(ev.Message, content=(TextContent(nudge),), sender="holdfast")
             elif token and not self.calls.closing:  # an interrupt, which this answer outran
+                denied = {call.id for call, verdict in zip(calls, verdicts, strict=False) if verdict.decision == "deny"}
                 for call in calls:
-                    self.calls.write_refusal(call)
+                    if call.id not in denied:
+                        self.calls.write_refusal(call)
             elif journal.fold.status is RUNNING and not self.calls.closing:
-                started = calls[: self.agent.parallel_calls]
+                allowed = calls
+                if verdicts:
+                    allowed = tuple([call for call, verdict in zip(calls, verdicts, strict=True) if verdict.decision == "allow"])
+                started = allowed[: self.agent.parallel_calls]
                 for call in started:
                     self.calls.write_start(call, 1)
         if started:
-            self.calls.run(calls, {call.id for call in started}, token)
+            self.calls.run(allowed, {call.id for call in started}, token)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, TypeVar
 
 from holdfast import events as ev
+from holdfast.agent.view import whole_until
 from holdfast.conversation.changed import Changed
 from holdfast.conversation.state import Fold, fold
-from holdfast.errors import ConversationBusy, ConversationClosed, StoreError
-from holdfast.store import Lease, Store, Summary
+from holdfast.errors import ConversationBusy, ConversationClosed
+from holdfast.runtime import processes
+from holdfast.store import Blob, Lease, Posted, Store, Summary
+
+_log = logging.getLogger("holdfast")
 
 E = TypeVar("E", bound=ev.Event)
 Clock = Callable[[], datetime]
@@ -29,20 +35,39 @@ class Journal:
     over nothing else that can block.
     """
 
-    __slots__ = ("_clock", "_draft", "_lease", "_new_id", "_store", "changed", "closed", "events", "fold", "id", "stale")
+    __slots__ = (
+        "_aside", "_before", "_draft", "_events", "_lease", "_mark", "_notify", "_store", "changed", "clock", "closed", "fold", "id", "new_id",
+        "stale",
+    )  # fmt: skip
 
-    def __init__(self, store: Store, id: str, clock: Clock, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        id: str,
+        clock: Clock,
+        new_id: Callable[[], str],
+        notify: Callable[[], None],
+        known: tuple[list[ev.AnyEvent], Fold] | None = None,
+    ) -> None:
         self.id = id
-        self.events: list[ev.AnyEvent] = store.read(id)
-        self.fold: Fold = fold(self.events)
         self.changed = Changed()
         self.closed = False
-        self.stale = False  # an append was broken off (Ctrl-C) after it may have been written
+        self.stale = False  # an append was broken off (Ctrl-C, a failing disk) after it may have been written
         self._store = store
-        self._clock = clock
-        self._new_id = new_id
+        self.clock = clock
+        self.new_id = new_id
+        self._notify = notify
         self._lease: Lease | None = None
+        self._mark = ""  # what the processes that calls start carry under this lease
         self._draft: list[Any] | None = None
+        self._aside: tuple[list[int], list[Blob]] | None = None  # of the draft: commands it does, blobs it refers to
+        self._events: list[ev.AnyEvent]
+        self._before = 0  # events before the first of `_events`: they are condensed, and read only when somebody asks for them
+        self.fold: Fold
+        if known is None:
+            self._read()
+        else:
+            self._events, self.fold = known
 
     def acquire(self) -> None:
         """Take the lease if it is not held yet; catch up with what was written since the events were read.
@@ -53,23 +78,90 @@ class Journal:
             if self.closed:
                 raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
             if self._lease is None:
-                lease = self._store.acquire(self.id)
+                lease = self._store.acquire(self.id, self._notify)
                 try:
                     for event in self._store.read(self.id, self.fold.last_seq):
                         self._take(event)
+                    self._end_orphans(lease)
                 except BaseException:
                     self._store.release(lease)
                     raise
                 self._lease = lease
             elif self.stale:
-                # Ctrl-C may have fallen between the store, `events` and the fold, so both are made anew.
-                self.events = self._store.read(self.id)
-                self.fold = fold(self.events)
+                # Ctrl-C may have fallen between the store, the events and the fold, so both are made anew.
+                self._read()
                 self.stale = False
                 self.changed.notify_all()
 
+    def _end_orphans(self, lease: Lease) -> None:
+        """End what a dead owner's calls left running. Before anything else is done under the lease: it might be the same once more."""
+        if lease.left:
+            if not processes.end_owned(lease.left):
+                _log.error("conversation %s: processes that a killed owner left could not be ended", self.id)
+            self._store.note(lease, ())
+
+    def process_environment(self) -> dict[str, str]:
+        """What marks the processes that calls start, noted in the store before the first of them begins."""
+        with self.changed:
+            self.acquire()
+            assert self._lease is not None
+            if not self._mark:
+                mark = f"{self._lease.epoch}-{os.urandom(16).hex()}"
+                self._store.note(self._lease, (mark,))
+                self._mark = mark
+            return {processes.OWNER: self._mark}
+
+    def commands(self) -> list[Posted]:
+        """What waits in the inbox. None without the lease. Raises `Fenced`."""
+        with self.changed:
+            return [] if self._lease is None or self.closed else self._store.commands(self._lease)
+
+    def _read(self) -> None:
+        """Read what is needed to go on, and fold it."""
+        tail = self._store.tail(self.id)
+        self._before = tail[0].seq - 1 if tail else 0
+        if self._before:
+            at = next(
+                (
+                    event.so_far
+                    for event in tail
+                    if isinstance(event, ev.Condensation) and event.so_far is not None and event.so_far.seq == self._before
+                ),
+                None,
+            )
+            if at is None:  # it does not say what came before
+                tail, self._before = self._store.read(self.id), 0
+            else:
+                self.fold = Fold.after(at, lambda seq: self._store.read(self.id, seq - 1, 1)[0])
+                self.fold.take(tail)
+        if not self._before:
+            self.fold = fold(tail)
+        self._events = tail
+
+    @property
+    def events(self) -> list[ev.AnyEvent]:
+        """All events. Those that were condensed are read from the store when this is asked for first. Under the lock."""
+        if self._before:
+            head = self._store.read(self.id, 0, self._before)
+            self._events, self._before = head + self._events, 0
+        return self._events
+
+    def events_until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
+        """The events up to one. Thread-safe: what stands is never changed."""
+        with self.changed:
+            return tuple(self.events[:seq])
+
+    @property
+    def tail(self) -> list[ev.AnyEvent]:
+        """The events that were read so far: at least all that a model is still shown something of. Under the lock."""
+        return self._events
+
+    def after(self, seq: int) -> list[ev.AnyEvent]:
+        """The events after one. Under the lock."""
+        return self._events[seq - self._before :] if seq >= self._before else self.events[seq:]
+
     def _take(self, event: ev.AnyEvent) -> None:
-        self.events.append(event)
+        self._events.append(event)
         self.fold.apply(event)
 
     # --- a transaction: `with journal as j: j.add(...)` ---
@@ -91,25 +183,35 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if self._draft and kind is None:
-                self._append(self._draft)
+            if kind is None and (self._draft or self._aside):
+                self._append(self._draft or [])
         finally:
-            self._draft = None
+            self._draft = self._aside = None
             self.changed.release()
 
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
         while self.changed.held():
-            self._draft = None
+            self._draft = self._aside = None
             self.changed.release()
 
     def add(self, kind: type[E], **fields: Any) -> E:
         """Make the next event. `id`, `seq` and `timestamp` are given here."""
         draft = self._draft
         assert draft is not None, "add outside of a transaction"
-        event = kind(seq=self.fold.last_seq + len(draft) + 1, id=self._new_id(), timestamp=self._clock(), **fields)
+        event = kind(seq=self.fold.last_seq + len(draft) + 1, id=self.new_id(), timestamp=self.clock(), **fields)
         draft.append(event)
         return event
+
+    def keep(self, data: bytes) -> None:
+        """Have the store keep bytes that the event to be added next refers to."""
+        self._aside = self._aside or ([], [])
+        self._aside[1].append(Blob(self.next_seq, data))
+
+    def take(self, posted: Posted) -> None:
+        """Mark a command as done by this transaction."""
+        self._aside = self._aside or ([], [])
+        self._aside[0].append(posted.number)
 
     @property
     def next_seq(self) -> int:
@@ -118,25 +220,37 @@ class Journal:
 
     def _append(self, draft: list[Any]) -> None:
         assert self._lease is not None
-        first, last = draft[0], draft[-1]
-        created = self.events[0].timestamp if self.events else first.timestamp
+        summary = self.summary(draft)
+        self.stale = True  # until it is over: a disk that fails may leave it open whether it was written
+        if self._aside is None:
+            self._store.append(self._lease, draft, summary)
+        else:
+            self._store.append(self._lease, draft, summary, taken=self._aside[0], blobs=self._aside[1])
+        for event in draft:
+            self._take(event)
+        self.stale = False
+        self.changed.notify_all()
+
+    def summary(self, draft: Sequence[Any]) -> Summary:
+        """What a listing is to show once `draft` is written."""
         title, status = self.fold.title, self.fold.status.value
+        condensed = self.fold.condensed
         for event in draft:
             if type(event) is ev.Status:
                 status = event.status
             elif type(event) is ev.Message and not title:
                 title = event.text.strip().split("\n", 1)[0][:80]
-        summary = Summary(self.id, status, title, last.seq, created, last.timestamp)
-        self.stale = True
-        try:
-            self._store.append(self._lease, draft, summary)
-        except StoreError:
-            self.stale = False  # a store that fails says that it wrote nothing
-            raise
-        for event in draft:
-            self._take(event)
-        self.stale = False
-        self.changed.notify_all()
+            elif type(event) is ev.Condensation and event.so_far is not None:
+                condensed = max(condensed, event.so_far.seq)
+        created = self.fold.created or (draft[0].timestamp if draft else None)
+        last, updated = (draft[-1].seq, draft[-1].timestamp) if draft else (self.fold.last_seq, self.fold.last_time)
+        return Summary(self.id, status, title, last, created, updated, condensed=condensed)
+
+    def condense(self, hidden: Sequence[int], summary: str) -> ev.Condensation:
+        """Add a `Condensation`. Within a transaction."""
+        found = whole_until(self.events, hidden)
+        so_far = fold(self.events[:found]).so_far() if found else None
+        return self.add(ev.Condensation, hidden=tuple(hidden), summary=summary, so_far=so_far)
 
     def add_all(self, events: Sequence[Any]) -> None:
         """Add events that have their seqs already, to a journal that has none."""

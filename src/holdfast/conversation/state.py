@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import ToolCall, Usage
+from holdfast.content import Data, ToolCall, Usage
 from holdfast.errors import ConfigurationError
 
 
@@ -32,28 +33,41 @@ AT_REST = frozenset((ConversationStatus.IDLE, ConversationStatus.FINISHED, Conve
 
 
 class OpenCall:
-    """A call without a result: `attempt` is 0 until it was started."""
+    """A call without a result: `attempt` is 0 until it was started; `asked` is why it waits for a decision, None if it does not;
+    `arguments` are those of whoever approved it, if others than the model's."""
 
-    __slots__ = ("attempt", "call")
+    __slots__ = ("arguments", "asked", "attempt", "call")
 
     def __init__(self, call: ToolCall) -> None:
         self.call = call
         self.attempt = 0
+        self.asked: str | None = None
+        self.arguments: dict[str, Any] | None = None
+
+    def decide(self, decision: ev.Decision) -> None:
+        """Take in a decision about this call. An approval of other arguments than the call has approves nothing."""
+        if decision.decision == "ask":
+            self.asked = decision.reason
+        elif decision.decision == "approve" and self.asked is not None and decision.arguments_hash == self.call.arguments_hash:
+            self.asked = None
+            self.arguments = decision.arguments
 
 
 class Fold:
     """What the loop needs to know of a journal, kept up to date event by event. One owner: the journal, under its lock."""
 
     __slots__ = (
-        "agent", "assistant", "based_on", "blanks", "cost", "error", "last_seq", "last_time", "message_seq",
-        "open", "run_cost", "run_since", "run_steps", "run_usage", "status", "status_seq", "steps", "title", "usage",
+        "_uncounted", "_usage", "agent", "assistant", "based_on", "blanks", "condensed", "cost", "created", "error", "last_seq", "last_time",
+        "message_seq", "open", "run_cost", "run_since", "run_steps", "run_tokens", "status", "status_seq", "steps", "title",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.status = ConversationStatus.IDLE
         self.status_seq = 0
         self.last_seq = 0
+        self.created: datetime | None = None
         self.last_time: datetime | None = None
+        self.condensed = 0
         self.message_seq = 0
         self.based_on = 0
         self.agent: ev.Agent | None = None
@@ -63,17 +77,27 @@ class Fold:
         self.error: ev.Error | None = None
         self.title = ""
         self.steps = 0
-        self.usage = Usage()
+        self._usage = Usage()
+        self._uncounted: list[Usage] = []  # what `usage` has not added up yet: few ask for it
         self.cost = 0.0
         self.run_since: datetime | None = None
         self.run_steps = 0
-        self.run_usage = Usage()
+        self.run_tokens = 0
         self.run_cost = 0.0
+
+    def copy(self) -> Fold:
+        """Another one that is as far."""
+        found = copy(self)
+        found._uncounted = list(self._uncounted)
+        found.open = {call_id: copy(item) for call_id, item in self.open.items()}
+        return found
 
     def apply(self, event: ev.AnyEvent) -> None:
         """Take in the journal's next event."""
         self.last_seq = event.seq
         self.last_time = event.timestamp
+        if self.created is None:
+            self.created = event.timestamp
         match event:
             case ev.ToolCallStarted():
                 if (call := self.open.get(event.call_id)) is not None:
@@ -82,6 +106,8 @@ class Fold:
                 self.open.pop(event.call_id, None)
             case ev.Assistant():
                 self._answered(event)
+                self.assistant = event
+                self.open = {call.id: OpenCall(call) for call in event.calls}
             case ev.Message():
                 self.message_seq = event.seq
                 if not self.title:
@@ -92,20 +118,26 @@ class Fold:
                 self.agent = event
             case ev.Error():
                 self.error = event
+            case ev.Condensation():
+                if event.so_far is not None:
+                    self.condensed = max(self.condensed, event.so_far.seq)
+            case ev.Decision():
+                if (call := self.open.get(event.call_id)) is not None:
+                    call.decide(event)
             case _:
                 pass
 
     def _answered(self, event: ev.Assistant) -> None:
-        self.assistant = event
         self.based_on = event.based_on
-        self.open = {call.id: OpenCall(call) for call in event.calls}
         self.blanks = 0 if event.calls or (event.text.strip() and event.stop_reason != "length") else self.blanks + 1
+        usage, cost = event.usage, event.cost
         self.steps += 1
-        self.usage += event.usage
-        self.cost += event.cost or 0.0
         self.run_steps += 1
-        self.run_usage += event.usage
-        self.run_cost += event.cost or 0.0
+        self._uncounted.append(usage)
+        self.run_tokens += usage.input_tokens + usage.output_tokens
+        if cost:
+            self.cost += cost
+            self.run_cost += cost
 
     def _became(self, event: ev.Status) -> None:
         try:
@@ -115,7 +147,7 @@ class Fold:
         if status in AT_REST:  # the run is over, and the next one counts anew, also if a pause comes first
             self.run_since = None
             self.run_steps = 0
-            self.run_usage = Usage()
+            self.run_tokens = 0
             self.run_cost = 0.0
             self.blanks = 0
         elif status is ConversationStatus.RUNNING:
@@ -124,10 +156,65 @@ class Fold:
         self.status = status
         self.status_seq = event.seq
 
+    def so_far(self) -> ev.SoFar:
+        """All of this, for whoever goes on from here later. No call may be open."""
+        return ev.SoFar(
+            self.last_seq, self.created or ev.EPOCH, self.title, self.status.value, self.status_seq, self.message_seq,
+            0 if self.agent is None else self.agent.seq, 0 if self.assistant is None else self.assistant.seq, self.based_on, self.blanks,
+            self.steps, self.usage, self.cost, self.run_since, self.run_steps, self.run_tokens, self.run_cost,
+            0 if self.error is None else self.error.seq,
+        )  # fmt: skip
+
+    @classmethod
+    def after(cls, so_far: ev.SoFar, event: Callable[[int], ev.AnyEvent]) -> Fold:
+        """The inverse of `so_far`; `event(seq)` reads one."""
+        found = cls()
+        found.last_seq, found.created, found.condensed = so_far.seq, so_far.created, so_far.seq
+        found.status, found.status_seq = ConversationStatus(so_far.status), so_far.status_seq
+        found.title, found.message_seq, found.based_on, found.blanks = so_far.title, so_far.message_seq, so_far.based_on, so_far.blanks
+        found.steps, found._usage, found.cost = so_far.steps, so_far.usage, so_far.cost
+        found.run_since, found.run_steps, found.run_tokens, found.run_cost = (
+            so_far.run_since, so_far.run_steps, so_far.run_tokens, so_far.run_cost,
+        )  # fmt: skip
+        if so_far.agent_seq:
+            found.agent = cast(ev.Agent, event(so_far.agent_seq))
+        if so_far.assistant_seq:
+            found.assistant = cast(ev.Assistant, event(so_far.assistant_seq))
+        if so_far.error_seq:
+            found.error = cast(ev.Error, event(so_far.error_seq))
+        return found
+
+    def take(self, events: Sequence[ev.AnyEvent]) -> None:
+        """Take in many events at once. What an earlier answer's calls became matters no more once there is a later answer."""
+        last = next((index for index in range(len(events) - 1, -1, -1) if type(events[index]) is ev.Assistant), 0)
+        if last and self.created is None:
+            self.created = events[0].timestamp
+        for event in events[:last]:
+            kind = type(event)
+            if kind is ev.Assistant:
+                self._answered(cast(ev.Assistant, event))
+            elif kind is not ev.ToolCallStarted and kind is not ev.ToolResult and kind is not ev.Decision:
+                self.apply(event)
+        for event in events[last:]:
+            self.apply(event)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all model calls."""
+        if self._uncounted:
+            uncounted, self._uncounted = self._uncounted, []
+            self._usage = sum(uncounted, self._usage)
+        return self._usage
+
     @property
     def owed(self) -> bool:
         """Whether the model has something to answer: a message it has not seen, or the results of its last calls."""
         return self.message_seq > self.based_on or (self.assistant is not None and bool(self.assistant.calls) and not self.open)
+
+    @property
+    def waits(self) -> bool:
+        """Whether nothing can go on before somebody decides: there are open calls, and all of them wait for a decision."""
+        return bool(self.open) and all(item.asked is not None for item in self.open.values())
 
     @property
     def asked(self) -> bool:
@@ -138,9 +225,16 @@ class Fold:
 def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
     """The fold of a whole journal."""
     found = Fold()
-    for event in journal:
-        found.apply(event)
+    found.take(journal)
     return found
+
+
+class PendingConfirmation(Data, frozen=True):
+    """A call that waits for `approve` or `reject`: why, and the hash of the arguments that an approval is bound to."""
+
+    call: ToolCall
+    reason: str
+    arguments_hash: str
 
 
 class ConversationState:
@@ -149,13 +243,30 @@ class ConversationState:
     `Conversation.from_state(state, agent)` makes a conversation of it again, with the same or another agent, model or toolset.
     """
 
-    __slots__ = ("_fold", "events", "id", "status")
+    __slots__ = ("_events", "_fold", "_read", "id", "status")
 
     def __init__(self, id: str, events: Sequence[ev.AnyEvent] = (), status: ConversationStatus | None = None) -> None:
         self.id = id
-        self.events: tuple[ev.AnyEvent, ...] = tuple(events)
+        self._events: tuple[ev.AnyEvent, ...] | None = tuple(events)
+        self._read: Callable[[int], tuple[ev.AnyEvent, ...]] | None = None
         self._fold: Fold | None = None
         self.status: ConversationStatus = self._folded.status if status is None else status
+
+    @classmethod
+    def of(cls, id: str, status: ConversationStatus, folded: Fold, read: Callable[[int], tuple[ev.AnyEvent, ...]]) -> ConversationState:
+        """A state whose fold is known, and whose events are `read(last_seq)` when they are asked for: most ask for less."""
+        found = cls(id, (), status)
+        found._fold, found._events, found._read = folded, None, read
+        return found
+
+    @property
+    def events(self) -> tuple[ev.AnyEvent, ...]:
+        """All events so far, in order."""
+        if self._events is None:
+            assert self._fold is not None
+            assert self._read is not None
+            self._events, self._read = self._read(self._fold.last_seq), None
+        return self._events
 
     @property
     def _folded(self) -> Fold:
@@ -166,7 +277,7 @@ class ConversationState:
     @property
     def last_seq(self) -> int:
         """The seq of the last event, 0 for none."""
-        return self.events[-1].seq if self.events else 0
+        return self._folded.last_seq
 
     @property
     def answer(self) -> str:
@@ -194,6 +305,21 @@ class ConversationState:
         """Calls of the last answer that have no result yet."""
         return tuple(item.call for item in self._folded.open.values())
 
+    @property
+    def pending_confirmations(self) -> tuple[PendingConfirmation, ...]:
+        """Calls that wait for somebody to approve or reject them."""
+        return tuple(
+            PendingConfirmation(item.call, item.asked, item.call.arguments_hash)
+            for item in self._folded.open.values()
+            if item.asked is not None
+        )
+
+    def at(self, seq: int) -> ConversationState:
+        """The state as it was when event `seq` was the last one; 0 is before the first. Raises `ConfigurationError` for a seq that is not there."""
+        if not isinstance(seq, int) or not 0 <= seq <= len(self.events):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"at takes a seq from 0 to {len(self.events)}, not {seq!r}.")
+        return ConversationState(self.id, self.events[:seq])
+
     def to_json(self) -> bytes:
         """`{"version": 1, "id": ..., "status": ..., "events": [...]}` as UTF-8 bytes."""
         raws = [msgspec.Raw(ev.encode(event)) for event in self.events]
@@ -220,8 +346,11 @@ class ConversationState:
 
     __hash__: Any = None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ConversationState, (self.id, self.events, self.status)
+
     def __repr__(self) -> str:
-        return f"ConversationState(id={self.id!r}, status={self.status.value!r}, events={len(self.events)})"
+        return f"ConversationState(id={self.id!r}, status={self.status.value!r}, events={self.last_seq})"
 
 
 class _Form(msgspec.Struct):

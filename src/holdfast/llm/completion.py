@@ -21,7 +21,7 @@ class Completion(Data, frozen=True):
     `text` and `reasoning` are what it wrote, `calls` what it asks for: their `name` is canonical, their `id` empty (a conversation
     gives its own), their `provider_id` the provider's. `stop_reason` is `stop`, `tool_calls`, `length`, `content_filter`, or the
     provider's own word where it is none of these. `native` is the provider's own message, kept only where it says more than
-    the fields here. `model` is what the provider says answered. `duration` is in seconds, retries included.
+    the fields here. `model` is what the provider says answered. `duration` is in seconds, retries included. `request_hash` tells two requests apart.
     """
 
     text: str = ""
@@ -34,6 +34,7 @@ class Completion(Data, frozen=True):
     native: msgspec.Raw = NO_NATIVE
     response_id: str = ""
     duration: float = 0.0
+    request_hash: str = ""
 
 
 class Delta(msgspec.Struct, frozen=True):

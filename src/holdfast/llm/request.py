@@ -21,6 +21,7 @@ class Frame(msgspec.Struct, frozen=True):
     head: Head
     names: dict[str, str]  # canonical -> wire
     canonical: dict[str, str]  # wire -> canonical
+    hash: bytes = b""  # of the head without the model's name, by which one model is called in several ways
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -31,9 +32,11 @@ class Request(msgspec.Struct, frozen=True):
     tools: Sequence[ToolDefinition]
     system: str
     canonical: dict[str, str]
+    hash: str = ""  # 128 bits in hex, of all but the model's name; empty for a request without `head`
 
     def canonically(self, completion: Completion, **changes: Any) -> Completion:
-        """The completion with its calls' canonical names, and with other changes."""
+        """The completion with its calls' canonical names, the request's hash, and other changes."""
+        changes["request_hash"] = self.hash
         if completion.calls:
             changes["calls"] = tuple(
                 [
@@ -66,18 +69,37 @@ def make_request(
     if head is not None:
         if tools or system is not None:
             raise ConfigurationError("completion takes head, or tools and system, not both: the head has its own.")
-        event = head
-        frame = transcript.once(key, head, lambda: make_frame(wire, model, event.system_prompt, event.tools, parameters))
+        frame = _frame_of(head, transcript, wire, model, parameters, key)
         prompt, given = head.system_prompt, head.tools
     else:
         given = tuple([definition(tool) for tool in tools])
         prompt = system or ""
         frame = make_frame(wire, model, prompt, given, parameters)
     fragments = transcript.fragments(wire, frame.names, model)
-    return Request(wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical)
+    hash = _hash(frame.hash + transcript.digest(wire, model)).hex()[:32] if frame.hash else ""
+    return Request(wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical, hash)
 
 
-def make_frame(wire: Wire, model: str, system: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any]) -> Frame:
+def request_hash(wire: Wire, model: str, transcript: Transcript, head: Agent) -> str:
+    """The hash of the request that `make_request` makes of the same; costs what is new in the transcript."""
+    frame = _frame_of(head, transcript, wire, model, head.parameters, "")
+    transcript.fragments(wire, frame.names, model)
+    return _hash(frame.hash + transcript.digest(wire, model)).hex()[:32]
+
+
+def _frame_of(head: Agent, transcript: Transcript, wire: Wire, model: str, parameters: Mapping[str, Any], key: str) -> Frame:
+    return transcript.once(key, head, lambda: make_frame(wire, model, head.system_prompt, head.tools, parameters, True))
+
+
+def _hash(data: bytes) -> bytes:
+    from hashlib import sha256  # 3 ms of import
+
+    return sha256(data).digest()
+
+
+def make_frame(
+    wire: Wire, model: str, system: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], hashed: bool = False
+) -> Frame:
     """Raises `ConfigurationError` if two tools have one name, or a schema holds what JSON cannot say."""
     names: dict[str, str] = {}
     for tool in tools:
@@ -89,7 +111,10 @@ def make_frame(wire: Wire, model: str, system: str, tools: Sequence[ToolDefiniti
         clash = next((name, canonical[wired]) for name, wired in names.items() if canonical[wired] != name)
         raise ConfigurationError(f"tools has {clash[0]!r} and {clash[1]!r}, which are one name on the wire. Rename one.")
     try:
-        return Frame(wire.head(model, system, tools, parameters, names), names, canonical)
+        hash = b""
+        if hashed:
+            hash = _hash(b"%b %b" % (wire.name.encode(), wire.body(wire.head("", system, tools, parameters, names), [], False)))
+        return Frame(wire.head(model, system, tools, parameters, names), names, canonical, hash)
     except (TypeError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"tools and parameters take what JSON can say: {error}.") from error
 

@@ -38,13 +38,15 @@ def maker(model: str) -> str:
 class _Cache:
     """The fragments of one wire for the models of one maker, and what is needed to go on from there."""
 
-    __slots__ = ("batch", "done", "fragments", "open")
+    __slots__ = ("batch", "done", "fragments", "hash", "hashed", "open")
 
     def __init__(self) -> None:
         self.fragments: list[bytes] = []
         self.done = 0  # items encoded
         self.batch: list[Answer] = []  # answers since the last assistant item
         self.open = 0  # calls of that item without an answer
+        self.hash: Any = None  # of the first `hashed` fragments
+        self.hashed = 0
 
 
 class Transcript:
@@ -120,6 +122,21 @@ class Transcript:
                 self._encode(self._items[cache.done], cache, wire, names, who)
                 cache.done += 1
             return cache.fragments
+
+    def digest(self, wire: Wire, model: str = "") -> bytes:
+        """A hash of all that `fragments` gave so far; costs what was appended since the last one."""
+        with self._lock:
+            cache = self._caches[wire.name, maker(model)]
+            if cache.hash is None:
+                from hashlib import sha256  # 3 ms of import
+
+                cache.hash = sha256()
+            update = cache.hash.update
+            for fragment in cache.fragments[cache.hashed :]:
+                update(b"%d:" % len(fragment))  # two fragments must not hash like one
+                update(fragment)
+            cache.hashed = len(cache.fragments)
+            return cache.hash.digest()
 
     def once(self, key: str, source: object, make: Callable[[], T]) -> T:
         """`make()`, remembered under `key` for as long as it is asked for with the same object as `source`."""

@@ -2,7 +2,6 @@
 
 from holdfast.runtime.local import LocalRuntime
 from holdfast.runtime.microagents import Microagent, load_microagents
-from holdfast.runtime.processes import end_process_groups
 from holdfast.runtime.protocol import Runtime
 
-__all__ = ["LocalRuntime", "Microagent", "Runtime", "end_process_groups", "load_microagents"]
+__all__ = ["LocalRuntime", "Microagent", "Runtime", "load_microagents"]

@@ -66,6 +66,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
                 wait=wait,
                 interactive=interactive,
                 cancelled=context.cancelled,
+                mark=context.process_environment,
             )
 
     def terminal_input(

@@ -148,7 +148,7 @@ class LocalRuntime:
     # --- the end ---
 
     def process_groups(self) -> list[int]:
-        """The ids of the process groups that live here, each shell's first. `end_process_groups` ends them, also from elsewhere."""
+        """The ids of the process groups that live here, each shell's first."""
         return self.terminal.process_groups()
 
     def close_conversation(self, conversation_id: str) -> None:

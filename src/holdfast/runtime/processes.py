@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 # Every child of a shell inherits this variable; it finds those that left the shell's session (`setsid`, daemons).
 MARK = "HOLDFAST_SHELL"
+# Whatever a conversation's call starts inherits this one; it finds what a killed process has left behind.
+OWNER = "HOLDFAST_OWNER"
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PROC = sys.platform == "linux"
@@ -105,16 +107,70 @@ def kill(find: Callable[[], list[Process]], spare_group: int = 0, tries: int = 2
     return False
 
 
-def end_process_groups(groups: Iterable[int]) -> None:
-    """End what `LocalRuntime.process_groups()` recorded: each group, and the session that it leads. For recovery after a crash.
+def of_owners(marks: Iterable[str]) -> list[Process]:
+    """The living processes that carry one of the marks in `OWNER`, what they have started, and the sessions that they lead; not this
+    process and those that it came from. A mark is random, so a pid that was used again is never taken for another's."""
+    found = _marked(marks) if _PROC else _marked_by_ps(marks)
+    return [process for process in found if process.pid not in _ancestry()]
 
-    Equivalent to `kill -9 -- -GROUP` plus every process of that session. A group that is gone is skipped.
-    """
-    for group in groups:
-        if group <= 1 or group == os.getpgrp():
+
+def _marked(marks: Iterable[str]) -> list[Process]:
+    wanted = [f"\0{OWNER}={mark}\0".encode() for mark in marks]
+    every: dict[int, tuple[Process, int, int]] = {}  # pid -> itself, its parent, its session
+    carriers: set[int] = set()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
             continue
-        kill(lambda group=group: [p for p in of_shell(group) if p.pid != os.getpid()])
         try:
-            os.killpg(group, signal.SIGKILL)
-        except OSError:
-            pass
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if fields[0] in b"ZX":
+                continue
+            every[int(name)] = (Process(int(name), int(fields[2]), int(fields[19])), int(fields[1]), int(fields[3]))
+            with open(f"/proc/{name}/environ", "rb") as file:
+                environment = b"\0" + file.read()
+            if any(mark in environment for mark in wanted):
+                carriers.add(int(name))
+        except (OSError, IndexError):  # it ended meanwhile, or is another user's
+            continue
+    found = set(carriers)
+    while True:
+        more = {pid for pid, (_, parent, session) in every.items() if parent in found or session in carriers} - found
+        if not more:
+            return [every[pid][0] for pid in found]
+        found |= more
+
+
+def _marked_by_ps(marks: Iterable[str]) -> list[Process]:
+    text = subprocess.run(["ps", "axeww", "-o", "pid=,pgid=,stat=,command="], capture_output=True, text=True, check=False).stdout
+    wanted = [f" {OWNER}={mark}" for mark in marks]
+    rows = [line.split(None, 3) for line in text.splitlines() if any(f"{mark} " in f"{line} " for mark in wanted)]
+    return [Process(int(row[0]), int(row[1]), sys.maxsize) for row in rows if row[2][0] != "Z"]
+
+
+def _ancestry() -> set[int]:
+    found, pid = {0, 1}, os.getpid()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError):
+            pid = os.getppid()
+    return found
+
+
+def end_owned(marks: Iterable[str]) -> bool:
+    """SIGKILL what a dead owner left running: see `of_owners`. Whether nothing of it is left."""
+    marks = list(marks)
+    for attempt in range(20):
+        found = of_owners(marks)
+        if not found:
+            return True
+        for process in found:  # one by one: a group may hold others, who did not come from here
+            try:
+                os.kill(process.pid, signal.SIGKILL)
+            except OSError:
+                pass
+        time.sleep(min(0.001 * 2**attempt, 0.05))
+    return False

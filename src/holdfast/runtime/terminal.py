@@ -6,7 +6,7 @@ import re
 import shutil
 import threading
 from collections import deque
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,12 @@ class Terminal:
         wait: float | None = None,
         interactive: bool = False,
         cancelled: Cancellation | None = None,
+        mark: Callable[[], Mapping[str, str]] | None = None,
     ) -> ToolResult:
-        """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after `timeout` seconds, also if nobody waits."""
+        """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after `timeout` seconds, also if nobody waits.
+
+        `mark` is asked for variables to add to the environment of a new shell.
+        """
         if "\0" in command:
             return ToolResult.failure("The command was not run: it has a NUL character, which bash cannot take.", "validation")
         try:
@@ -106,7 +110,7 @@ class Terminal:
                 earlier = f"[The command that was still running, {_quoted(left.command)}, has ended:]\n{text}\n\n[This command:]\n"
                 seat.told_running = None
             try:
-                run = self._start(seat, command, limit, interactive)
+                run = self._start(seat, command, limit, interactive, mark)
             except RuntimeFault as error:
                 return ToolResult.failure(f"{earlier}{error}", "internal")
             assert seat.shell is not None
@@ -191,7 +195,7 @@ class Terminal:
                 seat.taken = False
                 seat.turn.notify_all()
 
-    def _start(self, seat: _Seat, command: str, timeout: float, interactive: bool) -> Run:
+    def _start(self, seat: _Seat, command: str, timeout: float, interactive: bool, marked: Callable[[], Mapping[str, str]] | None) -> Run:
         if seat.shell is None or not seat.shell.alive:
             if seat.shell is not None:
                 seat.shell.close()
@@ -201,7 +205,8 @@ class Terminal:
             seat.shells += 1
             folder = self._folder / f"shell-{seat.number}-{seat.shells}"
             mark = f"{self._folder.name}-{seat.number}-{seat.shells}"
-            shell = Shell(self._pump, find_program(self._shell, self._env), cwd, self._env, folder, mark)
+            env = {**self._env, **marked()} if marked is not None else self._env
+            shell = Shell(self._pump, find_program(self._shell, self._env), cwd, env, folder, mark)
             with seat.turn:
                 seat.shell = shell
                 closed = seat.closed

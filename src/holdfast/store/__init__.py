@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.store.base import Lease, Store, Summary
+from holdfast.store.base import BLOBS, Blob, Lease, Posted, Store, Summary, blob_id
 from holdfast.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from holdfast.store.sqlite import SQLiteStore
 
-__all__ = ["Lease", "MemoryStore", "SQLiteStore", "Store", "Summary"]
+__all__ = ["BLOBS", "Blob", "Lease", "MemoryStore", "Posted", "SQLiteStore", "Store", "Summary", "blob_id"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import Protocol
 
 import msgspec
 
+from holdfast.commands import Command
 from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to one conversation until a lease with a higher `epoch` is given out."""
+    """The right to append to one conversation until a lease with a higher `epoch` is given out.
+
+    `left` is what `note` said last under a lease whose owner died without giving it back.
+    """
 
     conversation_id: str
     epoch: int
+    left: tuple[str, ...] = ()
 
 
 class Summary(Data, frozen=True):
-    """What a listing shows of a conversation without reading its journal."""
+    """What a listing shows of a conversation without reading its journal. `parent` is what it was forked from, at event `parent_seq`;
+    `condensed` the `so_far.seq` of its last condensation, from where `Store.tail` reads."""
 
     id: str
     status: str = "idle"
@@ -29,6 +35,39 @@ class Summary(Data, frozen=True):
     last_seq: int = 0
     created: datetime | None = None
     updated: datetime | None = None
+    parent: str = ""
+    parent_seq: int = 0
+    condensed: int = 0
+
+
+class Posted(msgspec.Struct, frozen=True):
+    """A command in a conversation's inbox. `number` says where it stands, `key` what it was deduplicated by."""
+
+    number: int
+    key: str
+    command: Command
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """Bytes that event `seq` refers to by their `id`, kept beside the journal, once however often they come."""
+
+    seq: int
+    data: bytes
+
+    @property
+    def id(self) -> str:
+        """`blob_id(data)`."""
+        return blob_id(self.data)
+
+
+BLOBS = "holdfast/blobs"  # the key of a tool result's meta under which its blobs are named: a list of {"id": ..., ...}
+
+
+def blob_id(data: bytes) -> str:
+    """The name of bytes: `sha256:` and their SHA-256 in hex."""
+    from hashlib import sha256  # 3 ms of import that few need
+
+    return f"sha256:{sha256(data).hexdigest()}"
 
 
 class Store(Protocol):
@@ -37,31 +76,85 @@ class Store(Protocol):
     `append` is fenced: it writes all of its events or none, and only under the newest lease.
     """
 
-    def acquire(self, conversation_id: str) -> Lease:
-        """Take the lease, with a new epoch; a conversation that is not there begins to exist. Raises `LeaseHeld` naming the holder."""
+    # --- who may write ---
+
+    def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
+        """Take the lease, with a new epoch; a conversation that is not there begins to exist. Raises `LeaseHeld` naming the holder.
+
+        Until it is given back, `notify` is called (on any thread, holding no lock of the store's) when something came into the
+        inbox, and when the lease was lost. It may be called without a cause, and must not raise.
+        """
+        ...
+
+    def renew(self, lease: Lease) -> None:
+        """Say that the owner lives, where that is not plain to see. Raises `Fenced` if the lease was taken over."""
         ...
 
     def release(self, lease: Lease) -> None:
         """Give the lease back; nothing can be written under it any more. Does nothing if it was taken over or the store is closed."""
         ...
 
-    def append(self, lease: Lease, events: Sequence[AnyEvent], summary: Summary) -> None:
-        """Write events, dense after the last, and the summary, in one transaction; nothing if there are none.
+    def note(self, lease: Lease, notes: Sequence[str]) -> None:
+        """Leave word for whoever takes over if this owner dies: it is the next lease's `left`. In place of what was noted before, also
+        by a dead owner; `release` takes it back. Raises `Fenced`."""
+        ...
 
-        Raises `Fenced` (the lease is not the newest) or `StoreError`, and then wrote nothing.
+    # --- the journal ---
+
+    def append(
+        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
+    ) -> None:
+        """Write events, dense after the last, and the summary, in one transaction; with it, mark the commands numbered `taken` as done and
+        keep `blobs`, each of one of these events. Without events the summary is ignored.
+
+        Raises `Fenced` (the lease is not the newest) or `StoreError`, and then wrote nothing. Where a disk refused so that it is not known
+        whether the events were written, the `StoreError` says so in these words.
         """
         ...
 
-    def read(self, conversation_id: str, after_seq: int = 0) -> list[AnyEvent]:
-        """The events after `after_seq`, in order; none for a conversation that is not there."""
+    def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
+        """The events after `after_seq`, in order, at most `limit` of them; none for a conversation that is not there."""
+        ...
+
+    def tail(self, conversation_id: str) -> list[AnyEvent]:
+        """The events after the summary's `condensed`: those that are needed to go on. May return more of them, also all."""
+        ...
+
+    def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
+        """The events after `after_seq` and those that follow, whoever appends them, as they come. Ends when none has come for `timeout`
+        seconds (None: waits for ever), or when the store is closed."""
+        ...
+
+    def blob(self, id: str) -> bytes:
+        """The bytes of that name. Raises `StoreError` if they are not there."""
+        ...
+
+    # --- the inbox ---
+
+    def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
+        """Leave a command for whoever holds the lease, now or next; needs no lease. Posted again under the same `key` it is dropped, also
+        when it was done meanwhile; False says so. Raises `ConversationNotFound`."""
+        ...
+
+    def commands(self, lease: Lease) -> list[Posted]:
+        """What was posted and is not done yet, in order. Raises `Fenced`."""
+        ...
+
+    # --- conversations ---
+
+    def fork(self, conversation_id: str, summary: Summary) -> None:
+        """Begin the conversation `summary.id` with the first `summary.last_seq` events of another, sharing them: no event is copied.
+
+        Needs no lease of either. Raises `ConversationNotFound`, and `StoreError` if the new id exists or the other has fewer events.
+        """
         ...
 
     def list(self) -> list[Summary]:
-        """All conversations, the last written first."""
+        """All conversations that have events, the last written first."""
         ...
 
     def delete(self, conversation_id: str) -> None:
-        """Remove a conversation. Raises `ConversationNotFound`, or `LeaseHeld` while someone drives it."""
+        """Remove a conversation, and free what no fork of it shares. Raises `ConversationNotFound`, or `LeaseHeld` while someone drives it."""
         ...
 
     def close(self) -> None:

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 
+import msgspec
+
+from holdfast import commands
+from holdfast.commands import Command
 from holdfast.errors import ConversationNotFound, Fenced, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
-from holdfast.store.base import Lease, Summary, check_dense
+from holdfast.store.base import Blob, Lease, Posted, Summary, check_dense
 
 
 class _Record:
-    __slots__ = ("epoch", "events", "held", "summary")
+    __slots__ = ("blobs", "epoch", "events", "held", "inbox", "keys", "notify", "summary")
 
     def __init__(self, summary: Summary) -> None:
         self.events: list[AnyEvent] = []
         self.epoch = 0
         self.held = False
         self.summary = summary
+        self.notify: Callable[[], None] | None = None
+        # None until there is one: a process may hold many thousands of conversations.
+        self.inbox: list[Posted] | None = None
+        self.keys: set[str] | None = None
+        self.blobs: list[Blob] | None = None
 
 
 class MemoryStore:
@@ -26,11 +36,15 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._grown = threading.Condition(self._lock)
         self._records: dict[str, _Record] = {}
         self._epoch = 0  # one count for all, so that no lease fits a conversation that was deleted and made again
+        self._posted = 0
         self._closed = False
 
-    def acquire(self, conversation_id: str) -> Lease:
+    # --- who may write ---
+
+    def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
         """See `Store.acquire`."""
         with self._lock:
             self._check_open()
@@ -42,7 +56,13 @@ class MemoryStore:
             self._epoch += 1
             record.held = True
             record.epoch = self._epoch
+            record.notify = notify
             return Lease(conversation_id, record.epoch)
+
+    def renew(self, lease: Lease) -> None:
+        """See `Store.renew`."""
+        with self._lock:
+            self._held(lease)
 
     def release(self, lease: Lease) -> None:
         """See `Store.release`."""
@@ -50,31 +70,120 @@ class MemoryStore:
             record = self._records.get(lease.conversation_id)
             if record is not None and record.epoch == lease.epoch:
                 record.held = False
+                record.notify = None
 
-    def append(self, lease: Lease, events: Sequence[AnyEvent], summary: Summary) -> None:
+    def note(self, lease: Lease, notes: Sequence[str]) -> None:
+        """See `Store.note`. Nobody outlives this store's owner to read it."""
+        self.renew(lease)
+
+    # --- the journal ---
+
+    def append(
+        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
+    ) -> None:
         """See `Store.append`."""
         check_dense(events)
         with self._lock:
-            self._check_open()
-            record = self._records.get(lease.conversation_id)
-            if record is None or record.epoch != lease.epoch or not record.held:
-                raise Fenced(f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write any more.")
-            if not events:
-                return
-            if events[0].seq != len(record.events) + 1:
+            record = self._held(lease)
+            if events and events[0].seq != len(record.events) + 1:
                 raise StoreError(
                     f"Conversation {lease.conversation_id!r}: event {events[0].seq} does not follow event {len(record.events)}. "
                     "Nothing was written."
                 )
-            record.events.extend(events)
-            record.summary = summary
+            if taken:
+                record.inbox = [posted for posted in record.inbox or () if posted.number not in taken] or None
+            if blobs:
+                record.blobs = [*(record.blobs or ()), *blobs]
+            if events:
+                record.events.extend(events)
+                kept = record.summary
+                if kept.parent or events[0].seq > 1:  # only a first append may say what a conversation was forked from elsewhere
+                    summary = msgspec.structs.replace(summary, parent=kept.parent, parent_seq=kept.parent_seq)
+                record.summary = summary
+            self._grown.notify_all()
 
-    def read(self, conversation_id: str, after_seq: int = 0) -> list[AnyEvent]:
+    def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
         """See `Store.read`."""
+        first = max(after_seq, 0)
         with self._lock:
             self._check_open()
             record = self._records.get(conversation_id)
-            return [] if record is None else record.events[max(after_seq, 0) :]
+            return [] if record is None else record.events[first : None if limit is None else first + max(limit, 0)]
+
+    def tail(self, conversation_id: str) -> list[AnyEvent]:
+        """See `Store.tail`. All of them: they need no decoding."""
+        return self.read(conversation_id)
+
+    def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
+        """See `Store.follow`."""
+        seq = max(after_seq, 0)
+        found: list[AnyEvent] = []
+        while True:
+            until = None if timeout is None else time.monotonic() + timeout
+            with self._lock:
+                while not self._closed and not (found := self._after(conversation_id, seq)):
+                    left = None if until is None else until - time.monotonic()
+                    if left is not None and left <= 0:
+                        return
+                    self._grown.wait(left)
+                if self._closed:
+                    return
+            for event in found:
+                seq = event.seq
+                yield event
+
+    def _after(self, conversation_id: str, seq: int) -> list[AnyEvent]:
+        record = self._records.get(conversation_id)
+        return [] if record is None else record.events[seq:]
+
+    def blob(self, id: str) -> bytes:
+        """See `Store.blob`."""
+        with self._lock:
+            self._check_open()
+            for record in self._records.values():
+                for blob in record.blobs or ():
+                    if blob.id == id:
+                        return blob.data
+        raise StoreError(f"No blob {id!r} in this store.")
+
+    # --- the inbox ---
+
+    def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
+        """See `Store.post`."""
+        command = commands.decode(commands.encode(command))  # what cannot be kept elsewhere is not taken here
+        with self._lock:
+            record = self._found(conversation_id)
+            if key is not None:
+                if key in (record.keys or ()):
+                    return False
+                record.keys = {*(record.keys or ()), key}
+            self._posted += 1
+            posted = Posted(self._posted, key if key is not None else f"#{self._posted}", command)
+            record.inbox = [*(record.inbox or ()), posted]
+            notify = record.notify
+        if notify is not None:
+            notify()
+        return True
+
+    def commands(self, lease: Lease) -> list[Posted]:
+        """See `Store.commands`."""
+        with self._lock:
+            return list(self._held(lease).inbox or ())
+
+    # --- conversations ---
+
+    def fork(self, conversation_id: str, summary: Summary) -> None:
+        """See `Store.fork`."""
+        with self._lock:
+            record = self._found(conversation_id)
+            if summary.id in self._records:
+                raise StoreError(f"Conversation {summary.id!r} exists already; give the fork another id.")
+            if not 0 <= summary.last_seq <= len(record.events):
+                raise StoreError(f"Conversation {conversation_id!r} has {len(record.events)} events, not {summary.last_seq}.")
+            seq = summary.last_seq
+            fork = self._records[summary.id] = _Record(msgspec.structs.replace(summary, parent=conversation_id, parent_seq=seq))
+            fork.events = record.events[:seq]
+            fork.blobs = [blob for blob in record.blobs or () if blob.seq <= seq] or None
 
     def list(self) -> list[Summary]:
         """See `Store.list`."""
@@ -87,11 +196,7 @@ class MemoryStore:
     def delete(self, conversation_id: str) -> None:
         """See `Store.delete`."""
         with self._lock:
-            self._check_open()
-            record = self._records.get(conversation_id)
-            if record is None:
-                raise ConversationNotFound(f"No conversation {conversation_id!r} in this store.")
-            if record.held:
+            if self._found(conversation_id).held:
                 raise LeaseHeld(conversation_id, f"another Conversation in this process ({os.getpid()})")
             del self._records[conversation_id]
 
@@ -100,6 +205,7 @@ class MemoryStore:
         with self._lock:
             self._closed = True
             self._records.clear()
+            self._grown.notify_all()
 
     def __enter__(self) -> MemoryStore:
         return self
@@ -107,6 +213,22 @@ class MemoryStore:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # --- plumbing, under the lock ---
+
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError("This MemoryStore is closed, and what was in it is gone.")
+
+    def _found(self, conversation_id: str) -> _Record:
+        self._check_open()
+        record = self._records.get(conversation_id)
+        if record is None:
+            raise ConversationNotFound(f"No conversation {conversation_id!r} in this store.")
+        return record
+
+    def _held(self, lease: Lease) -> _Record:
+        self._check_open()
+        record = self._records.get(lease.conversation_id)
+        if record is None or record.epoch != lease.epoch or not record.held:
+            raise Fenced(f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write any more.")
+        return record

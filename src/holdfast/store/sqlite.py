@@ -2,83 +2,148 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
-import threading
 import time
 import zlib
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
+from holdfast import commands
 from holdfast import events as ev
+from holdfast.commands import Command
 from holdfast.errors import ConfigurationError, ConversationNotFound, Fenced, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
-from holdfast.store.base import Lease, Summary, check_dense
+from holdfast.store import lineage, schema
+from holdfast.store.base import Blob, Lease, Posted, Summary, blob_id, check_dense
+from holdfast.store.commit import Call, Committer, Job
+from holdfast.store.files import Reader, ReadOnly, trouble
 from holdfast.store.owner import Owner
+from holdfast.store.watch import Watcher
 
 T = TypeVar("T")
 
-FORMAT = 1  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
-_APPLICATION = 0x486F6C64  # "Hold"
-
-# One clustered tree for all events: the key is (conversation number << 32) + seq, so that a journal is a range.
-# AUTOINCREMENT: a deleted conversation's number is never given to another, whose epoch an old lease might fit.
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS conversations (
-    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL, holder TEXT NOT NULL,
-    last_seq INTEGER NOT NULL, status TEXT NOT NULL, title TEXT NOT NULL, created TEXT NOT NULL, updated TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS events (key INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL);
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {FORMAT};
+_MOVE = """
+UPDATE conversations SET last_seq = ?, status = ?, title = ?, updated = ?, condensed = ? WHERE number = ? AND epoch = ? AND last_seq = ?
 """
 
-_MOVE = "UPDATE conversations SET last_seq = ?, status = ?, title = ?, updated = ? WHERE number = ? AND epoch = ? AND last_seq = ?"
+# An imported fork says what it was forked from; one that was made here keeps what its row says.
+_FIRST = """
+UPDATE conversations SET created = ?1, parent = iif(parent = '', ?2, parent), parent_seq = iif(parent = '', ?3, parent_seq)
+WHERE number = ?4
+"""
 
-# One statement, so that `last_seq` and the rows are of one moment.
-_READ = """
-SELECT last_seq, key & 0xFFFFFFFF, crc, data FROM conversations LEFT JOIN events
-    ON key > (number << 32) + ? AND key < (number + 1) << 32 WHERE id = ? ORDER BY key
+# A new conversation's epoch is its number, and deleting one lifts the numbers beyond its epoch: no lease fits one that was made again.
+_BEGIN = """
+INSERT INTO conversations (id, epoch, holder, last_seq, status, title, created, updated, parent, parent_seq, base, condensed)
+VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+_LIST = """
+SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed FROM conversations WHERE last_seq > 0
+ORDER BY updated DESC, number DESC
 """
 
 
-class _Job:
-    __slots__ = ("done", "error", "events", "lease", "number", "rows", "summary")
+class _Held(NamedTuple):
+    number: int
+    epoch: int
 
-    def __init__(self, lease: Lease, number: int, events: Sequence[AnyEvent], summary: Summary) -> None:
+
+class _Append(Job[None]):
+    __slots__ = ("blobs", "events", "lease", "number", "rows", "summary", "taken")
+
+    def __init__(
+        self, lease: Lease, number: int, events: Sequence[AnyEvent], summary: Summary, taken: Sequence[int], blobs: Sequence[Blob]
+    ) -> None:
+        self.done = False  # as `Job.__init__`, whose call would be a twentieth of an append
+        self.error = self.result = self.gate = None
         self.lease = lease
         self.number = number
         self.events = events
         self.summary = summary
         base = number << 32
         self.rows = [(base + event.seq, zlib.crc32(data := ev.encode(event)), data) for event in events]
-        self.done = False
-        self.error: Exception | None = None
+        self.taken = taken
+        self.blobs = [(base + blob.seq, blob.id, blob.data) for blob in blobs] if blobs else None
+
+    def work(self, db: sqlite3.Cursor) -> None:
+        number, epoch, summary, events = self.number, self.lease.epoch, self.summary, self.events
+        if events:
+            first, last = events[0], events[-1]
+            updated = (summary.updated or last.timestamp).isoformat()
+            moved = (last.seq, summary.status, summary.title, updated, summary.condensed, number, epoch, first.seq - 1)
+            if not db.execute(_MOVE, moved).rowcount:
+                seq = self._fence(db)
+                raise StoreError(f"{self._what()}: event {first.seq} does not follow event {seq}. Nothing was written.")
+            if first.seq == 1:
+                created = (summary.created or first.timestamp).isoformat()
+                db.execute(_FIRST, (created, summary.parent, summary.parent_seq, number))
+            db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", self.rows)
+        else:
+            self._fence(db)
+        if self.taken:
+            taken = [(command, number) for command in self.taken]
+            db.executemany("UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?", taken)
+        if self.blobs:
+            db.executemany("INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)", [(id, data) for _, id, data in self.blobs])
+            db.executemany("INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)", [(key, id) for key, id, _ in self.blobs])
+
+    def _fence(self, db: sqlite3.Cursor) -> int:
+        row = db.execute("SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?", (self.number, self.lease.epoch)).fetchone()
+        if row is None:
+            raise _fenced(self.lease)
+        return row[0]
+
+    def _what(self) -> str:
+        return f"Conversation {self.lease.conversation_id!r}"
+
+
+def _fenced(lease: Lease) -> Fenced:
+    return Fenced(f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write any more.")
 
 
 class SQLiteStore:
     """A `Store` in the SQLite file `path` (WAL), shared by any threads and processes of one host.
 
-    With `durability="durable"` (default) an event is on the disk when `append` returns; appends that wait at the same time share one
+    With `durability="durable"` (default) an event is on the disk when `append` returns; writes that wait at the same time share one
     fsync. `"process"` does without: it survives the death of the process, not of the machine. `timeout` is how many seconds to wait
-    for another process that writes. A process that forks opens its own store in the child. Raises `StoreError` if the file cannot be
-    opened, is no store, or was written by a newer Holdfast.
+    for another process that writes. A process that forks opens its own store in the child.
+
+    `read_only=True` opens a store that is there for reading, listing and following, also beside a process that writes it, on a disk or
+    in a folder that cannot be written; it changes and creates nothing, and every writing method raises `StoreError`.
+
+    A lease lives as long as its store's process. Where that is not plain to see (an owner on another machine, a disk without locks) it
+    ends `lease_seconds` after the last `renew`; a lease with a `notify` is renewed by the store.
+
+    Raises `StoreError` if the file cannot be opened, is no store, or was written by a newer Holdfast.
     """
 
-    def __init__(self, path: str | Path, durability: Literal["durable", "process"] = "durable", *, timeout: float = 30.0) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        durability: Literal["durable", "process"] = "durable",
+        *,
+        timeout: float = 30.0,
+        read_only: bool = False,
+        lease_seconds: float = 30.0,
+    ) -> None:
         if durability not in ("durable", "process"):
             raise ConfigurationError(f"durability takes 'durable' or 'process', not {durability!r}.")
         if not isinstance(path, str | Path) or not str(path):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"path takes a file's path, not {path!r}.")
         if str(path) == ":memory:":
             raise ConfigurationError("path takes a file's path. MemoryStore() keeps journals in memory.")
+        if not lease_seconds > 0:
+            raise ConfigurationError(f"lease_seconds takes seconds above 0, not {lease_seconds!r}.")
         self.path = Path(path).absolute()  # as of now: the process may change its folder
+        self.read_only = read_only
         self._timeout = timeout
-        self._queue: deque[_Job] = deque()
-        self._write_lock = threading.Lock()
-        self._read_lock = threading.Lock()
-        self._numbers: dict[str, int] = {}
+        self._lease_seconds = lease_seconds
+        self._held: dict[str, _Held] = {}
         self._owner: Owner | None = None
         self._closed = False
         if self.path.is_dir() or not self.path.parent.is_dir():
@@ -87,190 +152,151 @@ class SQLiteStore:
         if self.path.exists() and self.path.stat().st_size == 1:
             # SQLite takes a file of one byte for a new one and writes over it.
             raise StoreError(f"{str(self.path)!r} is not a Holdfast store.")
-        self._writer = self._open()
-        try:
-            self._prepare(durability)
-            self._reader = self._open()
-        except BaseException:
-            self._writer.close()
-            raise
+        self._writer: Committer | None = None
+        if read_only:
+            self._reader: Reader | ReadOnly = ReadOnly(self.path, timeout)
+        else:
+            self._writer = Committer(self.path, timeout)
+            try:
+                self._prepare(self._writer, durability)
+                self._reader = Reader(self.path, timeout)
+            except BaseException:
+                self._writer.db.close()
+                raise
+        reads = ReadOnly if read_only else Reader
+        self._watcher = Watcher(lambda: reads(self.path, timeout), self._beat, lease_seconds / 3)
 
-    def _open(self) -> sqlite3.Connection:
+    def _prepare(self, writer: Committer, durability: str) -> None:
         try:
-            # cached_statements: every statement here is prepared once and stays.
-            return sqlite3.connect(self.path, timeout=self._timeout, isolation_level=None, check_same_thread=False, cached_statements=64)
-        except sqlite3.Error as error:
-            raise StoreError(f"Store {str(self.path)!r} cannot be opened: {error}.") from error
-
-    def _prepare(self, durability: str) -> None:
-        db = self._writer
-        try:
-            db.execute("BEGIN")  # one look: another process may be making the file right now
-            version = db.execute("PRAGMA user_version").fetchone()[0]
-            application = db.execute("PRAGMA application_id").fetchone()[0]
-            empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
-            db.execute("COMMIT")
-            if version > FORMAT and application == _APPLICATION:
-                raise StoreError(f"Store {str(self.path)!r} was written by a newer Holdfast (format {version}, this one reads {FORMAT}).")
-            if application != _APPLICATION and not (application == 0 and empty):
-                raise StoreError(f"{str(self.path)!r} is an SQLite file, but not a Holdfast store.")
-            self._use_wal()
-            db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'durable' else 'NORMAL'}")
-            # A WAL that grows makes every fsync write metadata too; one that is used again and again from 400 KB on costs a quarter less.
-            db.execute("PRAGMA wal_autocheckpoint = 100")
-            if application == 0:
-                db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+            schema.prepare(writer.db, self.path, durability, self._timeout)
+            writer.opened()
+        except sqlite3.OperationalError as error:
+            code = error.sqlite_errorcode & 0xFF
+            if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and self.path.exists():
+                raise StoreError(
+                    f"Store {str(self.path)!r} cannot be written ({error}): the file, its folder and its -wal must be writable."
+                    " SQLiteStore(path, read_only=True) opens it for reading."
+                ) from error
+            raise StoreError(f"Store {str(self.path)!r} cannot be used: {error}.") from error
         except sqlite3.Error as error:
             raise StoreError(f"Store {str(self.path)!r} cannot be used: {error}.") from error
 
-    def _use_wal(self) -> None:
-        deadline = time.monotonic() + self._timeout
-        while True:
-            try:
-                self._writer.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                # Of several processes that open a new file at once, some are told so at once, whatever the timeout.
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.005)
+    # --- who may write ---
 
-    # --- leases ---
+    def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
+        """See `Store.acquire`. The first lease with a `notify` starts a thread, which ends with the last."""
 
-    def acquire(self, conversation_id: str) -> Lease:
-        """See `Store.acquire`."""
+        def take(db: sqlite3.Cursor) -> tuple[int, int, str]:
+            token = self._own().token
+            found = db.execute("SELECT number, epoch, holder, notes FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+            if found is None:
+                now = datetime.now(UTC).isoformat()
+                number = self._begin(db, (conversation_id, token, 0, "idle", "", now, now, "", 0, "", 0))
+                return number, number, ""
+            number, epoch, holder, notes = found
+            self._refuse_if_held(conversation_id, holder)
+            db.execute("UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?", (epoch + 1, token, number))
+            return number, epoch + 1, notes
 
-        def take(db: sqlite3.Connection) -> Lease:
-            owner = self._own()
-            now = datetime.now(UTC).isoformat()
-            row = db.execute("SELECT number, epoch, holder FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
-            if row is None:
-                inserted = db.execute(
-                    "INSERT INTO conversations (id, epoch, holder, last_seq, status, title, created, updated)"
-                    " VALUES (?, 1, ?, 0, 'idle', '', ?, ?)",
-                    (conversation_id, owner.token, now, now),
-                )
-                self._numbers[conversation_id] = int(inserted.lastrowid or 0)
-                return Lease(conversation_id, 1)
-            number, epoch, holder = row
-            if holder and (living := owner.living(holder)):
-                raise LeaseHeld(conversation_id, living)
-            db.execute("UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?", (epoch + 1, owner.token, number))
-            self._numbers[conversation_id] = number
-            return Lease(conversation_id, epoch + 1)
+        number, epoch, notes = self._write(take)
+        self._held[conversation_id] = _Held(number, epoch)
+        if notify is not None:
+            self._watcher.hold(number, epoch, self._own().token, notify)
+        return Lease(conversation_id, epoch, tuple(json.loads(notes)) if notes else ())
 
-        return self._write(take)
+    def renew(self, lease: Lease) -> None:
+        """See `Store.renew`."""
+        self._check_writable()
+        self._beat()
+        self._reader.read(lambda db: self._check_held(db, lease))
 
     def release(self, lease: Lease) -> None:
         """See `Store.release`."""
+        self._check_writable()
+        held = self._held.get(lease.conversation_id)
+        if held is not None and held.epoch == lease.epoch:
+            del self._held[lease.conversation_id]
+            self._watcher.drop(held.number, held.epoch)
 
-        def give_back(db: sqlite3.Connection) -> None:
+        def give_back(db: sqlite3.Cursor) -> None:
             # The epoch rises, so that nothing can be written under what was given back.
-            query = "UPDATE conversations SET holder = '', epoch = epoch + 1 WHERE id = ? AND epoch = ?"
-            if db.execute(query, (lease.conversation_id, lease.epoch)).rowcount:
-                self._numbers.pop(lease.conversation_id, None)
+            query = "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE id = ? AND epoch = ? AND holder <> ''"
+            db.execute(query, (lease.conversation_id, lease.epoch))
 
-        if not self._closed:
+        try:
             self._write(give_back)
+        except StoreError:
+            if not self._closed:
+                raise
+
+    def note(self, lease: Lease, notes: Sequence[str]) -> None:
+        """See `Store.note`."""
+        text = json.dumps(list(notes), ensure_ascii=False) if notes else ""
+        query = "UPDATE conversations SET notes = ? WHERE id = ? AND epoch = ? AND holder <> ''"
+
+        def leave(db: sqlite3.Cursor) -> None:
+            if not db.execute(query, (text, lease.conversation_id, lease.epoch)).rowcount:
+                raise _fenced(lease)
+
+        self._write(leave)
 
     def _own(self) -> Owner:
         if self._owner is None:
             # Beside the file itself: a link to it must lead to the same owners.
-            self._owner = Owner(Path(f"{self.path.resolve()}-owners"))
+            self._owner = Owner(Path(f"{self.path.resolve()}-owners"), self._lease_seconds)
         return self._owner
 
-    # --- events ---
+    def _beat(self) -> None:
+        if self._owner is not None:
+            try:
+                self._owner.touch()
+            except OSError as error:
+                raise trouble(self.path, error, self._timeout) from error
 
-    def append(self, lease: Lease, events: Sequence[AnyEvent], summary: Summary) -> None:
+    def _refuse_if_held(self, conversation_id: str, holder: str) -> None:
+        if holder and (living := self._own().living(holder)):
+            raise LeaseHeld(conversation_id, living)
+
+    @staticmethod
+    def _check_held(db: sqlite3.Connection, lease: Lease) -> int:
+        query = "SELECT number FROM conversations WHERE id = ? AND epoch = ? AND holder <> ''"
+        found = db.execute(query, (lease.conversation_id, lease.epoch)).fetchone()
+        if found is None:
+            raise _fenced(lease)
+        return found[0]
+
+    # --- the journal ---
+
+    def append(
+        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
+    ) -> None:
         """See `Store.append`. One of the threads that wait commits for all of them."""
-        check_dense(events)
+        if len(events) > 1:
+            check_dense(events)
+        held = self._held.get(lease.conversation_id)
+        # Numbers begin at 1, so that a lease which is not held here is found nowhere.
+        number = held.number if held is not None and held.epoch == lease.epoch else 0
         try:
-            job = _Job(lease, self._numbers.get(lease.conversation_id, 0), events, summary)
+            job = _Append(lease, number, events, summary, taken, blobs)
         except Exception as error:
             raise StoreError(f"Conversation {lease.conversation_id!r}: an event is not JSON: {error}. Nothing was written.") from error
-        try:
-            self._queue.append(job)
-            with self._write_lock:
-                if not job.done:
-                    self._commit()
-        except BaseException:  # Ctrl-C: no later commit may write what the caller was told is broken off
-            with self._write_lock:
-                if job in self._queue:
-                    self._queue.remove(job)
-            raise
-        if job.error is not None:
-            raise job.error
-        if not job.done:
-            raise self._broken_off()
+        (self._writer or self._committer()).run(job)
+        if events and self._watcher.followers:
+            self._watcher.appended(lease.conversation_id, events[-1].seq)
 
-    def _commit(self) -> None:
-        """Write whatever is queued. Holds the write lock."""
-        jobs: list[_Job] = []
-        try:
-            while self._queue:
-                jobs.append(self._queue.popleft())
-            self._transact(jobs)
-        finally:
-            for job in jobs:
-                job.done = True
-
-    def _transact(self, jobs: Sequence[_Job]) -> None:
-        """Write jobs in one transaction; if one of them cannot be written, each in its own, so that it fails alone."""
-        begun, lost = False, True
-        try:
-            db = self._open_writer()
-            db.execute("BEGIN IMMEDIATE")
-            begun = True
-            try:
-                for job in jobs:
-                    job.error = self._apply(db, job)
-                db.execute("COMMIT")
-            finally:
-                lost = db.in_transaction
-                if lost:
-                    db.execute("ROLLBACK")
-        except Exception as error:
-            if begun and len(jobs) > 1:
-                for job in jobs:
-                    self._transact([job])
-                return
-            for job in jobs:
-                job.error = StoreError(*error.args) if isinstance(error, StoreError) else self._trouble(error)
-                job.error.__cause__ = error
-        except BaseException:  # Ctrl-C, on a thread that commits for others too
-            if lost:
-                for job in jobs:
-                    job.error = self._broken_off()
-            raise
-
-    def _apply(self, db: sqlite3.Connection, job: _Job) -> Exception | None:
-        number, epoch, summary, events = job.number, job.lease.epoch, job.summary, job.events
-        if events:
-            first, last = events[0], events[-1]
-            updated = (summary.updated or last.timestamp).isoformat()
-            if db.execute(_MOVE, (last.seq, summary.status, summary.title, updated, number, epoch, first.seq - 1)).rowcount:
-                if first.seq == 1:
-                    created = (summary.created or first.timestamp).isoformat()
-                    db.execute("UPDATE conversations SET created = ? WHERE number = ?", (created, number))
-                db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", job.rows)
-                return None
-        row = db.execute("SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?", (number, epoch)).fetchone()
-        what = f"Conversation {job.lease.conversation_id!r}"
-        if row is None:
-            return Fenced(f"{what} was taken over; epoch {epoch} may not write any more.")
-        if not events:
-            return None
-        return StoreError(f"{what}: event {events[0].seq} does not follow event {row[0]}. Nothing was written.")
-
-    def read(self, conversation_id: str, after_seq: int = 0) -> list[AnyEvent]:
+    def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
         """See `Store.read`. Raises `StoreError` naming the first event that is damaged or missing."""
-        after_seq = max(after_seq, 0)
-        rows = self._read(lambda db: db.execute(_READ, (after_seq, conversation_id)).fetchall())
+        return self._events(conversation_id, max(after_seq, 0), limit)
+
+    def tail(self, conversation_id: str) -> list[AnyEvent]:
+        """See `Store.tail`."""
+        return self._events(conversation_id, None, None)
+
+    def _events(self, conversation_id: str, after_seq: int | None, limit: int | None) -> list[AnyEvent]:
+        before, last, rows = self._reader.read(lambda db: lineage.read(db, conversation_id, after_seq, limit))
         found: list[AnyEvent] = []
-        expected = after_seq + 1
-        for _, seq, crc, data in rows:
-            if seq is None:  # a conversation without events after `after_seq`
-                break
+        expected = before + 1
+        for seq, crc, data in rows:
             if seq != expected or type(data) is not bytes or zlib.crc32(data) != crc:
                 raise self._damaged(conversation_id, expected)
             try:
@@ -278,50 +304,180 @@ class SQLiteStore:
             except ValueError as error:
                 raise self._damaged(conversation_id, expected) from error
             expected += 1
-        if rows and expected <= rows[0][0]:
+        if expected <= last:
             raise self._damaged(conversation_id, expected)
         return found
 
+    def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
+        """See `Store.follow`. What another process appends is seen within about 0.1 seconds."""
+        follower = self._watcher.follow(conversation_id, max(after_seq, 0))
+        try:
+            until = None if timeout is None else time.monotonic() + timeout
+            while True:
+                follower.grown.clear()
+                try:
+                    found = self.read(conversation_id, follower.seq)
+                except StoreError:
+                    if self._closed:
+                        return
+                    raise
+                for event in found:
+                    follower.seq = event.seq
+                    yield event
+                if found:
+                    until = None if timeout is None else time.monotonic() + timeout
+                elif follower.ended or not follower.grown.wait(None if until is None else max(until - time.monotonic(), 0)):
+                    return
+        finally:
+            self._watcher.unfollow(follower)
+
+    def blob(self, id: str) -> bytes:
+        """See `Store.blob`. Raises `StoreError` also if the bytes are not what they were."""
+
+        def look(db: sqlite3.Connection) -> tuple[object] | None:
+            if schema.format_of_locked(db) < 2:
+                return None
+            return db.execute("SELECT data FROM blobs WHERE id = ?", (id,)).fetchone()
+
+        found = self._reader.read(look)
+        if found is None:
+            raise StoreError(f"No blob {id!r} in {str(self.path)!r}.")
+        data = found[0]
+        if type(data) is not bytes or blob_id(data) != id:
+            raise StoreError(f"Store {str(self.path)!r}: blob {id!r} is damaged.")
+        return data
+
+    # --- the inbox ---
+
+    def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
+        """See `Store.post`."""
+        data = commands.encode(command)
+        name = f"#{os.urandom(16).hex()}" if key is None else key
+
+        def leave(db: sqlite3.Cursor) -> tuple[int, int]:
+            found = db.execute("SELECT number FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+            if found is None:
+                raise self._missing(conversation_id)
+            done = db.execute("INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)", (found[0], name, data))
+            return found[0], int(done.lastrowid or 0) if done.rowcount else 0
+
+        number, command_number = self._write(leave)
+        if command_number:
+            self._watcher.posted(number, command_number)
+        return command_number > 0
+
+    def commands(self, lease: Lease) -> list[Posted]:
+        """See `Store.commands`. One that a newer version posted is left where it is."""
+        self._check_writable()
+
+        def look(db: sqlite3.Connection) -> list[tuple[int, str, bytes]]:
+            db.execute("BEGIN")
+            try:
+                number = self._check_held(db, lease)
+                query = "SELECT number, key, data FROM inbox WHERE conversation = ? AND data IS NOT NULL ORDER BY number"
+                return db.execute(query, (number,)).fetchall()
+            finally:
+                db.execute("COMMIT")
+
+        found: list[Posted] = []
+        for number, key, data in self._reader.read(look):
+            try:
+                found.append(Posted(number, key, commands.decode(data)))
+            except ValueError:
+                continue
+        return found
+
+    # --- conversations ---
+
+    def fork(self, conversation_id: str, summary: Summary) -> None:
+        """See `Store.fork`."""
+        seq = summary.last_seq
+
+        def begin(db: sqlite3.Cursor) -> None:
+            found = db.execute("SELECT number, last_seq, base FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+            if found is None:
+                raise self._missing(conversation_id)
+            number, last, base = found
+            if db.execute("SELECT 1 FROM conversations WHERE id = ?", (summary.id,)).fetchone() is not None:
+                raise StoreError(f"Conversation {summary.id!r} exists already; give the fork another id.")
+            if not 0 <= seq <= last:
+                raise StoreError(f"Conversation {conversation_id!r} has {last} events, not {seq}.")
+            now = datetime.now(UTC)
+            created, updated = ((moment or now).isoformat() for moment in (summary.created, summary.updated))
+            shared = lineage.base_of_fork(number, base, seq)
+            origin = (conversation_id, seq, shared, summary.condensed)
+            self._begin(db, (summary.id, "", seq, summary.status, summary.title, created, updated, *origin))
+
+        self._write(begin)
+
+    @staticmethod
+    def _begin(db: sqlite3.Cursor, row: tuple[object, ...]) -> int:
+        number = int(db.execute(_BEGIN, row).lastrowid or 0)
+        db.execute("UPDATE conversations SET epoch = number WHERE number = ?", (number,))
+        return number
+
     def list(self) -> list[Summary]:
         """See `Store.list`."""
-        query = (
-            "SELECT id, status, title, last_seq, created, updated FROM conversations WHERE last_seq > 0 ORDER BY updated DESC, number DESC"
-        )
-        rows = self._read(lambda db: db.execute(query).fetchall())
+
+        def look(db: sqlite3.Connection) -> list[tuple[str, str, str, int, str, str, str, int, int]]:
+            query = _LIST if schema.format_of_locked(db) > 1 else _LIST.replace("parent, parent_seq, condensed", "'', 0, 0")
+            return db.execute(query).fetchall()
+
         return [
-            Summary(id, status, title, seq, datetime.fromisoformat(created), datetime.fromisoformat(updated))
-            for id, status, title, seq, created, updated in rows
+            Summary(id, status, title, seq, datetime.fromisoformat(created), datetime.fromisoformat(updated), parent, parent_seq, condensed)
+            for id, status, title, seq, created, updated, parent, parent_seq, condensed in self._reader.read(look)
         ]
 
     def delete(self, conversation_id: str) -> None:
-        """See `Store.delete`."""
+        """See `Store.delete`. It is gone at once; its space is freed in steps, between which others write."""
 
-        def remove(db: sqlite3.Connection) -> None:
-            row = db.execute("SELECT number, holder FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
-            if row is None:
-                raise ConversationNotFound(f"No conversation {conversation_id!r} in {str(self.path)!r}.")
-            number, holder = row
-            if holder and (living := self._own().living(holder)):
-                raise LeaseHeld(conversation_id, living)
-            db.execute("DELETE FROM events WHERE key > ? AND key < ?", (number << 32, (number + 1) << 32))
+        def remove(db: sqlite3.Cursor) -> None:
+            query = "SELECT number, epoch, holder, base FROM conversations WHERE id = ?"
+            found = db.execute(query, (conversation_id,)).fetchone()
+            if found is None:
+                raise self._missing(conversation_id)
+            number, epoch, holder, base = found
+            self._refuse_if_held(conversation_id, holder)
             db.execute("DELETE FROM conversations WHERE number = ?", (number,))
+            db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
+            db.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'conversations'", (epoch,))
+            lineage.mark_to_free(db, number, base)
 
         self._write(remove)
+        try:
+            while self._write(lineage.free_slice):
+                pass
+            left = self._reader.read(lineage.free_pages)
+            while left:
+                self._committer().script(lineage.GIVE_BACK)
+                before, left = left, self._reader.read(lineage.free_pages)
+                if left >= before:  # others free as fast as this gives back
+                    break
+        except StoreError:
+            if not self._closed:  # the next delete goes on with it
+                raise
 
     def close(self) -> None:
         """See `Store.close`. Idempotent."""
-        with self._write_lock, self._read_lock:
+        writer = self._writer
+        self._watcher.close()
+        if writer is None:
+            self._closed = True
+            self._reader.close()
+            return
+        with writer.lock:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = writer.closed = True
             self._reader.close()
             if self._owner is not None:
                 try:
-                    self._writer.execute("UPDATE conversations SET holder = '' WHERE holder = ?", (self._owner.token,))
+                    query = "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE holder = ? AND holder <> ''"
+                    writer.db.execute(query, (self._owner.token,))
                 except sqlite3.Error:
                     pass  # the unlocked owner file says it as well
                 self._owner.close()
-            self._writer.close()
+            writer.db.close()
 
     def __enter__(self) -> SQLiteStore:
         return self
@@ -334,43 +490,22 @@ class SQLiteStore:
 
     # --- plumbing ---
 
-    def _open_writer(self) -> sqlite3.Connection:
-        if self._closed:
-            raise StoreError(f"Store {str(self.path)!r} is closed.")
+    def _committer(self) -> Committer:
+        if self._writer is None:
+            self._check_writable()
+            raise AssertionError
         return self._writer
 
-    def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._write_lock:
-            db = self._open_writer()
-            try:
-                db.execute("BEGIN IMMEDIATE")
-                try:
-                    found = work(db)
-                    db.execute("COMMIT")
-                except BaseException:
-                    if db.in_transaction:
-                        db.execute("ROLLBACK")
-                    raise
-            except StoreError:
-                raise
-            except (sqlite3.Error, OSError, UnicodeError) as error:  # also the owner's file, or an id that UTF-8 cannot hold
-                raise self._trouble(error) from error
-        return found
+    def _check_writable(self) -> None:
+        if self.read_only:
+            what = "is closed" if self._closed else "was opened read-only; SQLiteStore(path) without read_only=True opens it for writing"
+            raise StoreError(f"Store {str(self.path)!r} {what}.")
 
-    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        with self._read_lock:
-            if self._closed:
-                raise StoreError(f"Store {str(self.path)!r} is closed.")
-            try:
-                return work(self._reader)
-            except (sqlite3.Error, UnicodeError) as error:
-                raise StoreError(f"Store {str(self.path)!r} cannot be read: {error}.") from error
+    def _write(self, work: Callable[[sqlite3.Cursor], T]) -> T:
+        return self._committer().run(Call(work))
 
-    def _trouble(self, error: Exception) -> StoreError:
-        return StoreError(f"Store {str(self.path)!r}: {error}. Nothing was written.")
-
-    def _broken_off(self) -> StoreError:
-        return StoreError(f"Store {str(self.path)!r}: the append was broken off.")
+    def _missing(self, conversation_id: str) -> ConversationNotFound:
+        return ConversationNotFound(f"No conversation {conversation_id!r} in {str(self.path)!r}.")
 
     def _damaged(self, conversation_id: str, seq: int) -> StoreError:
         return StoreError(f"Store {str(self.path)!r}: event {seq} of conversation {conversation_id!r} is missing or damaged.")

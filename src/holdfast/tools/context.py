@@ -84,7 +84,7 @@ class ToolContext:
     `idempotency_key` is the same for every attempt of one call, also after a crash: hand it to whatever must not happen twice.
     """
 
-    __slots__ = ("_on_close", "_progress", "attempt", "call_id", "cancelled", "conversation_id", "runtime")
+    __slots__ = ("_mark", "_on_close", "_progress", "attempt", "call_id", "cancelled", "conversation_id", "runtime")
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class ToolContext:
         runtime: object | None = None,
         progress: Callable[[str], None] = _unheard,
         on_close: Callable[[object, Callable[[], None]], None] | None = None,
+        mark: Callable[[], dict[str, str]] | None = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -103,6 +104,7 @@ class ToolContext:
         self.runtime = runtime
         self._progress = progress
         self._on_close = on_close
+        self._mark = mark
 
     @property
     def idempotency_key(self) -> str:
@@ -111,7 +113,9 @@ class ToolContext:
 
     def with_cancellation(self, cancelled: Cancellation) -> ToolContext:
         """The same context under another flag."""
-        return ToolContext(self.conversation_id, self.call_id, self.attempt, cancelled, self.runtime, self._progress, self._on_close)
+        return ToolContext(
+            self.conversation_id, self.call_id, self.attempt, cancelled, self.runtime, self._progress, self._on_close, self._mark
+        )
 
     def report_progress(self, message: str) -> None:
         """Tell whoever watches how far the call is. Not journaled, not shown to the model."""
@@ -121,6 +125,14 @@ class ToolContext:
         """Have `cleanup` run when the conversation closes; once per `key`. Without a conversation, the tool's owner cleans up."""
         if self._on_close is not None:
             self._on_close(key, cleanup)
+
+    def process_environment(self) -> dict[str, str]:
+        """Environment variables for a process that the call starts: `Popen(..., env={**env, **context.process_environment()})`.
+
+        Should this process be killed, whoever takes over the conversation ends every process that has them, and what these have
+        started, before any call is run again. Without a conversation there are none.
+        """
+        return self._mark() if self._mark is not None else {}
 
     def sleep(self, seconds: float) -> None:
         """`time.sleep`, ended by a cancel with `ToolCancelled`."""

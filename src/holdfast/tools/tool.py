@@ -11,13 +11,14 @@ from typing import Any, Literal, cast, overload
 
 import msgspec
 
-from holdfast.content import ToolResult
+from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
 from holdfast.tools.results import as_result
 
 Callback = Callable[..., Any]
+Reconcile = Callable[[ToolCall, ToolContext], Any]
 _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")  # MCP 2025-11-25, "Tool Names"
 
 
@@ -65,11 +66,16 @@ class Tool:
     or pydantic model, or None. A parameter annotated `ToolContext` is filled in and hidden from the model. A subclass may override
     `call(arguments, context)` in place of a callback.
 
+    `reconcile(call, context)` settles a call whose process died before it had a result, for a tool that may not simply be run again:
+    it returns the call's result if its effect has happened, None if it has not (the call is then run, under the same idempotency
+    key), and raises if it cannot tell. A subclass may define it as a method.
+
     `timeout` is in seconds. `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a `ValueError`)
     naming the argument that does not fit.
     """
 
     tool_type = "local_function"
+    reconcile: Reconcile | None = None
 
     def __init__(
         self,
@@ -83,9 +89,14 @@ class Tool:
         timeout: float | None = None,
         retry: RetryPolicy | None = None,
         *,
+        reconcile: Reconcile | None = None,
         inputSchema: dict[str, Any] | None = None,  # noqa: N803 - MCP's own spelling, as the proposal writes it
     ) -> None:
         _check(name, description, annotations, category, timeout, retry)
+        if reconcile is not None:
+            if not callable(reconcile):
+                raise ConfigurationError(f"Tool {name!r}: reconcile takes a function of (call, context) or None, not {reconcile!r}.")
+            self.reconcile = reconcile
         if input_schema is not None and inputSchema is not None:
             raise ConfigurationError(f"Tool {name!r}: give input_schema or inputSchema, not both.")
         self.name = name
@@ -209,6 +220,7 @@ class Tool:
         category: str = "general",
         timeout: float | None = None,
         retry: RetryPolicy | None = None,
+        reconcile: Reconcile | None = None,
     ) -> Tool:
         """A tool from a function's name, docstring and signature. Raises `ConfigurationError` if it has no usable name."""
         if not callable(function):
@@ -218,8 +230,8 @@ class Tool:
             description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]
         name = name if name is not None else str(getattr(plain, "__name__", type(plain).__name__))
         return cls(
-            name, description, function, None, output_schema, annotations=annotations, category=category, timeout=timeout, retry=retry
-        )
+            name, description, function, None, output_schema, annotations, category, timeout, retry, reconcile=reconcile
+        )  # fmt: skip
 
 
 @overload
@@ -234,6 +246,7 @@ def tool(
     category: str = "general",
     timeout: float | None = None,
     retry: RetryPolicy | None = None,
+    reconcile: Reconcile | None = None,
 ) -> Callable[[Callback], Tool]: ...
 def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
     """`Tool.from_function` as a decorator, with or without arguments. The tool can still be called as the function."""

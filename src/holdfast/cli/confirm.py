@@ -1,0 +1,223 @@
+"""Asking a person about a call that waits: what `--confirm` makes wait, the call shown whole, the question, and what an answer does."""
+
+from __future__ import annotations
+
+import difflib
+import sys
+import termios
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from holdfast import events as ev
+from holdfast.agent.confirmation import Verdict
+from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.render import GAP, Line, as_json, plain, read_arguments, whole
+from holdfast.cli.session import Session
+from holdfast.cli.text import one_line
+from holdfast.content import ToolCall
+from holdfast.conversation import ConversationStatus
+from holdfast.conversation.state import PendingConfirmation
+from holdfast.errors import ConfigurationError, RuntimeFault, ToolError
+
+WAITING = ConversationStatus.WAITING_FOR_CONFIRMATION
+ANSWERS = ("y", "yes", "n", "no", "e", "a", "q")
+_PROMPT = "[y,n,e,a,q] "
+
+
+# --- what waits ---
+
+
+class Asking:
+    """The policy of `--confirm`: every call waits, or those of some tools, until somebody allows all of a tool's.
+
+    What was allowed lasts as long as the process. `tools` None: every tool's.
+    """
+
+    def __init__(self, tools: frozenset[str] | None) -> None:
+        self._tools = tools
+        self._allowed: frozenset[str] = frozenset()  # replaced whole: asked for on the conversation's thread
+
+    def allow(self, tool: str) -> None:
+        """From now on let all calls of `tool` run."""
+        self._allowed |= {tool}
+
+    def decide(self, call: ToolCall) -> Verdict:
+        """See `ConfirmationPolicy.decide`."""
+        if self._tools is not None and call.name not in self._tools:
+            return Verdict("allow")
+        if call.name in self._allowed:
+            return Verdict("allow", f"the user allowed all calls of {call.name}")
+        return Verdict("ask", "every call is to be confirmed" if self._tools is None else f"every call of {call.name} is to be confirmed")
+
+
+def confirmation(what: str, tools: Sequence[str]) -> Asking | None:
+    """`--confirm WHAT` as a policy, None for `never`. `tools` are the names there are. Raises `UsageError` for any other."""
+    if what.strip() in ("never", "always"):
+        return Asking(None) if what.strip() == "always" else None
+    names = [name.strip() for name in what.split(",") if name.strip()]
+    unknown = next((name for name in names if name not in tools), None)
+    if unknown is not None or not names:
+        near = difflib.get_close_matches(unknown or "", tools, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise UsageError(
+            f"--confirm takes never, always or tool names separated by commas, not {unknown or what!r}.{hint} The tools are: {', '.join(tools)}"
+        )
+    return Asking(frozenset(names))
+
+
+# --- the question ---
+
+
+def edit_lines() -> bool:
+    """Have `input` edit lines, and say whether it does."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        try:
+            import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]: its import gives input() line editing
+        except ImportError:  # a Python built without it
+            return False
+        return True
+    return False
+
+
+@contextmanager
+def _prefilled(text: str) -> Generator[None]:
+    import readline
+
+    readline.set_startup_hook(lambda: readline.insert_text(text))
+    try:
+        yield
+    finally:
+        readline.set_startup_hook(None)
+
+
+class Confirmer:
+    """Asks whoever sits at the terminal about the calls that wait. `other` takes a line that is no answer; True ends the asking."""
+
+    def __init__(self, session: Session, other: Callable[[str], bool] | None = None) -> None:
+        self._session = session
+        self._other = other
+        self._edits = False
+
+    def ask(self) -> Exit | None:
+        """Ask about the first call that waits and do as is answered. None: the agent may have something to do, or was paused.
+
+        An exit code if the call is left waiting. Raises `Ended`.
+        """
+        session = self._session
+        session.catch_up()
+        waiting = session.conversation.state.pending_confirmations
+        if not waiting:
+            return session.tell_waiting() if session.conversation.status is WAITING else None
+        with suppress(termios.error):  # what was typed before this was seen is no answer to it
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        self._edits = edit_lines()
+        first = waiting[0]
+        more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
+        session.screen.show([GAP, Line("dim", f"May this run? {plain(one_line(first.reason))}{more}")])
+        session.screen.show(whole(first.call, self._current))
+        try:
+            return self._question(first, waiting)
+        except EOFError:
+            session.screen.notice("")
+            return session.tell_waiting() if self._waits(first.call.id) else session.outcome()
+        except KeyboardInterrupt:
+            session.screen.notice("")
+            session.pause()
+            return None
+
+    def _current(self, path: str) -> str | None:
+        try:
+            return self._session.runtime.read_file(path)
+        except (RuntimeFault, ValueError):  # not there, not text, or not to be looked at
+            return None
+
+    def _question(self, first: PendingConfirmation, waiting: Sequence[PendingConfirmation]) -> Exit | None:
+        session, call = self._session, first.call
+        tool = plain(one_line(call.name))
+        options = f"[y] run it, [n] reject, [e] edit, [a] run this and all later calls of {tool}, [q] leave it waiting"
+        session.screen.notice(options, "dim")
+        while True:
+            line = session.ask(_PROMPT)
+            answer = line.strip().lower()
+            if (answer in (*ANSWERS, "") or self._other is None) and self._decided(call.id):
+                return None
+            match answer:
+                case "y" | "yes":
+                    self._approve(first)
+                    return None
+                case "a":
+                    if session.asking is not None:
+                        session.asking.allow(call.name)
+                    for pending in waiting:
+                        if pending.call.name == call.name:
+                            self._approve(pending)
+                    return None
+                case "n" | "no":
+                    reason = session.ask("Why? The model is told (Enter: no reason): ").strip()
+                    if not self._decided(call.id):
+                        session.conversation.reject(call.id, reason)
+                    return None
+                case "e":
+                    if self._edit(first):
+                        return None
+                case "q":
+                    return session.tell_waiting()
+                case "":
+                    session.screen.notice(options, "dim")
+                case _ if self._other is None:
+                    session.screen.notice(f"That is none of these. {options}", "dim")
+                case _:
+                    if self._other(line):
+                        return session.tell_waiting()
+                    if session.conversation.status is not WAITING or not self._waits(call.id):
+                        return None
+
+    def _approve(self, pending: PendingConfirmation, arguments: dict[str, Any] | None = None) -> None:
+        try:
+            self._session.conversation.approve(pending.call.id, arguments=arguments, arguments_hash=pending.arguments_hash)
+        except ConfigurationError:
+            if not self._decided(pending.call.id):
+                raise
+
+    def _edit(self, pending: PendingConfirmation) -> bool:
+        """Take other arguments and approve the call with them; False if nothing was typed."""
+        session = self._session
+        text = as_json(pending.call.arguments, ascii_only="utf" not in (sys.stdin.encoding or "").lower())
+        if not self._edits:
+            session.screen.notice(f"The arguments are: {text}")
+        while True:
+            if self._edits:
+                with _prefilled(text):
+                    line = session.ask("Arguments (none: back): ")
+            else:
+                line = session.ask("New arguments (none: back): ")
+            if not line.strip():
+                return False
+            try:
+                arguments = read_arguments(line)
+                changed = as_json(arguments) != as_json(pending.call.arguments)  # to Python 1 and true are the same
+                self._approve(pending, arguments if changed else None)
+            except (ToolError, ValueError) as error:
+                session.screen.notice(one_line(str(error)), "error")
+                text = line
+            else:
+                return True
+
+    def _waits(self, call_id: str) -> bool:
+        return any(pending.call.id == call_id for pending in self._session.conversation.state.pending_confirmations)
+
+    def _decided(self, call_id: str) -> bool:
+        """Whether the call does not wait any more; what became of it is told."""
+        conversation = self._session.conversation
+        if self._waits(call_id):
+            return False
+        told = "It does not wait any more: the call was answered as not run."
+        for event in reversed(conversation.get_history()):
+            if isinstance(event, ev.Decision) and event.call_id == call_id and event.decision in ("approve", "reject"):
+                what = "approved" if event.decision == "approve" else "rejected"
+                why = f": {event.reason}" if event.reason else ""
+                told = f"It was decided already: {what} by {event.by or 'somebody'}{why}"
+                break
+        self._session.screen.notice(one_line(told), "dim")
+        return True

@@ -1,0 +1,157 @@
+"""`holdfast replay`: conversations run once more without model or tools, and how today's code, or another agent, differs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast import events as ev
+from holdfast.agent import Agent
+from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.render import Line, plain
+from holdfast.cli.screen import Screen
+from holdfast.cli.show import chosen, is_sqlite, open_store
+from holdfast.cli.signals import Ended, Signals
+from holdfast.cli.text import counted, one_line
+from holdfast.conversation.replay import replay as run_again
+from holdfast.errors import ConfigurationError, StoreError
+from holdfast.store import Summary
+from holdfast.store.transfer import read_exported
+
+
+class _Found(NamedTuple):
+    id: str
+    number: int
+    total: int  # 0 where that is not known before the end
+    events: Sequence[ev.AnyEvent] | StoreError
+
+
+def replay(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+    """Replay what is in a file and say what differs. Raises `UsageError`, `HoldfastError`."""
+    screen = Screen(env)
+    with Signals() as signals:
+        try:
+            with signals.prompting():
+                return _replay(options, screen)
+        except Ended as ended:
+            return ended.code
+        finally:
+            screen.close()
+
+
+def _replay(options: argparse.Namespace, screen: Screen) -> Exit:
+    path = Path(options.file).expanduser()
+    found = _stored(path, options) if is_sqlite(path) else _exported(path, options)
+    code, count, differ = Exit.FINISHED, 0, 0
+    with _opened(None if options.agent is None else load(options.agent)) as agent:
+        for id, number, total, events in found:
+            count += 1
+            screen.status(f"replaying {one_line(id)}" + (f" ({number} of {total})" if total > 1 else ""))
+            if isinstance(events, StoreError):
+                screen.error(f"{id}: {events}")
+                code = Exit.FAILED
+                continue
+            if not _same(screen, id, events, agent):
+                differ += 1
+            if screen.broken:
+                return screen.loss
+    screen.status("")
+    if not count:
+        screen.error(f"there is no conversation in {options.file!r} yet.")
+    if count > 1:
+        told = f", {differ:,} of them {'differs' if differ == 1 else 'differ'}" if differ else ""
+        screen.notice(f"{counted(count, 'conversation')}{told}.", "dim")
+    return Exit.FAILED if differ else code
+
+
+def _same(screen: Screen, id: str, events: Sequence[ev.AnyEvent], agent: Agent | None) -> bool:
+    result = run_again(events, agent)
+    difference = result.difference
+    if difference is None:
+        bytewise = f", {result.hashed:,} of them compared to the last byte" if result.hashed else ""
+        screen.show([Line("plain", f"{one_line(id)}: same, {counted(result.requests, 'model request')}{bytewise}")])
+        return True
+    where = f"request {difference.request}, event {difference.seq} of {len(events)}"
+    screen.show([Line("error", f"{one_line(id)}: differs at {where}:")])
+    styles = {"+": "add", "-": "remove"}
+    screen.show([Line(styles.get(line[:1], "dim"), f"  {line}") for line in plain(difference.text).split("\n")])
+    return False
+
+
+# --- what is replayed ---
+
+
+def _stored(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
+    with open_store(path, read_only=True) as store:
+        entries = store.list()
+        if options.id is not None:
+            entries = [chosen(entries, options.id, options.file)]
+        for number, entry in enumerate(entries, 1):
+            try:
+                events: Sequence[ev.AnyEvent] | StoreError = store.read(entry.id)
+            except StoreError as error:  # one that is damaged is no reason to leave out the others
+                events = error
+            yield _Found(entry.id, number, len(entries), events)
+
+
+def _exported(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
+    with path.open("rb") as lines:
+        if options.id is None:
+            for number, (id, events) in enumerate(_read(lines, options.file), 1):
+                yield _Found(id, number, 0, events)
+        else:
+            fitting = {id: events for id, events in _read(lines, options.file) if id.startswith(options.id)}
+            id = chosen([Summary(id) for id in fitting], options.id, options.file).id
+            yield _Found(id, 1, 1, fitting[id])
+
+
+def _read(lines: Iterable[bytes], file: str) -> Iterator[tuple[str, Sequence[ev.AnyEvent]]]:
+    try:
+        for conversation in read_exported(lines):
+            yield conversation.header.id, conversation.events
+    except ConfigurationError as error:
+        raise UsageError(f"{file!r} is neither a store nor what `holdfast export` writes: {error}") from error
+    except OSError as error:
+        raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
+
+
+# --- with which agent ---
+
+
+def load(spec: str) -> Agent:
+    """`MODULE:NAME`: an agent, or what a function of that name returns. Raises `UsageError`."""
+    module_name, _, name = spec.partition(":")
+    if not module_name or not name or module_name.startswith("."):
+        raise UsageError(f"--agent takes MODULE:NAME, such as my_agents:reviewer, not {spec!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+        if not isinstance(found, Agent) and callable(found) and not isinstance(found, type):
+            found = found()
+    except (Exception, SystemExit) as error:  # anybody's code
+        raise UsageError(f"--agent {spec}: {type(error).__name__}: {one_line(str(error))}") from error
+    if not isinstance(found, Agent):
+        raise UsageError(f"--agent {spec} is a {type(found).__name__}; it takes an Agent or a function without parameters that returns one")
+    return found
+
+
+@contextmanager
+def _opened(agent: Agent | None) -> Generator[Agent | None]:
+    """Keep an agent's connections from the first conversation to the last."""
+    if agent is None:
+        yield None
+        return
+    agent.connections.opened()
+    try:
+        yield agent
+    finally:
+        agent.connections.closed()

@@ -1,0 +1,209 @@
+"""`holdfast tell`: the inbox of a conversation, from the shell, whoever drives it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast import commands as cmd
+from holdfast import events as ev
+from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.render import Line, as_json, plain, read_arguments
+from holdfast.cli.screen import Screen
+from holdfast.cli.show import chosen, open_store
+from holdfast.cli.signals import Ended, Signals
+from holdfast.cli.text import one_line
+from holdfast.content import TextContent
+from holdfast.conversation import ConversationState, ConversationStatus
+from holdfast.conversation.state import AT_REST, PendingConfirmation
+from holdfast.errors import ToolValidationError
+from holdfast.store import SQLiteStore
+from holdfast.tools.results import clean
+from holdfast.tools.schema import from_json_schema
+
+_LOOK = 0.2  # seconds between two looks at signals
+_CALL = re.compile(r"\d+\.\d+")  # what a call's id looks like
+
+
+def tell(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+    """Post one command. Raises `UsageError`, `HoldfastError`."""
+    screen = Screen(env)
+    _check(options)
+    with Signals() as signals:
+        try:
+            if options.words == ["-"] and options.what == "send":
+                with signals.prompting():
+                    options.words = [_standard_input()]
+            return _tell(options, screen, signals)
+        except Ended as ended:
+            return ended.code
+
+
+def _tell(options: argparse.Namespace, screen: Screen, signals: Signals) -> Exit:
+    with open_store(Path(options.file).expanduser()) as store:
+        id = chosen(store.list(), options.id, options.file).id
+        state = ConversationState(id, store.read(id))
+        command = _command(options, state)
+        posted = store.post(id, command, options.key)
+        _say(screen, f"posted: {_said(command)}" if posted else f"dropped: something was posted under the key {options.key!r} before")
+        if options.wait is None:
+            return Exit.FINISHED
+        return _wait(screen, signals, store, state, command, posted, options.wait)
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise UsageError(f"the text on standard input is not {error.encoding.upper()}") from error
+
+
+def _check(options: argparse.Namespace) -> None:
+    what, words = options.what, options.words
+    if what == "send" and not words:
+        raise UsageError("tell send takes the text, or - to read it from standard input")
+    if what == "approve" and len(words) > 1:
+        raise UsageError(f"tell approve takes one call, not {' '.join(words)!r}")
+    if what in ("pause", "resume", "interrupt") and words:
+        raise UsageError(f"tell {what} takes nothing more, not {' '.join(words)!r}")
+    if options.arguments is not None and what != "approve":
+        raise UsageError("--arguments goes with approve")
+
+
+def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Command:
+    match options.what:
+        case "send":
+            text = " ".join(options.words)
+            if not text.strip():
+                raise UsageError("the text is empty")
+            return cmd.Send((TextContent(clean(text)),))
+        case "approve":
+            pending = _pending(options, state, options.words[0] if options.words else None)
+            arguments = None if options.arguments is None else _arguments(options.arguments, pending, state)
+            return cmd.Approve(pending.call.id, pending.arguments_hash, arguments)
+        case "reject":
+            words = list(options.words)
+            call = words.pop(0) if words and _CALL.fullmatch(words[0]) else None
+            return cmd.Reject(_pending(options, state, call).call.id, clean(" ".join(words)))
+        case "pause":
+            return cmd.Pause()
+        case "resume":
+            return cmd.Resume()
+        case _:
+            return cmd.Interrupt()
+
+
+def _pending(options: argparse.Namespace, state: ConversationState, call_id: str | None) -> PendingConfirmation:
+    """The call that waits: the one of that id, or the only one. Raises `UsageError` that lists those there are."""
+    waiting = state.pending_confirmations
+    found = [pending for pending in waiting if call_id in (None, pending.call.id)]
+    if len(found) == 1:
+        return found[0]
+    if not waiting:
+        raise UsageError(f"no call of {state.id!r} waits for a decision: it is {_status(state.status)}")
+    listed = "; ".join(f"{one_line(p.call.id)} {described(p)}" for p in waiting)
+    if call_id is not None:
+        raise UsageError(f"the call {call_id!r} does not wait for a decision; these do: {listed}")
+    command = shlex.join(["holdfast", "tell", options.file, state.id, options.what])
+    raise UsageError(f"several calls wait; say which with {command} CALL: {listed}")
+
+
+def described(pending: PendingConfirmation) -> str:
+    """A call that waits, whole, on one line: its tool, its arguments and their hash."""
+    return f"{plain(one_line(pending.call.name))} {as_json(pending.call.arguments)} (arguments {pending.arguments_hash[:12]})"
+
+
+def _arguments(text: str, pending: PendingConfirmation, state: ConversationState) -> dict[str, Any]:
+    """Other arguments for a call, held against what the model was told of the tool."""
+    try:
+        found = read_arguments(text)
+        agent = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
+        for tool in agent.tools if agent is not None else ():
+            if tool.name == pending.call.name:
+                from_json_schema(tool.name, tool.input_schema)(found)
+    except (ToolValidationError, ValueError) as error:
+        raise UsageError(f"--arguments: {error}") from error
+    return found
+
+
+def _said(command: cmd.Command) -> str:
+    match command:
+        case cmd.Approve(call_id, hash, arguments):
+            return f"approve {call_id}" + (f" with {as_json(arguments)}" if arguments is not None else f" (arguments {hash[:12]})")
+        case cmd.Reject(call_id, reason):
+            return f"reject {call_id}" + (f": {reason}" if reason else "")
+        case _:
+            return type(command).__name__.lower()
+
+
+# --- was it taken? ---
+
+
+def _wait(
+    screen: Screen, signals: Signals, store: SQLiteStore, before: ConversationState, command: cmd.Command, posted: bool, seconds: float
+) -> Exit:
+    """Wait until the journal shows that whoever drives the conversation has done it."""
+    if _idle(command, before.status):
+        screen.notice(f"There is nothing to wait for: it is {_status(before.status)}.", "dim")
+        return Exit.FINISHED
+    # A command that was posted before may also have been done before.
+    seq = before.last_seq if posted else 0
+    deadline = time.monotonic() + seconds
+    while True:
+        for event in store.follow(before.id, seq, min(_LOOK, max(0.0, deadline - time.monotonic()))):
+            seq = event.seq
+            if _shows(event, command):
+                _say(screen, f"taken: event {seq}")
+                return Exit.FINISHED
+            if signals.pending:
+                break
+        if signals.ending is not None:
+            return signals.ending
+        if signals.take_interrupt():
+            return Exit.INTERRUPTED
+        if time.monotonic() >= deadline:
+            break
+    screen.error(f"not taken within {seconds:g} s: nobody drives it now; it will be done when it is opened next.")
+    return Exit.FAILED
+
+
+def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
+    """Whether a command changes nothing as things stand, so that nothing could show that it was taken."""
+    match command:
+        case cmd.Pause():
+            return status is ConversationStatus.PAUSED
+        case cmd.Interrupt():
+            return status in AT_REST or status is ConversationStatus.PAUSED
+        case cmd.Resume():
+            return status not in (ConversationStatus.PAUSED, ConversationStatus.ERROR, ConversationStatus.STUCK)
+        case _:
+            return False
+
+
+def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
+    """Whether an event is what comes of a command."""
+    match command, event:
+        case cmd.Send(content), ev.Message(sender="user"):
+            return event.content == content
+        case cmd.Approve(call_id) | cmd.Reject(call_id), ev.Decision() | ev.ToolResult():
+            return event.call_id == call_id and getattr(event, "decision", "") != "ask"
+        case cmd.Pause() | cmd.Interrupt(), ev.Status():
+            return event.status == ConversationStatus.PAUSED
+        case cmd.Resume(), ev.Status():
+            return event.status != ConversationStatus.PAUSED
+        case _:
+            return False
+
+
+def _status(status: ConversationStatus) -> str:
+    return status.value.replace("_", " ")
+
+
+def _say(screen: Screen, text: str) -> None:
+    screen.show([Line("plain", one_line(text))])

@@ -1,0 +1,61 @@
+"""Large outputs: the store keeps them whole, once; the journal and the model have their beginning and end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import Content, TextContent, ToolResult
+from holdfast.store import BLOBS, blob_id
+
+_HEAD = 0.7  # of what is shown; how a text begins says more than how it ends
+
+
+def trimmed(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:
+    """A result with at most `limit` characters in each text, and the bytes to keep: `meta[BLOBS]` names each, and what it is of."""
+    if BLOBS in result.meta:  # ours alone to say: a tool could name what is another conversation's
+        result = msgspec.structs.replace(result, meta={key: value for key, value in result.meta.items() if key != BLOBS})
+    structured = result.structured_content
+    data = b"" if structured is None else msgspec.json.encode(structured)
+    if len(data) <= limit and not any(type(block) is TextContent and len(block.text) > limit for block in result.content):
+        return result, []
+    kept: list[bytes] = []
+    blobs: list[dict[str, Any]] = []
+
+    def keep(whole: bytes, of: str) -> str:
+        kept.append(whole)
+        blobs.append({"id": blob_id(whole), "of": of, "bytes": len(whole)})
+        return blobs[-1]["id"]
+
+    content: list[Content] = []
+    for index, block in enumerate(result.content):
+        if type(block) is TextContent and len(text := block.text) > limit:
+            id = keep(text.encode(), f"content.{index}")
+            head = int(limit * _HEAD)
+            left = len(text) - limit
+            note = f"\n... {left:,} of {len(text):,} characters left out here; the whole is kept as {id} ...\n"
+            block = TextContent(text[:head] + note + text[len(text) - (limit - head) :])
+        content.append(block)
+    if len(data) > limit:
+        keep(data, "structuredContent")
+        structured = None
+    meta = {**result.meta, BLOBS: blobs}
+    return msgspec.structs.replace(result, content=tuple(content), structured_content=structured, meta=meta), kept
+
+
+def whole(result: ToolResult, blob: Callable[[str], bytes]) -> ToolResult:
+    """The inverse of `trimmed`: `blob(id)` gives the bytes of that name."""
+    entries: Any = result.meta.get(BLOBS)
+    if not isinstance(entries, list):
+        return result
+    content, structured = list(result.content), result.structured_content
+    for entry in cast("list[dict[str, Any]]", entries):
+        data = blob(entry["id"])
+        if entry["of"] == "structuredContent":
+            structured = msgspec.json.decode(data)
+        else:
+            content[int(entry["of"].split(".")[1])] = TextContent(data.decode())
+    meta = {key: value for key, value in result.meta.items() if key != BLOBS}
+    return msgspec.structs.replace(result, content=tuple(content), structured_content=structured, meta=meta)

@@ -1,0 +1,225 @@
+"""Replay: a journal run once more, with the answers and results that it has, and compared with what today's code makes of it.
+
+What came from outside stays as it was recorded: messages, answers, results, decisions, which tools were registered by then. What code
+made of it is made again: prompt, tool definitions and parameters by the agent, the messages of each request by the view and
+the wire, and when the model is asked by `next_action`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.agent.limits import Limits
+from holdfast.agent.view import View
+from holdfast.content import Data
+from holdfast.conversation.actions import Action, Call, Recover, Step, Stop, Wait, next_action
+from holdfast.conversation.driver import nudge_for
+from holdfast.conversation.state import ConversationStatus, Fold
+from holdfast.llm.request import make_request, request_hash
+from holdfast.llm.transcript import Transcript
+from holdfast.llm.wires import WIRES, Wire, wire
+
+_UNLIMITED = Limits(None, None, None, None)
+_LONGEST = 200  # lines of a difference that are shown
+
+
+class Difference(Data, frozen=True):
+    """Where a replay goes another way than the journal: at model request number `request` (from 1), or after it. Event `seq` is
+    what came of it then.
+    `text` says what differs, recorded lines marked with `-`, today's with `+`."""
+
+    request: int
+    seq: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"request {self.request}, event {self.seq}:\n{self.text}"
+
+
+class Replay(Data, frozen=True):
+    """What a replay found: how many model requests were compared, of these how many to the last byte, and the first that differs.
+
+    Requests are compared to the last byte by their hash, which models that are not Holdfast's own do not record.
+    """
+
+    requests: int = 0
+    hashed: int = 0
+    difference: Difference | None = None
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing differs."""
+        return self.difference is None
+
+    def __str__(self) -> str:
+        if self.difference is not None:
+            return str(self.difference)
+        return f"{self.requests} model requests replayed, {self.hashed} of them compared to the last byte: all the same"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One model request of a replay. Good until the next one is asked for: they share one transcript."""
+
+    number: int
+    answer: ev.Assistant
+    head: ev.Agent
+    transcript: Transcript
+    action: Action
+    """What today's loop does where the journal asked the model."""
+
+    @property
+    def wire(self) -> Wire:
+        """The wire that it went over; OpenAI's Chat Completions for one that is not Holdfast's."""
+        return wire(self.answer.wire if self.answer.wire in WIRES else "openai_chat")
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that the model of the journal would be sent today."""
+        return make_request(self.wire, self.head.model, self.head.parameters, self.transcript, (), None, self.head, False).body
+
+    @property
+    def hash(self) -> str:
+        """What `Assistant.request_hash` is today."""
+        return request_hash(self.wire, self.head.model, self.transcript, self.head)
+
+
+def requests(events: Sequence[ev.AnyEvent], limits: Limits = _UNLIMITED) -> Iterator[Request]:
+    """The model requests that a journal tells of, as today's code makes them, one after the other; costs what each adds."""
+    view, state = View(), Fold()
+    seen = number = 0
+    for event in events:
+        if type(event) is not ev.Assistant:
+            continue
+        new = events[seen : event.based_on]
+        if any(type(found) is ev.Condensation for found in new):
+            view = View.of(events[: event.based_on])
+        else:
+            for found in new:
+                view.feed(found)
+        for found in new:
+            state.apply(found)
+        seen = max(seen, event.based_on)
+        number += 1
+        if state.agent is not None and not state.open:
+            yield Request(number, event, state.agent, view.ready(), next_action(state, limits))
+
+
+def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
+    """Compare every model request, and every end of a run, with what today's code makes of it; stops at the first difference."""
+    if agent is None:
+        return _replay(events, None)
+    agent.connections.opened()
+    try:
+        agent.connections.connect()
+        return _replay(events, agent)
+    finally:
+        agent.connections.closed()
+
+
+def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
+    count = hashed = 0
+    end, otherwise = _ends(events)
+    limits = _UNLIMITED if agent is None else agent.limits
+    ever = {tool.name for event in events if isinstance(event, ev.Agent) for tool in event.tools}
+    compared: ev.Agent | None = None
+    shown = 0  # items of the transcript in the last request that was the same
+    for request in requests(events, limits):
+        answer = request.answer
+        if end and end <= answer.seq:
+            return Replay(count, hashed, Difference(count, end, otherwise))
+        count, text = request.number, ""
+        if not isinstance(request.action, Step):
+            text = f"- the model is asked\n+ {_said(request.action)}"
+        elif agent is not None and request.head is not compared:
+            text = _head_differs(request.head, agent, ever)
+            compared = request.head
+        if not text and answer.request_hash and answer.wire in WIRES:
+            hashed += 1
+            if request.hash != answer.request_hash:
+                text = _messages_differ(request, shown)
+        text = text or _after(events, answer)
+        if text:
+            return Replay(count, hashed, Difference(count, answer.seq, _short(text)))
+        shown = len(request.transcript)
+    return Replay(count, hashed, Difference(count, end, otherwise) if end else None)
+
+
+def _after(events: Sequence[ev.AnyEvent], answer: ev.Assistant) -> str:
+    """What the loop itself says to an empty answer, or one that was cut off."""
+    following = events[answer.seq] if answer.seq < len(events) else None
+    nudge = nudge_for(answer)
+    told = following.text if isinstance(following, ev.Message) and following.sender == "holdfast" else None
+    return "" if following is None or told == nudge else f"After the answer the model is told:\n- {told!r}\n+ {nudge!r}"
+
+
+def _ends(events: Sequence[ev.AnyEvent]) -> tuple[int, str]:
+    """The first end of a run at which today's loop would not end it: its seq, and what differs; (0, "") if there is none."""
+    state = Fold()
+    for event in events:
+        if isinstance(event, ev.Status) and event.status in (ConversationStatus.FINISHED, ConversationStatus.STUCK):
+            action = next_action(state, _UNLIMITED)
+            if not isinstance(action, Stop) or action.status != event.status:
+                return event.seq, f"- the run is over: {event.status}\n+ {_said(action)}"
+        state.apply(event)
+    return 0, ""
+
+
+def _said(action: Action) -> str:
+    match action:
+        case Stop(status, reason, limit):
+            why = f": the limit of {limit[2]:g} {limit[0]} is reached" if limit else f": {reason}" if reason else ""
+            return f"the run is over: {status.value}{why}"
+        case Step():
+            return "the model is asked"
+        case Wait():
+            return "nothing is done"
+        case Call(calls) | Recover(calls):
+            return f"calls are run: {', '.join(call.name for call in calls)}"
+
+
+def _head_differs(recorded: ev.Agent, agent: Agent, ever: set[str]) -> str:
+    """How the agent differs from an `Agent` event. Which tools there were is the journal's to say, what they are the agent's."""
+    parts: list[str] = []
+    if agent.llm.model != recorded.model:
+        parts.append(f"model:\n- {recorded.model}\n+ {agent.llm.model}")
+    if (parameters := agent.llm.parameters()) != recorded.parameters:
+        parts.append("parameters:\n" + _diff(_json(recorded.parameters), _json(parameters)))
+    if agent.system_prompt != recorded.system_prompt:
+        parts.append("system prompt:\n" + _diff(recorded.system_prompt, agent.system_prompt))
+    today = {tool.name: tool for tool in agent.tools.definitions()}
+    for tool in recorded.tools:
+        if (now := today.get(tool.name)) is None:
+            parts.append(f"tool {tool.name!r}:\n- it is there\n+ the agent has no such tool")
+        elif now != tool:
+            parts.append(f"tool {tool.name!r}:\n" + _diff(_json(tool), _json(now)))
+    parts += [f"tool {name!r}:\n- there is no such tool\n+ the agent has it" for name in today if name not in ever]
+    return "\n".join(parts)
+
+
+def _messages_differ(request: Request, shown: int) -> str:
+    """The head is the same, the messages are not: how they were written before is not recorded, so today's form of the new ones is shown."""
+    new = request.transcript.items[shown:]
+    names = {tool.name: tool.wire_name for tool in request.head.tools}
+    alone = Transcript(list(new)).fragments(request.wire, names, request.head.model)
+    lines = [_json(msgspec.json.decode(fragment)) for fragment in alone]
+    told = "its messages are written in another way than when this was recorded; these are new since the request before, as of today:"
+    return "\n".join([told, *(f"+ {line}" for text in lines for line in text.splitlines())])
+
+
+def _diff(recorded: str, today: str) -> str:
+    lines = difflib.unified_diff(recorded.splitlines(), today.splitlines(), "recorded", "today", lineterm="", n=2)
+    return "\n".join(list(lines)[2:]) or "(they differ in white space at line ends alone)"
+
+
+def _json(value: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _short(text: str) -> str:
+    lines = text.splitlines()
+    return text if len(lines) <= _LONGEST else "\n".join([*lines[:_LONGEST], f"... and {len(lines) - _LONGEST} lines more"])

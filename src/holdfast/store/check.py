@@ -1,0 +1,216 @@
+"""Whether a store's file is sound: everything in it is read and held against everything else. `holdfast check` prints the report."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.content import Data
+from holdfast.errors import StoreError
+from holdfast.store.base import blob_id
+from holdfast.store.rows import Progress, Row, Rows, SQLRows, silent
+from holdfast.store.salvage import Gap, check_file, check_store, join, journal, remarks, unreadable
+from holdfast.store.scan import PageRows
+from holdfast.store.schema import APPLICATION, FORMAT
+from holdfast.store.wal import wal_troubles
+
+_EVERY = 500  # events after which progress is told
+
+
+class Finding(Data, frozen=True):
+    """What is wrong with one conversation: the events that cannot be read, and anything else."""
+
+    id: str
+    gaps: tuple[Gap, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.id}: {'; '.join([*map(str, self.gaps), *self.problems])}"
+
+
+class Report(Data, frozen=True):
+    """What `check` found. `conversations` and `events` count what can be read, `problems` are those of the file as a whole."""
+
+    file: str
+    format: int
+    sound: bool
+    conversations: int
+    events: int
+    blobs: int
+    findings: tuple[Finding, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def check(path: str | Path, progress: Progress = silent) -> Report:
+    """Read all of the store at `path` and hold it against itself; the file is not changed, and may be in use.
+
+    SQLite's own check; every event's checksum and JSON; that each conversation's events are dense up to the last that its entry names, with
+    those that a fork shares; that results belong to calls; blobs against their names; and the inbox. `progress` is told now and then how
+    much is done. Raises `StoreError` if there is no such file, it is no store, or a newer Holdfast wrote it.
+    """
+    path = Path(path).absolute()
+    check_file(path)
+    problems = wal_troubles(path)
+    sql: SQLRows | None = None
+    try:
+        try:
+            sql = SQLRows(path)
+            check_store(path, sql)
+            if sql.application == APPLICATION and sql.format > FORMAT:
+                raise StoreError(
+                    f"{str(path)!r} was written by a newer Holdfast (format {sql.format}, this one reads {FORMAT}). "
+                    "`holdfast export --salvage` reads what it can of it."
+                )
+            problems += [f"SQLite finds: {line}" for line in sql.integrity(progress)]
+            if sql.application != APPLICATION:
+                problems.append("the file does not say that it is a Holdfast store (application id)")
+            if not problems:
+                return _Check(path, sql, sql.format, progress).everything(sql)
+        except (sqlite3.Error, OSError) as error:
+            if isinstance(error, StoreError):
+                raise
+            problems.append(f"SQLite cannot read it: {error}")
+        try:
+            pages = PageRows(path, progress)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        try:
+            if not pages.is_store and not (sql is not None and sql.application == APPLICATION):
+                raise StoreError(f"{str(path)!r} is not a Holdfast store, or nothing of it can be read.")
+            checking = _Check(path, pages, 0 if sql is None else sql.format, progress)
+            checking.problems = [*problems, *pages.troubles]
+            return checking.conversations(pages.conversations()).report()
+        finally:
+            pages.close()
+    finally:
+        if sql is not None:
+            sql.close()
+
+
+class _Check:
+    def __init__(self, path: Path, rows: Rows, format: int, progress: Progress) -> None:
+        self.problems: list[str] = []
+        self._path = path
+        self._rows = rows
+        self._format = format
+        self._progress = progress
+        self._findings: list[Finding] = []
+        self._conversations = self._events = self._blobs = 0
+        self._total = 0
+
+    def report(self) -> Report:
+        sound = not self._findings and not self.problems
+        return Report(
+            str(self._path), self._format, sound, self._conversations, self._events, self._blobs,
+            tuple(self._findings), tuple(self.problems),
+        )  # fmt: skip
+
+    def everything(self, sql: SQLRows) -> Report:
+        """All checks, of a file that SQLite can read. Raises `sqlite3.Error` if it cannot after all."""
+        missing = {"conversations", "events", *(("inbox", "blobs", "blob_refs") if sql.format >= 2 else ())} - sql.tables
+        if missing:
+            self.problems.append(f"without the table {', '.join(sorted(missing))}")
+        if {"conversations", "events"} & missing:
+            return self.report()
+        rows = sql.conversations()
+        self._total = sum(row.last_seq for row in rows)
+        self.conversations(rows)
+        self._strays(sql, rows)
+        if {"blobs", "blob_refs"} <= sql.tables:
+            self._kept_blobs(sql)
+        if "inbox" in sql.tables:
+            self._inbox(sql, {row.number: row.id for row in rows})
+        return self.report()
+
+    # --- conversations ---
+
+    def conversations(self, rows: Sequence[Row]) -> _Check:
+        """Each conversation for itself."""
+        for row in rows:
+            gaps: list[Gap] = []
+            calls = _Calls()
+            count = 0
+            for _, seq, found in journal(self._rows, row):
+                count += 1
+                if isinstance(found, str):
+                    join(gaps, seq, found)
+                    calls.unknown.add(seq)
+                else:
+                    calls.take(found)
+                    self._events += 1
+                if not self._events % _EVERY:
+                    self._progress(self._events, max(self._total, self._events))
+            problems = remarks(row, count) + calls.problems
+            if gaps or problems:
+                self._findings.append(Finding(row.id, tuple(gaps), tuple(problems)))
+            self._conversations += bool(count)
+        return self
+
+    def _strays(self, sql: SQLRows, rows: Sequence[Row]) -> None:
+        """Events that no conversation has, and none shares."""
+        ends = {row.number: 1 << 32 for row in rows}
+        if "inbox" in sql.tables:  # a deleted conversation is freed little by little; until then a mark stands for it
+            ends |= {int(number): 1 << 32 for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
+        for row in rows:
+            for number, last in row.base or ():
+                ends[number] = max(ends.get(number, 0), last)
+        for number, last, count in sql.query("SELECT key >> 32, max(key & 0xFFFFFFFF), count(*) FROM events GROUP BY key >> 32"):
+            if last > ends.get(number, 0):
+                self.problems.append(f"events up to {last} ({count:,} in all) of a conversation number {number} that is not there")
+
+    # --- what else a file of format 2 has ---
+
+    def _kept_blobs(self, sql: SQLRows) -> None:
+        for id, data in sql.query("SELECT id, data FROM blobs"):
+            self._blobs += 1
+            self._progress(self._events, max(self._total, self._events))
+            if type(data) is not bytes or blob_id(data) != id:
+                self.problems.append(f"the blob {id} is not what its name says")
+        lost = "SELECT count(*) FROM blob_refs WHERE id NOT IN (SELECT id FROM blobs)"
+        if count := sql.query(lost).fetchone()[0]:
+            self.problems.append(f"{count:,} blobs that events refer to are not there")
+        lost = "SELECT count(*) FROM blob_refs WHERE key NOT IN (SELECT key FROM events)"
+        if count := sql.query(lost).fetchone()[0]:
+            self.problems.append(f"{count:,} blobs are kept for events that are not there")
+
+    def _inbox(self, sql: SQLRows, ids: dict[int, str]) -> None:
+        freed = {number for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
+        for number, conversation, data in sql.query("SELECT number, conversation, data FROM inbox"):
+            what = f"the command {number} in the inbox of {ids.get(conversation, f'conversation number {conversation}')!r}"
+            if conversation not in ids and conversation not in freed:
+                self.problems.append(f"{what}: there is no such conversation")
+            elif data is not None:
+                try:
+                    # A newer version's command has another name and other fields, but a name.
+                    msgspec.json.decode(data, type=_Command)
+                except (ValueError, TypeError, RecursionError):
+                    self.problems.append(f"{what} cannot be read")
+
+
+class _Command(msgspec.Struct):
+    command: str
+
+
+class _Calls:
+    """Which calls a journal has, and whether its starts and results belong to them."""
+
+    def __init__(self) -> None:
+        self.unknown: set[int] = set()  # seqs of what could not be read, or was written by a newer version
+        self.problems: list[str] = []
+        self._known: set[str] = set()
+
+    def take(self, event: ev.AnyEvent) -> None:
+        """Take in the next event."""
+        if isinstance(event, ev.Assistant):
+            self._known.update(call.id for call in event.calls)
+        elif isinstance(event, ev.Unknown):
+            self.unknown.add(event.seq)
+        elif isinstance(event, ev.ToolCallStarted | ev.ToolResult) and event.call_id not in self._known:
+            asked = event.call_id.partition(".")[0]
+            if not asked.isdecimal() or int(asked) not in self.unknown:
+                what = "result" if isinstance(event, ev.ToolResult) else "start"
+                self.problems.append(f"event {event.seq} is the {what} of a call {event.call_id!r} that nobody made")

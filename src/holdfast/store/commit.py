@@ -1,0 +1,247 @@
+"""How writes reach an SQLite file: one of the threads that wait commits for all of them (group commit)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Generic, TypeVar, cast
+
+from holdfast.errors import StoreError
+from holdfast.store.files import connect, trouble
+from holdfast.store.schema import FORMAT
+
+T = TypeVar("T")
+
+_CHECK = 0.05  # seconds between two looks whether the file is still the one that was opened: a stat is 5 % of a small append
+_CROWD = 8  # jobs in one commit from which on there is a crowd: then the WAL may grow to 1,000 pages, with a tenth of the checkpoints
+_PATIENCE = 0.002  # seconds that a crowd is waited for: less than one fsync on most disks
+_SHARE = 0.75  # of a crowd, that is enough to go on
+
+
+class Job(Generic[T]):
+    """A write: `work` is done within somebody's transaction. A `StoreError` raised by it says that it wrote nothing."""
+
+    __slots__ = ("done", "error", "gate", "result")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: Exception | None = None
+        self.result: T | None = None
+        self.gate: threading.Lock | None = None  # what its thread waits at, held until it is to look again
+
+    def work(self, db: sqlite3.Cursor) -> T:
+        """May be done again, if the transaction of the first time came to nothing."""
+        raise NotImplementedError
+
+    def wake(self) -> None:
+        """Let this job's thread look again. Harmless if it does so already."""
+        if self.gate is not None:
+            try:
+                self.gate.release()
+            except RuntimeError:
+                pass
+
+
+class Call(Job[T]):
+    """A function's job."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[sqlite3.Cursor], T]) -> None:
+        super().__init__()
+        self.function = function
+
+    def work(self, db: sqlite3.Cursor) -> T:
+        """See `Job.work`."""
+        return self.function(db)
+
+
+class Committer:
+    """The connection of a store that writes, and the queue before it."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self.queue: deque[Job[object]] = deque()
+        self.lock = threading.RLock()
+        self.closed = False
+        self.db = connect(path, timeout)
+        self._cursor = self.db.cursor()  # one for all: making one for every statement is a tenth of an append
+        self._file = (0, 0)
+        self._looked = 0.0
+        self._crowd = 0  # how many share a commit, lately
+        self._wide = False
+
+    def opened(self) -> None:
+        """The file is made: from now on it must stay the same one."""
+        found = os.stat(self._path)
+        self._file = (found.st_dev, found.st_ino)
+
+    def run(self, job: Job[T]) -> T:
+        """Do a job in a transaction, with whatever else waits. Raises `StoreError`."""
+        lock = self.lock
+        try:
+            self.queue.append(job)  # pyright: ignore[reportArgumentType]
+            while not job.done:
+                done: Sequence[Job[object]] | None = None
+                try:
+                    # Never a blocking one: a hundred threads that queue up for a lock only to see that they are done take as many switches.
+                    if lock.acquire(False):
+                        done = () if job.done else self._commit()
+                finally:
+                    # Asked of the lock itself, as Ctrl-C may fall between taking it and noting so.
+                    if lock._is_owned():  # pyright: ignore
+                        lock.release()
+                if done is None:
+                    self._wait(job)
+                    continue
+                for other in done:
+                    if other is not job:
+                        other.wake()
+                if self.queue:
+                    self._wake_next()
+        except BaseException:  # Ctrl-C: no later commit may write what the caller was told is broken off
+            with self.lock:
+                if job in self.queue:
+                    self.queue.remove(job)  # pyright: ignore[reportArgumentType]
+            if self.queue:
+                self._wake_next()
+            raise
+        if job.error is not None:
+            raise job.error
+        return cast(T, job.result)
+
+    def script(self, statements: str) -> None:
+        """Run statements that are transactions of their own. Raises `StoreError`."""
+        try:
+            with self.lock:
+                self._check()
+                self.db.executescript(statements)
+        except sqlite3.Error as error:
+            raise trouble(self._path, error, self._timeout) from error
+        finally:
+            if self.queue:
+                self._wake_next()
+
+    def _wait(self, job: Job[T]) -> None:
+        """Until whoever holds the lock is done, and has written this job or left it at the head of the queue."""
+        if job.gate is None:
+            gate = threading.Lock()
+            gate.acquire()
+            job.gate = gate  # and look again: who was done before seeing the gate did not wake it
+        else:
+            job.gate.acquire(timeout=0.05)  # the timeout is for one that Ctrl-C kept from waking others
+
+    def _wake_next(self) -> None:
+        try:
+            self.queue[0].wake()
+        except IndexError:  # another thread took it
+            pass
+
+    def _commit(self) -> list[Job[object]]:
+        """Write whatever is queued. Holds the lock."""
+        jobs: list[Job[object]] = []
+        tried = False
+        if self._crowd > _CROWD:
+            self._gather()
+        try:
+            while self.queue:
+                jobs.append(self.queue.popleft())
+            tried = True
+            self._transact(jobs)
+        finally:
+            self._crowd = max(len(jobs), self._crowd // 2)
+            for job in jobs:
+                if not tried:
+                    job.error = self._broken_off()
+                job.done = True
+        return jobs
+
+    def _gather(self) -> None:
+        """Give the threads that the last commit let go a moment to come back, so that they share the next one."""
+        if not self._wide and not self.closed:
+            self._wide = True
+            with contextlib.suppress(sqlite3.Error):
+                self.db.execute("PRAGMA wal_autocheckpoint = 1000")
+        until = time.monotonic() + _PATIENCE
+        while len(self.queue) < self._crowd * _SHARE and time.monotonic() < until:
+            time.sleep(0.00005)
+
+    def _transact(self, jobs: Sequence[Job[object]]) -> None:
+        """Write jobs in one transaction; if one of them cannot be written, each in its own, so that it fails alone."""
+        begun, written, lost = False, False, True
+        try:
+            if self.closed or time.monotonic() - self._looked > _CHECK:
+                self._check()
+            db = self._cursor
+            db.execute("BEGIN IMMEDIATE")
+            begun = True
+            try:
+                for job in jobs:
+                    try:
+                        job.result = job.work(db)
+                    except StoreError as error:
+                        job.error = error
+                written = True
+                db.execute("COMMIT")
+            finally:
+                lost = self.db.in_transaction
+                if lost:
+                    db.execute("ROLLBACK")
+        except Exception as error:
+            sure = not written or self._unwrite(error)
+            if begun and len(jobs) > 1 and sure:
+                for job in jobs:
+                    job.error = None
+                    self._transact([job])
+                return
+            for job in jobs:
+                if isinstance(error, StoreError):
+                    job.error = StoreError(*error.args)
+                else:
+                    job.error = trouble(self._path, error, self._timeout, sure=sure)
+                job.error.__cause__ = error
+        except BaseException:  # Ctrl-C, on a thread that commits for others too
+            if lost:
+                for job in jobs:
+                    job.error = self._broken_off()
+            raise
+
+    def _unwrite(self, error: Exception) -> bool:
+        """See to it that what a failed COMMIT wrote is never read; False if that failed too, so that nobody knows.
+
+        After a failed fsync the whole transaction stands in the WAL, where SQLite does not see it until it reads the WAL anew: after a
+        crash. A transaction of one page goes to the same place; what is left behind it does not fit its checksums.
+        """
+        code = getattr(error, "sqlite_errorcode", 0)
+        if code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+            return True  # it was not written to the end
+        try:
+            self.db.execute(f"PRAGMA user_version = {FORMAT}")  # as it is; unlike an UPDATE that changes nothing, it writes its page
+        except sqlite3.Error:
+            return False
+        return True
+
+    def _broken_off(self) -> StoreError:
+        return StoreError(f"Store {str(self._path)!r}: the append was broken off.")
+
+    def _check(self) -> None:
+        if self.closed:
+            raise StoreError(f"Store {str(self._path)!r} is closed.")
+        self._looked = time.monotonic()
+        try:
+            found = os.stat(self._path)
+            same = (found.st_dev, found.st_ino) == self._file
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise StoreError(
+                f"Store {str(self._path)!r} was removed or replaced by another file while it was open. Nothing was written."
+                " Close this store and open it again."
+            )

@@ -1,0 +1,211 @@
+"""How an SQLite store's file is opened and read, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+from holdfast.errors import StoreError
+from holdfast.store import schema
+
+T = TypeVar("T")
+
+
+def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection:
+    """A connection, in autocommit mode. `options` are SQLite's for a file URI. Raises `StoreError`."""
+    try:
+        # cached_statements: every statement of a store is prepared once and stays.
+        return sqlite3.connect(
+            f"file:{quote(str(path))}?{options}" if options else path,
+            timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=64, uri=bool(options),
+        )  # fmt: skip
+    except (sqlite3.Error, UnicodeError) as error:
+        raise StoreError(f"Store {str(path)!r} cannot be opened: {error}.") from error
+
+
+def trouble(path: Path, error: Exception, timeout: float, *, sure: bool = True) -> StoreError:
+    """What a failed write is told as: the file, what is wrong, what to do; and whether it is `sure` that nothing was written."""
+    outcome = "Nothing was written" if sure else "It is not known whether it was written; read it again after the store was opened anew"
+    return StoreError(f"Store {str(path)!r}: {error}. {outcome}.{_advice(error, timeout)}")
+
+
+def unreadable(path: Path, error: Exception, timeout: float) -> StoreError:
+    """What a failed read is told as."""
+    return StoreError(f"Store {str(path)!r} cannot be read: {error}.{_advice(error, timeout)}")
+
+
+def _advice(error: Exception, timeout: float) -> str:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    match code:
+        case sqlite3.SQLITE_FULL:
+            return " Free some space on the disk and try again."
+        case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+            return f" Another process has been writing for longer than timeout={timeout:g} seconds; try again, or give a longer timeout."
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
+            return " The file, its folder and its -wal must be writable; read_only=True opens it for reading."
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return " The file is damaged; copy it with its -wal before anything else."
+        case sqlite3.SQLITE_IOERR:
+            return " The disk refused; look for room, quotas and the system's log, and try again."
+        case _:
+            return ""
+
+
+class Reader:
+    """The connection of a store that reads, beside the one that writes."""
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._db = connect(path, timeout)
+        self._closed = False
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` finds. Raises `StoreError`."""
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"Store {str(self._path)!r} is closed.")
+            try:
+                return work(self._db)
+            except (sqlite3.Error, UnicodeError) as error:
+                raise unreadable(self._path, error, self._timeout) from error
+
+    def version(self) -> object:
+        """Another value whenever another connection wrote something."""
+        return self.read(_data_version)
+
+    def close(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._db.close()
+
+
+class ReadOnly:
+    """Reads a store's file and changes nothing: neither it nor its folder, writable or not, with or without a process that writes it.
+
+    SQLite cannot open a WAL database without making a -shm beside it. So: where there is one, it is used, as it is ("live"). Else nobody
+    writes; then what stands in a -wal is read from a private copy ("copy"), and a file without one as a file that never changes
+    ("immutable"), which is looked after: when it did change, the connection is made anew and what was read is read again.
+    """
+
+    def __init__(self, path: Path, timeout: float) -> None:
+        self._path = path
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._live = False
+        self._stamp: list[tuple[int, int, int] | None] = []
+        self._inode = 0
+        self._count = 0  # connections made
+        self._closed = False
+        try:
+            self.read(lambda db: self._check(schema.format_of(db, path)))
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, format: int) -> None:
+        if format == 0:
+            raise StoreError(f"{str(self._path)!r} is not a Holdfast store.")
+
+    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """What `work` finds; it may be asked again. Raises `StoreError`."""
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"Store {str(self._path)!r} is closed.")
+            try:
+                for _ in range(100):
+                    db = self._connection()
+                    try:
+                        found = work(db)
+                    except (sqlite3.Error, StoreError):
+                        if self._as_it_was():
+                            raise
+                    else:
+                        if self._as_it_was():
+                            return found
+            except FileNotFoundError as error:
+                raise StoreError(f"Store {str(self._path)!r} is not there; read_only=True opens one that is.") from error
+            except (sqlite3.Error, OSError, UnicodeError) as error:
+                if isinstance(error, StoreError):
+                    raise
+                raise unreadable(self._path, error, self._timeout) from error
+            raise StoreError(f"Store {str(self._path)!r} cannot be read: it changes all the time. Try again.")
+
+    def version(self) -> object:
+        """Another value whenever somebody wrote something."""
+        return self.read(lambda db: (self._count, _data_version(db)))
+
+    def _as_it_was(self) -> bool:
+        if self._live:
+            return self._inode == os.stat(self._path).st_ino
+        return self._stamp == self._look()
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        """What shows that the file, its -wal or its -shm was written since."""
+        found: list[tuple[int, int, int] | None] = []
+        for end in ("", "-wal", "-shm"):
+            try:
+                stat = os.stat(f"{self._path}{end}")
+            except FileNotFoundError:
+                if not end:
+                    raise
+                found.append(None)
+            else:
+                found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return found
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is not None and self._as_it_was():
+            return self._db
+        self._disconnect()
+        self._stamp = self._look()
+        self._count += 1
+        file, wal, shm = self._stamp
+        self._inode = file[0] if file is not None else 0
+        if shm is not None:
+            db = connect(self._path, self._timeout, "mode=ro&readonly_shm=1")
+            try:
+                db.execute("SELECT 1 FROM sqlite_master").fetchone()
+                self._db, self._live = db, True
+                return db
+            except sqlite3.OperationalError:
+                db.close()
+        if wal is not None and wal[1]:
+            self._copy = tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True)
+            copy = Path(self._copy.name, "store.db")
+            for end in ("", "-wal"):
+                shutil.copyfile(f"{self._path}{end}", f"{copy}{end}")
+            self._db = connect(copy, self._timeout)
+        else:
+            self._db = connect(self._path, self._timeout, "mode=ro&immutable=1")
+        return self._db
+
+    def _disconnect(self) -> None:
+        self._live = False
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if self._copy is not None:
+            self._copy.cleanup()
+            self._copy = None
+
+    def close(self) -> None:
+        """Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._disconnect()
+
+
+def _data_version(db: sqlite3.Connection) -> object:
+    return db.execute("PRAGMA data_version").fetchone()[0]

@@ -1,0 +1,354 @@
+"""An SQLite file read without SQLite: its pages as the -wal has them, and the rows on a page. For files that SQLite gives up on.
+
+Written from https://sqlite.org/fileformat2.html, whose sections are named below. Nothing here writes, locks, or trusts a byte: what
+does not add up is left out, and whoever asks decides by checksums what to believe.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.store.wal import SIZES, Wal
+
+MAGIC = b"SQLite format 3\0"  # 1.3
+LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x05, 0x0A, 0x02  # 1.6: what a page's first byte says it is
+
+Value = int | float | bytes | str | None
+
+
+class Cell(NamedTuple):
+    """A row where it stands: the page, the offset of its payload there, the payload's whole length, and how its columns are laid out."""
+
+    rowid: int
+    table: bool  # a table's; else an index's, which leaves less of it on the page
+    page: bytes
+    start: int
+    length: int
+    kinds: str  # a letter per column: N(ull), I(nteger), F(loat), B(lob), T(ext)
+    serials: tuple[int, ...]
+    header: int  # length of the record's header
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """The number at `at` (1.6: big-endian, 7 bits a byte, 8 of the ninth), and where it ends. Raises `IndexError` past the end."""
+    value = 0
+    for end in range(at, at + 8):
+        byte = data[end]
+        value = value << 7 | byte & 0x7F
+        if byte < 0x80:
+            return value, end + 1
+    value = value << 8 | data[at + 8]
+    return value - (1 << 64) if value >= 1 << 63 else value, at + 9
+
+
+def _varint_before(data: bytes, end: int, length: int) -> int | None:
+    """The number whose `length` bytes end before `end`, None if there is none."""
+    if end < length or any(byte < 0x80 for byte in data[end - length : end - 1]) or (length < 9 and data[end - 1] >= 0x80):
+        return None
+    return varint(data, end - length)[0]
+
+
+def _as_varint(value: int) -> bytes:
+    found = bytes([value & 0x7F])
+    while value := value >> 7:
+        found = bytes([value & 0x7F | 0x80]) + found
+    return found
+
+
+def _size(serial: int) -> int:
+    """How many bytes a column takes (2.1)."""
+    return (serial - 12) >> 1 if serial >= 12 else (0, 1, 2, 3, 4, 6, 8, 8, 0, 0, 0, 0)[serial]
+
+
+def _layout(data: bytes, start: int, length: int | None) -> tuple[int, str, tuple[int, ...]] | None:
+    """A record's header (2.1): its length, the kinds and the serial types of its columns; None if it is no record of `length` bytes."""
+    try:
+        header, at = varint(data, start)
+        end = start + header
+        if not 2 <= header <= 200 or end > len(data):
+            return None
+        serials: list[int] = []
+        while at < end:
+            serial, at = varint(data, at)
+            if serial < 0 or serial in (10, 11):
+                return None
+            serials.append(serial)
+    except IndexError:
+        return None
+    if at != end or (length is not None and header + sum(map(_size, serials)) != length):
+        return None
+    kinds = "".join(["N" if s == 0 else "F" if s == 7 else "I" if s < 12 else "T" if s & 1 else "B" for s in serials])
+    return header, kinds, tuple(serials)
+
+
+class Image:
+    """The newest committed version of every page of the file at `path`, with its -wal applied; pages are numbered from 1.
+
+    `count` is how many pages there are, `said` how many there should be; `troubles` says what of the file itself is wrong. Raises `OSError` if the file cannot be opened. A context manager.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.troubles: list[str] = []
+        self.overflow: set[int] = set()  # pages that hold the rest of rows which were read
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._wal = -1
+        try:
+            self._size = os.fstat(self._fd).st_size
+            try:
+                self._wal = os.open(f"{path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                pass
+            wal = Wal(_read_all(self._wal)) if self._wal >= 0 else None
+            header = self._bytes(self._fd, 0, 100)
+            self.page_size = _page_size(header) or (wal.page_size if wal is not None else 0) or self._guess()
+            self._frames: dict[int, int] = {}  # page -> offset of its newest committed content in the -wal
+            self._older: list[int] = []
+            committed = 0
+            if wal is not None and wal.page_size == self.page_size:
+                self._frames, self._older, committed = wal.pages, wal.older, wal.committed
+                self.troubles += wal.troubles
+            self.count = self.said = max(committed, -(-self._size // self.page_size))
+            first = self.page(1)
+            self.is_sqlite = first.startswith(MAGIC) and bool(_page_size(first))
+            self.usable = self.page_size - (first[20] if self.is_sqlite and first[20] <= self.page_size - 480 else 0)
+            if not self.is_sqlite:
+                self.troubles.insert(0, "the file does not begin with the header of an SQLite file")
+            elif _at(first, 28) > self.count and first[24:28] == first[92:96]:  # 1.3.7: else it is not to be trusted
+                self.said = _at(first, 28)
+                self.troubles.append(f"the file ends after {self.count:,} of {self.said:,} pages")
+            elif self._size % self.page_size:
+                self.troubles.append("the file ends in the middle of a page")
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        for fd in (self._fd, self._wal):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._wal = -1
+
+    def __enter__(self) -> Image:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _bytes(self, fd: int, offset: int, length: int) -> bytes:
+        try:
+            return os.pread(fd, length, offset)
+        except OSError:  # a bad sector: nothing else of the file need be lost
+            return b""
+
+    def _guess(self) -> int:
+        """The page size under which most pages begin as pages do."""
+
+        def fits(size: int) -> int:
+            heads = [self._bytes(self._fd, offset, 8) for offset in range(0, min(self._size, size * 2000), size)]
+            return sum(
+                8
+                for head in heads
+                if len(head) == 8 and head[0] in (LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR)
+                and 0 < _at2(head, 3) < size // 6 and 8 <= (_at2(head, 5) or 65536) <= size
+            )  # fmt: skip
+
+        return max(SIZES, key=lambda size: (fits(size), size == 4096))
+
+    # --- pages ---
+
+    def page(self, number: int) -> bytes:
+        """A page's newest committed bytes; zeros for what cannot be read."""
+        at = self._frames.get(number)
+        found = (
+            self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
+            if at is None
+            else self._bytes(self._wal, at, self.page_size)
+        )
+        return found if len(found) == self.page_size else found.ljust(self.page_size, b"\0")
+
+    def superseded(self) -> Iterator[bytes]:
+        """Older versions of pages: of the file where the -wal has a newer one, and earlier ones of the -wal."""
+        for number in self._frames:
+            found = self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
+            if len(found) == self.page_size:
+                yield found
+        for at in self._older:
+            yield self._bytes(self._wal, at, self.page_size).ljust(self.page_size, b"\0")
+
+    def free(self) -> set[int]:
+        """The pages that hold nothing (1.5), as far as their list can be read."""
+        found: set[int] = set()
+        if not self.is_sqlite:
+            return self._mapped_free()
+        trunk = _at(self.page(1), 32)
+        while 1 < trunk <= self.count and trunk not in found:
+            found.add(trunk)
+            data = self.page(trunk)
+            leaves = min(_at(data, 4), self.usable // 4 - 2)
+            found.update(leaf for leaf in struct.unpack_from(f">{leaves}I", data, 8) if 1 < leaf <= self.count)
+            trunk = _at(data, 0)
+        return found
+
+    def _mapped_free(self) -> set[int]:
+        """The same by the pointer map (1.8) that a file with auto_vacuum has, if page 2 looks as if this one had it."""
+        found: set[int] = set()
+        each = self.usable // 5
+        for first in range(2, self.count + 1, each + 1):
+            data = self.page(first)
+            entries = [(data[5 * n], _at(data, 5 * n + 1)) for n in range(min(each, self.count - first))]
+            if all(1 <= kind <= 5 and parent <= self.count for kind, parent in entries):
+                found.update(first + 1 + n for n, (kind, _) in enumerate(entries) if kind == 2)
+            elif first == 2:
+                break
+        return found
+
+    def tree(self, root: int) -> tuple[set[int], bool]:
+        """The pages of the table or index at `root` (1.6), and whether all of it could be followed."""
+        found: set[int] = set()
+        whole = True
+        todo = [root]
+        while todo:
+            number = todo.pop()
+            if not 0 < number <= self.count or number in found:
+                whole = False
+                continue
+            data = self.page(number)
+            start = 100 if number == 1 else 0
+            kind = data[start]
+            cells = self._cells(data, start)
+            if cells is None or kind not in (LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR):
+                whole = False
+                continue
+            found.add(number)
+            if kind in (INTERIOR, INDEX_INTERIOR):
+                todo.append(_at(data, start + 8))
+                todo += [_at(data, cell) if cell + 4 <= len(data) else 0 for cell in cells]
+        return found, whole
+
+    def _cells(self, data: bytes, start: int) -> tuple[int, ...] | None:
+        """The offsets of a page's cells, None if its header makes no sense."""
+        count, content = _at2(data, start + 3), _at2(data, start + 5) or 65536
+        begin = start + (12 if data[start] in (INTERIOR, INDEX_INTERIOR) else 8)
+        if begin + 2 * count > min(content, self.usable) or content > self.usable:
+            return None
+        return struct.unpack_from(f">{count}H", data, begin)
+
+    # --- rows ---
+
+    def rows(self, data: bytes, start: int = 0) -> tuple[list[Cell], bool]:
+        """The rows on a leaf of a table, and whether all of its cells are rows. An index's page gives its entries, with rowid 0."""
+        kind = data[start]
+        offsets = self._cells(data, start) if kind in (LEAF, INDEX_LEAF, INDEX_INTERIOR) else None
+        if offsets is None:
+            return [], False
+        found: list[Cell] = []
+        for offset in offsets:
+            try:
+                length, at = varint(data, offset + (4 if kind == INDEX_INTERIOR else 0))
+                rowid, at = varint(data, at) if kind == LEAF else (0, at)
+            except IndexError:
+                continue
+            layout = _layout(data, at, length)
+            if layout is not None:
+                found.append(Cell(rowid, kind == LEAF, data, at, length, layout[1], layout[2], layout[0]))
+        return found, len(found) == len(offsets)
+
+    def carve(self, data: bytes) -> Iterator[Cell]:
+        """Rows of a table found by their shape alone, on a page whose header or cell list is gone."""
+        # A record's header: its length, then a NULL for the key, which stands before the record instead.
+        for match in re.finditer(rb"(?=[\x03-\x20]\x00[^\x00])", data):
+            start = match.start()
+            layout = _layout(data, start, None)
+            if layout is None:
+                continue
+            length = layout[0] + sum(map(_size, layout[2]))
+            before = _as_varint(length)
+            for width in range(1, 10):
+                rowid = _varint_before(data, start, width)
+                if rowid is not None and data.endswith(before, 0, start - width) and length <= self.count * self.page_size:
+                    yield Cell(rowid, True, data, start, length, layout[1], layout[2], layout[0])
+                    break
+
+    def payload(self, cell: Cell) -> bytes | None:
+        """A row's record whole, with what stands on overflow pages (1.7); None if they end early."""
+        most = self.usable - 35 if cell.table else ((self.usable - 12) * 64 // 255) - 23
+        length = cell.length
+        if length <= most:
+            found = cell.page[cell.start : cell.start + length]
+            return found if len(found) == length else None
+        least = ((self.usable - 12) * 32 // 255) - 23
+        here = least + (length - least) % (self.usable - 4)
+        if here > most:
+            here = least
+        parts = [cell.page[cell.start : cell.start + here]]
+        if cell.start + here + 4 > len(cell.page):
+            return None
+        following = _at(cell.page, cell.start + here)
+        left = length - here
+        seen: set[int] = set()
+        while left > 0:
+            if not 1 < following <= self.count or following in seen:
+                return None
+            seen.add(following)
+            data = self.page(following)
+            parts.append(data[4 : 4 + min(left, self.usable - 4)])
+            left -= self.usable - 4
+            following = _at(data, 0)
+        self.overflow |= seen
+        return b"".join(parts)
+
+    def cell(self, data: bytes, start: int, length: int) -> Cell | None:
+        """The row of a table whose payload begins there, its rowid left out."""
+        layout = _layout(data, start, length)
+        return None if layout is None else Cell(0, True, data, start, length, layout[1], layout[2], layout[0])
+
+    def values(self, cell: Cell) -> tuple[Value, ...] | None:
+        """A row's columns, None if they cannot be read. Text that is no UTF-8 has U+FFFD in it."""
+        data = self.payload(cell)
+        if data is None:
+            return None
+        found: list[Value] = []
+        at = cell.header
+        for serial in cell.serials:
+            part = data[at : at + _size(serial)]
+            at += len(part)
+            if serial >= 12:
+                found.append(part.decode(errors="replace") if serial & 1 else part)
+            elif serial == 7:
+                found.append(struct.unpack(">d", part)[0])
+            else:
+                found.append(None if serial == 0 else int.from_bytes(part, signed=True) if serial < 7 else serial - 8)
+        return tuple(found)
+
+
+def _read_all(fd: int) -> bytes:
+    parts: list[bytes] = []
+    try:
+        while part := os.read(fd, 1 << 20):
+            parts.append(part)
+    except OSError:
+        pass
+    return b"".join(parts)
+
+
+def _page_size(header: bytes) -> int:
+    """The page size that a file's header tells (1.3.2), 0 if that is none."""
+    if len(header) < 100 or not header.startswith(MAGIC):
+        return 0
+    size = _at2(header, 16)
+    size = 65536 if size == 1 else size
+    return size if size in SIZES else 0
+
+
+def _at(data: bytes, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 4])
+
+
+def _at2(data: bytes, offset: int) -> int:
+    return int.from_bytes(data[offset : offset + 2])

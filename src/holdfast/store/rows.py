@@ -1,0 +1,240 @@
+"""The rows of a store's file that may be damaged, and how SQLite reads them. Nothing here writes to it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+
+from holdfast.store.base import blob_id
+from holdfast.store.pages import MAGIC
+
+SMALLEST = 50  # no event takes fewer bytes: its type, seq, id and time alone are more
+NUMBERS = 1 << 31  # a key is number << 32 | seq, and a rowid has 63 bits
+
+Progress = Callable[[int, int], None]
+"""Told now and then how much of how much is done."""
+
+
+def silent(done: int, total: int) -> None:
+    """A `Progress` that tells nobody."""
+
+
+class Row(NamedTuple):
+    """A conversation as its row has it. `base` names whose events it shares, up to which seq; None if that cannot be read.
+
+    `lost` says that there is no such row, but events of that number.
+    """
+
+    number: int
+    id: str
+    last_seq: int = 0
+    status: str = "idle"
+    title: str = ""
+    created: datetime | None = None
+    updated: datetime | None = None
+    parent: str = ""
+    parent_seq: int = 0
+    base: tuple[tuple[int, int], ...] | None = ()
+    epoch: int = 0
+    lost: bool = False
+
+
+class Rows(Protocol):
+    """Where the rows come from."""
+
+    size: int
+    """How many bytes the file should have."""
+
+    def conversations(self) -> list[Row]:
+        """All conversations."""
+        ...
+
+    def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
+        """Seq and JSON of the events of a conversation from `first` to `last`, in order; None for one whose checksum does not match."""
+        ...
+
+    def last(self, number: int) -> int:
+        """The highest seq of a conversation's own events, 0 if it has none."""
+        ...
+
+    def blob(self, id: str) -> bytes | None:
+        """The bytes of that name, if they are there and are what the name says."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file."""
+        ...
+
+
+def make_row(number: int, named: dict[str, Any]) -> Row | None:
+    """A row of its columns by name, None if it has no id; what is missing (a file of format 1) or of another type is as if it was empty."""
+
+    def text(name: str) -> str:
+        found = named.get(name)
+        return found if isinstance(found, str) else ""
+
+    def count(name: str) -> int:
+        found = named.get(name)
+        return found if isinstance(found, int) and 0 <= found < 1 << 32 else 0
+
+    id = text("id")
+    if not id or not 0 < number < NUMBERS:
+        return None
+    return Row(
+        number, id, count("last_seq"), text("status") or "idle", text("title"), _time(text("created")), _time(text("updated")),
+        text("parent"), count("parent_seq"), read_base(text("base")), count("epoch"),
+    )  # fmt: skip
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+        return (found if found.tzinfo is not None else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def read_base(text: str) -> tuple[tuple[int, int], ...] | None:
+    """What a fork shares, of its JSON: (number, last seq) in order; None if it makes no sense."""
+    if not text:
+        return ()
+    try:
+        found = msgspec.json.decode(text, type=tuple[tuple[int, int], ...])
+    except (ValueError, RecursionError):
+        return None
+    upto = 0
+    for number, last in found:
+        if not 0 < number < NUMBERS or not upto <= last < 1 << 32:
+            return None
+        upto = last
+    return found
+
+
+class SQLRows:
+    """Rows through SQLite, all of one moment. Every method may raise `sqlite3.DatabaseError` for a file that is damaged.
+
+    Only a reader: where the file has no -wal, SQLite is told that nobody else writes (so that it makes none); where it has one that nobody
+    has open, a copy of both is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        wal, index = Path(f"{path}-wal"), Path(f"{path}-shm")
+        immutable = not wal.exists() or not wal.stat().st_size
+        if not immutable and not index.exists():
+            self._copy = tempfile.TemporaryDirectory(prefix="holdfast-")
+        try:
+            if self._copy is not None:
+                copy = Path(self._copy.name) / "copy.db"
+                shutil.copyfile(path, copy)
+                shutil.copyfile(wal, f"{copy}-wal")
+                path = copy
+            # Path.as_uri escapes what means something in a URI: ?, #, %.
+            uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if immutable else ''}"
+            self._db = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
+        except BaseException:
+            if self._copy is not None:
+                self._copy.cleanup()
+            raise
+        self._db.text_factory = _text
+        self.size = 0
+        self._columns: list[str] = []
+        try:
+            self._db.execute("BEGIN")
+            self.tables = {str(name) for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            self.application, self.format, pages, page_size = (
+                int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("application_id", "user_version", "page_count", "page_size")
+            )
+            self.size = pages * page_size
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """See `Rows.close`."""
+        self._db.close()
+        if self._copy is not None:
+            self._copy.cleanup()
+
+    def integrity(self, progress: Progress = silent) -> list[str]:
+        """What SQLite's own check finds wrong, at most ten lines."""
+        steps = 0
+        interrupted: list[BaseException] = []
+
+        def tick() -> int:
+            nonlocal steps
+            steps += 1
+            try:
+                progress(0, 0)
+            except BaseException as error:  # Ctrl-C comes up in here, where sqlite3 would only print it
+                interrupted.append(error)
+            return len(interrupted)
+
+        self._db.set_progress_handler(tick, 10_000)
+        try:
+            found = [str(line) for (line,) in self._db.execute("PRAGMA integrity_check(10)")]
+        except sqlite3.DatabaseError as error:
+            if interrupted:
+                raise interrupted[0] from None
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:  # it came up just beside `progress`
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            self._db.set_progress_handler(None, 0)
+        return [] if found == ["ok"] else found
+
+    def query(self, sql: str, *values: int) -> sqlite3.Cursor:
+        """Any other look at the file."""
+        return self._db.execute(sql, values)
+
+    def conversations(self) -> list[Row]:
+        """See `Rows.conversations`."""
+        cursor = self._db.execute("SELECT * FROM conversations ORDER BY number")
+        names = [str(column[0]) for column in cursor.description]
+        found: list[Row] = []
+        for values in cursor:
+            named = dict(zip(names, values, strict=True))
+            row = make_row(int(named.get("number") or 0), named)
+            if row is None:
+                raise sqlite3.DatabaseError("a row of the table of conversations makes no sense")
+            found.append(row)
+        return found
+
+    def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
+        """See `Rows.events`."""
+        base = number << 32
+        query = "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key BETWEEN ? AND ? ORDER BY key"
+        for seq, crc, data in self._db.execute(query, (base + first, base + last)):
+            yield seq, data if type(data) is bytes and zlib.crc32(data) == crc else None
+
+    def last(self, number: int) -> int:
+        """See `Rows.last`."""
+        base = number << 32
+        found = self._db.execute("SELECT max(key) FROM events WHERE key > ? AND key < ?", (base, base + (1 << 32))).fetchone()[0]
+        return 0 if found is None else int(found) - base
+
+    def blob(self, id: str) -> bytes | None:
+        """See `Rows.blob`."""
+        if "blobs" not in self.tables:
+            return None
+        found = self._db.execute("SELECT data FROM blobs WHERE id = ?", (id,)).fetchone()
+        return found[0] if found is not None and type(found[0]) is bytes and blob_id(found[0]) == id else None
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def begins_like_sqlite(path: Path) -> bool:
+    """Whether the file has the first bytes that SQLite gives it."""
+    with path.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC

@@ -1,0 +1,299 @@
+"""The rows of a store's file as they are found on its pages, wherever they stand: for a file that SQLite gives up on."""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import cast
+
+from holdfast.events import decode
+from holdfast.store.base import blob_id
+from holdfast.store.pages import INDEX_INTERIOR, INDEX_LEAF, INTERIOR, LEAF, Cell, Image
+from holdfast.store.rows import NUMBERS, Progress, Row, make_row, read_base, silent
+
+_CONVERSATION = "NTITITTTT"  # the columns of format 1, the first of which stands before the record; newer files have more
+_COLUMNS = (
+    "number", "id", "epoch", "holder", "last_seq", "status", "title", "created", "updated", "notes", "parent", "parent_seq", "base",
+)  # fmt: skip
+_BY_ID = "sqlite_autoindex_conversations_1"  # what SQLite calls the index of UNIQUE(id)
+
+
+class PageRows:
+    """Rows found on the pages of the file, wherever they stand. A checksum proves an event; a conversation's row has none.
+
+    `whole` says that the table of conversations is: only then is what it does not name known to be deleted. Otherwise, events of other
+    numbers are conversations too.
+    """
+
+    def __init__(self, path: Path, progress: Progress = silent) -> None:
+        self._image = Image(path)
+        try:
+            self.troubles = self._image.troubles
+            self.size = self._image.said * self._image.page_size
+            self._events: dict[int, int] = {}  # key -> page << 48 | where its row begins << 32 | the row's length
+            self._bad: set[int] = set()  # keys of rows whose checksum does not match
+            self._rows: dict[int, Row] = {}
+            self._ids: dict[int, str] = {}  # of the index by id: number -> id
+            self._bases: dict[int, str] = {}  # of the index by base: number -> base
+            self._blobs: dict[str, int] = {}
+            self._freed: set[int] = set()
+            self._known: set[int] | None = None  # numbers; None: any
+            self._extra: list[bytes] = []  # pages kept that have no number any more
+            self.whole = False
+            self._scan(progress)
+            if not self.whole:
+                self.troubles.append("the table of conversations is damaged: one may be missing, or have lost its name")
+            self._last: dict[int, int] = {}
+            for key in [*self._events, *self._bad]:
+                self._last[key >> 32] = max(self._last.get(key >> 32, 0), key & 0xFFFFFFFF)
+        except BaseException:
+            self._image.close()
+            raise
+
+    @property
+    def is_store(self) -> bool:
+        """Whether anything of a store was found."""
+        return bool(self._events or self._rows)
+
+    def close(self) -> None:
+        """See `Rows.close`."""
+        self._image.close()
+
+    # --- the scan: first what stands where it should, then the rest, which only fills what is missing ---
+
+    def _scan(self, progress: Progress) -> None:
+        image = self._image
+        free = image.free()
+        self._read_tables()
+        broken: list[int] = []
+        for number in range(1, image.count + 1):
+            if not number & 0xFF:
+                progress(number, image.count)
+            if number not in free:
+                data = image.page(number)
+                if number > 1 and not self._take_page(number, data):
+                    broken.append(number)
+        for number in broken:
+            if number not in image.overflow:
+                self._carve(number, image.page(number))
+        # What is left on pages that are not in use may be of conversations that were deleted.
+        self._known = {*self._rows, *(key >> 32 for key in self._events)}
+        self._known.update(number for row in self._rows.values() for number, _ in row.base or ())
+        for data in image.superseded():
+            self._take_page(self._keep(data), data, rows=False)
+        for number in free:
+            self._take_page(number, image.page(number), rows=False)
+
+    def _read_tables(self) -> None:
+        """The table of conversations and its index, as the file's own table of contents says where they are."""
+        image = self._image
+        pages, whole = image.tree(1)
+        rows: dict[int, Row] = {}
+        ids: dict[int, str] = {}
+        seen: set[str] = set()
+        for number in pages:
+            data = image.page(number)
+            start = 100 if number == 1 else 0
+            if data[start] != LEAF:
+                continue
+            entries, complete = image.rows(data, start)
+            whole = whole and complete
+            for entry in entries:
+                values = image.values(entry) or ()
+                if len(values) != 5 or values[1] not in ("conversations", _BY_ID) or not isinstance(values[3], int):
+                    continue
+                seen.add(str(values[0]))
+                below, followed = image.tree(values[3])
+                whole = whole and followed
+                for page in below:
+                    data = image.page(page)
+                    if data[0] == INTERIOR:
+                        continue
+                    cells, complete = image.rows(data)
+                    whole = whole and complete
+                    for cell in cells:
+                        if values[0] == "table":
+                            row = self._conversation(cell)
+                            whole = whole and row is not None and row.number not in rows
+                            if row is not None:
+                                rows[row.number] = row
+                        else:
+                            self._take_id(cell, ids)
+        # Both say which conversation has which number; where they differ, something was changed behind SQLite's back.
+        self.whole = whole and seen >= {"table", "index"} and ids == {row.number: row.id for row in rows.values()}
+        self._rows, self._ids = rows, ids
+
+    def _take_page(self, number: int, data: bytes, rows: bool = True) -> bool:
+        """Take in what stands on a page; False if that cannot be all. `rows`: conversations' too, if the table of them is not whole."""
+        kind = data[0]
+        if kind == INTERIOR:
+            return True
+        if kind not in (LEAF, INDEX_LEAF, INDEX_INTERIOR):
+            return False
+        cells, whole = self._image.rows(data)
+        if kind != LEAF:
+            if rows and not self.whole:
+                for cell in cells:
+                    self._take_id(cell, self._ids)
+            return whole
+        events: list[Cell] = []
+        for cell in cells:
+            if cell.kinds == "NIB":
+                events.append(cell)
+            elif cell.kinds == "TB":
+                self._take_blob(number, cell)
+            elif cell.kinds == "NITN":
+                self._take_mark(cell)
+            elif rows and not self.whole:
+                self._take_conversation(cell)
+        for cell in _ascending(events):
+            whole = self._take_event(number, cell) and whole
+        return whole and len(_ascending(events)) == len(events)
+
+    def _carve(self, number: int, data: bytes) -> None:
+        for cell in self._image.carve(data):
+            if cell.kinds == "NIB":
+                self._take_event(number, cell)
+            elif not self.whole:
+                self._take_conversation(cell)
+
+    def _keep(self, data: bytes) -> int:
+        self._extra.append(data)
+        return self._image.count + len(self._extra)
+
+    def _take_event(self, page: int, cell: Cell) -> bool:
+        key = cell.rowid
+        if not 0 < key >> 32 < NUMBERS:
+            return False
+        if self._known is not None and key >> 32 not in self._known:
+            return True
+        if key in self._events:
+            return True
+        values = self._image.values(cell)
+        data = b"" if values is None else cast(bytes, values[2])
+        if values is None or zlib.crc32(data) != values[1]:
+            self._bad.add(key)
+            return False
+        if not _is_event(data, key & 0xFFFFFFFF):  # its key is not what it was
+            return False
+        self._events[key] = page << 48 | cell.start << 32 | cell.length
+        self._bad.discard(key)
+        return True
+
+    def _take_blob(self, page: int, cell: Cell) -> None:
+        values = self._image.values(cell)
+        if values is not None and isinstance(values[1], bytes) and blob_id(values[1]) == values[0]:
+            self._blobs.setdefault(str(values[0]), page << 48 | cell.start << 32 | cell.length)
+
+    def _take_mark(self, cell: Cell) -> None:
+        values = self._image.values(cell)
+        if values is not None and values[2] == "":  # the store's note that what is left of this number is to be freed
+            self._freed.add(cast(int, values[1]))
+
+    def _take_conversation(self, cell: Cell) -> None:
+        row = self._conversation(cell)
+        if row is None or (row.created is None and row.updated is None):
+            return
+        known = self._rows.get(row.number)
+        if known is None or (row.epoch, row.last_seq, str(row.updated)) > (known.epoch, known.last_seq, str(known.updated)):
+            self._rows[row.number] = row
+
+    def _conversation(self, cell: Cell) -> Row | None:
+        if not cell.kinds.startswith(_CONVERSATION):
+            return None
+        values = self._image.values(cell)
+        return None if values is None else make_row(cell.rowid, dict(zip(_COLUMNS, values, strict=False)))
+
+    def _take_id(self, cell: Cell, ids: dict[int, str]) -> None:
+        values = self._image.values(cell) if cell.kinds == "TI" else None
+        if values is None:
+            return
+        text, number = str(values[0]), cast(int, values[1])
+        if text.startswith("[["):  # an entry of the index by `base`
+            self._bases.setdefault(number, text)
+        elif not text.startswith("sha256:"):  # one of blobs'
+            ids.setdefault(number, text)
+
+    # --- what was found ---
+
+    def conversations(self) -> list[Row]:
+        """See `Rows.conversations`."""
+        found = dict(self._rows)
+        if not self.whole:
+            shared: dict[int, int] = {}
+            for row in self._rows.values():
+                for number, last in row.base or ():
+                    shared[number] = max(shared.get(number, 0), last)
+            for number in {key >> 32 for key in self._events} - self._freed:
+                # A deleted conversation's events stay as long as a fork shares them, and no longer.
+                if number not in found and self._last[number] > shared.get(number, 0):
+                    id = self._ids.get(number) or f"number-{number}"
+                    found[number] = Row(number, id, base=read_base(self._bases.get(number, "")), lost=True)
+        taken: dict[str, int] = {}
+        for number in sorted(found, key=lambda number: (found[number].lost, number)):
+            id = found[number].id
+            if id in taken:
+                id = f"number-{number}"
+                found[number] = found[number]._replace(id=id)
+            taken[id] = number
+        return [found[number] for number in sorted(found)]
+
+    def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
+        """See `Rows.events`."""
+        base = number << 32
+        for seq in range(first, min(last, self._last.get(number, 0)) + 1):
+            at = self._events.get(base + seq)
+            if at is not None:
+                yield seq, self._column(at)
+            elif base + seq in self._bad:
+                yield seq, None
+
+    def last(self, number: int) -> int:
+        """See `Rows.last`."""
+        return self._last.get(number, 0)
+
+    def blob(self, id: str) -> bytes | None:
+        """See `Rows.blob`."""
+        at = self._blobs.get(id)
+        return None if at is None else self._column(at)
+
+    def _column(self, at: int) -> bytes | None:
+        """The last column of the row there."""
+        number = at >> 48
+        data = self._image.page(number) if number <= self._image.count else self._extra[number - self._image.count - 1]
+        cell = self._image.cell(data, at >> 32 & 0xFFFF, at & 0xFFFFFFFF)
+        values = None if cell is None else self._image.values(cell)
+        return values[-1] if values is not None and isinstance(values[-1], bytes) else None
+
+
+def _is_event(data: bytes, seq: int) -> bool:
+    """Whether this is the JSON of event `seq`. No checksum covers a key, but the event says half of it."""
+    if b'"seq":%d,' % seq in data:
+        return True
+    try:
+        return decode(data).seq == seq
+    except (ValueError, RecursionError):
+        return False
+
+
+def _ascending(cells: list[Cell]) -> list[Cell]:
+    """The longest run of cells whose keys rise, as on a sound page all do: no checksum covers a key, but its place does."""
+    if all(before.rowid < after.rowid for before, after in pairwise(cells)):
+        return cells
+    tails: list[int] = []
+    ends: list[int] = []
+    before: list[int] = []
+    for index, cell in enumerate(cells):
+        at = bisect_left(tails, cell.rowid)
+        before.append(ends[at - 1] if at else -1)
+        tails[at : at + 1] = [cell.rowid]
+        ends[at : at + 1] = [index]
+    found: list[Cell] = []
+    index = ends[-1]
+    while index >= 0:
+        found.append(cells[index])
+        index = before[index]
+    return found[::-1]

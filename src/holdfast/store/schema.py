@@ -1,0 +1,107 @@
+"""What is in an SQLite store's file: its tables, by format, and how an older file becomes one of today's."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+from holdfast.errors import StoreError
+
+FORMAT = 2  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
+APPLICATION = 0x486F6C64  # PRAGMA application_id: "Hold"
+
+# Format 1. One clustered tree for all events: the key is (conversation number << 32) + seq, so that a journal is a range.
+# AUTOINCREMENT: a deleted conversation's number is never given to another.
+_FIRST = (
+    "CREATE TABLE conversations (number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, epoch INTEGER NOT NULL,"
+    " holder TEXT NOT NULL, last_seq INTEGER NOT NULL, status TEXT NOT NULL, title TEXT NOT NULL, created TEXT NOT NULL,"
+    " updated TEXT NOT NULL)",
+    "CREATE TABLE events (key INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL)",
+)
+
+# Format 2: notes, forks, inboxes and blobs.
+# base: a fork's events that stand elsewhere, as JSON [[number, last seq], ...] in order; behind the last come its own.
+# inbox: data is NULL when the command was done; its row stays, so that the key is known. A row with the key '' of a conversation that
+# is not there says that events of that number are still to be freed (see `lineage`).
+_SECOND = (
+    "ALTER TABLE conversations ADD COLUMN notes TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE conversations ADD COLUMN parent TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE conversations ADD COLUMN parent_seq INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE conversations ADD COLUMN base TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE conversations ADD COLUMN condensed INTEGER NOT NULL DEFAULT 0",
+    "CREATE TABLE inbox (number INTEGER PRIMARY KEY AUTOINCREMENT, conversation INTEGER NOT NULL, key TEXT NOT NULL, data BLOB,"
+    " UNIQUE(conversation, key))",
+    "CREATE TABLE blobs (id TEXT PRIMARY KEY, data BLOB NOT NULL)",
+    "CREATE TABLE blob_refs (key INTEGER NOT NULL, id TEXT NOT NULL, PRIMARY KEY(key, id)) WITHOUT ROWID",
+    # Partial, so that an append touches none of them.
+    "CREATE INDEX conversations_held ON conversations(holder, epoch) WHERE holder <> ''",
+    "CREATE INDEX conversations_forked ON conversations(base) WHERE base <> ''",
+    "CREATE INDEX inbox_undone ON inbox(conversation, number) WHERE data IS NOT NULL",
+    "CREATE INDEX inbox_freeing ON inbox(conversation) WHERE key = ''",
+    "CREATE INDEX blob_refs_by_id ON blob_refs(id)",
+)
+
+
+def format_of(db: sqlite3.Connection, path: Path) -> int:
+    """The file's format, 0 if it is empty. Raises `StoreError` if it is no store, or a newer one; `sqlite3.Error`."""
+    db.execute("BEGIN")  # one look: another process may be making the file right now
+    try:
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        application = db.execute("PRAGMA application_id").fetchone()[0]
+        empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+    finally:
+        db.execute("COMMIT")
+    if version > FORMAT and application == APPLICATION:
+        raise StoreError(f"Store {str(path)!r} was written by a newer Holdfast (format {version}, this one reads {FORMAT}).")
+    if application != APPLICATION and not (application == 0 and empty):
+        raise StoreError(f"{str(path)!r} is an SQLite file, but not a Holdfast store.")
+    return version if application else 0
+
+
+def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float) -> None:
+    """Make the file a store of today's format, whatever process does so at the same time, and set the connection up for writing."""
+    if format_of(db, path) == 0:
+        # Before the first table is made; later it would take a VACUUM, so a migrated file reuses what is freed but does not shrink.
+        _insist(db, "PRAGMA auto_vacuum = INCREMENTAL", timeout)
+    mode = _insist(db, "PRAGMA journal_mode = WAL", timeout)
+    if mode != "wal":  # where SQLite cannot make the log it says so and goes on without one, that is, without what is said here of syncs
+        raise StoreError(f"Store {str(path)!r} cannot be used: its disk refuses SQLite's write-ahead log (journal_mode stays {mode!r}).")
+    db.execute(f"PRAGMA synchronous = {'FULL' if durability == 'durable' else 'NORMAL'}")
+    # A WAL that grows makes every fsync write metadata too; one that is used again and again from 400 KB on costs a quarter less.
+    db.execute("PRAGMA wal_autocheckpoint = 100")
+    db.execute("PRAGMA journal_size_limit = 8000000")  # one event of 100 MB must not leave a WAL of that size for ever
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        found = format_of_locked(db)
+        for statement in (*(_FIRST if found < 1 else ()), *(_SECOND if found < 2 else ())):
+            db.execute(statement)
+        if found < FORMAT:
+            db.execute(f"PRAGMA application_id = {APPLICATION}")
+            db.execute(f"PRAGMA user_version = {FORMAT}")
+        else:  # whether it can be written is said now, not at the first append; BEGIN IMMEDIATE alone is content with reading
+            db.execute("UPDATE conversations SET epoch = epoch WHERE number = 0")
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def format_of_locked(db: sqlite3.Connection) -> int:
+    """The format of a store's file, within a transaction."""
+    return db.execute("PRAGMA user_version").fetchone()[0]
+
+
+def _insist(db: sqlite3.Connection, statement: str, timeout: float) -> object:
+    """The answer of a statement that is tried until the deadline while others have the file."""
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            found = db.execute(statement).fetchone()
+            return found[0] if found else None
+        except sqlite3.OperationalError as error:
+            # Of several processes that open a new file at once, some are told so at once, whatever the timeout.
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)

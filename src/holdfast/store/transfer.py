@@ -1,0 +1,302 @@
+"""Conversations as JSON lines: out of a store, into another one, or read by a program.
+
+A conversation is a header, its events, and the blobs that they refer to:
+
+    {"type":"conversation","version":1,"id":"one","title":"...","status":"finished","created":"...","updated":"...","events":2,...}
+    {"type":"message","seq":1,...}
+    {"type":"assistant","seq":2,...}
+    {"type":"blob","id":"sha256:...","data":"<base64>"}
+
+Any number of them may follow each other. A blob that the store had lost has `"data":null`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.content import ToolCall
+from holdfast.errors import ConfigurationError, ConversationNotFound, StoreError
+from holdfast.events import AnyEvent
+from holdfast.store.base import BLOBS, Blob, Lease, Store, Summary, blob_id
+
+VERSION = 1
+
+
+class Header(msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag="conversation", kw_only=True):
+    """The first line of an exported conversation: its `Summary`, and how many events and blobs follow."""
+
+    version: int
+    id: str
+    title: str = ""
+    status: str = "idle"
+    created: datetime | None = None
+    updated: datetime | None = None
+    events: int
+    blobs: int | None = None
+    parent: str = ""
+    parent_seq: int = 0
+
+
+class Exported(msgspec.Struct, frozen=True):
+    """A conversation as it was exported. `blobs` are bytes by id, None for one that was lost; `line` is where its header stands."""
+
+    header: Header
+    events: tuple[AnyEvent, ...]
+    blobs: dict[str, bytes | None] = {}
+    line: int = 1
+
+    @property
+    def summary(self) -> Summary:
+        """What a store's listing shows of it."""
+        head = self.header
+        return Summary(head.id, head.status, head.title, len(self.events), head.created, head.updated, head.parent, head.parent_seq)
+
+
+class _Any(msgspec.Struct):
+    type: str
+
+
+class _Blob(msgspec.Struct, frozen=True, tag_field="type", tag="blob"):
+    id: str
+    data: bytes | None
+
+
+_header = msgspec.json.Decoder(Header)
+_blob = msgspec.json.Decoder(_Blob)
+
+
+# --- out -----------------------------------------------------------------------------------------
+
+
+def export_conversation(store: Store, id: str) -> Iterator[bytes]:
+    """The lines of a conversation, each with its line end. Raises `ConversationNotFound`, and what `store.read` raises.
+
+    An event is one line, byte for byte as the store has it, unless it has line ends in what was kept as it came; those are taken out.
+    """
+    found = next((entry for entry in store.list() if entry.id == id), None)
+    if found is None:
+        raise ConversationNotFound(f"No conversation {id!r} with events in this store.")
+    yield from exported(found, store.read(id), lambda blob: _found(store, blob))
+
+
+def exported(summary: Summary, events: Sequence[AnyEvent], blob: Callable[[str], bytes | None]) -> Iterator[bytes]:
+    """The lines of a conversation of these parts; `blob` gives the bytes of an id, None if they are lost."""
+    ids = list(dict.fromkeys(id for event in events for id in blobs_of(event)))
+    header = Header(
+        version=VERSION, id=summary.id, title=summary.title, status=summary.status, created=summary.created, updated=summary.updated,
+        events=len(events), blobs=len(ids), parent=summary.parent, parent_seq=summary.parent_seq,
+    )  # fmt: skip
+    yield msgspec.json.encode(header) + b"\n"
+    for event in events:
+        yield line(event) + b"\n"
+    for id in ids:
+        yield msgspec.json.encode(_Blob(id, blob(id))) + b"\n"
+
+
+def line(event: AnyEvent) -> bytes:
+    """An event's JSON without line ends. In JSON they can only stand between tokens, and only what was kept as it came has any."""
+    data = ev.encode(event)
+    return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
+
+
+def blobs_of(event: AnyEvent) -> list[str]:
+    """The ids of the blobs that an event refers to: those named in its result's `meta`."""
+    if not isinstance(event, ev.ToolResult):
+        return []
+    named = event.result.meta.get(BLOBS)
+    found = (
+        [cast("dict[str, Any]", item).get("id") for item in cast("list[Any]", named) if isinstance(item, dict)]
+        if isinstance(named, list)
+        else []
+    )
+    return [id for id in found if isinstance(id, str)]
+
+
+def open_calls(events: Iterable[AnyEvent]) -> list[ToolCall]:
+    """The calls of the last answer that have no result: where the conversation goes on, they run (again)."""
+    found: dict[str, ToolCall] = {}
+    for event in events:
+        if isinstance(event, ev.Assistant):
+            found = {call.id: call for call in event.calls}
+        elif isinstance(event, ev.ToolResult):
+            found.pop(event.call_id, None)
+    return list(found.values())
+
+
+def _found(store: Store, id: str) -> bytes | None:
+    try:
+        return store.blob(id)
+    except StoreError:
+        return None
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
+    """The conversations in exported lines, one at a time, each checked whole: its events dense, its blobs what their names say.
+
+    Raises `ConfigurationError` (a `ValueError`) that names the line.
+    """
+    reader = _Lines(lines)
+    while (head := reader.next()) is not None:
+        at = reader.number
+        header = _read_header(head, at)
+        events: list[AnyEvent] = []
+        for seq in range(1, header.events + 1):
+            data = reader.next()
+            if data is None:
+                raise ConfigurationError(f"line {reader.number}: the lines end after {seq - 1} of {header.events} events of {header.id!r}.")
+            events.append(_read_event(data, seq, reader.number))
+        yield Exported(header, tuple(events), _read_blobs(reader, header, events), at)
+
+
+class _Lines:
+    """Lines with their numbers; blank ones are passed over. One can be put back."""
+
+    def __init__(self, lines: Iterable[bytes | str]) -> None:
+        self.number = 0
+        self._lines = iter(lines)
+        self._back: bytes | None = None
+
+    def next(self) -> bytes | None:
+        """The next line that is not blank, None at the end."""
+        if self._back is not None:
+            found, self._back = self._back, None
+            self.number += 1
+            return found
+        for text in self._lines:
+            self.number += 1
+            data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+            if stripped := data.strip(b" \t\r\n"):
+                return stripped
+        return None
+
+    def put_back(self, line: bytes) -> None:
+        """Give it out again."""
+        self._back = line
+        self.number -= 1
+
+
+def _read_header(data: bytes, at: int) -> Header:
+    try:
+        header = _header.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"line {at}: this is not the header of an exported conversation ({error}).") from error
+    if header.version != VERSION:
+        raise ConfigurationError(f"line {at}: exported in version {header.version}; this Holdfast reads version {VERSION}.")
+    if not header.id or header.events < 1:
+        raise ConfigurationError(f"line {at}: a conversation needs {'an event' if header.id else 'an id'}.")
+    return header
+
+
+def _read_event(data: bytes, seq: int, at: int) -> AnyEvent:
+    try:
+        event = ev.decode(data)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"line {at}: this is not an event ({error}).") from error
+    if event.seq != seq:
+        raise ConfigurationError(f"line {at}: event {event.seq} stands where event {seq} should.")
+    return event
+
+
+def _type_of(data: bytes) -> str:
+    try:
+        return msgspec.json.decode(data, type=_Any).type
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _read_blobs(reader: _Lines, header: Header, events: Sequence[AnyEvent]) -> dict[str, bytes | None]:
+    named = {id for event in events for id in blobs_of(event)}
+    found: dict[str, bytes | None] = {}
+    while (data := reader.next()) is not None:
+        if _type_of(data) != "blob":
+            reader.put_back(data)  # the next conversation's header; what is none, is told when that is read
+            break
+        try:
+            blob = _blob.decode(data)
+        except (ValueError, RecursionError) as error:
+            raise ConfigurationError(f"line {reader.number}: this is not a blob ({error}).") from error
+        if blob.data is not None and blob_id(blob.data) != blob.id:
+            raise ConfigurationError(f"line {reader.number}: the blob {blob.id} is not what its name says.")
+        if blob.id not in named:
+            raise ConfigurationError(f"line {reader.number}: no event of {header.id!r} refers to the blob {blob.id}.")
+        found[blob.id] = blob.data
+    if header.blobs is not None and len(found) != header.blobs:
+        raise ConfigurationError(f"line {reader.number}: {len(found)} of {header.blobs} blobs of {header.id!r} are there.")
+    return found
+
+
+# --- in ------------------------------------------------------------------------------------------
+
+
+def import_conversations(store: Store, lines: Iterable[bytes | str], id: str | None = None) -> list[str]:
+    """Write exported conversations into a store under their ids, or the only one under `id`; returns the ids that are there now.
+
+    Each is written whole or not at all. One that is there already, event for event, is left alone. Raises `ConfigurationError` for a line
+    that is wrong (naming it), an id that another conversation has, or an `id` for several; `LeaseHeld`, `StoreError`. What stood before it
+    is imported then.
+    """
+    found: list[str] = []
+    for conversation in only(read_exported(lines)) if id is not None else read_exported(lines):
+        import_conversation(store, conversation, id)
+        found.append(id or conversation.header.id)
+    return found
+
+
+def only(found: Iterable[Exported]) -> list[Exported]:
+    """The one conversation that there is. Raises `ConfigurationError` if there are several, before any was imported."""
+    taken: list[Exported] = []
+    for conversation in found:
+        taken.append(conversation)
+        if len(taken) > 1:
+            raise ConfigurationError(f"line {conversation.line}: another conversation begins; a new id can be given to a single one only.")
+    return taken
+
+
+def import_conversation(store: Store, conversation: Exported, id: str | None = None) -> bool:
+    """Write one conversation; False if the same is there already. Raises as `import_conversations` does."""
+    id = id or conversation.header.id
+    if _is_there(store, id, conversation):
+        return False
+    lease = store.acquire(id)
+    try:
+        if _is_there(store, id, conversation):  # written by somebody else before we had the lease
+            return False
+        _write(store, lease, conversation)
+    except BaseException:
+        store.release(lease)
+        try:
+            if not store.read(id):
+                store.delete(id)  # the lease made an entry for it
+        except StoreError:
+            pass
+        raise
+    finally:
+        store.release(lease)
+    return True
+
+
+def _is_there(store: Store, id: str, conversation: Exported) -> bool:
+    there = store.read(id)
+    if there and list(map(line, there)) != list(map(line, conversation.events)):
+        raise ConfigurationError(
+            f"the store has another conversation {id!r} already ({len(there)} events); import this one under a new id."
+        )
+    return bool(there)
+
+
+def _write(store: Store, lease: Lease, conversation: Exported) -> None:
+    kept = [
+        Blob(event.seq, data) for event in conversation.events for id in blobs_of(event) if (data := conversation.blobs.get(id)) is not None
+    ]
+    summary = msgspec.structs.replace(conversation.summary, id=lease.conversation_id)
+    if summary.updated is None:
+        summary = msgspec.structs.replace(summary, updated=datetime.now(UTC))
+    store.append(lease, conversation.events, summary, blobs=kept)

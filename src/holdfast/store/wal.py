@@ -1,0 +1,112 @@
+"""An SQLite write-ahead log read without SQLite: which of its frames were committed, and what of a damaged one can still be proven.
+
+Written from https://sqlite.org/fileformat2.html, section 4.
+"""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+SIZES = tuple(1 << power for power in range(9, 17))  # that a page may have (1.3.2)
+_WAL_HEADER, _FRAME_HEADER = 32, 24
+
+
+class Wal:
+    """What a write-ahead log (4) says: `pages`, the newest committed frame of each; `committed`, how many pages the file then has.
+
+    SQLite stops at the first frame that does not add up. Each frame carries the sum up to itself, so what follows a damaged one can
+    still be proven; it is taken if a commit is among it. What follows the last commit was never promised to anybody.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.pages: dict[int, int] = {}
+        self.older: list[int] = []
+        self.troubles: list[str] = []
+        self.committed = 0
+        magic, _, size, _ = struct.unpack_from(">4I", data) if len(data) >= _WAL_HEADER else (0, 0, 0, 0)
+        self.page_size = size if size in SIZES else 0
+        if len(data) < _WAL_HEADER + _FRAME_HEADER:
+            return
+        sound = magic | 1 == 0x377F0683 and bool(self.page_size)
+        sums = struct.unpack_from(">2I", data, 24)
+        order = ">" if magic & 1 else "<"
+        sound = sound and checksum(data[:24], (0, 0), order) == sums
+        if not self.page_size:
+            self.page_size = _frame_size(data)
+            if not self.page_size:
+                self.troubles.append("the -wal is not readable")
+                return
+        salts = data[16:24] if sound else data[_WAL_HEADER + 8 : _WAL_HEADER + 16]
+        self._replay(data, salts, (order,) if sound else ("<", ">"), sums)
+        if not sound and self.pages:
+            self.troubles.append("the -wal's header is damaged, so SQLite would drop all of it")
+
+    def _replay(self, data: bytes, salts: bytes, orders: tuple[str, ...], sums: tuple[int, ...]) -> None:
+        step = _FRAME_HEADER + self.page_size
+        waiting: dict[int, int] = {}
+        missing = 0  # frames that did not add up since the last commit
+        for number, at in enumerate(range(_WAL_HEADER, len(data) - step + 1, step), 1):
+            if data[at + 8 : at + 16] != salts:
+                if not any(data[later + 8 : later + 16] == salts for later in range(at + step, len(data) - step + 1, step)):
+                    break  # the rest is of an earlier round
+                missing += 1
+                sums = struct.unpack_from(">2I", data, at + 16)
+                continue
+            stored = struct.unpack_from(">2I", data, at + 16)
+            fits = next(
+                (o for o in orders if checksum(data[at + _FRAME_HEADER : at + step], checksum(data[at : at + 8], sums, o), o) == stored),
+                None,
+            )
+            sums = stored
+            if fits is None:
+                missing += 1
+                continue
+            orders = (fits,)
+            page, size = struct.unpack_from(">2I", data, at)
+            if page in waiting:
+                self.older.append(waiting[page])
+            waiting[page] = at + _FRAME_HEADER
+            if size:
+                self.older += [self.pages[page] for page in waiting if page in self.pages]
+                self.pages.update(waiting)
+                self.committed = size
+                waiting = {}
+                if missing:
+                    self.troubles.append(f"{missing:,} damaged {'frame' if missing == 1 else 'frames'} in the -wal before frame {number:,}")
+                    missing = 0
+
+
+def _frame_size(data: bytes) -> int:
+    """The page size under which the frames of a -wal without its header follow each other: they share their salts."""
+    salts = data[_WAL_HEADER + 8 : _WAL_HEADER + 16]
+    for size in SIZES:
+        at = _WAL_HEADER + _FRAME_HEADER + size
+        if data[at + 8 : at + 16] == salts:
+            return size
+    return 0
+
+
+def checksum(data: bytes, start: tuple[int, ...], order: str) -> tuple[int, int]:
+    """The checksum of 4.2, going on from `start`."""
+    first, second = start
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return first, second
+
+
+def wal_troubles(path: Path) -> list[str]:
+    """What is wrong with the -wal of the file at `path` where SQLite would say nothing and take its end for an older one."""
+    wal = Path(f"{path}-wal")
+    for _ in range(3):
+        try:
+            data = wal.read_bytes()
+            found = Wal(data).troubles if data else []
+            with wal.open("rb") as file:
+                if file.read(32) == data[:32]:  # else somebody began it anew meanwhile
+                    return found
+        except OSError:
+            return []
+    return []

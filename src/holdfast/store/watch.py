@@ -1,0 +1,230 @@
+"""Who is told when an SQLite file changes: holders of leases of their inbox and their loss, followers of new events, whoever wrote them.
+
+One daemon thread per store looks, while someone wants to know, about 20 times a second at a counter that SQLite keeps, and at the tables only
+if it moved. The same thread is the owner's heartbeat.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from holdfast.errors import StoreError
+
+_log = logging.getLogger(__name__)
+
+POLL = 0.05  # seconds; a look at the counter is 25 us, so that idling costs 0.1 % of a core
+
+_UNDONE = "SELECT 0, conversation, max(number) FROM inbox WHERE data IS NOT NULL GROUP BY conversation"
+_LOOK = _UNDONE + " UNION ALL SELECT 1, number, epoch FROM conversations WHERE holder = ? AND holder <> ''"
+
+
+def _grown(conversation_id: str, db: sqlite3.Connection) -> tuple[int] | None:
+    return db.execute("SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+
+
+class _Reads(Protocol):
+    """What a watcher reads with: a connection of its own."""
+
+    def read(self, work: Callable[[sqlite3.Connection], Any]) -> Any: ...
+    def version(self) -> object: ...
+    def close(self) -> None: ...
+
+
+class _Held:
+    __slots__ = ("epoch", "notify", "seen")
+
+    def __init__(self, epoch: int, notify: Callable[[], None]) -> None:
+        self.epoch = epoch
+        self.notify = notify
+        self.seen = 0  # the number of the last command that was told of
+
+
+class Follower:
+    """Someone who waits for the events of one conversation after `seq`."""
+
+    def __init__(self, conversation_id: str, seq: int) -> None:
+        self.conversation_id = conversation_id
+        self.seq = seq
+        self.grown = threading.Event()
+        self.ended = False  # nothing comes any more
+
+
+class _Stop:
+    """As `threading.Event`, of which a wait costs half: a third of what idling costs."""
+
+    __slots__ = ("_lock", "set")
+
+    def __init__(self) -> None:
+        self.set = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def wait(self, seconds: float) -> None:
+        if not self.set:
+            self._lock.acquire(timeout=seconds)
+
+    def now(self) -> None:
+        if not self.set:
+            self.set = True
+            self._lock.release()
+
+
+class Watcher:
+    """The thread, and whom it tells. `reads` makes its connection when it is first needed, `beat` is called every `every` seconds."""
+
+    def __init__(self, reads: Callable[[], _Reads], beat: Callable[[], None], every: float) -> None:
+        self._reads = reads
+        self._beat = beat
+        self._every = every
+        self._lock = threading.Lock()
+        self._looking = threading.Lock()  # held by the thread that looks: a thread that ends may still be in there when the next begins
+        self._held: dict[int, _Held] = {}
+        self.followers: dict[str, list[Follower]] = {}
+        self._token = ""
+        self._reader: _Reads | None = None
+        self._thread: threading.Thread | None = None
+        self._stop = _Stop()
+        self._dirty = False
+        self._closed = False
+
+    # --- who wants to know ---
+
+    def hold(self, number: int, epoch: int, token: str, notify: Callable[[], None]) -> None:
+        """From now on tell `notify` what happens to a lease."""
+        with self._lock:
+            self._token = token
+            self._held[number] = _Held(epoch, notify)
+            self._dirty = True
+            self._begin()
+
+    def drop(self, number: int, epoch: int) -> None:
+        """Tell nothing of that lease any more."""
+        with self._lock:
+            held = self._held.get(number)
+            if held is not None and held.epoch == epoch:
+                del self._held[number]
+                self._end_if_idle()
+
+    def follow(self, conversation_id: str, seq: int) -> Follower:
+        """From now on set `grown` when there is an event after `seq`."""
+        follower = Follower(conversation_id, seq)
+        with self._lock:
+            # A new list, as the old one may be walked over right now.
+            self.followers[conversation_id] = [*self.followers.get(conversation_id, ()), follower]
+            self._begin()
+            follower.ended = self._closed
+        return follower
+
+    def unfollow(self, follower: Follower) -> None:
+        """The inverse of `follow`."""
+        with self._lock:
+            left = [other for other in self.followers.get(follower.conversation_id, ()) if other is not follower]
+            if left:
+                self.followers[follower.conversation_id] = left
+            else:
+                self.followers.pop(follower.conversation_id, None)
+            self._end_if_idle()
+
+    # --- what this process did itself ---
+
+    def appended(self, conversation_id: str, seq: int) -> None:
+        """Events up to `seq` are there."""
+        for follower in self.followers.get(conversation_id, ()):
+            if follower.seq < seq:
+                follower.grown.set()
+
+    def posted(self, number: int, command: int) -> None:
+        """A command is there, for the conversation `number`."""
+        held = self._held.get(number)
+        if held is not None:
+            held.seen = max(held.seen, command)
+            _tell(held.notify)
+
+    # --- the thread ---
+
+    def _begin(self) -> None:
+        if self._thread is None and not self._closed:
+            self._stop = _Stop()
+            self._thread = threading.Thread(target=self._run, args=(self._stop,), name="holdfast-store-watch", daemon=True)
+            self._thread.start()
+
+    def _end_if_idle(self) -> None:
+        if not self._held and not self.followers and self._thread is not None:
+            self._stop.now()
+            self._thread = None
+
+    def _run(self, stop: _Stop) -> None:
+        with self._looking:
+            version: object = None
+            failed = False
+            beaten = 0.0
+            while not stop.set:
+                try:
+                    if self._reader is None:
+                        self._reader = self._reads()
+                    now = time.monotonic()
+                    if now - beaten >= self._every:
+                        beaten = now
+                        self._beat()
+                    found = self._reader.version()
+                    if found != version or self._dirty:
+                        self._dirty = False
+                        version = found
+                        self._look(self._reader)
+                    failed = False
+                except (StoreError, OSError) as error:
+                    if not failed and not stop.set:
+                        _log.warning("a store cannot be watched for now: %s", error)
+                    failed, version = True, None
+                stop.wait(POLL)
+
+    def _look(self, reader: _Reads) -> None:
+        if self._held:
+            held = dict(self._held)  # of before the look: what is acquired meanwhile is not lost
+            undone: dict[int, int] = {}
+            ours: dict[int, int] = {}
+            for kind, number, value in reader.read(lambda db: db.execute(_LOOK, (self._token,)).fetchall()):
+                (ours if kind else undone)[number] = value
+            for number, lease in held.items():
+                command = undone.get(number, 0)
+                if ours.get(number) != lease.epoch:
+                    self.drop(number, lease.epoch)
+                elif command > lease.seen:
+                    lease.seen = command
+                else:
+                    continue
+                _tell(lease.notify)
+        for conversation_id in list(self.followers):
+            row = reader.read(partial(_grown, conversation_id))
+            if row is not None:
+                self.appended(conversation_id, row[0])
+
+    def close(self) -> None:
+        """End the thread and let everyone go who follows. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._held.clear()
+            self._stop.now()
+            thread, self._thread = self._thread, None
+            for followers in self.followers.values():
+                for follower in followers:
+                    follower.ended = True
+                    follower.grown.set()
+        # Not for ever: a notify may wait for what the closing thread holds.
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(5)
+        if self._reader is not None:
+            self._reader.close()
+
+
+def _tell(notify: Callable[[], None]) -> None:
+    try:
+        notify()
+    except Exception:
+        _log.exception("a notify that was given to acquire raised")

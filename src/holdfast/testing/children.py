@@ -1,0 +1,212 @@
+"""Child processes by `os.fork`: one function each, its output in a file, an end that is always seen, and nothing left behind."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import gc
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, NoReturn, Protocol, cast
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+
+
+class Work(Protocol):
+    """A child's function."""
+
+    def prepare(self) -> None:
+        """Done once, in the process that forks: what every child would otherwise have to do."""
+        ...
+
+    def __call__(self, given: Any, /) -> None:
+        """Done in the child."""
+        ...
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a child ended: `code` as `subprocess` has it (negative: the signal), what it wrote to stdout and stderr, and whether it had
+    to be ended because it did not by itself."""
+
+    code: int
+    output: str
+    late: bool = False
+
+
+class Forks:
+    """Runs `work(given)` in one child after another, from this process; a context manager.
+
+    A fork copies one thread, and every lock as it is. So where this process has other threads, the children are forked from a fresh
+    interpreter, which must be able to import `work`. Raises `ConfigurationError` if it cannot.
+    """
+
+    def __init__(self, work: Work, deadline: float) -> None:
+        self._work = work
+        self._deadline = deadline
+        self._server: subprocess.Popen[bytes] | None = None
+        if threading.active_count() > 1:
+            self._server = _start_server(work, deadline)
+        else:
+            work.prepare()
+
+    def run(self, given: msgspec.Struct, output: Path) -> Ended:
+        """One child. Returns when it has ended, at the latest after the deadline. What it prints goes to the file `output`."""
+        if self._server is None:
+            return fork(self._work, given, output, self._deadline)
+        _send(cast(IO[bytes], self._server.stdin), (given, output))
+        try:
+            return _receive(cast(IO[bytes], self._server.stdout))
+        except EOFError:
+            raise AssertionError(f"The process that forks children ended with {self._server.wait()}.") from None
+
+    def close(self) -> None:
+        """End the process that forks, if there is one. Idempotent."""
+        server, self._server = self._server, None
+        if server is not None:
+            cast(IO[bytes], server.stdin).close()
+            server.wait()
+            cast(IO[bytes], server.stdout).close()
+
+    def __enter__(self) -> Forks:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> Ended:
+    """See `Forks.run`, from a process of one thread."""
+    output.touch()
+    with warnings.catch_warnings():
+        # A native thread of numpy's or the like, of which Python 3.12 warns: they see to themselves.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        _child(work, given, output)
+    status: int | None = None
+    late = False
+    try:
+        until, pause = time.monotonic() + deadline, 0.0005
+        while (status := _ended(pid)) is None:
+            if time.monotonic() > until:
+                late = True
+                os.kill(pid, signal.SIGQUIT)  # it writes down where it stands
+                time.sleep(0.2)
+                break
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.002)
+    finally:
+        if status is None:
+            os.kill(pid, signal.SIGKILL)
+            status = os.waitpid(pid, 0)[1]
+    return Ended(os.waitstatus_to_exitcode(status), output.read_text(errors="replace"), late)
+
+
+def _ended(pid: int) -> int | None:
+    found, status = os.waitpid(pid, os.WNOHANG)
+    return status if found else None
+
+
+def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
+    """The child's whole life. It shares nothing with the test that it was forked from but memory: neither output nor hooks nor its end."""
+    code = 1
+    try:
+        _settle_in(output)
+        work(given)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        try:
+            atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]: as multiprocessing's forks do
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
+
+
+def _settle_in(output: Path) -> None:
+    file = open(output, "w", buffering=1, errors="replace")  # noqa: SIM115 - open until the process ends
+    os.dup2(file.fileno(), 1)
+    os.dup2(file.fileno(), 2)
+    # Not flushed and not closed: what is buffered in the old ones is the parent's to write.
+    sys.stdout = sys.stderr = file
+    faulthandler.register(signal.SIGQUIT, file, all_threads=True)
+    # Else a test runner's hooks collect what nobody will read.
+    sys.excepthook, sys.unraisablehook, threading.excepthook = sys.__excepthook__, sys.__unraisablehook__, threading.__excepthook__
+    for name in (None, *logging.root.manager.loggerDict):
+        logging.getLogger(name).handlers.clear()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    atexit._clear()  # pyright: ignore[reportPrivateUsage]
+    gc.freeze()  # what was inherited is not this process's garbage, and looking at it would copy it
+
+
+# --- where this process has threads: another one that forks -------------------------------------
+
+
+def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
+    others = ", ".join(repr(thread.name) for thread in threading.enumerate() if thread is not threading.current_thread())
+    why = f"This process has other threads ({others}), so it cannot fork by itself, and a fresh one cannot have {work!r}"
+    what = "Give module-level functions of a module that can be imported, or end the threads first."
+    try:
+        pickled = pickle.dumps(work)
+    except Exception as error:
+        raise ConfigurationError(f"{why}: {error}. {what}") from error
+    server = subprocess.Popen(
+        [sys.executable, "-c", "import sys; sys.path[:] = eval(sys.argv[1]); from holdfast.testing.children import serve; serve()", repr(sys.path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        _send(cast(IO[bytes], server.stdin), (pickled, deadline))
+        error = _receive(cast(IO[bytes], server.stdout))
+    except (OSError, EOFError):
+        error = "it did not start"
+    if error:
+        cast(IO[bytes], server.stdin).close()
+        server.wait()
+        cast(IO[bytes], server.stdout).close()
+        raise ConfigurationError(f"{why}: {error}. {what}")
+    return server
+
+
+def serve() -> None:
+    """The life of a process that forks: it is told of a child, runs it, and tells how it ended, until its stdin ends."""
+    commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    pickled, deadline = _receive(commands)
+    try:
+        work: Work = pickle.loads(pickled)
+        work.prepare()
+    except Exception as error:
+        _send(answers, f"{type(error).__name__}: {error}")
+        return
+    _send(answers, "")
+    while True:
+        try:
+            given, output = _receive(commands)
+        except EOFError:
+            return
+        _send(answers, fork(work, given, output, deadline))
+
+
+def _send(file: IO[bytes], what: object) -> None:
+    pickle.dump(what, file)
+    file.flush()
+
+
+def _receive(file: IO[bytes]) -> Any:
+    return pickle.load(file)

@@ -1,0 +1,244 @@
+"""`crash_at_every_append`: a program killed at every point at which it may die, gone on with, and held to what Holdfast promises."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+from holdfast.events import AnyEvent
+from holdfast.testing.children import Ended, Forks
+from holdfast.testing.guarantees import Life, broken, first, tail
+from holdfast.testing.watched import APPEND, Journals, Point, Program, Task, Watched
+
+_TRIES = 3  # to get a program whose threads race to a point that it came to the first time
+
+
+class Crash(msgspec.Struct, frozen=True):
+    """One kill, survived. `points` is where: one point, or with `twice` a second one, of the process that went on.
+
+    `before` are the events in the store right after the (last) kill, `after` those at the end, `reference` those of the uninterrupted
+    run: of the conversation that was begun first; `*_journals` have all by id. `folder` is where it all happened; gone at the next
+    crash if none was given. `number` counts the kills so far.
+    """
+
+    number: int
+    points: tuple[Point, ...]
+    folder: Path
+    before_journals: Journals
+    after_journals: Journals
+    reference_journals: Journals
+
+    @property
+    def point(self) -> Point:
+        """Where it was killed; the last of the kills."""
+        return self.points[-1]
+
+    @property
+    def before(self) -> list[AnyEvent]:
+        """The events right after the kill."""
+        return first(self.before_journals)
+
+    @property
+    def after(self) -> list[AnyEvent]:
+        """The events at the end."""
+        return first(self.after_journals)
+
+    @property
+    def reference(self) -> list[AnyEvent]:
+        """The events of the uninterrupted run."""
+        return first(self.reference_journals)
+
+    def __str__(self) -> str:
+        return f"crash {self.number}: killed {' and then '.join(str(point) for point in self.points)}"
+
+
+def crash_at_every_append(
+    program: Program,
+    *,
+    folder: Path | str | None = None,
+    resume: Program | None = None,
+    when: Sequence[str] = ("before", "after"),
+    points: Iterable[int] | Callable[..., bool] | None = None,
+    twice: bool = False,
+    deadline: float = 30.0,
+) -> Iterator[Crash]:
+    """Kill `program` at every append that it makes, go on, and yield what came of it, once for each kill::
+
+        def program(store, folder):
+            with Conversation(make_agent(folder), store, "c") as conversation:
+                if not conversation.state.events:
+                    conversation.send_message("Send Ann the report.")
+                conversation.run()
+
+        for crash in crash_at_every_append(program):
+            assert (crash.folder / "sent.txt").read_text().count("report") <= 1
+
+    `program(store, folder)` works in `folder`, which is empty at first, with an `SQLiteStore` in it. It must be able to be called
+    again: to open its conversation by its id, to say only what it has not said yet, and to bring it to rest. `resume`, if given, is
+    called in its place after a kill.
+
+    Each run is a process of its own. The first one is not interrupted; it tells how many appends there are. Then, for each, and each
+    of `when` (before it reaches the store; after it is there, but before the program knows), a fresh run is ended there with SIGKILL,
+    and another one goes on to the end. `kill_point("...")` within a tool is such a point too. `points` picks some of
+    them: numbers of appends, or a function of the `Point`. `twice` also kills those that go on, at each of their points; a function is
+    given both then.
+
+    Raises `AssertionError`, which shows the journal, if a guarantee of Holdfast's is broken: every event that was appended is there,
+    unchanged; each call has one result; attempts are in order, under one idempotency key; what had been started is run again only
+    if its tool is `read_only`, `idempotent` or `reconcile` says so, else the model is told that its outcome is unknown; conversations
+    come to rest as they did uninterrupted. Also if a run raises, or does not end within `deadline` seconds, with its traceback.
+
+    `folder` is where the folders of the runs are made, one for each kill, and kept; by default a temporary place, of which only what
+    broke a guarantee is kept. Children are forks of this process. Where it has other threads than the calling one, they come from
+    a fresh interpreter, for which `program` must be a module-level function. Raises `ConfigurationError` if it is not. POSIX only.
+    """
+    if isinstance(when, str) or not set(when) <= {"before", "after"}:
+        raise ConfigurationError(f"crash_at_every_append: when takes ('before', 'after') or one of them, not {when!r}.")
+    if not callable(program) or not (resume is None or callable(resume)):
+        raise ConfigurationError("crash_at_every_append: program and resume take functions of (store, folder).")
+    wanted = points if callable(points) else _all if points is None else _numbered(points)
+    root = Path(tempfile.mkdtemp(prefix="holdfast-crashes-")) if folder is None else Path(folder)
+    runs = _Runs(root, Watched(program, resume or program), tuple(when), wanted, deadline, keep=folder is not None)
+    keep = folder is not None
+    try:
+        yield from runs.crashes(twice)
+    except AssertionError:
+        keep = True
+        raise
+    finally:
+        runs.forks.close()
+        if not keep:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _all(*_: Point) -> bool:
+    return True
+
+
+def _numbered(numbers: Iterable[int]) -> Callable[..., bool]:
+    found = frozenset(numbers)
+
+    def wanted(point: Point, *_: Point) -> bool:
+        return point.place == APPEND and point.number in found
+
+    return wanted
+
+
+class _Runs:
+    """The runs of one program."""
+
+    def __init__(
+        self, root: Path, watched: Watched, when: tuple[str, ...], wanted: Callable[..., bool], deadline: float, keep: bool
+    ) -> None:
+        self.forks = Forks(watched, deadline)
+        self._root = root
+        self._when = when
+        self._wanted = wanted
+        self._deadline = deadline
+        self._keep = keep
+        self._number = 0
+        self._reference: Journals = {}
+
+    def crashes(self, twice: bool) -> Iterator[Crash]:
+        """See `crash_at_every_append`."""
+        folder = self._fresh("uninterrupted")
+        life = self._live(folder, [], None)
+        self._reference = life.ended or {}
+        self._hold([life], [], folder, self._reference)
+        if not life.reached.get(APPEND):
+            raise AssertionError("The program made no append: does it use the store that it is given?")
+        for point in self._points(life):
+            if not self._wanted(point):
+                continue
+            lives = yield from self._crash((point,))
+            for second in self._points(lives[-1]) if twice and lives is not None else ():
+                if self._wanted(point, second):
+                    yield from self._crash((point, second))
+
+    def _points(self, life: Life) -> Iterator[Point]:
+        """Where a process may be killed that goes through what this one went through."""
+        for place, count in life.reached.items():
+            for number in range(1, count + 1):
+                for when in self._when if place == APPEND else ("",):
+                    yield Point(number, place, when)
+
+    def _crash(self, points: tuple[Point, ...]) -> Generator[Crash, None, list[Life] | None]:
+        """One crash; returns its lives, None if the program does not come to these points any more."""
+        name = "-".join([f"{point.place}-{point.number}{point.when and '-' + point.when}" for point in points])
+        name = "".join([letter if letter.isalnum() or letter in "-_" else "_" for letter in name])[:150]
+        for _ in range(_TRIES):
+            folder = self._fresh(name)
+            lives: list[Life] = []
+            for point in points:
+                lives.append(self._live(folder, lives, point))
+                if not lives[-1].killed:
+                    break
+            else:
+                lives.append(self._live(folder, lives, None))
+                self._number += len(points)
+                self._hold(lives, points, folder, self._reference)
+                yield Crash(self._number, points, folder, lives[-1].began, lives[-1].ended or {}, self._reference)
+                self._remove(folder)
+                return lives
+            self._remove(folder)
+        return None
+
+    def _live(self, folder: Path, before: list[Life], kill: Point | None) -> Life:
+        """Run one process, to its end or to `kill`."""
+        record = self._record(folder, len(before))
+        ended = self.forks.run(Task(folder, record, bool(before), kill), record.with_suffix(".output"))
+        life = Life.of(record)
+        if (ended.code != 0 and not life.killed) or ended.late:
+            raise AssertionError(self._failed(ended, kill, folder, before, life))
+        return life
+
+    def _failed(self, ended: Ended, kill: Point | None, folder: Path, before: list[Life], life: Life) -> str:
+        what = (
+            f"did not end within {self._deadline:g} s"
+            if ended.late
+            else "failed"
+            if ended.code > 0
+            else f"was ended by signal {-ended.code}"
+        )
+        run = "The run that went on after a kill" if before else "The uninterrupted run" if kill is None else f"The run to be killed {kill}"
+        began = f"\n\nIt began with this journal:\n{tail(first(life.began))}" if before else ""
+        return f"{run} {what}:\n\n{ended.output.strip() or '(it wrote nothing)'}{began}\n\nFolder: {folder}"
+
+    def _hold(self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals) -> None:
+        """Raises `AssertionError` if a guarantee is broken."""
+        found = broken(lives, reference)
+        if not found:
+            return
+        after = lives[-1].ended or {}
+        parts = [f"Killed {' and then '.join(str(point) for point in points)}:" if points else "The uninterrupted run:", ""]
+        parts += [f"  * {text}" for text in found]
+        for id in after:
+            kills = [len(life.began.get(id, [])) for life in lives[1:]]
+            parts += ["", f"The journal of {id!r} at the end:", tail(after[id], kills)]
+        output = self._record(folder, len(lives) - 1).with_suffix(".output").read_text(errors="replace").strip()
+        parts += ["", f"The last process wrote:\n{output}"] if output else []
+        raise AssertionError("\n".join([*parts, "", f"Folder: {folder}"]))
+
+    # --- folders ---
+
+    def _fresh(self, name: str) -> Path:
+        folder = self._root / name
+        self._remove(folder, always=True)
+        folder.mkdir(parents=True)
+        return folder
+
+    def _record(self, folder: Path, life: int) -> Path:
+        """Beside the folder, which is the program's alone."""
+        return folder.with_name(f".{folder.name}.{life}.record")
+
+    def _remove(self, folder: Path, always: bool = False) -> None:
+        if not self._keep or always:
+            shutil.rmtree(folder, ignore_errors=True)
+            for life in range(4):
+                for path in (self._record(folder, life), self._record(folder, life).with_suffix(".output")):
+                    path.unlink(missing_ok=True)

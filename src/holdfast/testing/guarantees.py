@@ -1,0 +1,198 @@
+"""What must be true of journals whose process was killed and which another one went on with; each that is not, in words."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.conversation.conversation import FORKED
+from holdfast.conversation.state import fold
+from holdfast.events import AnyEvent
+from holdfast.testing import watched
+from holdfast.testing.watched import Journals
+
+_TAIL = 25  # events of a journal that are shown
+
+
+class Life(msgspec.Struct):
+    """What one process left in its record. `ended` is None if it was killed."""
+
+    began: Journals
+    ended: Journals | None
+    killed: bool
+    acknowledged: list[watched.Acknowledged]
+    repeatable: dict[str, dict[str, bool]]
+    reconciled: dict[tuple[str, str], list[str]]
+    reached: dict[str, int]
+
+    @classmethod
+    def of(cls, record: Path) -> Life:
+        """The life that a record tells of."""
+        life = cls({}, None, False, [], {}, {}, {})
+        began = False
+        for note in watched.Record.read(record):
+            match note:
+                case watched.Journaled() if not began:
+                    life.began, began = note.events(), True
+                case watched.Journaled():
+                    life.ended = note.events()
+                case watched.Acknowledged():
+                    life.acknowledged.append(note)
+                case watched.Repeatable(conversation, tools):
+                    life.repeatable.setdefault(conversation, {}).update(tools)
+                case watched.Reconciled(conversation, call_id, answer):
+                    life.reconciled.setdefault((conversation, call_id), []).append(answer)
+                case watched.Reached(places):
+                    life.reached = places
+                case watched.Killed():
+                    life.killed = True
+        return life
+
+
+def first(journals: Journals) -> list[AnyEvent]:
+    """The events of the conversation that was there first; none if there is none."""
+    return next(iter(journals.values())) if journals else []
+
+
+def broken(lives: Sequence[Life], reference: Journals | None) -> list[str]:
+    """What is broken in a sequence of lives, of which the last one ended by itself as the uninterrupted run `reference` did."""
+    found: list[str] = []
+    for life, after in zip(lives, [*[life.began for life in lives[1:]], lives[-1].ended or {}], strict=True):
+        found += _lost(life, after)
+        for id, events in after.items():
+            found += [f"{text} ({id!r})" for text in _resumed(life, id, events)]
+    end = lives[-1].ended or {}
+    for id, events in end.items():
+        found += [f"{text} ({id!r})" for text in _malformed(events)]
+    if reference is not None:
+        found += _rests(end, reference)
+    return list(dict.fromkeys(found))
+
+
+def _lost(life: Life, after: Journals) -> Iterator[str]:
+    """Whatever was there, or was said to be there, must be there unchanged."""
+    for id, events in life.began.items():
+        now = after.get(id, [])
+        if now[: len(events)] != events:
+            changed = next(n for n, event in enumerate(events) if n >= len(now) or now[n] != event)
+            yield f"event {events[changed].seq} was in the store, and is {'changed' if changed < len(now) else 'gone'} ({id!r})"
+    for note in life.acknowledged:
+        events = after.get(note.conversation, [])
+        if note.seq > len(events):
+            yield f"event {note.seq} was appended, and is lost ({note.conversation!r})"
+        elif zlib.crc32(ev.encode(events[note.seq - 1])) != note.crc:
+            yield f"event {note.seq} was appended, and is another now ({note.conversation!r})"
+
+
+def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
+    """What a dead process had started must be run again only if it may, and must be run again if it may."""
+    tools = life.repeatable.get(id)
+    before = life.began.get(id, [])
+    if tools is None:  # nobody went on with it
+        return
+    for item in fold(before).open.values():
+        if not item.attempt:
+            continue
+        call, new = item.call, after[len(before) :]
+        what = f"call {call.id} of {call.name!r}"
+        started = [event for event in new if isinstance(event, ev.ToolCallStarted) and event.call_id == call.id]
+        result = next((event.result for event in new if isinstance(event, ev.ToolResult) and event.call_id == call.id), None)
+        said = life.reconciled.get((id, call.id), [])
+        may = tools.get(call.name, False) or (bool(said) and said[-1] == "again")
+        if started and not may:
+            why = f"its reconcile said otherwise ({', '.join(said)})" if said else "it may not be repeated"
+            yield f"{what} had been started, {why}, and it was started again (attempt {started[0].attempt})"
+        elif result is not None and not started:
+            forked = result.text == FORKED
+            if may and not forked:
+                yield f"{what} had been started and may be run again, but was answered without: {result.text[:100]!r}"
+            elif (not said or said[-1] == "raised") and not forked and result.meta.get("outcome") != "unknown":
+                yield f"{what} had been started, and the model is not told that its outcome is unknown: {result.text[:100]!r}"
+
+
+def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
+    """Dense; starts and results belong to calls before them; attempts in order, under one key; one result, none without a start but of
+    calls that were not run; no answer while calls are open."""
+    attempts: dict[str, int] = {}
+    keys: dict[str, str] = {}
+    finished: set[str] = set()
+    for expected, event in enumerate(events, 1):
+        if event.seq != expected:
+            yield f"the journal is not dense: event {expected} has seq {event.seq}"
+        if isinstance(event, ev.Assistant):
+            if left := sorted(set(attempts) - finished):
+                yield f"event {event.seq} is an answer, while these calls had no result: {', '.join(left)}"
+            attempts |= {call.id: 0 for call in event.calls}
+        elif isinstance(event, ev.ToolCallStarted):
+            id = event.call_id
+            if id not in attempts or id in finished:
+                yield f"event {event.seq} starts call {id}, which is {'over' if id in finished else 'not there'}"
+            elif event.attempt != attempts[id] + 1:
+                yield f"event {event.seq} is attempt {event.attempt} of call {id}, after attempt {attempts[id]}"
+            attempts[id] = event.attempt
+            if keys.setdefault(id, event.idempotency_key) != event.idempotency_key:
+                yield f"call {id} was started under two idempotency keys, {keys[id]!r} and {event.idempotency_key!r}"
+        elif isinstance(event, ev.ToolResult):
+            id = event.call_id
+            if id not in attempts or id in finished:
+                yield f"event {event.seq} is a result of call {id}, which {'has one' if id in finished else 'is not there'}"
+            elif not attempts[id] and not (event.result.error is not None and event.result.error.type == "cancelled"):
+                yield f"call {id} has a result, and was never started"
+            finished.add(id)
+
+
+def _rests(end: Journals, reference: Journals) -> Iterator[str]:
+    """The conversations of the uninterrupted run have come to rest as they did there."""
+    pairs = [(id, events, end[id]) for id, events in reference.items() if id in end]
+    if not pairs and reference:  # its ids are made anew each time
+        pairs = [(next(iter(end), "?"), first(reference), first(end))]
+    for id, expected, events in pairs:
+        should, found = fold(expected), fold(events)
+        if found.status is not should.status:
+            yield f"it came to rest as {found.status.value}, the uninterrupted run as {should.status.value} ({id!r})"
+        if len(found.open) > len(should.open):
+            yield f"these calls have no result: {', '.join(found.open)} ({id!r})"
+
+
+# --- to be read -----------------------------------------------------------------------------------
+
+
+def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
+    """The last events of a journal, one a line; `kills` are the numbers of events that were there when the process was killed."""
+    lines: list[str] = []
+    skipped = max(0, len(events) - _TAIL)
+    if skipped:
+        lines.append(f"      ... {skipped} events")
+    for number, event in enumerate(events):
+        lines += ["      --- killed here ---" for kill in kills if kill == number and number >= skipped]
+        if number >= skipped:
+            lines.append(f"{event.seq:5} {shown(event)}")
+    lines += ["      --- killed here ---" for kill in kills if kill >= len(events)]
+    return "\n".join(lines)
+
+
+def shown(event: AnyEvent) -> str:
+    """An event in one short line."""
+    match event:
+        case ev.Message():
+            text = f"{event.sender}: {event.text!r}"
+        case ev.Assistant():
+            calls = ", ".join(f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls)
+            text = " ".join(part for part in (repr(event.text) if event.text else "", calls) if part)
+        case ev.ToolCallStarted():
+            text = f"{event.call_id}, attempt {event.attempt}"
+        case ev.ToolResult():
+            text = f"{event.call_id}: {'error ' if event.result.is_error else ''}{event.result.text!r}"
+        case ev.Decision():
+            text = f"{event.call_id}: {event.decision} by {event.by}"
+        case ev.Status():
+            text = f"{event.status} {event.reason}"
+        case ev.Error():
+            text = f"{event.error}: {event.message}"
+        case _:
+            text = ""
+    return f"{event.type:15} {text}"[:160].rstrip()

@@ -1,0 +1,83 @@
+"""`assert_replays`: a recorded conversation as a regression test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from holdfast.agent.agent import Agent
+from holdfast.conversation.conversation import Conversation
+from holdfast.conversation.replay import replay
+from holdfast.conversation.state import ConversationState
+from holdfast.events import AnyEvent
+from holdfast.store.sqlite import SQLiteStore
+from holdfast.store.transfer import read_exported
+
+Recorded = str | os.PathLike[str] | ConversationState | Conversation | Iterable[AnyEvent]
+
+_SQLITE = b"SQLite format 3\0"
+
+
+def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
+    """Assert that recorded conversations would go the same way today: `assert_replays("recorded/refund.jsonl", make_agent())`.
+
+    Every model request of theirs is made again, by today's Holdfast and, if one is given, by `agent` (its prompt, tools, model and
+    limits); no model is asked and no tool is run (see `Conversation.replay`). `recorded` is a file as `holdfast export` writes it, an
+    `SQLiteStore`'s file (which is not touched), a `ConversationState`, a `Conversation`, or a list of events.
+
+    Raises `AssertionError` that shows the first difference of each conversation, recorded lines marked with `-` and today's with `+`;
+    also if there is no model request in them at all, which would prove nothing. Raises `ConfigurationError` or `StoreError` for a file
+    that cannot be read.
+    """
+    differences: list[str] = []
+    conversations = requests = 0
+    for name, events in _conversations(recorded):
+        found = replay(events, agent)
+        conversations += 1
+        requests += found.requests
+        if found.difference is not None:
+            differences.append(f"{name} does not replay the same: {found}")
+    if differences:
+        raise AssertionError("\n\n".join(differences))
+    if not requests:
+        what = "no conversation" if not conversations else "no model request"
+        where = recorded if isinstance(recorded, str | os.PathLike) else "what was given"
+        raise AssertionError(f"There is {what} in {os.fspath(where)}, so nothing was compared.")
+
+
+def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
+    """What to call each conversation, and its events."""
+    match recorded:
+        case ConversationState():
+            yield f"Conversation {recorded.id!r}", recorded.events
+        case Conversation():
+            yield f"Conversation {recorded.id!r}", recorded.get_history()
+        case str() | os.PathLike():
+            path = Path(recorded)
+            with path.open("rb") as file:
+                stored = file.read(len(_SQLITE)) == _SQLITE
+            found = _stored(path) if stored else _exported(path)
+            yield from ((f"{path}, conversation {id!r}", events) for id, events in found)
+        case _:
+            yield "The conversation", list(recorded)
+
+
+def _exported(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
+    with path.open("rb") as lines:
+        for found in read_exported(lines):
+            yield found.header.id, found.events
+
+
+def _stored(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
+    # A copy: a recording that is under version control is neither brought to a newer format nor given files beside it.
+    with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as folder:
+        for end in ("", "-wal"):
+            beside = path.with_name(path.name + end)
+            if beside.exists():
+                shutil.copyfile(beside, Path(folder, "store.db" + end))
+        with SQLiteStore(Path(folder, "store.db"), "process") as store:
+            for summary in reversed(store.list()):
+                yield summary.id, store.read(summary.id)

@@ -1,0 +1,60 @@
+"""What the tests of stores share: programs in other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+PRELUDE = """
+import os, resource, signal, sys, time
+from pathlib import Path
+from holdfast.commands import *
+from holdfast.errors import *
+from holdfast.store import Blob, SQLiteStore, blob_id
+from tests.test_store import append, message, seqs, summary
+path = sys.argv[1]
+def say(*words):
+    print(*words, flush=True)
+"""
+
+Process = subprocess.Popen[str]
+Start = Callable[..., Process]
+
+
+def starting(path: Path) -> Iterator[Start]:
+    """For a fixture: runs a program in another process, with the store's path as its argument; killed at the end."""
+    started: list[Process] = []
+
+    def begin(program: str, *arguments: str, **options: Any) -> Process:
+        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), str(path), *arguments]
+        options = {"cwd": Path(__file__).parents[1], **options}
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def heard(process: Process) -> str:
+    """The next line that a program says."""
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def tell(process: Process, line: str) -> None:
+    """Give a program its next line."""
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+
+
+def files(folder: Path) -> set[str]:
+    """The names in a folder."""
+    return {found.name for found in folder.iterdir()}
