@@ -120,3 +120,22 @@ def test_a_journal_folded_at_once_is_what_it_is_event_by_event() -> None:
         one_by_one.apply(event)
         assert told(fold(events[:length])) == told(one_by_one)
         assert told(one_by_one.copy()) == told(one_by_one)
+
+
+def test_time_that_a_run_is_paused_or_waits_for_a_decision_does_not_count() -> None:
+    # One second from event to event; 5 of the 8 seconds since the run began it was at work.
+    parts = (
+        *RUN,
+        answered(2, ONE),
+        status("paused"),
+        said(),
+        status("running"),
+        started(ONE),
+        result(ONE),
+        status("waiting_for_confirmation"),
+    )
+    events = journal(*parts, status("running"))
+    assert next_action(fold(events), Limits(seconds=6)) == Step()
+    found = next_action(fold(events), Limits(seconds=5))
+    assert isinstance(found, Stop)
+    assert found.limit == ("seconds", 5.0, 5)

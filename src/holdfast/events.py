@@ -147,6 +147,7 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     run_tokens: int = 0
     run_cost: float = 0.0
     error_seq: int = 0
+    run_spent: float = 0.0
 
 
 class Condensation(Event, frozen=True):

@@ -9,7 +9,7 @@ from holdfast.errors import ConfigurationError
 
 class Limits(msgspec.Struct, frozen=True):
     """Bounds of one run (from a message until the agent rests): model calls, tokens in and out, US dollars, seconds
-    (pauses included). None: no bound.
+    at work (pauses and waits for a decision do not count). None: no bound.
 
     Raises `ConfigurationError` for a bound that is not a number above 0.
     """

@@ -76,7 +76,7 @@ def _reached(state: Fold, limits: Limits) -> tuple[str, float, float] | None:
     if limits.cost is not None and state.run_cost >= limits.cost:
         return ("cost", state.run_cost, limits.cost)
     if limits.seconds is not None and state.run_since is not None and state.last_time is not None:
-        spent = (state.last_time - state.run_since).total_seconds()
+        spent = state.run_spent + (state.last_time - state.run_since).total_seconds()
         if spent >= limits.seconds:
             return ("seconds", spent, limits.seconds)
     return None

@@ -39,6 +39,11 @@ def _unknown(more: str = "") -> ToolResult:
     return ToolResult.failure(UNKNOWN_OUTCOME + more, "unknown", meta={"outcome": "unknown"})
 
 
+def _told_edited(result: ToolResult, call: ToolCall) -> ToolResult:
+    note = TextContent(EDITED.format(arguments=call.raw_arguments))
+    return msgspec.structs.replace(result, content=(note, *result.content))
+
+
 class _Batch:
     """Calls that run at once: those that wait their turn, and the threads that help."""
 
@@ -208,8 +213,7 @@ class Calls:
             result = ToolResult.failure(f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.", "cancelled")
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if edited:
-            note = TextContent(EDITED.format(arguments=call.raw_arguments))
-            result = msgspec.structs.replace(result, content=(note, *result.content))
+            result = _told_edited(result, call)
         with journal:
             if call.id in journal.fold.open:  # else Ctrl-C left this call behind, and it has been settled since
                 self.write_result(call, result, time.monotonic() - began)
@@ -251,17 +255,20 @@ class Calls:
         the rest that it cannot know."""
         with self._journal.changed:
             token, attempts = self.token, {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
+            edits = {call_id: item.arguments for call_id, item in self._journal.fold.open.items() if item.arguments is not None}
         again: list[ToolCall] = []
         for call in calls:
             if token:
                 return
-            result = self._settled(call, attempts[call.id], token)
+            edited = call.id in edits
+            ran = msgspec.structs.replace(call, arguments=edits[call.id], raw="", invalid="") if edited else call
+            result = self._settled(ran, attempts[call.id], token)
             if result is None:
                 again.append(call)
                 continue
             with self._journal as journal:
                 if call.id in journal.fold.open:
-                    self.write_result(call, result)
+                    self.write_result(call, _told_edited(result, ran) if edited else result)
         if again:
             self.run(again, (), token, {call.id: attempts[call.id] + 1 for call in again})
 
@@ -275,10 +282,6 @@ class Calls:
             return None
         if tool.reconcile is None:
             return _unknown()
-        with self._journal.changed:
-            item = self._journal.fold.open.get(call.id)
-        if item is not None and item.arguments is not None:
-            call = msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid="")
         try:
             found = tool.reconcile(call, self._context(call, attempt, token))
             return None if found is None else as_result(tool.name, found)

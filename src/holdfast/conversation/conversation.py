@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -114,23 +114,13 @@ class Conversation:
             del events[seq:]
             state = fold(events)
         inherited: dict[str, Any] = {"runtime": self._driver.calls.runtime, "clock": self._journal.clock, "new_id": self._journal.new_id}
-        forked = Conversation(agent or self.agent, self.store, id, **{**inherited, **options}, _known=(events, state))
+        answers = _answers(state, FORKED, self._journal.clock, self._journal.new_id)
+        state.take(answers)
+        forked = Conversation(agent or self.agent, self.store, id, **{**inherited, **options}, _known=([*events, *answers], state))
         if events:
-            self.store.fork(self.id, forked._journal.summary(()))
-            if forked._journal.fold.open:
-                forked._forked()
+            # In one transaction: a fork whose calls are open must not be there for a moment, in which somebody could run them.
+            self.store.fork(self.id, forked._journal.summary(()), answers)
         return forked
-
-    def _forked(self) -> None:
-        self._open()
-        with self._journal as journal:
-            self._answer_open(list(journal.fold.open), FORKED, journal.fold.status)
-
-    def _answer_open(self, call_ids: Sequence[str], why: str, status: ConversationStatus) -> None:
-        for call_id in call_ids:
-            self._journal.add(ev.ToolResult, call_id=call_id, result=ToolResult.failure(why, "cancelled"))
-        if status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # for nothing any more
-            self._journal.add(ev.Status, status=RUNNING.value)
 
     def _import(self, state: ConversationState) -> None:
         if state.events:
@@ -139,9 +129,8 @@ class Conversation:
             raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.")
         if state.events:
             with self._journal as journal:
-                journal.add_all(state.events)
-                # The original may yet run them, or has; this conversation must not run them a second time.
-                self._answer_open([call.id for call in state.pending_calls], CONTINUED, ConversationState(self.id, state.events).status)
+                # The original may yet run its open calls, or has; this conversation must not run them a second time.
+                journal.add_all([*state.events, *_answers(fold(state.events), CONTINUED, journal.clock, journal.new_id)])
 
     # --- what it is ---
 
@@ -441,6 +430,17 @@ class Conversation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _answers(state: Fold, why: str, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
+    """What closes the calls that are open in a state, as the events that follow it."""
+    found: list[ev.AnyEvent] = []
+    for call_id in state.open:
+        result = ToolResult.failure(why, "cancelled")
+        found.append(ev.ToolResult(seq=state.last_seq + len(found) + 1, id=new_id(), timestamp=clock(), call_id=call_id, result=result))
+    if state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # for nothing any more
+        found.append(ev.Status(seq=state.last_seq + len(found) + 1, id=new_id(), timestamp=clock(), status=RUNNING.value))
+    return found
 
 
 def _weakly(conversation: Conversation) -> Callable[[], None]:

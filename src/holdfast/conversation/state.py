@@ -58,7 +58,7 @@ class Fold:
 
     __slots__ = (
         "_uncounted", "_usage", "agent", "assistant", "based_on", "blanks", "condensed", "cost", "created", "error", "last_seq", "last_time",
-        "message_seq", "open", "run_cost", "run_since", "run_steps", "run_tokens", "status", "status_seq", "steps", "title",
+        "message_seq", "open", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "status", "status_seq", "steps", "title",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -80,7 +80,8 @@ class Fold:
         self._usage = Usage()
         self._uncounted: list[Usage] = []  # what `usage` has not added up yet: few ask for it
         self.cost = 0.0
-        self.run_since: datetime | None = None
+        self.run_since: datetime | None = None  # since when it is at work
+        self.run_spent = 0.0  # seconds that it was at work before a pause or a wait for a decision
         self.run_steps = 0
         self.run_tokens = 0
         self.run_cost = 0.0
@@ -146,6 +147,7 @@ class Fold:
             return  # a newer version's status; what it means to us is unknown
         if status in AT_REST:  # the run is over, and the next one counts anew, also if a pause comes first
             self.run_since = None
+            self.run_spent = 0.0
             self.run_steps = 0
             self.run_tokens = 0
             self.run_cost = 0.0
@@ -153,6 +155,9 @@ class Fold:
         elif status is ConversationStatus.RUNNING:
             self.run_since = self.run_since or event.timestamp
             self.error = None
+        elif self.run_since is not None:
+            self.run_spent += (event.timestamp - self.run_since).total_seconds()
+            self.run_since = None
         self.status = status
         self.status_seq = event.seq
 
@@ -162,7 +167,7 @@ class Fold:
             self.last_seq, self.created or ev.EPOCH, self.title, self.status.value, self.status_seq, self.message_seq,
             0 if self.agent is None else self.agent.seq, 0 if self.assistant is None else self.assistant.seq, self.based_on, self.blanks,
             self.steps, self.usage, self.cost, self.run_since, self.run_steps, self.run_tokens, self.run_cost,
-            0 if self.error is None else self.error.seq,
+            0 if self.error is None else self.error.seq, self.run_spent,
         )  # fmt: skip
 
     @classmethod
@@ -176,6 +181,7 @@ class Fold:
         found.run_since, found.run_steps, found.run_tokens, found.run_cost = (
             so_far.run_since, so_far.run_steps, so_far.run_tokens, so_far.run_cost,
         )  # fmt: skip
+        found.run_spent = so_far.run_spent
         if so_far.agent_seq:
             found.agent = cast(ev.Agent, event(so_far.agent_seq))
         if so_far.assistant_seq:

@@ -142,8 +142,9 @@ class Store(Protocol):
 
     # --- conversations ---
 
-    def fork(self, conversation_id: str, summary: Summary) -> None:
-        """Begin the conversation `summary.id` with the first `summary.last_seq` events of another, sharing them: no event is copied.
+    def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
+        """Begin the conversation `summary.id`, in one transaction, with the first events of another, sharing them: no event is copied; and
+        with `events` behind these, up to `summary.last_seq`.
 
         Needs no lease of either. Raises `ConversationNotFound`, and `StoreError` if the new id exists or the other has fewer events.
         """

@@ -172,17 +172,18 @@ class MemoryStore:
 
     # --- conversations ---
 
-    def fork(self, conversation_id: str, summary: Summary) -> None:
+    def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         """See `Store.fork`."""
+        check_dense(events)
         with self._lock:
             record = self._found(conversation_id)
             if summary.id in self._records:
                 raise StoreError(f"Conversation {summary.id!r} exists already; give the fork another id.")
-            if not 0 <= summary.last_seq <= len(record.events):
-                raise StoreError(f"Conversation {conversation_id!r} has {len(record.events)} events, not {summary.last_seq}.")
-            seq = summary.last_seq
+            seq = summary.last_seq - len(events)
+            if not 0 <= seq <= len(record.events):
+                raise StoreError(f"Conversation {conversation_id!r} has {len(record.events)} events, not {seq}.")
             fork = self._records[summary.id] = _Record(msgspec.structs.replace(summary, parent=conversation_id, parent_seq=seq))
-            fork.events = record.events[:seq]
+            fork.events = [*record.events[:seq], *events]
             fork.blobs = [blob for blob in record.blobs or () if blob.seq <= seq] or None
 
     def list(self) -> list[Summary]:

@@ -389,9 +389,11 @@ class SQLiteStore:
 
     # --- conversations ---
 
-    def fork(self, conversation_id: str, summary: Summary) -> None:
+    def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         """See `Store.fork`."""
-        seq = summary.last_seq
+        check_dense(events)
+        seq = summary.last_seq - len(events)
+        rows = [(event.seq, data := ev.encode(event), zlib.crc32(data)) for event in events]
 
         def begin(db: sqlite3.Cursor) -> None:
             found = db.execute("SELECT number, last_seq, base FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
@@ -406,7 +408,9 @@ class SQLiteStore:
             created, updated = ((moment or now).isoformat() for moment in (summary.created, summary.updated))
             shared = lineage.base_of_fork(number, base, seq)
             origin = (conversation_id, seq, shared, summary.condensed)
-            self._begin(db, (summary.id, "", seq, summary.status, summary.title, created, updated, *origin))
+            forked = self._begin(db, (summary.id, "", summary.last_seq, summary.status, summary.title, created, updated, *origin))
+            own = [((forked << 32) + seq, crc, data) for seq, data, crc in rows]
+            db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", own)
 
         self._write(begin)
 
