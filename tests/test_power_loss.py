@@ -112,13 +112,20 @@ def work(path: Path, durability: Any, rounds: tuple[int, ...], ids: tuple[str, .
                 done.result()
 
 
-def change_connections(*statements: str, instead: tuple[str, str] = ("", "")) -> None:
-    """From now on each connection runs `statements` when it is made, and reads `instead[1]` for what matches `instead[0]`."""
+def change_connections(build: str) -> None:
+    """From now on each connection checkpoints every 40 pages, so that a short workload has checkpoints and begins its WAL anew. One of the
+    build "spills" has a cache of 5 pages, so that much is written before COMMIT; one that "never syncs" is broken."""
+    statements = ("PRAGMA cache_size = 5", "PRAGMA cache_spill = 5") if build == "spills" else ()
+    instead = {r"wal_autocheckpoint *= *\w+": "wal_autocheckpoint = 40"}
+    if build == "never syncs":
+        instead[r"synchronous *= *\w+"] = "synchronous = OFF"
     genuine = sqlite3.connect
 
     class Changed(sqlite3.Connection):
         def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
-            return super().execute(re.sub(*instead, sql) if instead[0] else sql, *arguments)
+            for pattern, replacement in instead.items():
+                sql = re.sub(pattern, replacement, sql)
+            return super().execute(sql, *arguments)
 
     def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
         made = genuine(*arguments, **{**options, "factory": Changed})
@@ -127,9 +134,6 @@ def change_connections(*statements: str, instead: tuple[str, str] = ("", "")) ->
         return made
 
     sqlite3.connect = connect  # pyright: ignore[reportAttributeAccessIssue]
-
-
-SPILLING = ("PRAGMA cache_size = 5", "PRAGMA cache_spill = 5")  # pages; so that much is written before COMMIT
 
 
 def installed() -> FileLayer:
@@ -141,12 +145,9 @@ def installed() -> FileLayer:
 
 
 def record(folder: str, durability: str, build: str, ids: list[str], nth_sync: int) -> None:
-    """Record the workload of one store into `folder`/log. With `build` "never syncs" the store is a broken one."""
+    """Record the workload of one store into `folder`/log."""
     layer = installed()
-    if build == "never syncs":
-        change_connections(instead=("synchronous *= *\\w+", "synchronous = OFF"))
-    elif build == "spills":
-        change_connections(*SPILLING)
+    change_connections(build)
     if nth_sync:
         layer.fault = Fault(nth_sync, "ioerr", ops=("sync",))
     disk = Path(folder, "disk")
@@ -164,8 +165,7 @@ def campaign(
     """Run the workload once without a fault to count its operations, then with a fault at operation `first`, at that + `every`, and so
     on, each time in a process and a folder of its own. Prints each one's number and how it ended."""
     layer = installed()
-    if build == "spills":
-        change_connections(*SPILLING)
+    change_connections(build)
 
     def case(number: int, fault: Fault | None) -> None:
         here = Path(folder, str(number))
@@ -364,12 +364,12 @@ def test_a_loss_of_power_takes_no_more_than_was_promised(folder: Path, durabilit
 @pytest.mark.slow
 @pytest.mark.parametrize("build", ["", "spills"])
 @pytest.mark.parametrize("durability", ["durable", "process"])
-def test_a_loss_of_power_at_every_write_takes_no_more_than_was_promised(folder: Path, durability: str, build: str) -> None:
+def test_a_loss_of_power_at_any_write_takes_no_more_than_was_promised(folder: Path, durability: str, build: str) -> None:
     log = recorded(folder, durability, build)
-    checked, wrong = check_losses(folder, log, random.Random(2), 1.0, ALL_CHOICES, newest_may_be_lost=durability == "process")
+    checked, wrong = check_losses(folder, log, random.Random(2), 0.25, ALL_CHOICES, newest_may_be_lost=durability == "process")
     print(f"{durability} {build}: {checked} disks of a record of {len(log)} entries")
     assert wrong == []
-    assert checked > 2000
+    assert checked > 800
 
 
 @pytest.mark.slow
@@ -380,16 +380,17 @@ def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promise
     that one wrote is neither synced nor written again.
     """
     syncs = sum(isinstance(entry, Synced) for entry in recorded(folder, "durable", ids=IDS[:1]))
-    nth, total, refused, wrong = 0, 0, 0, list[str]()
-    for nth in range(1, syncs + 1):
+    total, refused, wrong = 0, 0, list[str]()
+    for nth in range(1, syncs + 1, 2):
         log = recorded(folder, "durable", ids=IDS[:1], nth_sync=nth)
         refused += sum(isinstance(entry, Mark) and entry.words[0] in ("failed", "refused") for entry in log)
-        for seed in range(2):
-            checked, found = check_losses(folder, log, random.Random(f"{nth} {seed}"), 0.05, ALL_CHOICES)
-            total += checked
-            wrong += [f"sync {nth} failed, {one}" for one in found]
-    print(f"{nth} failed syncs, {refused} calls refused, {total} disks")
+        checked, found = check_losses(folder, log, random.Random(nth), 0.05, ALL_CHOICES)
+        total += checked
+        wrong += [f"sync {nth} failed, {one}" for one in found]
+    print(f"{len(range(1, syncs + 1, 2))} failed syncs, {refused} calls refused, {total} disks")
     assert wrong == []
+    assert refused > 5
+    assert total > 800
 
 
 @pytest.mark.parametrize(("durability", "build"), [("durable", "never syncs"), ("process", "")])
@@ -419,8 +420,9 @@ def check_faults(
     ending: Ending = "close",
     build: str = "",
     ops: str = "write truncate sync delete",
-) -> tuple[int, list[str]]:
-    """Let each operation of the workload (or one of every so many) fail; how many did, and what is wrong."""
+) -> tuple[int, int, list[str]]:
+    """Let each operation of the workload (or one of every so many) fail; how many did, of how many appends nobody knows whether they
+    were written, and what is wrong."""
     wrong: list[str] = []
     struck = refused = doubtful = 0
     finished = False
@@ -451,7 +453,7 @@ def check_faults(
     print(
         f"{durability}, {how}{', lasting' * lasting}, {ending} {build}: {struck} faults, {refused} appends refused, {doubtful} of them in doubt"
     )
-    return struck, wrong
+    return struck, doubtful, wrong
 
 
 FAULTS: list[Any] = [
@@ -473,14 +475,14 @@ FAULTS: list[Any] = [
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_whichever_write_fails_append_tells_the_truth(folder: Path, fault: Any) -> None:
-    struck, wrong = check_faults(folder, **fault, every=1)
+    struck, _, wrong = check_faults(folder, **fault, every=4)
     assert wrong == []
-    assert struck > 200
+    assert struck > 60
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_when_a_write_fails_append_tells_the_truth(folder: Path, fault: Any) -> None:
-    struck, wrong = check_faults(folder, **fault, every=59)
+    struck, _, wrong = check_faults(folder, **fault, every=59)
     assert wrong == []
     assert struck > 3
 
@@ -488,6 +490,15 @@ def test_when_a_write_fails_append_tells_the_truth(folder: Path, fault: Any) -> 
 @pytest.mark.parametrize("ending", ["close", "die when refused"])
 def test_when_a_sync_fails_append_tells_the_truth(folder: Path, ending: Ending) -> None:
     """SQLite has written the transaction by then: it must not be there when `append` said so, whoever looks next."""
-    struck, wrong = check_faults(folder, "ioerr", ending=ending, ops="sync", every=1)
+    struck, doubtful, wrong = check_faults(folder, "ioerr", ending=ending, ops="sync", every=1)
     assert wrong == []
     assert struck > 10
+    assert doubtful == 0
+
+
+def test_when_no_sync_succeeds_any_more_append_says_what_it_does_not_know(folder: Path) -> None:
+    """What the refused transaction left cannot be overwritten for certain then."""
+    struck, doubtful, wrong = check_faults(folder, "ioerr", lasting=True, ops="sync", every=3)
+    assert wrong == []
+    assert struck > 3
+    assert doubtful > 3

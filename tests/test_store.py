@@ -467,6 +467,28 @@ def test_the_listing_says_what_was_forked_from_what(store: Store) -> None:
     ]
 
 
+def test_an_imported_fork_says_what_it_was_forked_from(store: Store) -> None:
+    lease = store.acquire("f")
+    store.append(lease, [message(1)], summary("f", 1, parent="elsewhere", parent_seq=1))
+    store.append(lease, [message(2)], summary("f", 2))
+    assert [(found.id, found.parent, found.parent_seq, found.last_seq) for found in store.list()] == [("f", "elsewhere", 1, 2)]
+
+
+def test_no_later_append_says_what_a_conversation_was_forked_from(store: Store) -> None:
+    lease = store.acquire("c")
+    append(store, lease, 1)
+    store.append(lease, [message(2)], summary("c", 2, parent="elsewhere", parent_seq=1))
+    assert [(found.parent, found.parent_seq) for found in store.list()] == [("", 0)]
+
+
+@pytest.mark.parametrize("seq", [0, 1])
+def test_no_append_changes_what_a_fork_was_forked_from(store: Store, seq: int) -> None:
+    append(store, store.acquire("c"), 1)
+    store.fork("c", summary("f", seq))
+    store.append(store.acquire("f"), [message(seq + 1)], summary("f", seq + 1, parent="elsewhere", parent_seq=7))
+    assert [(found.parent, found.parent_seq) for found in store.list() if found.id == "f"] == [("c", seq)]
+
+
 def test_a_fork_of_a_fork_reads_through_all_of_them(store: Store) -> None:
     append(store, store.acquire("c0"), *range(1, 11))
     expected = list(store.read("c0"))

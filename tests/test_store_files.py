@@ -113,6 +113,14 @@ def test_a_lease_of_an_old_process_is_respected_while_it_lives(old: Path) -> Non
         store.acquire("first")
 
 
+def test_a_disk_without_a_write_ahead_log_is_refused(path: Path) -> None:
+    """SQLite answers with the mode that it stays in, and raises nothing; a database in memory stands for such a disk."""
+    db = sqlite3.connect(":memory:", isolation_level=None)
+    with pytest.raises(StoreError, match=r"store\.db.*journal_mode stays 'memory'"):
+        schema.prepare(db, path, "durable", 1.0)
+    db.close()
+
+
 # --- reading without writing ---------------------------------------------------------------------
 
 

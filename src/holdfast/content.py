@@ -19,7 +19,8 @@ _encoder = msgspec.json.Encoder()
 _sorted = msgspec.json.Encoder(order="sorted")
 
 
-class Data(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+# gc=False: frozen data makes no cycles, and the garbage collector need not walk through long journals again and again.
+class Data(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """Base of all frozen data that has a JSON form."""
 
     def to_json(self) -> bytes:

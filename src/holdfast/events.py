@@ -23,7 +23,7 @@ def _camel(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="type", tag=_camel):
+class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="type", tag=_camel, gc=False):
     """Base of all events."""
 
     seq: int

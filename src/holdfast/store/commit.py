@@ -14,14 +14,14 @@ from typing import Generic, TypeVar, cast
 
 from holdfast.errors import StoreError
 from holdfast.store.files import connect, trouble
-from holdfast.store.schema import FORMAT
+from holdfast.store.schema import FORMAT, WIDE
 
 T = TypeVar("T")
 
 _CHECK = 0.05  # seconds between two looks whether the file is still the one that was opened: a stat is 5 % of a small append
-_CROWD = 8  # jobs in one commit from which on there is a crowd: then the WAL may grow to 1,000 pages, with a tenth of the checkpoints
+_CROWD = 8  # threads that write at the same time, from which on they are a crowd, and waited for
 _PATIENCE = 0.002  # seconds that a crowd is waited for: less than one fsync on most disks
-_SHARE = 0.75  # of a crowd, that is enough to go on
+_SHARE = 0.9  # of a crowd, that is enough to go on; with half of it there would be twice the fsyncs, and nothing gained by going on earlier
 
 
 class Job(Generic[T]):
@@ -75,7 +75,7 @@ class Committer:
         self._cursor = self.db.cursor()  # one for all: making one for every statement is a tenth of an append
         self._file = (0, 0)
         self._looked = 0.0
-        self._crowd = 0  # how many share a commit, lately
+        self._crowd = 0  # how many threads write, lately
         self._wide = False
 
     def opened(self) -> None:
@@ -156,7 +156,8 @@ class Committer:
             tried = True
             self._transact(jobs)
         finally:
-            self._crowd = max(len(jobs), self._crowd // 2)
+            # With those that came meanwhile: otherwise a crowd that once fell into two halves, each writing in turn, would stay so.
+            self._crowd = max(len(jobs) + len(self.queue), self._crowd // 2)
             for job in jobs:
                 if not tried:
                     job.error = self._broken_off()
@@ -167,8 +168,8 @@ class Committer:
         """Give the threads that the last commit let go a moment to come back, so that they share the next one."""
         if not self._wide and not self.closed:
             self._wide = True
-            with contextlib.suppress(sqlite3.Error):
-                self.db.execute("PRAGMA wal_autocheckpoint = 1000")
+            with contextlib.suppress(sqlite3.Error):  # a crowd's commit is a hundred pages
+                self.db.execute(f"PRAGMA wal_autocheckpoint = {WIDE}")
         until = time.monotonic() + _PATIENCE
         while len(self.queue) < self._crowd * _SHARE and time.monotonic() < until:
             time.sleep(0.00005)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
 from typing import NamedTuple
 
 from holdfast.store import schema
@@ -44,24 +45,27 @@ _ROWS = "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key > ? AND key <=
 
 
 def read(
-    db: sqlite3.Connection, conversation_id: str, after_seq: int | None, limit: int | None
-) -> tuple[int, int, list[tuple[int, int, bytes]]]:
-    """(first seq - 1, last seq, the rows between: seq, crc, data) of a conversation, of one moment: those after `after_seq` (None: what was
-    condensed), at most `limit` of them; (0, 0, []) if it is not there."""
+    db: sqlite3.Connection, conversation_id: str, after_seq: int | None, limit: int | None, take: Callable[[int, int, int, bytes], None]
+) -> tuple[int, int]:
+    """(first seq - 1, last seq) of what was read of a conversation, all of one moment: its events after `after_seq` (None: after what was
+    condensed), at most `limit`; (0, 0) if it is not there. `take(expected seq, seq, crc, data)` is given each as it comes: rows that
+    are decoded at once need no second place in memory, which in long journals costs as much as the reading."""
     db.execute("BEGIN")
     try:
         found = db.execute(_FIND if schema.format_of_locked(db) > 1 else _FIND_1, (conversation_id,)).fetchone()
         if found is None:
-            return 0, 0, []
+            return 0, 0
         number, last_seq, base, condensed = found
         first = condensed if after_seq is None else after_seq
         end = last_seq if limit is None else min(last_seq, first + max(limit, 0))
-        rows: list[tuple[int, int, bytes]] = []
+        expected = first
         for source, after, last in stretches(number, last_seq, base):
             if last > first and after < end:
                 key = source << 32
-                rows += db.execute(_ROWS, (key + max(after, first), key + min(last, end))).fetchall()
-        return first, end, rows
+                for row in db.execute(_ROWS, (key + max(after, first), key + min(last, end))):
+                    expected += 1
+                    take(expected, *row)
+        return first, end
     finally:
         db.execute("COMMIT")
 

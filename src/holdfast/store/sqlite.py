@@ -293,19 +293,23 @@ class SQLiteStore:
         return self._events(conversation_id, None, None)
 
     def _events(self, conversation_id: str, after_seq: int | None, limit: int | None) -> list[AnyEvent]:
-        before, last, rows = self._reader.read(lambda db: lineage.read(db, conversation_id, after_seq, limit))
         found: list[AnyEvent] = []
-        expected = before + 1
-        for seq, crc, data in rows:
+
+        def take(expected: int, seq: int, crc: int, data: bytes) -> None:
             if seq != expected or type(data) is not bytes or zlib.crc32(data) != crc:
                 raise self._damaged(conversation_id, expected)
             try:
                 found.append(ev.decode(data))
             except ValueError as error:
                 raise self._damaged(conversation_id, expected) from error
-            expected += 1
-        if expected <= last:
-            raise self._damaged(conversation_id, expected)
+
+        def look(db: sqlite3.Connection) -> tuple[int, int]:
+            found.clear()  # it may be asked again
+            return lineage.read(db, conversation_id, after_seq, limit, take)
+
+        before, last = self._reader.read(look)
+        if before + len(found) < last:
+            raise self._damaged(conversation_id, before + len(found) + 1)
         return found
 
     def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
