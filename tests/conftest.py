@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+
+# A suite that is started in the background of a script finds Ctrl-C ignored, and its children with it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

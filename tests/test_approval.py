@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationState, ConversationStatus, MemoryStore, ScriptedLLM, SQLiteStore, ToolCall, tool
+from holdfast import Agent, Conversation, ConversationState, ConversationStatus, MemoryStore, ScriptedLLM, SQLiteStore, Tool, ToolCall, tool
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.confirmation import Verdict
@@ -133,7 +133,7 @@ def test_an_approval_is_bound_to_the_arguments_that_were_seen(store: Store) -> N
         time.sleep(0.1)
         assert world.ran == []
         assert conversation.status is S.WAITING_FOR_CONFIRMATION
-        with pytest.raises(ConfigurationError, match=f"'9.9' does not wait for a decision; {pending.call.id} does"):
+        with pytest.raises(ConfigurationError, match=f"'9.9' does not wait for a decision. These do: {pending.call.id}"):
             conversation.approve("9.9")
         with pytest.raises(ConfigurationError, match="with a call_id"):
             conversation.approve(arguments={"text": "b"})
@@ -193,13 +193,13 @@ def test_a_policy_of_ones_own_is_asked_and_one_that_fails_lets_nothing_through(s
                 raise RuntimeError("no idea")
             return Verdict("ask", "it looks odd") if call.arguments["text"] == "odd" else Verdict("allow")
 
-    world = World(store, ["a", "odd", "x", ("note", {"text": 5}), ("nothing", {})], confirm=Policy())
+    world = World(store, ["a", "odd", "x", ("nothing", {"text": "b"})], confirm=Policy())
     with world.open("go") as conversation:
         assert conversation.wait(10) is S.WAITING_FOR_CONFIRMATION
         assert [pending.reason for pending in conversation.state.pending_confirmations] == [
             "it looks odd", "the confirmation policy failed: RuntimeError: no idea",
         ]  # fmt: skip
-        assert sorted(world.ran) == ["5", "a"] or world.ran == ["a"]
+        assert world.ran == ["a"]
         conversation.reject()
         assert conversation.wait(10) is S.FINISHED
 
@@ -371,3 +371,170 @@ def test_new_arguments_that_do_not_fit_are_not_taken_from_the_inbox_either(store
         until(lambda: "was dropped" in caplog.text)
         assert conversation.status is S.WAITING_FOR_CONFIRMATION
         assert world.ran == []
+
+
+def test_approvals_while_helpers_are_being_started_lose_none_of_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.conversation.calls import Calls
+
+    world = World(store, [*(("slow", {"text": f"s{n}"}) for n in range(3)), "a", "b"], confirm=["note"], parallel_calls=6)
+    start = Calls._start_thread
+    began = threading.Event()
+
+    def slowly(self: Calls, *arguments: Any) -> threading.Thread:
+        began.set()
+        time.sleep(0.02)
+        return start(self, *arguments)
+
+    monkeypatch.setattr(Calls, "_start_thread", slowly)
+    with world.open("go") as conversation:
+        assert began.wait(10)
+        for pending in conversation.state.pending_confirmations:
+            conversation.approve(pending.call.id)
+        until(lambda: sorted(world.ran) == ["a", "b"])
+        world.gate.set()
+        assert conversation.wait(10) is S.FINISHED
+        assert sorted(world.ran) == ["a", "b", "s0", "s1", "s2"]
+        assert not any(event.result.is_error for event in results(conversation).values())
+
+
+def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conversation(store: Store) -> None:
+    raised: list[str] = []
+    begun, gate = threading.Event(), threading.Event()
+
+    @tool
+    def waits() -> str:
+        """Waits for itself."""
+        try:
+            conversation.wait(5)
+        except Exception as error:
+            raised.append(type(error).__name__)
+        return "waited"
+
+    @tool
+    def slow() -> str:
+        """Slow."""
+        begun.set()
+        gate.wait(10)
+        return "slow"
+
+    agent = Agent(ScriptedLLM([[("slow", {}), ("waits", {})], "Done."]), [waits, slow], confirm=["waits"])
+    with Conversation(agent, store, "c") as conversation:
+        conversation.send_message("go")
+        conversation.start_thread()
+        assert begun.wait(10)
+        conversation.approve()
+        until(lambda: raised)
+        gate.set()
+        assert conversation.wait(10) is S.FINISHED
+    assert raised == ["ConversationBusy"]
+
+
+@pytest.mark.parametrize("reason", [None, 5, "half \ud800"])
+def test_a_verdict_with_a_reason_that_is_none_lets_nothing_through(store: Store, reason: Any) -> None:
+    class Policy:
+        def decide(self, call: ToolCall) -> Verdict:
+            call.arguments["text"] = "changed by the policy"
+            return Verdict("ask", reason)
+
+    world = World(store, ["a"], confirm=Policy())
+    with world.open("go") as conversation:
+        assert conversation.wait(10) is S.WAITING_FOR_CONFIRMATION
+        assert world.ran == []
+        assert store.read("c") == conversation.get_history()
+        conversation.approve()
+        assert conversation.wait(10) is S.FINISHED
+    assert world.ran == ["a"]  # what the model asked for is not a policy's to change
+
+
+def test_a_tool_that_comes_later_in_the_same_answer_is_decided_about_too(store: Store) -> None:
+    ran: list[str] = []
+
+    @tool
+    def load() -> str:
+        """Registers another."""
+        agent.tools.register(Tool("danger", "", lambda: ran.append("danger")))
+        return "loaded"
+
+    agent = Agent(ScriptedLLM([[("load", {}), ("danger", {})], "Done."]), [load], confirm={"load": "allow", "*": "deny"}, parallel_calls=1)
+    with Conversation(agent, store, "c") as conversation:
+        conversation.send_message("go")
+        assert conversation.run().status is S.FINISHED
+    assert ran == []
+
+
+@pytest.mark.parametrize("arguments", [{"text": float("nan")}, {"text": "\ud800"}, {"text": object()}, ["text"], "text"])
+def test_new_arguments_must_be_json_and_are_a_copy(store: Store, arguments: Any) -> None:
+    world = World(store, ["a"])
+    with world.open("go") as conversation:
+        conversation.wait(10)
+        [pending] = conversation.state.pending_confirmations
+        with pytest.raises(ConfigurationError, match="arguments takes"):
+            conversation.approve(pending.call.id, arguments=arguments)
+        good = {"text": "b"}
+        conversation.pause()
+        conversation.approve(pending.call.id, arguments=good)
+        good["text"] = "changed afterwards"
+        conversation.resume()
+        assert conversation.wait(10) is S.FINISHED
+    assert world.ran == ["b"]
+
+
+def test_a_validator_that_raises_anything_does_not_block_the_inbox_or_reach_the_log(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    class Odd(Tool):
+        def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+            if "secret" in arguments:
+                raise KeyError("hunter2")
+            return arguments
+
+    ran: list[dict[str, Any]] = []
+    odd = Odd("odd", "", lambda **given: ran.append(given), {"type": "object", "properties": {}, "additionalProperties": True})
+    with Conversation(Agent(ScriptedLLM([("odd", {}), "Done."]), [odd], confirm="always"), store, "c") as conversation:
+        conversation.send_message("go")
+        conversation.start_thread()
+        conversation.wait(10)
+        [pending] = conversation.state.pending_confirmations
+        store.post("c", cmd.Approve(pending.call.id, pending.arguments_hash, {"secret": "hunter2"}))
+        store.post("c", cmd.Approve(pending.call.id, pending.arguments_hash))
+        until(lambda: conversation.status is S.FINISHED)
+    assert ran == [{}]
+    assert "was dropped" in caplog.text
+    assert "hunter2" not in caplog.text
+
+
+def test_a_run_that_failed_in_a_batch_can_be_resumed() -> None:
+    @tool
+    def bad() -> str:
+        """Raises what no tool should."""
+        raise KeyboardInterrupt
+
+    llm = ScriptedLLM([[("bad", {}), ("bad", {})], "Done."])
+    with Conversation(Agent(llm, [bad])) as conversation:
+        conversation.send_message("go")
+        conversation.start_thread()
+        assert conversation.wait(10) is S.ERROR
+        conversation.resume()
+        assert conversation.wait(10) is S.FINISHED
+    assert len(llm.requests) == 2
+
+
+def test_thousands_of_posts_are_done_in_their_order_and_not_in_quadratic_time(tmp_path: Path) -> None:
+    with SQLiteStore(tmp_path / "s.db", "process") as store:
+        store.release(store.acquire("c"))
+        for number in range(3000):
+            store.post("c", cmd.Send(f"{number}"))  # pyright: ignore
+        with Conversation(Agent(ScriptedLLM(["Done."])), store, "c") as conversation:
+            began = time.process_time()
+            conversation.run()
+            assert time.process_time() - began < 10, "it was 15 s when each command read the whole inbox"
+            said = [event.text for event in conversation.get_history() if isinstance(event, ev.Message)]
+    assert said == [str(number) for number in range(3000)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [cmd.Approve(3, 4), cmd.Reject("1.0", None), cmd.Approve("1.0", "h", [1])],  # pyright: ignore
+)
+def test_a_command_of_the_wrong_types_is_refused(store: Store, wrong: Any) -> None:
+    store.release(store.acquire("c"))
+    with pytest.raises(ConfigurationError, match="post takes"):
+        store.post("c", wrong)

@@ -143,3 +143,25 @@ def test_nothing_is_so_far_while_something_is_still_shown_or_open() -> None:
 def test_a_condensation_keeps_its_json_form(so_far: ev.SoFar | None) -> None:
     event = ev.Condensation(seq=4, id="x", timestamp=ev.EPOCH, hidden=(1,), summary="s", so_far=so_far)
     assert ev.decode(ev.encode(event)) == event
+
+
+def test_a_summary_that_is_still_shown_is_read_again(tmp_path: Path) -> None:
+    """A second condensation that hides only what is new leaves the first one's summary standing."""
+    with SQLiteStore(tmp_path / "s.db", "process") as store:
+        conversation = Conversation(Agent(ScriptedLLM(answers), [look]), store, "c")
+        hidden: set[int] = set()
+        for summary in ("ONE", "TWO", "THREE"):
+            talk(conversation, 4)
+            shown = [event.seq for event in conversation.get_history() if isinstance(event, ev.Message | ev.Assistant)]
+            new = [seq for seq in shown if seq not in hidden and seq < conversation.state.last_seq - 8]
+            hidden |= set(new)
+            with conversation._journal as journal:
+                journal.condense(new, summary)
+        conversation.close()
+        assert fragments(View.of(store.tail("c"))) == fragments(View.of(store.read("c")))
+        llm = ScriptedLLM(answers)
+        with Conversation(Agent(llm, [look]), store, "c") as again:
+            talk(again, 1)
+        texts = [message.get("content") for message in llm.requests[0].messages]
+        assert [text for text in texts if text in ("ONE", "TWO", "THREE")] == ["ONE", "TWO", "THREE"]
+        assert replay(store.read("c")).same

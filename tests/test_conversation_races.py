@@ -1120,12 +1120,12 @@ def test_calls_of_a_batch_that_had_not_begun_do_not_begin_when_the_store_has_fai
     conversation = Conversation(agent, Late(), "c")
     start = conversation._driver.calls._start_thread
 
-    def later(_: object, work: Callable[[], None], name: str) -> threading.Thread:
+    def later(_: object, work: Callable[[], None], name: str, context: Any) -> threading.Thread:
         def wait_first() -> None:
             time.sleep(0.1)
             work()
 
-        return start(wait_first, name)
+        return start(wait_first, name, context)
 
     with conversation, pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(conversation._driver.calls), "_start_thread", later)

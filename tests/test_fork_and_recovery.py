@@ -296,3 +296,59 @@ def test_what_a_killed_process_left_running_is_ended_before_anything_else(tmp_pa
         [result] = [event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
     assert seen == [[]]
     assert result.meta == {"outcome": "unknown"}
+
+
+def test_a_fork_of_nothing_does_not_become_somebody_else(store: Store) -> None:
+    finished(store, "x").close()
+    with Conversation(Agent(ScriptedLLM([])), store, "y") as other:
+        with pytest.raises(StoreError):
+            other.fork(0, id="x")
+        assert other.fork(0, id="z").get_history() == []
+
+
+def test_a_state_takes_its_large_outputs_along(store: Store) -> None:
+    @tool
+    def big() -> str:
+        """Says much."""
+        return "x" * 5000
+
+    agent = Agent(ScriptedLLM([("big", {}), "Read."]), [big], output_limit=1000)
+    with Conversation(agent, store, "c") as conversation:
+        conversation.send_message("go")
+        state = conversation.run()
+        call = next(event.call_id for event in state.events if isinstance(event, ev.ToolResult))
+    with Conversation.from_state(state, agent, store, "d") as copy:
+        store.delete("c")
+        assert copy.get_output(call).text == "x" * 5000
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_a_reconcile_that_says_yes_or_no_is_not_taken_for_the_result(store: Store, answer: bool) -> None:
+    ran, results, _ = settled(store, lambda call, context: answer)
+    assert ran == []
+    assert results["3.0"].meta == {"outcome": "unknown"}
+
+
+def test_a_takeover_that_is_broken_off_still_ends_what_was_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from holdfast.runtime import processes
+
+    ended: list[list[str]] = []
+
+    def broken_off(marks: Any) -> bool:
+        ended.append(list(marks))
+        if len(ended) < 3:
+            raise KeyboardInterrupt
+        return True
+
+    program = "import sys, os; from holdfast import SQLiteStore; s = SQLiteStore(sys.argv[1]); s.note(s.acquire('c'), ['mark']); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=False)
+    monkeypatch.setattr(processes, "end_owned", broken_off)
+    with SQLiteStore(tmp_path / "s.db") as store:
+        conversation = Conversation(Agent(ScriptedLLM(["Done."])), store, "c")
+        for _ in range(2):
+            with pytest.raises(KeyboardInterrupt):
+                conversation.send_message("go")
+        conversation.send_message("go")
+        assert ended == [["mark"]] * 3
+        conversation.close()
+        assert store.acquire("c").left == ()

@@ -230,3 +230,30 @@ def test_replay_does_not_disturb_a_running_conversation() -> None:
         gate.set()
         assert conversation.wait(10) is ConversationStatus.FINISHED
         assert conversation.replay().requests == 2
+
+
+def test_an_end_at_a_limit_and_the_order_of_tools_are_compared_with_the_agents() -> None:
+    llm = ScriptedLLM([("add", {"a": 1, "b": 2}), ("add", {"a": 1, "b": 2}), "3."])
+    other = Tool("other", "Another.", lambda: 1)
+    with Conversation(Agent(llm, [add, other], limits=Limits(steps=2))) as conversation:
+        conversation.send_message("1 + 2?")
+        assert conversation.run().status is ConversationStatus.ERROR
+        assert conversation.replay(Agent(llm, [add, other], limits=Limits(steps=2))).same
+        assert conversation.replay().same
+        found = conversation.replay(Agent(llm, [add, other]))
+        assert found.difference is not None
+        assert found.difference.text.endswith("+ the model is asked")
+        found = conversation.replay(Agent(llm, [other, add], limits=Limits(steps=2)))
+        assert found.difference is not None
+        assert "order of the tools:\n- add, other\n+ other, add" in found.difference.text
+
+
+def test_a_fork_at_an_empty_answer_replays_the_same() -> None:
+    with Conversation(Agent(ScriptedLLM(["", "Hello."]))) as conversation:
+        conversation.send_message("hi")
+        conversation.run()
+        empty = next(event.seq for event in conversation.get_history() if isinstance(event, ev.Assistant))
+        with conversation.fork(empty, Agent(ScriptedLLM(["Yes?"]))) as fork:
+            fork.send_message("well?")
+            assert fork.run().answer == "Yes?"
+            assert fork.replay().same

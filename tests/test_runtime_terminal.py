@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -371,20 +374,36 @@ def test_closing_ends_a_running_command_and_tells_who_waits_for_it(tmp_path: Pat
     assert not alive(shell)
 
 
+ELSEWHERE = """
+import os, subprocess, sys, time
+from holdfast.runtime import processes
+processes._PROC = sys.argv[1] == "True"
+marks, count = sys.argv[3:], int(sys.argv[2])
+# Ours are spared, whatever they carry, and so are we.
+own = subprocess.Popen(["sleep", "300"], start_new_session=True)
+deadline = time.monotonic() + 10
+while len(processes.of_owners(marks)) != count and time.monotonic() < deadline:
+    time.sleep(0.02)
+found = len(processes.of_owners(marks))
+print(found, processes.end_owned(marks), processes.end_owned(marks), own.poll())
+own.kill()
+"""
+
+
 @pytest.mark.parametrize("proc", [True, False])
-def test_what_carries_an_owners_mark_can_be_ended_from_elsewhere(tmp_path: Path, proc: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "_PROC", proc)
+def test_what_carries_an_owners_mark_can_be_ended_from_elsewhere(tmp_path: Path, proc: bool) -> None:
     mark, other_mark = os.urandom(8).hex(), os.urandom(8).hex()
     with LocalRuntime(tmp_path) as ours, LocalRuntime(tmp_path) as other:
         command = "sleep 300 & setsid sleep 301 & " + ("env -i sleep 302 & " if proc else "") + "echo $$ > pid; wait"
         ours.terminal.run(command, wait=0, mark=lambda: {processes.OWNER: mark})
         other.terminal.run("sleep 303", wait=0, mark=lambda: {processes.OWNER: other_mark})
-        assert until(lambda: len(processes.of_owners([mark])) == (4 if proc else 3))
         groups, spared = ours.process_groups(), other.process_groups()
-        assert processes.end_owned([mark, "none"])
+        arguments = [str(proc), "4" if proc else "3", mark, "none"]
+        environment = {**os.environ, **({processes.OWNER: mark} if proc else {})}  # as a program that the dead owner's agent had run
+        done = subprocess.run([sys.executable, "-c", ELSEWHERE, *arguments], capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout.split() == [arguments[1], "True", "True", "None"]
         assert until(lambda: not any(alive(group) for group in groups))
         assert all(alive(group) for group in spared)
-        assert processes.end_owned([mark])
 
 
 def test_an_exit_trap_runs_when_an_idle_shell_is_closed(tmp_path: Path) -> None:
@@ -526,3 +545,13 @@ def test_a_shell_that_does_not_exist_is_named(tmp_path: Path) -> None:
         result = runtime.run_command("true")
         assert result.is_error
         assert "no-such-shell" in result.text
+
+
+def test_a_command_can_be_interrupted_also_where_this_process_ignores_interrupts(tmp_path: Path) -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with LocalRuntime(tmp_path) as runtime:
+            runtime.terminal.run("sleep 300", wait=0.2)
+            assert "exit code 130" in runtime.terminal.send(control="interrupt", wait=10).text
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -456,6 +456,29 @@ def test_a_file_that_was_truncated_is_a_store_error(path: Path) -> None:
             store.read("c")
 
 
+@pytest.mark.parametrize("change", ["last_seq = 'x'", "base = 'x'", "base = '[[1,null]]'", "condensed = x'00'"])
+def test_a_damaged_entry_of_a_conversation_is_named(path: Path, change: str) -> None:
+    with SQLiteStore(path) as store:
+        append(store, store.acquire("c"), 1, 2)
+        db = sqlite3.connect(path)
+        with db:
+            db.execute(f"UPDATE conversations SET {change}")
+        db.close()
+        with pytest.raises(StoreError, match="cannot be read: the entry of conversation 'c' is damaged"):
+            store.tail("c")
+
+
+def test_a_list_with_a_damaged_entry_is_a_store_error(path: Path) -> None:
+    with SQLiteStore(path) as store:
+        append(store, store.acquire("c"), 1)
+        db = sqlite3.connect(path)
+        with db:
+            db.execute("UPDATE conversations SET updated = 'x'")
+        db.close()
+        with pytest.raises(StoreError, match="the entry of a conversation is damaged"):
+            store.list()
+
+
 def test_a_damaged_blob_is_named(path: Path) -> None:
     with SQLiteStore(path) as store:
         store.append(store.acquire("c"), [message(1)], summary("c", 1), blobs=[Blob(1, b"x" * 100)])

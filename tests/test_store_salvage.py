@@ -870,3 +870,42 @@ def test_a_salvaged_conversation_whose_result_is_lost_goes_on(path: Path) -> Non
         assert conversation.state.answer == "Here again."
     finally:
         conversation.close()
+
+
+# --- what sqlite3 makes of garbage ---
+
+
+def use(path: Path, read_only: bool) -> None:
+    """Open a store and read all that it lists."""
+    with SQLiteStore(path, read_only=read_only) as store:
+        for entry in store.list():
+            store.read(entry.id)
+
+
+@pytest.mark.parametrize("first", range(0, 150, 30))
+def test_bytes_overwritten_at_random_raise_nothing_but_store_errors(made: Path, tmp_path: Path, first: int) -> None:
+    good = made.read_bytes()
+    for seed in range(first, first + 30):
+        chance = random.Random(seed)
+        data = bytearray(good)
+        end = len(data) if seed % 2 else 3 * PAGE  # where what SQLite itself needs stands
+        for _ in range(chance.randint(1, 40)):
+            data[chance.randrange(end)] = chance.randrange(256)
+        damaged = tmp_path / f"{seed}.db"
+        for look in (check, salvage, lambda path: use(path, True), lambda path: use(path, False)):
+            damaged.write_bytes(data)
+            with contextlib.suppress(StoreError):
+                look(damaged)
+
+
+def test_a_schema_whose_message_is_no_text_is_damage(path: Path) -> None:
+    """SQLite quotes it in its message, of which sqlite3 makes a UnicodeDecodeError."""
+    data = path.read_bytes()
+    at = data.index(b"CREATE TABLE events")
+    for garbage in (b"\xff\xfe\xfd", b"CREATE \xff\xff"):
+        path.write_bytes(data[:at] + garbage + data[at + len(garbage) :])
+        assert not check(path).sound
+        assert by_id(path)["alpha"].events == tuple(EXPECTED["alpha"])
+        for read_only in (True, False):
+            with pytest.raises(StoreError):
+                use(path, read_only)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ import pytest
 
 from holdfast import Agent, Conversation, ConversationState, ScriptedLLM, SQLiteStore, Tool, ToolAnnotations, ToolContext, testing
 from holdfast import events as ev
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store.transfer import export_conversation
 from holdfast.testing import Crash, Point, assert_replays, crash_at_every_append, kill_point
 from holdfast.tools.tool import RetryPolicy
@@ -227,6 +228,99 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         list(crash_at_every_append("program", folder=tmp_path))  # pyright: ignore
 
 
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("points", ["abc", 7, [1.5], [True], ["1"], b"a"]),
+        ("when", ["before", 7, None, ["during"], [[]]]),
+        ("deadline", [None, "1", 0, -1, float("nan"), True]),
+        ("folder", [7, b"x", Path(__file__), Path(__file__) / "below"]),
+        ("twice", ["no", None]),
+    ],
+)
+def test_a_wrong_argument_is_told_by_its_name(name: str, values: list[object], tmp_path: Path) -> None:
+    for value in values:
+        with pytest.raises(ConfigurationError, match=f"crash_at_every_append: {name} takes"):
+            list(crash_at_every_append(program, **{"folder": tmp_path, name: value}))  # pyright: ignore
+
+
+@pytest.mark.parametrize("options", [{"points": [99]}, {"points": []}, {"points": lambda *_: False}, {"points": [1], "when": ()}])  # pyright: ignore
+def test_where_nothing_is_killed_nothing_is_proved(options: dict[str, object], tmp_path: Path) -> None:
+    text = broken(program, tmp_path, **options)
+    assert "There was no kill, so nothing was proved" in text
+    assert "points choose no point. The uninterrupted run came to 'append' " in text
+
+
+def test_points_that_are_never_come_to_again_prove_nothing(tmp_path: Path) -> None:
+    def differs(store: SQLiteStore, folder: Path) -> None:
+        if folder.name == "uninterrupted":
+            kill_point("only once")
+        program(store, folder)
+
+    assert "none of the 1 chosen points was come to again" in broken(differs, tmp_path, points=at("only once"))
+
+
+def test_only_kill_points_may_be_chosen(tmp_path: Path) -> None:
+    assert [crash.point.place for crash in crash_at_every_append(program, folder=tmp_path, when=())] == ["to be sent", "sent"]
+
+
+def starts(store: SQLiteStore, folder: Path) -> None:
+    for options in ({}, {"start_new_session": True}, {"env": {}}):
+        process = subprocess.Popen(["/bin/sleep", "777"], **options)  # pyright: ignore
+        with (folder.parent / "pids").open("a") as file:
+            file.write(f"{process.pid}\n")
+    program(store, folder)
+
+
+def living(folder: Path) -> list[int]:
+    return [pid for pid in map(int, (folder / "pids").read_text().split()) if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    return found.strip()[:1] not in ("", "Z")
+
+
+def test_what_a_program_starts_and_leaves_is_ended_after_each_crash_and_not_before_it_is_looked_at(tmp_path: Path) -> None:
+    for _ in crash_at_every_append(starts, folder=tmp_path, points=[2, 3], when=["after"]):
+        assert len(living(tmp_path)) == 6  # of two processes; that of the run before is ended
+    assert len((tmp_path / "pids").read_text().split()) == 15
+    assert living(tmp_path) == []
+
+
+def test_what_a_failed_or_abandoned_program_leaves_is_ended(tmp_path: Path) -> None:
+    def hangs(store: SQLiteStore, folder: Path) -> None:
+        starts(store, folder)
+        time.sleep(600)
+
+    broken(hangs, tmp_path, deadline=1)
+    assert living(tmp_path) == []
+    crashes = crash_at_every_append(starts, folder=tmp_path)
+    next(crashes)
+    assert living(tmp_path)
+    crashes.close()  # pyright: ignore
+    assert living(tmp_path) == []
+
+
+def test_of_a_long_output_the_end_is_shown(tmp_path: Path) -> None:
+    def talks(store: SQLiteStore, folder: Path) -> None:
+        print("first" + "é" * 30_000)
+        raise LookupError("last")
+
+    text = broken(talks, tmp_path)
+    assert "only the last 10,000 characters" in text
+    assert "LookupError: last" in text
+    assert "first" not in text
+    assert len(text) < 11_000
+
+
+def test_a_program_that_ends_its_process_is_told(tmp_path: Path) -> None:
+    def leaves(store: SQLiteStore, folder: Path) -> None:
+        os._exit(0)
+
+    assert "the program ended its process without returning (exit code 0)" in broken(leaves, tmp_path)
+
+
 # --- where this process has threads ---------------------------------------------------------------
 
 
@@ -253,6 +347,31 @@ def test_beside_other_threads_children_come_from_a_fresh_process(tmp_path: Path)
 def test_beside_other_threads_a_closure_is_refused_in_words(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"other threads \('another'\).*module-level"):
         list(crash_at_every_append(lambda store, folder: None, folder=tmp_path))
+
+
+@pytest.mark.usefixtures("another_thread")
+def test_beside_other_threads_a_refusal_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(ConfigurationError):
+        list(crash_at_every_append(lambda store, folder: None))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("another_thread")
+def test_beside_other_threads_a_function_of_main_is_refused_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def of_main(store: SQLiteStore, folder: Path) -> None: ...
+
+    monkeypatch.setattr(of_main, "__module__", "__main__")
+    monkeypatch.setattr(of_main, "__qualname__", "of_main")
+    with pytest.raises(ConfigurationError, match="'of_main' is of __main__, which is another module in each process"):
+        list(crash_at_every_append(of_main))
+
+
+@pytest.mark.usefixtures("another_thread")
+def test_beside_other_threads_what_is_left_is_ended_too(tmp_path: Path) -> None:
+    for _ in crash_at_every_append(starts, folder=tmp_path, points=[2], when=["after"]):
+        assert len(living(tmp_path)) == 6
+    assert living(tmp_path) == []
 
 
 def test_it_needs_no_test_runner() -> None:
@@ -360,5 +479,21 @@ def test_a_recording_that_proves_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "no.jsonl").write_text("no\n")
     with pytest.raises(ConfigurationError):
         assert_replays(tmp_path / "no.jsonl")
-    with pytest.raises(FileNotFoundError):
-        assert_replays(tmp_path / "missing.jsonl")
+
+
+def test_what_is_no_recording_is_told_with_its_name(tmp_path: Path, store_path: Path, export: Path) -> None:
+    for path in (tmp_path / "missing.jsonl", tmp_path):
+        with pytest.raises(StoreError, match=re.escape(f"assert_replays: {path}: ")):
+            assert_replays(path)
+    for wrong in (None, 7, [1, 2], b"x"):
+        with pytest.raises(ConfigurationError, match="recorded takes a file"):
+            assert_replays(wrong)  # pyright: ignore
+    with pytest.raises(ConfigurationError, match="agent takes"):
+        assert_replays(export, "agent")  # pyright: ignore
+    export.write_bytes(export.read_bytes()[:-30])
+    with pytest.raises(ConfigurationError, match=re.escape(f"{export}: line ")):
+        assert_replays(export)
+    store_path.write_bytes(store_path.read_bytes()[:100] + b"x" * 10_000)
+    with pytest.raises(StoreError, match=re.escape(str(store_path))) as caught:
+        assert_replays(store_path)
+    assert "holdfast-replay-" not in str(caught.value)

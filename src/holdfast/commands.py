@@ -73,8 +73,10 @@ def encode(command: Command) -> bytes:
     if not isinstance(command, _Command):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         raise ConfigurationError(f"post takes a command such as commands.Send('...'), not {command!r}.")
     try:
-        return _encoder.encode(command)
-    except (TypeError, UnicodeEncodeError) as error:
+        data = _encoder.encode(command)
+        _decoder.decode(data)
+        return data
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"post takes what JSON can say: {error}.") from error
 
 

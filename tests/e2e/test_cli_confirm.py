@@ -19,7 +19,7 @@ from holdfast.cli.render import as_json, whole
 from holdfast.commands import Approve
 from holdfast.content import ToolCall
 from holdfast.conversation import ConversationState
-from tests.e2e.test_cli import ESCAPE, command, holdfast, options, streamed, terminal, wait_for
+from tests.e2e.test_cli import ESCAPE, command, holdfast, options, streamed, terminal
 from tests.model_server import ModelServer, calls, sse, text
 
 PROMPT = r"\[y,n,e,a,q\] "
@@ -199,6 +199,9 @@ def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path)
             typist.types("}\r")
             typist.sees("That is not JSON")
             typist.sees(r"Arguments.*\}\}")
+            typist.types('\x15{"command": "a", "command": "b"}\r')
+            typist.sees("'command' is there twice")
+            typist.sees("Arguments")
             typist.types('\x15{"commnd": "x"}\r')
             typist.sees("command")
             typist.sees("Arguments")
@@ -330,11 +333,48 @@ def test_a_decision_from_elsewhere_is_noticed(tmp_path: Path) -> None:
         with SQLiteStore(tmp_path / "s.db") as store:
             pending = ConversationState("one", store.read("one")).pending_confirmations[0]
             store.post("one", Approve(pending.call.id, pending.arguments_hash, by="Ada", reason="looks fine"))
-        wait_for(lambda: status(tmp_path) == "finished")
-        typist.types("n\r")
-        typist.sees("decided already: approved by Ada: looks fine")
+        typist.sees("decided elsewhere: approved by Ada: looks fine")  # nobody types
         assert typist.leaves() == 0
+    assert "Done." in typist.seen  # before that or after it
+    assert "Traceback" not in typist.seen
     assert [decision for decision, _, _ in decisions(tmp_path)] == ["ask", "approve"]
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(("typed", "prompt"), [("ye", ""), ("n\r", "no reason"), ("e\r", "Arguments")])
+def test_what_was_begun_to_be_typed_is_dropped_when_it_is_decided_elsewhere(tmp_path: Path, typed: str, prompt: str) -> None:
+    answers = streamed(command("touch ran"), command("touch too"), text("Done."))
+    with (
+        ModelServer(answers) as server,
+        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)) as typist,
+    ):
+        typist.sees(PROMPT)
+        typist.types(typed)
+        typist.sees(prompt or typed)
+        assert holdfast("tell", str(tmp_path / "s.db"), "one", "reject", "not this").returncode == 0
+        typist.sees("decided elsewhere: rejected by user: not this")
+        assert "touch too" in typist.sees(PROMPT)
+        typist.types("y\r")
+        typist.sees("Done.")
+        assert typist.leaves() == 0
+    assert "Traceback" not in typist.seen
+    assert [decision for decision, _, _ in decisions(tmp_path)] == ["ask", "reject", "ask", "approve"]
+    assert ((tmp_path / "ran").exists(), (tmp_path / "too").exists()) == (False, True)
+
+
+def test_a_pause_from_elsewhere_ends_the_question_and_a_resume_asks_it_again(tmp_path: Path) -> None:
+    with (
+        ModelServer(streamed(command("touch ran"), text("Done."))) as server,
+        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)) as typist,
+    ):
+        typist.sees(PROMPT)
+        assert holdfast("tell", str(tmp_path / "s.db"), "one", "pause", "--wait", "10").returncode == 0
+        typist.sees("paused from elsewhere")
+        assert holdfast("tell", str(tmp_path / "s.db"), "one", "resume").returncode == 0
+        typist.sees(PROMPT)
+        typist.types("y\r")
+        typist.sees("Done.")
+        assert typist.leaves() == 0
     assert (tmp_path / "ran").exists()
 
 

@@ -165,8 +165,13 @@ def test_what_cannot_be_replayed_is_one_line_and_exit_2(
     assert told in err
 
 
-def test_an_empty_export_holds_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_is_neither_a_store_nor_an_export(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
-    ended = holdfast("replay", str(tmp_path / "empty.jsonl"))
-    assert (ended.returncode, ended.stdout) == (0, "")
-    assert "no conversation" in ended.stderr
+    for file in (str(tmp_path / "empty.jsonl"), "/dev/null"):
+        for name in ("replay", "check", "show"):
+            ended = holdfast(name, file)
+            assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    with SQLiteStore(tmp_path / "s.db"):
+        pass
+    ended = holdfast("replay", str(tmp_path / "s.db"))
+    assert (ended.returncode, "no conversation" in ended.stderr) == (0, True)

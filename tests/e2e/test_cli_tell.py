@@ -120,12 +120,11 @@ def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Pa
             done = holdfast("tell", str(tmp_path / "s.db"), "one", "approve", "--wait", "10")
             assert done.returncode == 0
             assert re.match(r"posted: approve \d+\.0 \(arguments [0-9a-f]{12}\)\ntaken: event \d+\n", done.stdout)
-            typist.sees("Done.")
-            typist.types("y\r")
-            typist.sees("decided already: approved by user")
+            typist.sees("decided elsewhere: approved by user")
             typist.sees("> ")
             typist.types("\x04")
             assert typist.leaves() == 0
+        assert "Done." in typist.seen
     assert (tmp_path / "ran").exists()
 
 
@@ -136,7 +135,9 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
     with waiting(tmp_path, command("touch wrong"), text("Done."), text("Hello.")) as server:
         late = tell(tmp_path, "approve", "--arguments", '{"command": "touch right"}', "--wait", "0.2")
         assert (late.returncode, late.stdout.count("posted: approve")) == (1, 1)
-        assert late.stderr == "holdfast: not taken within 0.2 s: nobody drives it now; it will be done when it is opened next.\n"
+        assert late.stderr == (
+            "holdfast: not taken within 0.2 s; it stays posted, and is done by whoever drives the conversation, or opens it next.\n"
+        )
         assert tell(tmp_path, "send", "hello", "--key", "once").returncode == 0
         again = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0.1")
         assert (again.returncode, again.stdout) == (1, "dropped: something was posted under the key 'once' before\n")
@@ -147,6 +148,31 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
         assert (done.returncode, "taken: event" in done.stdout) == (0, True)
     assert ((tmp_path / "wrong").exists(), (tmp_path / "right").exists()) == (False, True)
     assert '"touch right"' in told("show", str(tmp_path / "s.db")).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "otherwise"),
+    [
+        (["reject", "no"], "approved by user"),
+        (["reject", "no"], "rejected by user: first"),
+        (["approve"], "rejected by user: first"),
+        (["approve"], "approved with other arguments by user"),
+    ],
+)
+def test_a_call_that_was_decided_otherwise_is_told(tmp_path: Path, words: list[str], otherwise: str) -> None:
+    """Another decision stands in the inbox before this one."""
+    winner = {"approved": ["approve"], "rejected": ["reject", "first"]}[otherwise.split()[0]]
+    if "other arguments" in otherwise:
+        winner += ["--arguments", '{"command": "touch other"}']
+    with waiting(tmp_path, command("touch ran"), text("Done.")) as server:
+        assert tell(tmp_path, *winner).returncode == 0
+        with started("tell", str(tmp_path / "s.db"), "one", *words, "--wait", "15") as late:
+            assert late.stdout is not None
+            assert late.stdout.readline().startswith(f"posted: {words[0]}")
+            assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
+            out, err = late.communicate(timeout=15)
+            assert (late.returncode, out) == (1, "")
+            assert re.fullmatch(rf"holdfast: not taken: the call was {otherwise} \(event \d+\)\.?\n", err)
 
 
 def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> None:
@@ -173,6 +199,8 @@ def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> N
         (["approve", "9.9"], "'9.9' does not wait"),
         (["approve", "--arguments", "{"], "--arguments: That is not JSON"),
         (["approve", "--arguments", "[]"], "a JSON object"),
+        (["approve", "--arguments", '{"command": "a", "command": "b"}'], "'command' is there twice"),
+        (["approve", "--arguments", '{"command": "a", "x": [{"y": 1, "y": 1}]}'], "'y' is there twice"),
         (["approve", "--arguments", '{"commnd": "x"}'], "command"),
         (["approve", "5.0", "more"], "one call"),
         (["reject", "--arguments", "{}"], "goes with approve"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from typing import Any, Literal, Protocol, cast
 
 import msgspec
 
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
+from holdfast.tools.results import clean
 
 _VERDICTS = ("allow", "ask", "deny")
 
@@ -78,11 +80,12 @@ def policy(confirm: Confirm) -> ConfirmationPolicy | None:
 def decided(policy: ConfirmationPolicy, call: ToolCall) -> Verdict:
     """What a policy says of a call. A guard that fails does not let anything through: somebody is asked."""
     try:
-        verdict: Any = policy.decide(call)
+        # A copy: what the model asked for is not a policy's to change.
+        verdict: Any = policy.decide(msgspec.structs.replace(call, arguments=deepcopy(call.arguments)))
     except Exception as error:
-        return Verdict("ask", f"the confirmation policy failed: {type(error).__name__}: {error}")
+        return Verdict("ask", clean(f"the confirmation policy failed: {type(error).__name__}: {error}"))
     if isinstance(verdict, str) and verdict in _VERDICTS:
         return Verdict(verdict)
-    if isinstance(verdict, Verdict) and verdict.decision in _VERDICTS:
-        return verdict
-    return Verdict("ask", f"the confirmation policy answered {verdict!r}, which is no verdict")
+    if isinstance(verdict, Verdict) and verdict.decision in _VERDICTS and isinstance(cast(Any, verdict.reason), str):
+        return Verdict(verdict.decision, clean(verdict.reason))
+    return Verdict("ask", clean(f"the confirmation policy answered {verdict!r}, which is no verdict"))

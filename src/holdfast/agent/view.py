@@ -96,7 +96,14 @@ class View:
 
 def whole_until(journal: Sequence[ev.AnyEvent], hidden: Iterable[int]) -> int:
     """The last seq up to which a model would be shown nothing any more if `hidden` were hidden as well, and no call is open; 0 if none."""
-    gone = {seq for event in journal if isinstance(event, ev.Condensation) for seq in event.hidden} | set(hidden)
+    hidden = set(hidden)
+    condensations = [event for event in journal if isinstance(event, ev.Condensation) and event.hidden]
+    gone = {seq for event in condensations for seq in event.hidden} | hidden
+    # The last summary that stands at a place is the one that is shown.
+    shown = {min(event.hidden): event.seq for event in condensations if event.summary}
+    if hidden:
+        shown.pop(min(hidden), None)
+    kept = set(shown.values())
     found = 0
     open: set[str] = set()
     for event in journal:
@@ -107,7 +114,7 @@ def whole_until(journal: Sequence[ev.AnyEvent], hidden: Iterable[int]) -> int:
                 open.discard(event.call_id)
             case _:
                 pass
-        if isinstance(event, ev.Assistant | ev.Message) and event.seq not in gone:
+        if event.seq in kept or (isinstance(event, ev.Assistant | ev.Message) and event.seq not in gone):
             break
         if not open:
             found = event.seq

@@ -14,6 +14,7 @@ from holdfast.agent.confirmation import Verdict
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.render import GAP, Line, as_json, plain, read_arguments, whole
 from holdfast.cli.session import Session
+from holdfast.cli.signals import Overtaken
 from holdfast.cli.text import one_line
 from holdfast.content import ToolCall
 from holdfast.conversation import ConversationStatus
@@ -91,6 +92,11 @@ def _prefilled(text: str) -> Generator[None]:
         readline.set_startup_hook(None)
 
 
+def _forget_typed() -> None:
+    with suppress(termios.error):
+        termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
 class Confirmer:
     """Asks whoever sits at the terminal about the calls that wait. `other` takes a line that is no answer; True ends the asking."""
 
@@ -109,8 +115,7 @@ class Confirmer:
         waiting = session.conversation.state.pending_confirmations
         if not waiting:
             return session.tell_waiting() if session.conversation.status is WAITING else None
-        with suppress(termios.error):  # what was typed before this was seen is no answer to it
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+        _forget_typed()  # what was typed before this was seen is no answer to it
         self._edits = edit_lines()
         first = waiting[0]
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
@@ -125,6 +130,11 @@ class Confirmer:
             session.screen.notice("")
             session.pause()
             return None
+        except Overtaken:
+            session.screen.notice("")
+            _forget_typed()  # an answer that was just begun is none to what comes next
+            self._decided(first.call.id)
+            return None
 
     def _current(self, path: str) -> str | None:
         try:
@@ -137,8 +147,9 @@ class Confirmer:
         tool = plain(one_line(call.name))
         options = f"[y] run it, [n] reject, [e] edit, [a] run this and all later calls of {tool}, [q] leave it waiting"
         session.screen.notice(options, "dim")
+        gone = self._gone(call.id)
         while True:
-            line = session.ask(_PROMPT)
+            line = session.ask(_PROMPT, gone)
             answer = line.strip().lower()
             if (answer in (*ANSWERS, "") or self._other is None) and self._decided(call.id):
                 return None
@@ -154,7 +165,7 @@ class Confirmer:
                             self._approve(pending)
                     return None
                 case "n" | "no":
-                    reason = session.ask("Why? The model is told (Enter: no reason): ").strip()
+                    reason = session.ask("Why? The model is told (Enter: no reason): ", gone).strip()
                     if not self._decided(call.id):
                         session.conversation.reject(call.id, reason)
                     return None
@@ -182,16 +193,16 @@ class Confirmer:
 
     def _edit(self, pending: PendingConfirmation) -> bool:
         """Take other arguments and approve the call with them; False if nothing was typed."""
-        session = self._session
+        session, gone = self._session, self._gone(pending.call.id)
         text = as_json(pending.call.arguments, ascii_only="utf" not in (sys.stdin.encoding or "").lower())
         if not self._edits:
             session.screen.notice(f"The arguments are: {text}")
         while True:
             if self._edits:
                 with _prefilled(text):
-                    line = session.ask("Arguments (none: back): ")
+                    line = session.ask("Arguments (none: back): ", gone)
             else:
-                line = session.ask("New arguments (none: back): ")
+                line = session.ask("New arguments (none: back): ", gone)
             if not line.strip():
                 return False
             try:
@@ -207,6 +218,11 @@ class Confirmer:
     def _waits(self, call_id: str) -> bool:
         return any(pending.call.id == call_id for pending in self._session.conversation.state.pending_confirmations)
 
+    def _gone(self, call_id: str) -> Callable[[], bool]:
+        """Whether there is nothing to answer any more: somebody elsewhere decided, or paused the conversation."""
+        conversation = self._session.conversation
+        return lambda: not self._waits(call_id) or conversation.status not in (WAITING, ConversationStatus.RUNNING)
+
     def _decided(self, call_id: str) -> bool:
         """Whether the call does not wait any more; what became of it is told."""
         conversation = self._session.conversation
@@ -217,7 +233,7 @@ class Confirmer:
             if isinstance(event, ev.Decision) and event.call_id == call_id and event.decision in ("approve", "reject"):
                 what = "approved" if event.decision == "approve" else "rejected"
                 why = f": {event.reason}" if event.reason else ""
-                told = f"It was decided already: {what} by {event.by or 'somebody'}{why}"
+                told = f"It was decided elsewhere: {what} by {event.by or 'somebody'}{why}"
                 break
         self._session.screen.notice(one_line(told), "dim")
         return True

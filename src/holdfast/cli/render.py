@@ -126,12 +126,30 @@ def _escaped(match: re.Match[str]) -> str:
     return json.dumps(char)[1:-1] if char != "\x7f" else "\\u007f"
 
 
+def _twice(text: str) -> str | None:
+    """A key that an object in this JSON has more than once."""
+    found: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        keys: set[str] = set()
+        for key, _ in pairs:
+            if key in keys:
+                found.append(key)
+            keys.add(key)
+
+    json.loads(text, object_pairs_hook=look)
+    return found[0] if found else None
+
+
 def read_arguments(text: str) -> dict[str, Any]:
     """A call's arguments, typed as JSON. Raises `ValueError` that says what is wrong."""
     try:
         found: Any = msgspec.json.decode(text)
+        twice = _twice(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"That is not JSON: {error}.") from error
+    if twice is not None:  # which of both is meant nobody can say
+        raise ValueError(f"The key {twice!r} is there twice.")
     if not isinstance(found, dict):
         raise ValueError('The arguments are a JSON object, such as {"path": "a.txt"}.')
     return cast("dict[str, Any]", found)

@@ -62,6 +62,8 @@ def _replay(options: argparse.Namespace, screen: Screen) -> Exit:
             if screen.broken:
                 return screen.loss
     screen.status("")
+    if not count and not is_sqlite(path):
+        raise UsageError(f"{options.file!r} is empty: neither a store nor what `holdfast export` writes")
     if not count:
         screen.error(f"there is no conversation in {options.file!r} yet.")
     if count > 1:

@@ -148,15 +148,16 @@ class Session:
             self.conversation.pause()
         self._interrupted = self.conversation.status is ConversationStatus.PAUSED
 
-    def ask(self, prompt: str) -> str:
+    def ask(self, prompt: str, until: Callable[[], bool] | None = None) -> str:
         """A line from standard input, asked for when all that happened is on the screen.
 
-        Raises `EOFError` at its end, `KeyboardInterrupt` at Ctrl-C, `Ended`, and `UsageError` for a pipe that holds no text.
+        Raises `EOFError` at its end, `KeyboardInterrupt` at Ctrl-C, `Ended`, `Overtaken` as soon as `until` holds (it is asked on another
+        thread), and `UsageError` for a pipe that holds no text.
         """
         while True:
             self._drain()
             try:
-                with self.live.quiet(), self.signals.prompting():
+                with self.live.quiet(), self.signals.prompting(until):
                     return self.screen.ask(prompt, self.interactive)
             except UnicodeDecodeError as error:
                 told = f"that is not {error.encoding.upper()}"

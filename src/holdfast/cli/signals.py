@@ -7,7 +7,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 from holdfast.cli.exits import Exit
 
 _NUDGE = 0.05  # seconds after which a signal that nobody has served is sent again
+_LOOK = 0.1  # seconds between two looks whether a prompt is still wanted
+_WAKE = signal.SIGURG  # wakes a prompt; harmless where nothing handles it
 _ENDING = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
 
@@ -24,6 +26,10 @@ class Ended(Exception):
     def __init__(self, code: Exit) -> None:
         super().__init__(code.name)
         self.code = code
+
+
+class Overtaken(Exception):
+    """What a line was asked for came to be settled while nobody had typed it."""
 
 
 class Signals:
@@ -41,6 +47,7 @@ class Signals:
         self._pipe = (-1, -1)  # the interpreter writes a signal's number to it when it comes; our handler reads it
         self._nudger: threading.Thread | None = None
         self._done = False
+        self._overtaken = False
 
     def __enter__(self) -> Signals:
         if threading.current_thread() is threading.main_thread():  # others may not set handlers
@@ -50,6 +57,7 @@ class Signals:
             signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
             for number in (signal.SIGINT, *_ENDING):
                 self._before[number] = signal.signal(number, self._handle)
+            self._before[_WAKE] = signal.signal(_WAKE, self._wake)
             self._nudger = threading.Thread(target=self._nudge, name="holdfast-signals", daemon=True)
             self._nudger.start()
         return self
@@ -97,6 +105,12 @@ class Signals:
         if self._prompting:
             self._raise()
 
+    def _wake(self, *_: object) -> None:
+        self._unserved()
+        if self._prompting and self._overtaken:
+            self._overtaken = False  # raised once
+            raise Overtaken
+
     def _raise(self) -> None:
         if self.ending is not None:
             raise Ended(self.ending)
@@ -114,11 +128,31 @@ class Signals:
         return found
 
     @contextmanager
-    def prompting(self) -> Generator[None]:
-        """Within, signals raise; those noted before do so at once."""
+    def prompting(self, until: Callable[[], bool] | None = None) -> Generator[None]:
+        """Within, signals raise; those noted before do so at once. So does `Overtaken` when `until`, asked on another thread, says so."""
+        stop = threading.Event()
+        watch = None if until is None or self._nudger is None else threading.Thread(target=self._watch, args=(until, stop), daemon=True)
         self._prompting = True
         try:
             self._raise()
+            if watch is not None:
+                watch.start()
             yield
         finally:
             self._prompting = False
+            stop.set()
+            if watch is not None and watch.ident is not None:
+                watch.join()
+            self._overtaken = False
+
+    def _watch(self, until: Callable[[], bool], stop: threading.Event) -> None:
+        """Wake the prompt when `until` says so; again and again, since it may sleep through the first signal (see `_nudge`)."""
+        main = threading.main_thread().ident
+        while not stop.wait(_LOOK):
+            if until():
+                break
+        self._overtaken = not stop.is_set()
+        while self._overtaken and main is not None:
+            signal.pthread_kill(main, _WAKE)
+            if stop.wait(_LOOK):
+                break

@@ -161,6 +161,9 @@ def _wait(
             if _shows(event, command):
                 _say(screen, f"taken: event {seq}")
                 return Exit.FINISHED
+            if (otherwise := _overtaken(event, command)) is not None:
+                screen.error(f"not taken: {otherwise} (event {seq})")
+                return Exit.FAILED
             if signals.pending:
                 break
         if signals.ending is not None:
@@ -169,7 +172,7 @@ def _wait(
             return Exit.INTERRUPTED
         if time.monotonic() >= deadline:
             break
-    screen.error(f"not taken within {seconds:g} s: nobody drives it now; it will be done when it is opened next.")
+    screen.error(f"not taken within {seconds:g} s; it stays posted, and is done by whoever drives the conversation, or opens it next.")
     return Exit.FAILED
 
 
@@ -191,14 +194,30 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
     match command, event:
         case cmd.Send(content), ev.Message(sender="user"):
             return event.content == content
-        case cmd.Approve(call_id) | cmd.Reject(call_id), ev.Decision() | ev.ToolResult():
-            return event.call_id == call_id and getattr(event, "decision", "") != "ask"
+        case cmd.Approve(call_id, arguments=arguments), ev.Decision(decision="approve"):
+            return event.call_id == call_id and event.arguments == arguments
+        case cmd.Reject(call_id, reason), ev.Decision(decision="reject"):
+            return event.call_id == call_id and event.reason == reason
         case cmd.Pause() | cmd.Interrupt(), ev.Status():
             return event.status == ConversationStatus.PAUSED
         case cmd.Resume(), ev.Status():
             return event.status != ConversationStatus.PAUSED
         case _:
             return False
+
+
+def _overtaken(event: ev.AnyEvent, command: cmd.Command) -> str | None:
+    """What else came of the call that a command decides, if this event says so."""
+    if not isinstance(command, cmd.Approve | cmd.Reject) or getattr(event, "call_id", None) != command.call_id:
+        return None
+    match event:
+        case ev.Decision(decision="approve" | "reject" as decision):
+            what = "rejected" if decision == "reject" else "approved" if event.arguments is None else "approved with other arguments"
+            return f"the call was {what} by {event.by or 'somebody'}" + (f": {event.reason}" if event.reason else "")
+        case ev.ToolResult():
+            return "the call was answered without a decision"
+        case _:
+            return None
 
 
 def _status(status: ConversationStatus) -> str:

@@ -109,8 +109,12 @@ class Calls:
 
     def cancel(self) -> None:
         """Cancel the model call and the tool calls that run now; those that come later are not affected."""
+        self._cancel(self.token)
+
+    def _cancel(self, token: Cancellation) -> None:
         with self._journal.changed:
-            token, self.token = self.token, Cancellation()
+            if token is self.token:
+                self.token = Cancellation()
         token.cancel()
 
     def write_start(self, call: ToolCall, attempt: int) -> None:
@@ -144,18 +148,20 @@ class Calls:
                         return
             except BaseException as error:
                 batch.failures.append(error)
-                token.cancel()  # the store failed, or Ctrl-C: nothing further is to begin
+                self._cancel(token)  # the store failed, or Ctrl-C: nothing further is to begin
 
         with self._journal.changed:
             known = {call.id for call in calls}
             # What was approved since `calls` was drawn up.
             ready = [item.call for item in self._journal.fold.open.values() if not item.attempt and item.asked is None]
             calls = [*calls, *(call for call in ready if call.id not in known)]
-            name = f"holdfast-call-{calls[0].id}"
-            batch = _Batch(calls, lambda number: self._start_thread(work, f"{name}+{number}"), self._agent.parallel_calls)
+            # Helpers are this loop's also if whoever approves a call has one started.
+            name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
+            batch = _Batch(calls, lambda number: self._start_thread(work, f"{name}+{number}", context), self._agent.parallel_calls)
             self._batch = batch
         try:
-            batch.hire(len(calls) - 1)
+            with self._journal.changed:
+                batch.hire(len(calls) - 1)
             while True:
                 work()
                 batch.join()
@@ -166,7 +172,7 @@ class Calls:
         except BaseException:  # Ctrl-C between or while waiting for calls
             with self._journal.changed:
                 self._batch = None
-            token.cancel()
+            self._cancel(token)
             self.left_running(time.monotonic() + 1.0)
             raise
         if batch.failures:
@@ -187,10 +193,10 @@ class Calls:
         if not started:
             with journal:
                 item = journal.fold.open.get(call.id)
-                if journal.fold.status is not ConversationStatus.RUNNING or self.closing or token or item is None or item.asked is not None:
+                if journal.fold.status is not ConversationStatus.RUNNING or self.closing or token:
                     return False
-                if item.attempt >= attempt:
-                    return True  # it joined a batch that had it already
+                if item is None or item.asked is not None or item.attempt >= attempt:
+                    return True  # it was answered meanwhile, or joined a batch that had it already
                 if item.arguments is not None:
                     call, edited = msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid=""), True
                 self.write_start(call, attempt)
@@ -235,11 +241,12 @@ class Calls:
     # --- what is decided before, and what is settled after ---
 
     def decide(self, calls: Sequence[ToolCall]) -> list[Verdict]:
-        """What the agent's policy says of each call; runs users' code. A call that cannot be run needs no permission."""
-        policy, tools = self._agent.confirm, self._agent.tools
+        """What the agent's policy says of each call; runs users' code. One whose arguments are no JSON is not run anyway."""
+        policy = self._agent.confirm
         if policy is None:
             return []
-        return [Verdict("allow") if call.invalid or not tools.exists(call.name) else decided(policy, call) for call in calls]
+        # Also of a tool that is not there: it may be by the time that the call is run.
+        return [Verdict("allow") if call.invalid else decided(policy, call) for call in calls]
 
     def write_decision(self, call: ToolCall, verdict: Verdict) -> None:
         """Within a transaction: the verdict, and for a call that may not run its answer."""
@@ -284,10 +291,13 @@ class Calls:
             return _unknown()
         try:
             found = tool.reconcile(call, self._context(call, attempt, token))
+            if isinstance(found, bool):  # it reads as "it happened", or not, and would be taken for the result
+                raise TypeError(f"reconcile returned {found}; it takes the call's result, or None if it did not happen")
             return None if found is None else as_result(tool.name, found)
-        except (ConversationClosed, StoreError):
+        except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
+            _log.warning("conversation %s: reconcile of %s could not tell: %s", self._journal.id, call.name, type(error).__name__)
             return _unknown(f" {call.name!r} was asked what happened, and could not tell: {type(error).__name__}: {error}")
 
     def refuse_queued(self) -> None:
@@ -313,8 +323,8 @@ class Calls:
 
     # --- threads and what is to be cleaned up ---
 
-    def _start_thread(self, work: Callable[[], None], name: str) -> threading.Thread:
-        context = contextvars.copy_context()
+    def _start_thread(self, work: Callable[[], None], name: str, context: contextvars.Context | None = None) -> threading.Thread:
+        context = contextvars.copy_context() if context is None else context.copy()
 
         def run() -> None:
             try:

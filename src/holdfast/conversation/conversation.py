@@ -19,10 +19,10 @@ from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
-from holdfast.conversation.outputs import whole
+from holdfast.conversation.outputs import blobs_of, whole
 from holdfast.conversation.replay import Replay, replay
 from holdfast.conversation.state import ConversationState, ConversationStatus, Fold, fold
-from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, HoldfastError
+from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store
 from holdfast.tools.results import clean
@@ -87,7 +87,10 @@ class Conversation:
     def from_state(
         cls, state: ConversationState, agent: Agent, store: Store | None = None, id: str | None = None, **options: Any
     ) -> Conversation:
-        """A conversation that goes on from `state` under a new id, with any agent, model or toolset; `options` as in the constructor."""
+        """A conversation that goes on from `state` under a new id, with any agent, model or toolset; `options` as in the constructor.
+
+        Large outputs are kept whole (`get_output`) if they are in the same store.
+        """
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
         conversation = cls(agent, store, id, **options)
@@ -117,9 +120,12 @@ class Conversation:
         answers = _answers(state, FORKED, self._journal.clock, self._journal.new_id)
         state.take(answers)
         forked = Conversation(agent or self.agent, self.store, id, **{**inherited, **options}, _known=([*events, *answers], state))
-        if events:
+        try:
             # In one transaction: a fork whose calls are open must not be there for a moment, in which somebody could run them.
             self.store.fork(self.id, forked._journal.summary(()), answers)
+        except ConversationNotFound:  # this one was never written, so there is nothing to share
+            if events or self.store.read(forked.id, 0, 1):
+                raise
         return forked
 
     def _import(self, state: ConversationState) -> None:
@@ -131,6 +137,10 @@ class Conversation:
             with self._journal as journal:
                 # The original may yet run its open calls, or has; this conversation must not run them a second time.
                 journal.add_all([*state.events, *_answers(fold(state.events), CONTINUED, journal.clock, journal.new_id)])
+                for event in state.events:
+                    for id in blobs_of(event):
+                        with suppress(StoreError):  # it is not in this store
+                            journal.keep(self.store.blob(id), event.seq)
 
     # --- what it is ---
 
@@ -174,6 +184,8 @@ class Conversation:
     def replay(self, agent: Agent | None = None) -> Replay:
         """Run what is in the journal once more, its answers and results as they were, and tell whether the model would be asked the
         same today: by today's Holdfast, and by `agent` (its prompt, tools, model and limits) if one is given."""
+        if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
         return replay(self.get_history(), agent)
 
     def __repr__(self) -> str:
@@ -293,6 +305,7 @@ class Conversation:
             raise ConfigurationError("approve takes arguments and arguments_hash with a call_id alone.")
         self._open()
         if arguments is not None:
+            arguments = orders.json_arguments(arguments)
             with self._journal.changed:
                 name = orders.pending(self._journal, call_id)[0].name
             self.agent.tools.get(name).validate(arguments)  # users' code: not under the lock
@@ -307,6 +320,8 @@ class Conversation:
 
         Raises `ConfigurationError` if the call does not wait, or none does.
         """
+        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"reject: reason takes a str, not {reason!r}.")
         self._open()
         with self._journal as journal:
             orders.reject(self._driver, orders.pending(journal, call_id), clean(reason), clean(by))

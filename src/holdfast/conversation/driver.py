@@ -58,7 +58,7 @@ class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
     __slots__ = (
-        "_announced", "_on_delta", "_seen", "_view", "agent", "calls", "failure", "journal", "resting", "thread",
+        "_announced", "_on_delta", "_seen", "_view", "agent", "calls", "failure", "journal", "resting", "taken", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -75,6 +75,7 @@ class Driver:
         self.thread: threading.Thread | None = None  # who drives
         self.resting = True  # whether that one waits for something to do
         self.failure: Exception | None = None  # why nothing more can be journaled
+        self.taken = 0  # the number of the last command of the inbox that was done
         self._on_delta = None if on_delta is None else guarded(on_delta)
         self._view: View | None = None
         self._seen = 0  # how many events the view was fed
@@ -127,6 +128,8 @@ class Driver:
             while not self.calls.closing:
                 if self.failure is not None:  # the inbox found that the lease was lost
                     raise self.failure.with_traceback(None)
+                if journal.stale:
+                    journal.acquire()
                 action = next_action(journal.fold, self.agent.limits)
                 if not isinstance(action, Wait):
                     self.resting = False

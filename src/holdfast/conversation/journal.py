@@ -36,7 +36,7 @@ class Journal:
     """
 
     __slots__ = (
-        "_aside", "_before", "_draft", "_events", "_lease", "_mark", "_notify", "_store", "changed", "clock", "closed", "fold", "id", "new_id",
+        "_aside", "_before", "_behind", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_store", "changed", "clock", "closed", "fold", "id", "new_id",
         "stale",
     )  # fmt: skip
 
@@ -58,6 +58,8 @@ class Journal:
         self.new_id = new_id
         self._notify = notify
         self._lease: Lease | None = None
+        self._left: tuple[str, ...] = ()  # marks of what a dead owner's calls started, which is still to be ended
+        self._behind = False  # whether what came before the lease is still to be read
         self._mark = ""  # what the processes that calls start carry under this lease
         self._draft: list[Any] | None = None
         self._aside: tuple[list[int], list[Blob]] | None = None  # of the draft: commands it does, blobs it refers to
@@ -78,27 +80,30 @@ class Journal:
             if self.closed:
                 raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
             if self._lease is None:
-                lease = self._store.acquire(self.id, self._notify)
-                try:
-                    for event in self._store.read(self.id, self.fold.last_seq):
-                        self._take(event)
-                    self._end_orphans(lease)
-                except BaseException:
-                    self._store.release(lease)
-                    raise
-                self._lease = lease
+                self._lease = self._store.acquire(self.id, self._notify)
+                self._left, self._behind = self._lease.left, True
+            if self._behind:  # also if this was broken off the last time: what the lease says must not be lost
+                self._end_orphans()
+                if self.stale:
+                    self._read()
+                self.stale = True
+                for event in self._store.read(self.id, self.fold.last_seq):
+                    self._take(event)
+                self.stale = self._behind = False
             elif self.stale:
                 # Ctrl-C may have fallen between the store, the events and the fold, so both are made anew.
                 self._read()
                 self.stale = False
                 self.changed.notify_all()
 
-    def _end_orphans(self, lease: Lease) -> None:
+    def _end_orphans(self) -> None:
         """End what a dead owner's calls left running. Before anything else is done under the lease: it might be the same once more."""
-        if lease.left:
-            if not processes.end_owned(lease.left):
+        if self._left:
+            assert self._lease is not None
+            if not processes.end_owned(self._left):
                 _log.error("conversation %s: processes that a killed owner left could not be ended", self.id)
-            self._store.note(lease, ())
+            self._store.note(self._lease, ())
+            self._left = ()
 
     def process_environment(self) -> dict[str, str]:
         """What marks the processes that calls start, noted in the store before the first of them begins."""
@@ -203,10 +208,10 @@ class Journal:
         draft.append(event)
         return event
 
-    def keep(self, data: bytes) -> None:
-        """Have the store keep bytes that the event to be added next refers to."""
+    def keep(self, data: bytes, seq: int | None = None) -> None:
+        """Have the store keep bytes that an event of this transaction refers to: event `seq`, or the one to be added next."""
         self._aside = self._aside or ([], [])
-        self._aside[1].append(Blob(self.next_seq, data))
+        self._aside[1].append(Blob(self.next_seq if seq is None else seq, data))
 
     def take(self, posted: Posted) -> None:
         """Mark a command as done by this transaction."""
@@ -222,14 +227,16 @@ class Journal:
         assert self._lease is not None
         summary = self.summary(draft)
         self.stale = True  # until it is over: a disk that fails may leave it open whether it was written
-        if self._aside is None:
-            self._store.append(self._lease, draft, summary)
-        else:
-            self._store.append(self._lease, draft, summary, taken=self._aside[0], blobs=self._aside[1])
-        for event in draft:
-            self._take(event)
-        self.stale = False
-        self.changed.notify_all()
+        try:
+            if self._aside is None:
+                self._store.append(self._lease, draft, summary)
+            else:
+                self._store.append(self._lease, draft, summary, taken=self._aside[0], blobs=self._aside[1])
+            for event in draft:
+                self._take(event)
+            self.stale = False
+        finally:
+            self.changed.notify_all()  # Ctrl-C may fall behind the store's append: whoever waits looks again
 
     def summary(self, draft: Sequence[Any]) -> Summary:
         """What a listing is to show once `draft` is written."""
@@ -261,6 +268,8 @@ class Journal:
         """Give the lease back; every later append raises `ConversationClosed`. Idempotent."""
         with self.changed:
             self.closed = True
+            if self._left:
+                self._end_orphans()
             lease, self._lease = self._lease, None
             self.changed.notify_all()
             if lease is not None:  # under the lock: whoever finds it closed may open it again

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from holdfast import commands as cmd
 from holdfast import events as ev
@@ -12,7 +13,7 @@ from holdfast.content import Content, TextContent, ToolCall
 from holdfast.conversation.driver import RUNNING, Driver
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import AT_REST, ConversationStatus
-from holdfast.errors import ConfigurationError, ConversationClosed, StoreError, ToolError
+from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
 from holdfast.store import Posted
 from holdfast.tools.results import clean
 
@@ -67,16 +68,29 @@ def interrupt(driver: Driver) -> Effect | None:
     return driver.calls.cancel
 
 
+def json_arguments(arguments: Any) -> dict[str, Any]:
+    """New arguments for a call, as a copy of its own. Raises `ConfigurationError` for what is no JSON object."""
+    try:
+        found = json.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())  # half of a surrogate pair has no bytes
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"approve: arguments takes what JSON can say: {error}.") from error
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"approve: arguments takes a dict, not a {type(arguments).__name__}.")
+    return cast("dict[str, Any]", found)
+
+
 def pending(journal: Journal, call_id: str | None) -> list[ToolCall]:
     """The calls that wait for a decision; the one of that id alone if it is given. Raises `ConfigurationError` if there is none."""
     waiting = [item.call for item in journal.fold.open.values() if item.asked is not None]
     if not waiting:
-        raise ConfigurationError("No call waits for a decision" + (f", nor does {call_id!r}." if call_id else "."))
+        raise ConfigurationError(
+            "No call waits for a decision." if call_id is None else f"No call waits for a decision, {call_id!r} neither."
+        )
     if call_id is None:
         return waiting
     found = [call for call in waiting if call.id == call_id]
     if not found:
-        raise ConfigurationError(f"Call {call_id!r} does not wait for a decision; {', '.join(call.id for call in waiting)} does.")
+        raise ConfigurationError(f"Call {call_id!r} does not wait for a decision. These do: {', '.join(call.id for call in waiting)}.")
     return found
 
 
@@ -134,8 +148,8 @@ def drain(driver: Driver) -> None:
     """
     try:
         for posted in _waiting(driver):
-            wrong = _misfit(driver, posted.command)  # runs users' code: not under the lock
-            effect = _take(driver, posted, wrong)
+            misfit = _misfit(driver, posted.command)  # runs users' code: not under the lock
+            effect = _take(driver, posted, misfit)
             if effect is not None:
                 effect()
     except ConversationClosed:
@@ -149,29 +163,33 @@ def _waiting(driver: Driver) -> list[Posted]:
         return [] if driver.calls.closing or driver.failure is not None else driver.journal.commands()
 
 
-def _misfit(driver: Driver, command: cmd.Command) -> ConfigurationError | ToolError | None:
-    """Why an approval's new arguments do not fit the tool."""
+def _misfit(driver: Driver, command: cmd.Command) -> bool:
+    """Whether an approval's new arguments do not fit the tool."""
     if not isinstance(command, cmd.Approve) or command.arguments is None:
-        return None
+        return False
     try:
         with driver.journal.changed:
             name = pending(driver.journal, command.call_id)[0].name
+    except ConfigurationError:
+        return False  # which is told more clearly when it is obeyed
+    try:
         driver.agent.tools.get(name).validate(command.arguments)
-    except (ConfigurationError, ToolError) as error:
-        return error
-    return None
+    except Exception:  # a tool's own validator may raise anything
+        return True
+    return False
 
 
-def _take(driver: Driver, posted: Posted, wrong: Exception | None) -> Effect | None:
+def _take(driver: Driver, posted: Posted, misfit: bool) -> Effect | None:
     journal = driver.journal
     with journal.changed:
-        if posted.number not in [one.number for one in _waiting(driver)]:
+        if posted.number <= driver.taken or driver.calls.closing:
             return None  # another thread has done it meanwhile
+        driver.taken = posted.number
         with journal:
             journal.take(posted)
             try:
-                if wrong is not None:
-                    raise ConfigurationError(str(wrong))
+                if misfit:  # without saying how: the log is no place for arguments
+                    raise ConfigurationError("its arguments do not fit the tool.")
                 return _obey(driver, posted.command)
             except ConfigurationError as error:
                 _log.warning("conversation %s: a posted %s was dropped: %s", journal.id, type(posted.command).__name__, error)

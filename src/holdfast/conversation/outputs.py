@@ -8,6 +8,8 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import Content, TextContent, ToolResult
+from holdfast.events import AnyEvent
+from holdfast.events import ToolResult as ToolResultEvent
 from holdfast.store import BLOBS, blob_id
 
 _HEAD = 0.7  # of what is shown; how a text begins says more than how it ends
@@ -43,6 +45,12 @@ def trimmed(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:
         structured = None
     meta = {**result.meta, BLOBS: blobs}
     return msgspec.structs.replace(result, content=tuple(content), structured_content=structured, meta=meta), kept
+
+
+def blobs_of(event: AnyEvent) -> list[str]:
+    """The names of the blobs that an event refers to."""
+    entries: Any = event.result.meta.get(BLOBS) if isinstance(event, ToolResultEvent) else None
+    return [entry["id"] for entry in cast("list[dict[str, Any]]", entries)] if isinstance(entries, list) else []
 
 
 def whole(result: ToolResult, blob: Callable[[str], bytes]) -> ToolResult:

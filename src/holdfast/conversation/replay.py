@@ -20,6 +20,7 @@ from holdfast.content import Data
 from holdfast.conversation.actions import Action, Call, Recover, Step, Stop, Wait, next_action
 from holdfast.conversation.driver import nudge_for
 from holdfast.conversation.state import ConversationStatus, Fold
+from holdfast.errors import LimitExceeded
 from holdfast.llm.request import make_request, request_hash
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.wires import WIRES, Wire, wire
@@ -123,10 +124,10 @@ def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
 
 def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
     count = hashed = 0
-    end, otherwise = _ends(events)
+    end, otherwise = _ends(events, None if agent is None else agent.limits)
     limits = _UNLIMITED if agent is None else agent.limits
     ever = {tool.name for event in events if isinstance(event, ev.Agent) for tool in event.tools}
-    compared: ev.Agent | None = None
+    compared: ev.Agent | None = None  # the head before
     shown = 0  # items of the transcript in the last request that was the same
     for request in requests(events, limits):
         answer = request.answer
@@ -136,7 +137,7 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         if not isinstance(request.action, Step):
             text = f"- the model is asked\n+ {_said(request.action)}"
         elif agent is not None and request.head is not compared:
-            text = _head_differs(request.head, agent, ever)
+            text = _head_differs(request.head, compared, agent, ever)
             compared = request.head
         if not text and answer.request_hash and answer.wire in WIRES:
             hashed += 1
@@ -150,21 +151,26 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
 
 
 def _after(events: Sequence[ev.AnyEvent], answer: ev.Assistant) -> str:
-    """What the loop itself says to an empty answer, or one that was cut off."""
+    """What the loop itself said to an empty answer, or one that was cut off. (If nothing, the journal may have been forked there.)"""
     following = events[answer.seq] if answer.seq < len(events) else None
-    nudge = nudge_for(answer)
-    told = following.text if isinstance(following, ev.Message) and following.sender == "holdfast" else None
-    return "" if following is None or told == nudge else f"After the answer the model is told:\n- {told!r}\n+ {nudge!r}"
+    if not isinstance(following, ev.Message) or following.sender != "holdfast" or following.text == nudge_for(answer):
+        return ""
+    return f"After the answer the model is told:\n- {following.text!r}\n+ {nudge_for(answer)!r}"
 
 
-def _ends(events: Sequence[ev.AnyEvent]) -> tuple[int, str]:
-    """The first end of a run at which today's loop would not end it: its seq, and what differs; (0, "") if there is none."""
+def _ends(events: Sequence[ev.AnyEvent], limits: Limits | None) -> tuple[int, str]:
+    """The first end of a run at which today's loop would not end it: its seq, and what differs; (0, "") if there is none. Ends at a limit
+    are compared if there are `limits`."""
     state = Fold()
     for event in events:
         if isinstance(event, ev.Status) and event.status in (ConversationStatus.FINISHED, ConversationStatus.STUCK):
             action = next_action(state, _UNLIMITED)
             if not isinstance(action, Stop) or action.status != event.status:
                 return event.seq, f"- the run is over: {event.status}\n+ {_said(action)}"
+        elif limits is not None and isinstance(event, ev.Error) and event.error == LimitExceeded.__name__:
+            action = next_action(state, limits)
+            if not isinstance(action, Stop):
+                return event.seq, f"- the run is over: {event.message}\n+ {_said(action)}"
         state.apply(event)
     return 0, ""
 
@@ -182,7 +188,7 @@ def _said(action: Action) -> str:
             return f"calls are run: {', '.join(call.name for call in calls)}"
 
 
-def _head_differs(recorded: ev.Agent, agent: Agent, ever: set[str]) -> str:
+def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, ever: set[str]) -> str:
     """How the agent differs from an `Agent` event. Which tools there were is the journal's to say, what they are the agent's."""
     parts: list[str] = []
     if agent.llm.model != recorded.model:
@@ -198,6 +204,12 @@ def _head_differs(recorded: ev.Agent, agent: Agent, ever: set[str]) -> str:
         elif now != tool:
             parts.append(f"tool {tool.name!r}:\n" + _diff(_json(tool), _json(now)))
     parts += [f"tool {name!r}:\n- there is no such tool\n+ the agent has it" for name in today if name not in ever]
+    if not parts:
+        names = [tool.name for tool in recorded.tools]
+        kept = [] if before is None else [tool.name for tool in before.tools if tool in recorded.tools]
+        ordered = [*kept, *(name for name in today if name in names and name not in kept)]
+        if ordered != names:
+            parts.append(f"order of the tools:\n- {', '.join(names)}\n+ {', '.join(ordered)}")
     return "\n".join(parts)
 
 

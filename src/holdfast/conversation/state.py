@@ -47,7 +47,7 @@ class OpenCall:
     def decide(self, decision: ev.Decision) -> None:
         """Take in a decision about this call. An approval of other arguments than the call has approves nothing."""
         if decision.decision == "ask":
-            self.asked = decision.reason
+            self.asked = decision.reason or ""
         elif decision.decision == "approve" and self.asked is not None and decision.arguments_hash == self.call.arguments_hash:
             self.asked = None
             self.arguments = decision.arguments

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 # Every child of a shell inherits this variable; it finds those that left the shell's session (`setsid`, daemons).
@@ -110,8 +110,7 @@ def kill(find: Callable[[], list[Process]], spare_group: int = 0, tries: int = 2
 def of_owners(marks: Iterable[str]) -> list[Process]:
     """The living processes that carry one of the marks in `OWNER`, what they have started, and the sessions that they lead; not this
     process and those that it came from. A mark is random, so a pid that was used again is never taken for another's."""
-    found = _marked(marks) if _PROC else _marked_by_ps(marks)
-    return [process for process in found if process.pid not in _ancestry()]
+    return _marked(marks) if _PROC else [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
 
 
 def _marked(marks: Iterable[str]) -> list[Process]:
@@ -133,12 +132,19 @@ def _marked(marks: Iterable[str]) -> list[Process]:
                 carriers.add(int(name))
         except (OSError, IndexError):  # it ended meanwhile, or is another user's
             continue
-    found = set(carriers)
-    while True:
-        more = {pid for pid, (_, parent, session) in every.items() if parent in found or session in carriers} - found
-        if not more:
-            return [every[pid][0] for pid in found]
+    # Ours are spared, and what we have started: we may carry the mark ourselves, as a program that the dead owner's agent ran.
+    spared = _ancestry() | _descendants({os.getpid()}, {pid: parent for pid, (_, parent, _) in every.items()})
+    carriers -= spared
+    led = {pid for pid, (_, _, session) in every.items() if session in carriers}
+    found = _descendants(carriers | led, {pid: parent for pid, (_, parent, _) in every.items()}) - spared
+    return [every[pid][0] for pid in found]
+
+
+def _descendants(found: set[int], parents: Mapping[int, int]) -> set[int]:
+    found = set(found)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= more
+    return found
 
 
 def _marked_by_ps(marks: Iterable[str]) -> list[Process]:

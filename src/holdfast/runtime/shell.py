@@ -23,6 +23,10 @@ _REDIRECTED = 0.03  # seconds until a process in the background has surely close
 _SECOND_ROUND, _ROUNDS = 0.15, 3
 
 
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Shell:
     """A bash that runs one command after the other and keeps its directory, variables, functions and options in between.
 
@@ -55,6 +59,8 @@ class Shell:
                 pass_fds=(child_end,),
                 start_new_session=True,
                 bufsize=0,
+                # bash cannot give its commands back a signal that was ignored when it began, as it is in a script's background.
+                preexec_fn=_heed_interrupts if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else None,
             )
         except OSError as error:
             os.close(report)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from holdfast import events as ev
 from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.store.base import blob_id
+from holdfast.store.files import DAMAGE
 from holdfast.store.rows import Progress, Row, Rows, SQLRows, silent
 from holdfast.store.salvage import Gap, check_file, check_store, join, journal, remarks, unreadable
 from holdfast.store.scan import PageRows
@@ -70,7 +70,7 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
                 problems.append("the file does not say that it is a Holdfast store (application id)")
             if not problems:
                 return _Check(path, sql, sql.format, progress).everything(sql)
-        except (sqlite3.Error, OSError) as error:
+        except (*DAMAGE, OSError) as error:
             if isinstance(error, StoreError):
                 raise
             problems.append(f"SQLite cannot read it: {error}")
@@ -110,7 +110,7 @@ class _Check:
         )  # fmt: skip
 
     def everything(self, sql: SQLRows) -> Report:
-        """All checks, of a file that SQLite can read. Raises `sqlite3.Error` if it cannot after all."""
+        """All checks, of a file that SQLite can read. Raises one of `DAMAGE` if it cannot after all."""
         missing = {"conversations", "events", *(("inbox", "blobs", "blob_refs") if sql.format >= 2 else ())} - sql.tables
         if missing:
             self.problems.append(f"without the table {', '.join(sorted(missing))}")

@@ -19,9 +19,9 @@ from holdfast.store.schema import FORMAT, WIDE
 T = TypeVar("T")
 
 _CHECK = 0.05  # seconds between two looks whether the file is still the one that was opened: a stat is 5 % of a small append
-_CROWD = 8  # threads that write at the same time, from which on they are a crowd, and waited for
+_CROWD = 8  # jobs in one commit from which on there is a crowd, which is waited for, and may let the WAL grow
 _PATIENCE = 0.002  # seconds that a crowd is waited for: less than one fsync on most disks
-_SHARE = 0.9  # of a crowd, that is enough to go on; with half of it there would be twice the fsyncs, and nothing gained by going on earlier
+_SHARE = 0.75  # of a crowd, that is enough to go on; with more of it, threads that write only now and then wait 1 ms longer
 
 
 class Job(Generic[T]):
@@ -75,7 +75,7 @@ class Committer:
         self._cursor = self.db.cursor()  # one for all: making one for every statement is a tenth of an append
         self._file = (0, 0)
         self._looked = 0.0
-        self._crowd = 0  # how many threads write, lately
+        self._crowd = 0  # how many share a commit, lately
         self._wide = False
 
     def opened(self) -> None:
@@ -156,8 +156,8 @@ class Committer:
             tried = True
             self._transact(jobs)
         finally:
-            # With those that came meanwhile: otherwise a crowd that once fell into two halves, each writing in turn, would stay so.
-            self._crowd = max(len(jobs) + len(self.queue), self._crowd // 2)
+            # Not with those that came meanwhile: a few more would share a commit, and all would wait longer where each writes seldom.
+            self._crowd = max(len(jobs), self._crowd // 2)
             for job in jobs:
                 if not tried:
                     job.error = self._broken_off()

@@ -17,6 +17,9 @@ from holdfast.store import schema
 
 T = TypeVar("T")
 
+# What sqlite3 raises for a damaged file: where SQLite's message quotes garbage it is no sqlite3.Error, nor for a size that makes no sense.
+DAMAGE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
+
 
 def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection:
     """A connection, in autocommit mode. `options` are SQLite's for a file URI. Raises `StoreError`."""
@@ -75,7 +78,7 @@ class Reader:
                 raise StoreError(f"Store {str(self._path)!r} is closed.")
             try:
                 return work(self._db)
-            except (sqlite3.Error, UnicodeError) as error:
+            except DAMAGE as error:
                 raise unreadable(self._path, error, self._timeout) from error
 
     def version(self) -> object:
@@ -128,7 +131,7 @@ class ReadOnly:
                     db = self._connection()
                     try:
                         found = work(db)
-                    except (sqlite3.Error, StoreError):
+                    except (*DAMAGE, StoreError):
                         if self._as_it_was():
                             raise
                     else:
@@ -136,7 +139,7 @@ class ReadOnly:
                             return found
             except FileNotFoundError as error:
                 raise StoreError(f"Store {str(self._path)!r} is not there; read_only=True opens one that is.") from error
-            except (sqlite3.Error, OSError, UnicodeError) as error:
+            except (*DAMAGE, OSError) as error:
                 if isinstance(error, StoreError):
                     raise
                 raise unreadable(self._path, error, self._timeout) from error
@@ -181,6 +184,9 @@ class ReadOnly:
                 return db
             except sqlite3.OperationalError:
                 db.close()
+            except BaseException:
+                db.close()
+                raise
         if wal is not None and wal[1]:
             self._copy = tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True)
             copy = Path(self._copy.name, "store.db")

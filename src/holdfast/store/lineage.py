@@ -57,14 +57,20 @@ def read(
             return 0, 0
         number, last_seq, base, condensed = found
         first = condensed if after_seq is None else after_seq
-        end = last_seq if limit is None else min(last_seq, first + max(limit, 0))
+        try:
+            end = last_seq if limit is None else min(last_seq, first + max(limit, 0))
+            ranges = [
+                ((source << 32) + max(after, first), (source << 32) + min(last, end))
+                for source, after, last in stretches(number, last_seq, base)
+                if last > first and after < end
+            ]
+        except (TypeError, ValueError) as error:  # a damaged page may hold anything
+            raise sqlite3.DatabaseError(f"the entry of conversation {conversation_id!r} is damaged") from error
         expected = first
-        for source, after, last in stretches(number, last_seq, base):
-            if last > first and after < end:
-                key = source << 32
-                for row in db.execute(_ROWS, (key + max(after, first), key + min(last, end))):
-                    expected += 1
-                    take(expected, *row)
+        for keys in ranges:
+            for row in db.execute(_ROWS, keys):
+                expected += 1
+                take(expected, *row)
         return first, end
     finally:
         db.execute("COMMIT")

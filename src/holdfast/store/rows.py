@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from holdfast.store.base import blob_id
+from holdfast.store.files import DAMAGE
 from holdfast.store.pages import MAGIC
 
 SMALLEST = 50  # no event takes fewer bytes: its type, seq, id and time alone are more
@@ -119,7 +120,7 @@ def read_base(text: str) -> tuple[tuple[int, int], ...] | None:
 
 
 class SQLRows:
-    """Rows through SQLite, all of one moment. Every method may raise `sqlite3.DatabaseError` for a file that is damaged.
+    """Rows through SQLite, all of one moment. Every method may raise one of `DAMAGE` for a file that is damaged.
 
     Only a reader: where the file has no -wal, SQLite is told that nobody else writes (so that it makes none); where it has one that nobody
     has open, a copy of both is read.
@@ -182,10 +183,10 @@ class SQLRows:
         self._db.set_progress_handler(tick, 10_000)
         try:
             found = [str(line) for (line,) in self._db.execute("PRAGMA integrity_check(10)")]
-        except sqlite3.DatabaseError as error:
+        except DAMAGE as error:
             if interrupted:
                 raise interrupted[0] from None
-            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:  # it came up just beside `progress`
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:  # it came up just beside `progress`
                 raise KeyboardInterrupt from None
             raise
         finally:

@@ -7,7 +7,6 @@ it finds as lines that `holdfast import` makes a sound store of.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +18,7 @@ from holdfast.content import Data
 from holdfast.errors import ConversationNotFound, StoreError
 from holdfast.events import AnyEvent
 from holdfast.store.base import Summary
+from holdfast.store.files import DAMAGE
 from holdfast.store.rows import SMALLEST, Progress, Row, Rows, SQLRows, begins_like_sqlite, silent
 from holdfast.store.scan import PageRows
 from holdfast.store.schema import APPLICATION
@@ -102,7 +102,7 @@ class Remains:
             if not self._troubles:
                 self._rows = {row.id: row for row in self._sql.conversations()}
                 return
-        except (sqlite3.Error, OSError) as error:
+        except (*DAMAGE, OSError) as error:
             if isinstance(error, StoreError):
                 raise
             self._troubles.append(f"SQLite cannot read it: {error}")
@@ -153,7 +153,7 @@ class Remains:
                 found = assemble(self._sql, row)
                 if not found.gaps:
                     return found
-            except sqlite3.Error as error:
+            except DAMAGE as error:
                 self._troubles.append(f"SQLite cannot read it: {error}")
         return assemble(self._scan(), row)
 
@@ -162,7 +162,7 @@ class Remains:
         if self._pages is None and self._sql is not None:
             try:
                 return self._sql.blob(id)
-            except sqlite3.Error as error:
+            except DAMAGE as error:
                 self._troubles.append(f"SQLite cannot read it: {error}")
         return self._scan().blob(id)
 

@@ -178,7 +178,7 @@ class SQLiteStore:
                     " SQLiteStore(path, read_only=True) opens it for reading."
                 ) from error
             raise StoreError(f"Store {str(self.path)!r} cannot be used: {error}.") from error
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeError) as error:
             raise StoreError(f"Store {str(self.path)!r} cannot be used: {error}.") from error
 
     # --- who may write ---
@@ -431,10 +431,15 @@ class SQLiteStore:
             query = _LIST if schema.format_of_locked(db) > 1 else _LIST.replace("parent, parent_seq, condensed", "'', 0, 0")
             return db.execute(query).fetchall()
 
-        return [
-            Summary(id, status, title, seq, datetime.fromisoformat(created), datetime.fromisoformat(updated), parent, parent_seq, condensed)
-            for id, status, title, seq, created, updated, parent, parent_seq, condensed in self._reader.read(look)
-        ]
+        when = datetime.fromisoformat
+        rows = self._reader.read(look)
+        try:
+            return [
+                Summary(id, status, title, seq, when(created), when(updated), parent, parent_seq, condensed)
+                for id, status, title, seq, created, updated, parent, parent_seq, condensed in rows
+            ]
+        except (TypeError, ValueError) as error:  # a damaged page may hold anything
+            raise StoreError(f"Store {str(self.path)!r} cannot be listed: the entry of a conversation is damaged ({error}).") from error
 
     def delete(self, conversation_id: str) -> None:
         """See `Store.delete`. It is gone at once; its space is freed in steps, between which others write."""

@@ -219,7 +219,9 @@ class Watcher:
                     follower.ended = True
                     follower.grown.set()
         # Not for ever: a notify may wait for what the closing thread holds.
-        if thread is not None and thread is not threading.current_thread():
+        if (
+            thread is not None and thread.ident is not None and thread is not threading.current_thread()
+        ):  # None: Ctrl-C kept it from starting
             thread.join(5)
         if self._reader is not None:
             self._reader.close()

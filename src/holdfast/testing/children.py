@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import gc
+import io
 import logging
 import os
 import pickle
@@ -16,12 +17,14 @@ import time
 import traceback
 import warnings
 from pathlib import Path
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import IO, Any, NoReturn, Protocol, cast
 
 import msgspec
 
 from holdfast.errors import ConfigurationError
+
+_SHOWN = 10_000  # characters of a child's output, the last ones
 
 
 class Work(Protocol):
@@ -37,12 +40,13 @@ class Work(Protocol):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: `code` as `subprocess` has it (negative: the signal), what it wrote to stdout and stderr, and whether it had
-    to be ended because it did not by itself."""
+    """How a child ended: `code` as `subprocess` has it (negative: the signal), the end of what it wrote to stdout and stderr, and
+    whether it had to be ended because it did not by itself. `group` is its process group if there is still somebody in it, else 0."""
 
     code: int
     output: str
     late: bool = False
+    group: int = 0
 
 
 class Forks:
@@ -109,9 +113,38 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
             pause = min(pause * 1.5, 0.002)
     finally:
         if status is None:
+            end_group(pid)
             os.kill(pid, signal.SIGKILL)
             status = os.waitpid(pid, 0)[1]
-    return Ended(os.waitstatus_to_exitcode(status), output.read_text(errors="replace"), late)
+    return Ended(os.waitstatus_to_exitcode(status), end_of(output), late, pid if _is_group(pid) else 0)
+
+
+def end_of(output: Path) -> str:
+    """The last of what a child wrote, without blank lines around it."""
+    with output.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 4 * _SHOWN))  # no character has more bytes
+        text = file.read().decode(errors="replace").strip()
+    cut = len(text) > _SHOWN or size > 4 * _SHOWN
+    return f"(only the last {_SHOWN:,} characters)\n{text[-_SHOWN:]}" if cut else text
+
+
+def end_group(group: int) -> None:
+    """SIGKILL a process group, if there is one."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except OSError:
+        pass
+
+
+def _is_group(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is there
+        pass
+    return True
 
 
 def _ended(pid: int) -> int | None:
@@ -138,6 +171,7 @@ def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
 
 
 def _settle_in(output: Path) -> None:
+    os.setsid()  # so that what it leaves behind can be told from what is the parent's
     file = open(output, "w", buffering=1, errors="replace")  # noqa: SIM115 - open until the process ends
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
@@ -156,12 +190,25 @@ def _settle_in(output: Path) -> None:
 # --- where this process has threads: another one that forks -------------------------------------
 
 
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, obj: Any, /) -> Any:
+        if isinstance(obj, FunctionType | type) and obj.__module__ == "__main__":
+            raise pickle.PicklingError(f"{obj.__qualname__!r} is of __main__, which is another module in each process")
+        return NotImplemented
+
+
+def _pickled(work: Work) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file).dump(work)
+    return file.getvalue()
+
+
 def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
     others = ", ".join(repr(thread.name) for thread in threading.enumerate() if thread is not threading.current_thread())
     why = f"This process has other threads ({others}), so it cannot fork by itself, and a fresh one cannot have {work!r}"
     what = "Give module-level functions of a module that can be imported, or end the threads first."
     try:
-        pickled = pickle.dumps(work)
+        pickled = _pickled(work)
     except Exception as error:
         raise ConfigurationError(f"{why}: {error}. {what}") from error
     server = subprocess.Popen(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.errors import ConfigurationError
 from holdfast.events import AnyEvent
-from holdfast.testing.children import Ended, Forks
+from holdfast.runtime import processes
+from holdfast.testing.children import Ended, Forks, end_group, end_of
 from holdfast.testing.guarantees import Life, broken, first, tail
 from holdfast.testing.watched import APPEND, Journals, Point, Program, Task, Watched
 
@@ -91,29 +95,72 @@ def crash_at_every_append(
     Raises `AssertionError`, which shows the journal, if a guarantee of Holdfast's is broken: every event that was appended is there,
     unchanged; each call has one result; attempts are in order, under one idempotency key; what had been started is run again only
     if its tool is `read_only`, `idempotent` or `reconcile` says so, else the model is told that its outcome is unknown; conversations
-    come to rest as they did uninterrupted. Also if a run raises, or does not end within `deadline` seconds, with its traceback.
+    come to rest as they did uninterrupted. Also if a run raises, or does not end within `deadline` seconds, with its traceback; and if
+    there was no kill at all, which would prove nothing. After each crash what its processes started and left running is ended.
 
     `folder` is where the folders of the runs are made, one for each kill, and kept; by default a temporary place, of which only what
     broke a guarantee is kept. Children are forks of this process. Where it has other threads than the calling one, they come from
-    a fresh interpreter, for which `program` must be a module-level function. Raises `ConfigurationError` if it is not. POSIX only.
+    a fresh interpreter, for which `program` must be a module-level function. Raises `ConfigurationError` if it is not, and for wrong
+    arguments. POSIX only.
     """
-    if isinstance(when, str) or not set(when) <= {"before", "after"}:
-        raise ConfigurationError(f"crash_at_every_append: when takes ('before', 'after') or one of them, not {when!r}.")
     if not callable(program) or not (resume is None or callable(resume)):
-        raise ConfigurationError("crash_at_every_append: program and resume take functions of (store, folder).")
-    wanted = points if callable(points) else _all if points is None else _numbered(points)
-    root = Path(tempfile.mkdtemp(prefix="holdfast-crashes-")) if folder is None else Path(folder)
-    runs = _Runs(root, Watched(program, resume or program), tuple(when), wanted, deadline, keep=folder is not None)
+        raise _wrong("program and resume take functions of (store, folder).")
+    if folder is not None and not isinstance(cast(object, folder), str | os.PathLike):
+        raise _wrong(f"folder takes a path or None, not {folder!r}.")
+    if not isinstance(cast(object, twice), bool):
+        raise _wrong(f"twice takes True or False, not {twice!r}.")
+    if isinstance(cast(object, deadline), bool) or not isinstance(cast(object, deadline), int | float) or not deadline > 0:
+        raise _wrong(f"deadline takes a number of seconds above 0, not {deadline!r}.")
+    watched = Watched(program, resume or program)
+    return _crashes(watched, folder, _sides(when), _wanted(points), twice, deadline)
+
+
+def _wrong(text: str) -> ConfigurationError:
+    return ConfigurationError(f"crash_at_every_append: {text}")
+
+
+def _sides(when: object) -> tuple[str, ...]:
+    sides = tuple(cast(Iterable[Any], when)) if isinstance(when, Iterable) and not isinstance(when, str | bytes) else None
+    if sides is None or not all(side in ("before", "after") for side in sides):
+        raise _wrong(f"when takes ('before', 'after') or one of them, not {when!r}.")
+    return tuple(dict.fromkeys(sides))
+
+
+def _wanted(points: object) -> Callable[..., bool]:
+    if points is None:
+        return _all
+    if callable(points):
+        return cast(Callable[..., bool], points)
+    numbers = tuple(cast(Iterable[Any], points)) if isinstance(points, Iterable) and not isinstance(points, str | bytes) else None
+    if numbers is None or not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
+        raise _wrong(f"points takes numbers of appends, such as [1, 2], or a function of the Point, not {points!r}.")
+    return _numbered(numbers)
+
+
+def _crashes(
+    watched: Watched, folder: Path | str | None, when: tuple[str, ...], wanted: Callable[..., bool], twice: bool, deadline: float
+) -> Iterator[Crash]:
     keep = folder is not None
+    with Forks(watched, deadline) as forks:
+        root = Path(tempfile.mkdtemp(prefix="holdfast-crashes-")) if folder is None else _made(Path(folder))
+        runs = _Runs(root, forks, when, wanted, deadline, keep)
+        try:
+            yield from runs.crashes(twice)
+        except AssertionError:
+            keep = True
+            raise
+        finally:
+            runs.end_left()
+            if not keep:
+                shutil.rmtree(root, ignore_errors=True)
+
+
+def _made(folder: Path) -> Path:
     try:
-        yield from runs.crashes(twice)
-    except AssertionError:
-        keep = True
-        raise
-    finally:
-        runs.forks.close()
-        if not keep:
-            shutil.rmtree(root, ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        raise _wrong(f"folder takes a folder that can be written to, not {str(folder)!r} ({error}).") from error
+    return folder
 
 
 def _all(*_: Point) -> bool:
@@ -132,10 +179,8 @@ def _numbered(numbers: Iterable[int]) -> Callable[..., bool]:
 class _Runs:
     """The runs of one program."""
 
-    def __init__(
-        self, root: Path, watched: Watched, when: tuple[str, ...], wanted: Callable[..., bool], deadline: float, keep: bool
-    ) -> None:
-        self.forks = Forks(watched, deadline)
+    def __init__(self, root: Path, forks: Forks, when: tuple[str, ...], wanted: Callable[..., bool], deadline: float, keep: bool) -> None:
+        self._forks = forks
         self._root = root
         self._when = when
         self._wanted = wanted
@@ -143,6 +188,8 @@ class _Runs:
         self._keep = keep
         self._number = 0
         self._reference: Journals = {}
+        self._mark = ""  # of the processes since the last `end_left`
+        self._groups: list[int] = []
 
     def crashes(self, twice: bool) -> Iterator[Crash]:
         """See `crash_at_every_append`."""
@@ -152,13 +199,19 @@ class _Runs:
         self._hold([life], [], folder, self._reference)
         if not life.reached.get(APPEND):
             raise AssertionError("The program made no append: does it use the store that it is given?")
+        chosen = 0
         for point in self._points(life):
             if not self._wanted(point):
                 continue
+            chosen += 1
             lives = yield from self._crash((point,))
             for second in self._points(lives[-1]) if twice and lives is not None else ():
                 if self._wanted(point, second):
                     yield from self._crash((point, second))
+        if not self._number:
+            came = ", ".join(f"{place!r} {count} times" for place, count in life.reached.items())
+            what = f"none of the {chosen} chosen points was come to again" if chosen else f"when={self._when!r} and points choose no point"
+            raise AssertionError(f"There was no kill, so nothing was proved: {what}. The uninterrupted run came to {came}.")
 
     def _points(self, life: Life) -> Iterator[Point]:
         """Where a process may be killed that goes through what this one went through."""
@@ -191,23 +244,26 @@ class _Runs:
     def _live(self, folder: Path, before: list[Life], kill: Point | None) -> Life:
         """Run one process, to its end or to `kill`."""
         record = self._record(folder, len(before))
-        ended = self.forks.run(Task(folder, record, bool(before), kill), record.with_suffix(".output"))
+        self._mark = self._mark or uuid.uuid4().hex
+        ended = self._forks.run(Task(folder, record, self._mark, bool(before), kill), record.with_suffix(".output"))
+        self._groups += [ended.group] if ended.group else []
         life = Life.of(record)
-        if (ended.code != 0 and not life.killed) or ended.late:
+        if (not life.killed and (ended.code != 0 or life.ended is None)) or ended.late:
             raise AssertionError(self._failed(ended, kill, folder, before, life))
         return life
 
     def _failed(self, ended: Ended, kill: Point | None, folder: Path, before: list[Life], life: Life) -> str:
-        what = (
-            f"did not end within {self._deadline:g} s"
-            if ended.late
-            else "failed"
-            if ended.code > 0
-            else f"was ended by signal {-ended.code}"
-        )
+        if ended.late:
+            what = f"did not end within {self._deadline:g} s"
+        elif ended.code < 0:
+            what = f"was ended by signal {-ended.code}"
+        elif ended.code == 1:
+            what = "failed"
+        else:
+            what = f"failed, the program ended its process without returning (exit code {ended.code})"
         run = "The run that went on after a kill" if before else "The uninterrupted run" if kill is None else f"The run to be killed {kill}"
         began = f"\n\nIt began with this journal:\n{tail(first(life.began))}" if before else ""
-        return f"{run} {what}:\n\n{ended.output.strip() or '(it wrote nothing)'}{began}\n\nFolder: {folder}"
+        return f"{run} {what}:\n\n{ended.output or '(it wrote nothing)'}{began}\n\nFolder: {folder}"
 
     def _hold(self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals) -> None:
         """Raises `AssertionError` if a guarantee is broken."""
@@ -220,9 +276,17 @@ class _Runs:
         for id in after:
             kills = [len(life.began.get(id, [])) for life in lives[1:]]
             parts += ["", f"The journal of {id!r} at the end:", tail(after[id], kills)]
-        output = self._record(folder, len(lives) - 1).with_suffix(".output").read_text(errors="replace").strip()
+        output = end_of(self._record(folder, len(lives) - 1).with_suffix(".output"))
         parts += ["", f"The last process wrote:\n{output}"] if output else []
         raise AssertionError("\n".join([*parts, "", f"Folder: {folder}"]))
+
+    def end_left(self) -> None:
+        """End what the processes of the last crash started and left. Not sooner: that Holdfast itself ends commands is to be seen."""
+        groups, mark, self._groups, self._mark = self._groups, self._mark, [], ""
+        for group in groups:
+            end_group(group)
+        if mark:
+            processes.end_owned([mark])
 
     # --- folders ---
 
@@ -237,6 +301,7 @@ class _Runs:
         return folder.with_name(f".{folder.name}.{life}.record")
 
     def _remove(self, folder: Path, always: bool = False) -> None:
+        self.end_left()
         if not self._keep or always:
             shutil.rmtree(folder, ignore_errors=True)
             for life in range(4):

@@ -7,17 +7,20 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import cast, get_args
 
 from holdfast.agent.agent import Agent
 from holdfast.conversation.conversation import Conversation
 from holdfast.conversation.replay import replay
 from holdfast.conversation.state import ConversationState
+from holdfast.errors import ConfigurationError, StoreError
 from holdfast.events import AnyEvent
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.store.transfer import read_exported
 
 Recorded = str | os.PathLike[str] | ConversationState | Conversation | Iterable[AnyEvent]
 
+_EVENTS = get_args(AnyEvent)
 _SQLITE = b"SQLite format 3\0"
 
 
@@ -29,9 +32,11 @@ def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
     `SQLiteStore`'s file (which is not touched), a `ConversationState`, a `Conversation`, or a list of events.
 
     Raises `AssertionError` that shows the first difference of each conversation, recorded lines marked with `-` and today's with `+`;
-    also if there is no model request in them at all, which would prove nothing. Raises `ConfigurationError` or `StoreError` for a file
-    that cannot be read.
+    also if there is no model request in them at all, which would prove nothing. Raises `ConfigurationError` for what is no recording, and
+    `StoreError` for a file that cannot be read; both name the file.
     """
+    if not (agent is None or isinstance(cast(object, agent), Agent)):
+        raise ConfigurationError(f"assert_replays: agent takes an Agent or None, not {agent!r}.")
     differences: list[str] = []
     conversations = requests = 0
     for name, events in _conversations(recorded):
@@ -57,12 +62,22 @@ def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]
             yield f"Conversation {recorded.id!r}", recorded.get_history()
         case str() | os.PathLike():
             path = Path(recorded)
-            with path.open("rb") as file:
-                stored = file.read(len(_SQLITE)) == _SQLITE
-            found = _stored(path) if stored else _exported(path)
-            yield from ((f"{path}, conversation {id!r}", events) for id, events in found)
+            try:
+                with path.open("rb") as file:
+                    stored = file.read(len(_SQLITE)) == _SQLITE
+                found = _stored(path) if stored else _exported(path)
+                yield from ((f"{path}, conversation {id!r}", events) for id, events in found)
+            except OSError as error:  # a StoreError is one too
+                why = str(error) if isinstance(error, StoreError) else error.strerror or str(error)
+                raise StoreError(f"assert_replays: {path}: {why}") from error
+            except ValueError as error:
+                raise ConfigurationError(f"assert_replays: {path}: {error}") from error
         case _:
-            yield "The conversation", list(recorded)
+            events = list(recorded) if isinstance(cast(object, recorded), Iterable) else None
+            if events is None or not all(isinstance(cast(object, event), _EVENTS) for event in events):
+                what = "a file, a ConversationState, a Conversation or events"
+                raise ConfigurationError(f"assert_replays: recorded takes {what}, not {recorded!r:.200}.")
+            yield "The conversation", events
 
 
 def _exported(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
@@ -78,6 +93,10 @@ def _stored(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
             beside = path.with_name(path.name + end)
             if beside.exists():
                 shutil.copyfile(beside, Path(folder, "store.db" + end))
-        with SQLiteStore(Path(folder, "store.db"), "process") as store:
-            for summary in reversed(store.list()):
-                yield summary.id, store.read(summary.id)
+        copy = Path(folder, "store.db")
+        try:
+            with SQLiteStore(copy, "process") as store:
+                for summary in reversed(store.list()):
+                    yield summary.id, store.read(summary.id)
+        except StoreError as error:
+            raise StoreError(str(error).replace(str(copy), str(path))) from error

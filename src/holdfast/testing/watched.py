@@ -16,6 +16,7 @@ from holdfast import events as ev
 from holdfast.content import ToolCall
 from holdfast.conversation.driver import Driver
 from holdfast.events import AnyEvent
+from holdfast.runtime import processes
 from holdfast.store import Blob, Lease, Summary
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.tools import Tool, ToolContext, ToolManager
@@ -218,10 +219,12 @@ Program = Callable[[SQLiteStore, Path], object]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a child is to do: run the program in `folder` (go on with it: `resumes`), with `record` as its record, until it ends or to `kill`."""
+    """What a child is to do: run the program in `folder` (go on with it: `resumes`), with `record` as its record, until it ends or to `kill`.
+    Whatever it starts inherits `mark`."""
 
     folder: Path
     record: Path
+    mark: str
     resumes: bool = False
     kill: Point | None = None
 
@@ -239,6 +242,7 @@ class Watched(msgspec.Struct, frozen=True):
     def __call__(self, task: Task) -> None:
         """Run the program; note what is in the store before and after."""
         global _places
+        os.putenv(processes.OWNER, task.mark)
         record = Record(task.record)
         places = Places(record, task.kill)
         path = task.folder / "store.db"
