@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
@@ -20,12 +20,14 @@ from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
 from holdfast.conversation.outputs import blobs_of, whole
-from holdfast.conversation.replay import Replay, replay
 from holdfast.conversation.state import ConversationState, ConversationStatus, Fold, fold
 from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store
 from holdfast.tools.results import clean
+
+if TYPE_CHECKING:
+    from holdfast.conversation.replay import Replay
 
 _log = logging.getLogger("holdfast")
 
@@ -186,6 +188,8 @@ class Conversation:
         same today: by today's Holdfast, and by `agent` (its prompt, tools, model and limits) if one is given."""
         if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
+        from holdfast.conversation.replay import replay
+
         return replay(self.get_history(), agent)
 
     def __repr__(self) -> str:

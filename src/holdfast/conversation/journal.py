@@ -14,7 +14,6 @@ from holdfast.agent.view import whole_until
 from holdfast.conversation.changed import Changed
 from holdfast.conversation.state import Fold, fold
 from holdfast.errors import ConversationBusy, ConversationClosed
-from holdfast.runtime import processes
 from holdfast.store import Blob, Lease, Posted, Store, Summary
 
 _log = logging.getLogger("holdfast")
@@ -99,6 +98,8 @@ class Journal:
     def _end_orphans(self) -> None:
         """End what a dead owner's calls left running. Before anything else is done under the lease: it might be the same once more."""
         if self._left:
+            from holdfast.runtime import processes  # 40 ms of import that few need
+
             assert self._lease is not None
             if not processes.end_owned(self._left):
                 _log.error("conversation %s: processes that a killed owner left could not be ended", self.id)
@@ -107,6 +108,8 @@ class Journal:
 
     def process_environment(self) -> dict[str, str]:
         """What marks the processes that calls start, noted in the store before the first of them begins."""
+        from holdfast.runtime import processes
+
         with self.changed:
             self.acquire()
             assert self._lease is not None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.content import Content, TextContent, ToolCall
 from holdfast.conversation.driver import RUNNING, Driver
@@ -16,6 +14,9 @@ from holdfast.conversation.state import AT_REST, ConversationStatus
 from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
 from holdfast.store import Posted
 from holdfast.tools.results import clean
+
+if TYPE_CHECKING:
+    from holdfast.commands import Command
 
 _log = logging.getLogger("holdfast")
 _S = ConversationStatus
@@ -70,6 +71,8 @@ def interrupt(driver: Driver) -> Effect | None:
 
 def json_arguments(arguments: Any) -> dict[str, Any]:
     """New arguments for a call, as a copy of its own. Raises `ConfigurationError` for what is no JSON object."""
+    import json
+
     try:
         found = json.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())  # half of a surrogate pair has no bytes
     except (TypeError, ValueError) as error:
@@ -123,8 +126,10 @@ def reject(driver: Driver, calls: list[ToolCall], reason: str, by: str) -> None:
         journal.add(ev.Status, status=RUNNING.value)
 
 
-def _obey(driver: Driver, command: cmd.Command) -> Effect | None:
+def _obey(driver: Driver, command: Command) -> Effect | None:
     """One command of the inbox. Raises `ConfigurationError` for what does not fit (any more)."""
+    from holdfast import commands as cmd  # few conversations have an inbox that is used
+
     match command:
         case cmd.Send(content):
             send(driver, said(content))
@@ -163,9 +168,11 @@ def _waiting(driver: Driver) -> list[Posted]:
         return [] if driver.calls.closing or driver.failure is not None else driver.journal.commands()
 
 
-def _misfit(driver: Driver, command: cmd.Command) -> bool:
+def _misfit(driver: Driver, command: Command) -> bool:
     """Whether an approval's new arguments do not fit the tool."""
-    if not isinstance(command, cmd.Approve) or command.arguments is None:
+    from holdfast.commands import Approve
+
+    if not isinstance(command, Approve) or command.arguments is None:
         return False
     try:
         with driver.journal.changed:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from holdfast.commands import Command
 from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
+
+if TYPE_CHECKING:
+    from holdfast.commands import Command
 
 
 class Lease(msgspec.Struct, frozen=True):

@@ -6,14 +6,16 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast import commands
-from holdfast.commands import Command
 from holdfast.errors import ConversationNotFound, Fenced, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
 from holdfast.store.base import Blob, Lease, Posted, Summary, check_dense
+
+if TYPE_CHECKING:
+    from holdfast.commands import Command
 
 
 class _Record:
@@ -36,7 +38,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._grown = threading.Condition(self._lock)
+        self._grown: threading.Condition | None = None  # made for the first that follows
         self._records: dict[str, _Record] = {}
         self._epoch = 0  # one count for all, so that no lease fits a conversation that was deleted and made again
         self._posted = 0
@@ -100,7 +102,8 @@ class MemoryStore:
                 if kept.parent or events[0].seq > 1:  # only a first append may say what a conversation was forked from elsewhere
                     summary = msgspec.structs.replace(summary, parent=kept.parent, parent_seq=kept.parent_seq)
                 record.summary = summary
-            self._grown.notify_all()
+            if self._grown is not None:
+                self._grown.notify_all()
 
     def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
         """See `Store.read`."""
@@ -121,6 +124,8 @@ class MemoryStore:
         while True:
             until = None if timeout is None else time.monotonic() + timeout
             with self._lock:
+                if self._grown is None:
+                    self._grown = threading.Condition(self._lock)
                 while not self._closed and not (found := self._after(conversation_id, seq)):
                     left = None if until is None else until - time.monotonic()
                     if left is not None and left <= 0:
@@ -150,6 +155,8 @@ class MemoryStore:
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
         """See `Store.post`."""
+        from holdfast import commands
+
         command = commands.decode(commands.encode(command))  # what cannot be kept elsewhere is not taken here
         with self._lock:
             record = self._found(conversation_id)
@@ -206,7 +213,8 @@ class MemoryStore:
         with self._lock:
             self._closed = True
             self._records.clear()
-            self._grown.notify_all()
+            if self._grown is not None:
+                self._grown.notify_all()
 
     def __enter__(self) -> MemoryStore:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
 _ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # OpenAI's rule for function names; Anthropic's is wider
@@ -20,5 +19,7 @@ def wire_name(name: str) -> str:
     plain = name.replace(".", "__")
     if _ALLOWED.fullmatch(plain):
         return plain
-    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    from hashlib import sha256  # 3 ms of import that few names need
+
+    digest = sha256(name.encode()).hexdigest()[:8]
     return f"{_FORBIDDEN.sub('_', plain)[:55]}_{digest}"
