@@ -505,10 +505,11 @@ def test_a_wrong_key_or_proxy_is_not_shown() -> None:
         assert KEY not in str(caught.value)
 
 
-def test_only_openais_models_have_an_address_of_their_own() -> None:
+def test_a_model_of_no_known_provider_needs_an_address() -> None:
     for model in ("gpt-5", "o3-mini", "chatgpt-4o-latest", "openai/gpt-4.1", "openai/whatever"):
         assert LLM(model).base_url == "https://api.openai.com/v1"
-    for model in ("claude-sonnet-4", "llama3", "anthropic/claude", "meta-llama/Llama-3", "olmo"):
+    assert LLM("claude-sonnet-4").base_url == LLM("anthropic/claude").base_url == "https://api.anthropic.com/v1"
+    for model in ("llama3", "meta-llama/Llama-3", "olmo"):
         with pytest.raises(ConfigurationError, match="base_url is needed"):
             LLM(model)
 

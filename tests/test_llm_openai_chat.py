@@ -32,6 +32,7 @@ from holdfast.errors import (
     LLMError,
     LLMTimeout,
     ModelNotFound,
+    Overloaded,
     PermissionDenied,
     RateLimited,
     ServerError,
@@ -41,7 +42,7 @@ from holdfast.events import ToolDefinition
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import WIRES, openai_chat, wire
 from holdfast.llm.wires.calls import read_call
-from holdfast.llm.wires.openai_chat_stream import StreamParser
+from holdfast.llm.wires.openai_chat_stream import ChatStream
 from tests.model_server import calls, chat, sse, text
 
 PNG = b"\x89PNG fake"
@@ -57,7 +58,7 @@ def parsed(answer: Any) -> Completion:
 
 def streamed(stream: str | bytes, on_delta: Callable[[Delta], object] | None = None, size: int = 0) -> Completion:
     data = stream.encode() if isinstance(stream, str) else stream
-    parser = StreamParser()
+    parser = ChatStream()
     for at in range(0, len(data), size or len(data)):
         parser.feed(data[at : at + (size or len(data))], on_delta)
     return parser.finish()
@@ -131,18 +132,18 @@ def test_an_invalid_call_is_echoed_as_json_that_every_server_takes() -> None:
     ],
 )
 def test_a_result_is_said_in_text(result: ToolResult, expected: str) -> None:
-    message = decoded(openai_chat.tool(ToolCall("1.0", "t", provider_id="c1"), result, {}))
+    message = decoded(openai_chat.results([(ToolCall("1.0", "t", provider_id="c1"), result)], {}).split(b',{"role":"user"')[0])
     assert message == {"role": "tool", "tool_call_id": "c1", "content": expected}
 
 
 def test_pictures_of_a_batch_follow_it_in_one_user_message() -> None:
     first = (ToolCall("1.0", "shot", provider_id="c1"), ToolResult((TextContent("x"), ImageContent(PNG))))
     second = (ToolCall("1.1", "none", provider_id="c2"), ToolResult("y"))
-    message = decoded(openai_chat.after_tools([first, second]))
+    *_, message = json.loads(b"[" + openai_chat.results([first, second], {}) + b"]")
     assert message["role"] == "user"
     assert [part["type"] for part in message["content"]] == ["text", "image_url"]
     assert message["content"][0]["text"] == "Returned by shot (call c1):"
-    assert openai_chat.after_tools([second]) == b""
+    assert json.loads(openai_chat.results([second], {}))["role"] == "tool"
 
 
 # --- native ----------------------------------------------------------------------------------------
@@ -430,7 +431,7 @@ def test_a_stream_is_read_at_any_cut_and_line_end(newline: str, size: int) -> No
 @settings(max_examples=150, deadline=None)
 def test_a_stream_cut_at_random_gives_the_same(cuts: list[int], newline: str) -> None:
     data = STREAM.replace("\n", newline).encode()
-    parser = StreamParser()
+    parser = ChatStream()
     for start, end in zip([0, *sorted(cuts)], [*sorted(cuts), len(data)], strict=True):
         parser.feed(data[start:end])
     assert parser.finish() == parsed(ANSWER)
@@ -657,7 +658,7 @@ def message(text: str, **more: Any) -> dict[str, Any]:
         (429, message("Request too large for gpt-4o", code="rate_limit_exceeded"), ContextTooLong, False),
         (500, message("oops"), ServerError, True),
         (503, b"", ServerError, True),
-        (529, message("busy", type="overloaded_error"), ServerError, True),
+        (529, message("busy", type="overloaded_error"), Overloaded, True),
         (302, b"", BadRequest, False),
         (400, [message("Gemini says no")], BadRequest, False),
         (400, {"error": "ollama says no"}, BadRequest, False),
@@ -689,3 +690,15 @@ def test_a_page_of_html_is_shown_short() -> None:
     assert "<" not in shown
     assert "color" not in shown
     assert len(shown) < 500
+
+
+@pytest.mark.parametrize("name", WIRES)
+def test_tools_of_the_provider_stand_beside_ours(name: str) -> None:
+    own = {"type": "web_search", "name": "web_search"}
+    spoken = wire(name)
+    tool = ToolDefinition("add", "Adds.", {"type": "object", "properties": {}})
+    head = spoken.head("m", "", [tool], {"extra_body": {"tools": [own]}, "host": ""}, {"add": "add"})
+    found = json.loads(spoken.body(head, [], False))["tools"]
+    assert len(found) == 2
+    assert found[1] == own
+    assert "add" in json.dumps(found[0])

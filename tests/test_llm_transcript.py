@@ -29,7 +29,7 @@ def answered(text: str = "", calls: tuple[ToolCall, ...] = (), seq: int = 2, **m
 
 
 def shown(transcript: Transcript, model: str = "") -> list[dict[str, Any]]:
-    return [json.loads(fragment) for fragment in transcript.fragments(openai_chat, {}, model)]
+    return [message for fragment in transcript.fragments(openai_chat, {}, model) for message in json.loads(b"[" + fragment + b"]")]
 
 
 class CountingWire:

@@ -152,8 +152,8 @@ def test_the_first_request_that_differs_is_told_readably(changes: dict[str, Any]
 
 def test_a_wire_that_writes_messages_in_another_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     events, _ = recorded()
-    plain = openai_chat.tool
-    monkeypatch.setattr(openai_chat, "tool", lambda *arguments: plain(*arguments).replace(b'"tool"', b'"function"'))
+    plain = openai_chat.results
+    monkeypatch.setattr(openai_chat, "results", lambda *arguments: plain(*arguments).replace(b'"tool"', b'"function"'))
     found = replay(events)
     assert found.difference is not None
     assert found.difference.request == 2

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult
     from holdfast.conversation import Conversation, ConversationState, ConversationStatus
     from holdfast.errors import ToolError
-    from holdfast.llm import LLM, ScriptedLLM
+    from holdfast.llm import LLM, FallbackLLM, ScriptedLLM
     from holdfast.runtime import LocalRuntime
     from holdfast.store import MemoryStore, SQLiteStore
     from holdfast.tools import Tool, ToolAnnotations, ToolContext, ToolManager, ToolRegistry, register_tool, tool
@@ -25,6 +25,7 @@ _ROOMS = {
     "Conversation": "conversation",
     "ConversationState": "conversation",
     "ConversationStatus": "conversation",
+    "FallbackLLM": "llm",
     "ImageContent": "content",
     "LLM": "llm",
     "Limits": "agent",
@@ -53,6 +54,7 @@ __all__ = [
     "Conversation",
     "ConversationState",
     "ConversationStatus",
+    "FallbackLLM",
     "ImageContent",
     "Limits",
     "LocalRuntime",

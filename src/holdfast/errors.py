@@ -25,7 +25,8 @@ HoldfastError
     │   ├── ContextTooLong
     │   └── ContentFiltered
     ├── RateLimited
-    ├── ServerError                          5xx, overloaded
+    ├── ServerError                          5xx
+    │   └── Overloaded                       no capacity at the moment
     ├── LLMTimeout (TimeoutError)
     ├── LLMConnectionError (ConnectionError)
     ├── BadResponse (ValueError)             not what the wire's protocol says
@@ -132,7 +133,8 @@ RETRY_PRESETS: dict[str, tuple[bool, int, Backoff]] = {
 
 
 class ToolError(HoldfastError):
-    """A tool call failed. `error_type` is one of the keys of `RETRY_PRESETS`, which also gives the retry policy's defaults."""
+    """A tool call failed. `error_type` is one of the keys of `RETRY_PRESETS`, which also gives the retry policy's defaults. `retry_after`
+    is how many seconds the service behind it asks to wait, if it does."""
 
     error_type = "internal"
 
@@ -154,6 +156,7 @@ class ToolError(HoldfastError):
         self.retryable = preset[0] if retryable is None else retryable
         self.max_retries = preset[1] if max_retries is None else max_retries
         self.backoff: Backoff = preset[2] if backoff is None else backoff
+        self.retry_after: float | None = None
 
 
 class ToolValidationError(ToolError, ValueError):
@@ -227,13 +230,17 @@ class RateLimited(LLMError):
 
 
 class ServerError(LLMError):
-    """The provider failed or is overloaded (5xx)."""
+    """The provider failed (5xx)."""
 
     retryable = True
 
 
+class Overloaded(ServerError):
+    """The provider has no capacity for the model at the moment."""
+
+
 class LLMTimeout(LLMError, TimeoutError):
-    """No answer in time."""
+    """No answer in time, by our clock or the provider's (408, 504)."""
 
     retryable = True
 

@@ -73,7 +73,8 @@ class Message(Event, frozen=True):
 class Assistant(Event, frozen=True):
     """One answer of the model. `based_on` is the last seq that its request contained; `native` the provider's own form
     (of the wire `wire`) where it says more than the fields here; `duration` is in seconds, `cost` in US dollars if it was counted.
-    `request_hash` is that of the request, by which a replay knows it again."""
+    `request_hash` is that of the request, by which a replay knows it again. `route` names which of a composite's models answered;
+    `notes` say what its request left out, because it belonged to another provider; `host` is where it came from."""
 
     text: str = ""
     reasoning: str = ""
@@ -88,6 +89,9 @@ class Assistant(Event, frozen=True):
     duration: float = 0.0
     cost: float | None = None
     request_hash: str = ""
+    route: str = ""
+    notes: tuple[str, ...] = ()
+    host: str = ""
 
     def __post_init__(self) -> None:
         # msgspec leaves a default out by identity; any other empty Raw would be written as `"native":,`, which no one can read again.

@@ -20,6 +20,7 @@ from holdfast.tools import Cancellation, Tool, ToolManager
 from holdfast.tools.manager import ToolLike
 
 if TYPE_CHECKING:
+    from holdfast.agent.condenser import Condenser
     from holdfast.runtime.microagents import Microagent
 
 
@@ -37,10 +38,13 @@ class Agent:
     or deny, or a `ConfirmationPolicy`. Of a text that a tool returned the model is shown at most `output_limit` characters; the store
     keeps the whole (`Conversation.get_output`).
 
+    `condenser` is told when a request does not fit the model's context window, and says what to leave out (`agent.condenser.Condenser`); without
+    one, or if it finds nothing, the run ends with the error.
+
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
 
-    __slots__ = ("confirm", "connections", "limits", "llm", "output_limit", "parallel_calls", "system_prompt", "tools")
+    __slots__ = ("condenser", "confirm", "connections", "limits", "llm", "output_limit", "parallel_calls", "system_prompt", "tools")
 
     connections: Connections
     llm: Model
@@ -50,6 +54,7 @@ class Agent:
     parallel_calls: int
     confirm: ConfirmationPolicy | None
     output_limit: int
+    condenser: Condenser | None
 
     def __init__(
         self,
@@ -63,7 +68,10 @@ class Agent:
         parallel_calls: int = 8,
         confirm: Confirm = "never",
         output_limit: int = 50_000,
+        condenser: Condenser | None = None,
     ) -> None:
+        if condenser is not None and not callable(getattr(condenser, "condense", None)):
+            raise ConfigurationError(f"Agent: condenser takes an object with a method condense, not {condenser!r}.")
         _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls, output_limit)
         if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
             raise ConfigurationError(f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
@@ -76,6 +84,7 @@ class Agent:
             "parallel_calls": parallel_calls,
             "confirm": policy(confirm),
             "output_limit": output_limit,
+            "condenser": condenser,
             "connections": Connections(llm, manager, mcp_servers),
         }
         for name, value in found.items():

@@ -42,7 +42,8 @@ environment (an option comes before its variable):
   HOLDFAST_MODEL     the model, as --model
   HOLDFAST_BASE_URL  the API's address, as --base-url
   HOLDFAST_API_KEY   the key for that address
-  OPENAI_API_KEY     the key for OpenAI's own address; sent nowhere else
+  OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, GROQ_API_KEY, ...
+                     a provider's key; sent to that provider's address only
   HOLDFAST_DEBUG     1 shows tracebacks and the library's log
   NO_COLOR           no colour
   FORCE_COLOR        colour also where the output is no terminal
@@ -195,8 +196,8 @@ def _retries(text: str) -> int:
 
 def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("the model")
-    model.add_argument("--model", metavar="M", help="its name as the provider writes it (HOLDFAST_MODEL)")
-    model.add_argument("--base-url", metavar="URL", help="the API's address; not needed for OpenAI's models (HOLDFAST_BASE_URL)")
+    model.add_argument("--model", metavar="M", help="its name as the provider writes it, or provider/name (HOLDFAST_MODEL)")
+    model.add_argument("--base-url", metavar="URL", help="the API's address; not needed for known providers (HOLDFAST_BASE_URL)")
     model.add_argument("--api-key-env", metavar="NAME", help="the environment variable that holds the key")
     model.add_argument("--retries", metavar="N", type=_retries, default=5, help="how often to repeat a failed model call (5)")
     model.add_argument("--no-stream", action="store_true", help="ask for whole answers")

@@ -16,6 +16,7 @@ from holdfast.cli.exits import UsageError
 from holdfast.cli.session import Parts
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.llm import LLM, Model
+from holdfast.llm.address import locate
 from holdfast.runtime import LocalRuntime
 from holdfast.store import SQLiteStore
 
@@ -52,9 +53,10 @@ def agent_in(runtime: LocalRuntime, llm: Model, limits: Limits = Limits(), promp
 
 def _llm(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
     model = settings.model_name(options.model, env)
+    url = settings.base_url(options.base_url, env)
     try:
-        llm = LLM(model, base_url=settings.base_url(options.base_url, env), stream=stream, max_retries=options.retries)
-        return llm.replace(api_key=settings.api_key(llm.base_url, options.api_key_env, env))
+        llm = LLM(model, base_url=url, stream=stream, max_retries=options.retries)
+        return llm.replace(api_key=settings.api_key(llm.base_url, options.api_key_env, env, locate(model, url).provider))
     except ConfigurationError as error:
         told = str(error).replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)").replace("LLM: api_key", "the API key")
         raise UsageError(told.removeprefix("LLM: ")) from error

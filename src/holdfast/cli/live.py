@@ -37,6 +37,7 @@ class Live:
     def __init__(self, screen: Screen, renderer: Renderer, last_seq: Callable[[], int], pace: Pace = Pace()) -> None:
         self.steps = 0
         self.usage = Usage()
+        self.cost: float | None = None
         self.error: ev.Error | None = None
         self._screen = screen
         self._renderer = renderer
@@ -164,6 +165,7 @@ class Live:
                     rest = event.text.lstrip("\n").removeprefix(self._streamed)
                     self._screen.show([Line("plain", line) for line in safe(rest).strip("\n").split("\n")])
                 self._forget_stream()
+                self._screen.show(list(self._renderer.notes(event)))
                 self._screen.show(self._renderer.calls(event))
             case ev.Message(sender="user") if self._echoed:
                 self._echoed -= 1
@@ -186,6 +188,7 @@ class Live:
             case ev.Assistant():
                 self.steps += 1
                 self.usage += event.usage
+                self.cost = self.cost if event.cost is None else (self.cost or 0.0) + event.cost
                 self._open = {call.id: "" for call in event.calls}
             case ev.ToolCallStarted():
                 self._open[event.call_id] = self._renderer.title(event.call_id)

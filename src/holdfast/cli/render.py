@@ -169,6 +169,7 @@ class Renderer:
         self.full = full
         self._calls: dict[str, ToolCall] = {}
         self._batch = 0
+        self._route = ""
 
     def lines(self, event: ev.AnyEvent) -> list[Line]:
         """The lines of one event; none for what only the machinery cares about."""
@@ -225,6 +226,15 @@ class Renderer:
             yield from [Line("dim", line) for line in reasoning.split("\n")]
         if text:
             yield from [Line("plain", line) for line in text.split("\n")]
+        yield from self.notes(event)
+
+    def notes(self, event: ev.Assistant) -> Iterator[Line]:
+        """Which of several models answered, where that changes, and what it was not told."""
+        if event.route != self._route:
+            self._route = event.route
+            yield self._cut("dim", f"(answered by {event.route or event.model})")
+        for note in event.notes:
+            yield self._cut("dim", f"({note})")
 
     def know(self, event: ev.Assistant) -> None:
         """Know the calls of an answer, as if it had been rendered."""

@@ -110,7 +110,7 @@ class Session:
             seconds = time.monotonic() - self._began
             llm = self._parts.agent.llm
             usage = self.live.usage if hasattr(llm, "base_url") else Usage()  # a scripted model makes its tokens up
-            self.screen.notice(summary(self.live.steps, seconds, usage, llm.cost(usage)), "dim")
+            self.screen.notice(summary(self.live.steps, seconds, usage, self.live.cost), "dim")
         if begun and self._parts.go_on:
             self.screen.notice(f"continue with: {self._parts.go_on}")
         if self.screen.stuck:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 from holdfast.cli.exits import UsageError
+from holdfast.llm.address import COMPATIBLE, PROVIDERS, provider_at
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE", re.IGNORECASE)
 _CREDENTIALS_IN_URL = re.compile(r"://[^/\s]*@")
@@ -40,10 +41,11 @@ def base_url(option: str | None, env: Mapping[str, str]) -> str | None:
     return option or env.get("HOLDFAST_BASE_URL") or None
 
 
-def api_key(address: str, named: str | None, env: Mapping[str, str]) -> str:
+def api_key(address: str, named: str | None, env: Mapping[str, str], provider: str = "") -> str:
     """The key for the API at `address`, from the variable that was `named` or the usual ones; "" where none is needed.
 
-    OpenAI's key goes to OpenAI alone, unless it was named. Raises `UsageError` that says what to set.
+    A provider's key goes to that provider's own address alone, unless it was named. `provider` says whose the address is, where
+    several share a host. Raises `UsageError` that says what to set.
     """
     if named is not None:
         if not env.get(named):
@@ -52,16 +54,38 @@ def api_key(address: str, named: str | None, env: Mapping[str, str]) -> str:
     if env.get("HOLDFAST_API_KEY"):
         return env["HOLDFAST_API_KEY"].strip()
     parts = urlsplit(address)
-    host = parts.hostname or ""
-    openai = host == "openai.com" or host.endswith(".openai.com")
-    if openai and env.get("OPENAI_API_KEY"):
-        return env["OPENAI_API_KEY"].strip()
     if parts.scheme == "http":  # a server on this machine or net, which seldom wants one; if it does, its answer says so
         return ""
-    if openai:
-        raise UsageError("no API key was found. Set OPENAI_API_KEY or HOLDFAST_API_KEY, or name another variable with --api-key-env")
-    also = " (OPENAI_API_KEY is set, but goes to OpenAI only)" if env.get("OPENAI_API_KEY") else ""
-    raise UsageError(f"no API key for {host} was found{also}. Set HOLDFAST_API_KEY, or name a variable with --api-key-env")
+    names = key_variables(provider or provider_at(address))
+    for name in names:
+        if env.get(name):
+            return env[name].strip()
+    if names:
+        raise UsageError(f"no API key was found. Set {' or '.join(names)} or HOLDFAST_API_KEY, or name another variable with --api-key-env")
+    others = [f"{name} is set, but goes to {whose} only" for name, whose in _MAKERS_KEYS if env.get(name)]
+    also = f" ({'; '.join(others)})" if others else ""
+    raise UsageError(f"no API key for {parts.hostname} was found{also}. Set HOLDFAST_API_KEY, or name a variable with --api-key-env")
+
+
+_MAKERS_KEYS = (
+    ("OPENAI_API_KEY", "OpenAI"),
+    ("ANTHROPIC_API_KEY", "Anthropic"),
+    ("GEMINI_API_KEY", "Google"),
+    ("GOOGLE_API_KEY", "Google"),
+)
+_A_KEY = re.compile(r"(?!AWS_)\w*(KEY|TOKEN|PAT)")  # not a region, a project or a host
+
+
+def key_variables(provider: str) -> tuple[str, ...]:
+    """The environment variables in which users of a provider keep its key; none where each customer has an address of their own."""
+    if provider in PROVIDERS:
+        return tuple([name for name, whose in _MAKERS_KEYS if whose.lower() == provider])
+    from holdfast.llm.info import listed
+
+    entry = listed(provider) if provider else None
+    if entry is None or "{" in COMPATIBLE.get(provider, entry.api):
+        return ()
+    return tuple([name for name in entry.env if _A_KEY.fullmatch(name)])
 
 
 def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:

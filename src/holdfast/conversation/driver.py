@@ -21,7 +21,7 @@ from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import BadResponse, ConversationClosed, LimitExceeded, LLMError, StoreError
+from holdfast.errors import BadResponse, ContextTooLong, ConversationClosed, LimitExceeded, LLMError, StoreError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.transcript import Transcript
 from holdfast.tools import Cancellation
@@ -38,6 +38,8 @@ inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("holdfa
 # of many open conversations most are short and at rest.
 SHORT = 64
 
+CONDENSATIONS = 3  # times that one answer's request may turn out too long
+
 
 def _check_readable(event: ev.Assistant) -> None:
     """Raises `BadResponse` for an answer that could not be read from a store again. A model may be anybody's class."""
@@ -49,7 +51,7 @@ def _check_readable(event: ev.Assistant) -> None:
 
 def nudge_for(answer: Completion | ev.Assistant) -> str | None:
     """What the model is told instead of a user, if it answered without a call, and with nothing or not to the end."""
-    if answer.calls:
+    if answer.calls or answer.stop_reason == "pause":
         return None
     return EMPTY_ANSWER if not answer.text.strip() else CUT_ANSWER if answer.stop_reason == "length" else None
 
@@ -58,7 +60,7 @@ class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
     __slots__ = (
-        "_announced", "_on_delta", "_seen", "_view", "agent", "calls", "failure", "journal", "resting", "taken", "thread",
+        "_announced", "_condensations", "_on_delta", "_seen", "_view", "agent", "calls", "failure", "journal", "resting", "taken", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +79,7 @@ class Driver:
         self.failure: Exception | None = None  # why nothing more can be journaled
         self.taken = 0  # the number of the last command of the inbox that was done
         self._on_delta = None if on_delta is None else guarded(on_delta)
+        self._condensations = 0  # since the last answer
         self._view: View | None = None
         self._seen = 0  # how many events the view was fed
         self._announced: tuple[ev.Agent | None, object] = (None, None)  # the last Agent event, and the tool definitions it was found to fit
@@ -207,12 +210,42 @@ class Driver:
         began = time.monotonic()
         try:
             completion = self.agent.step(transcript, head, on_delta=self._on_delta, cancelled=token)
+        except ContextTooLong as error:
+            if not token and not self._condense(error, token):
+                with journal:
+                    self._write_error(error)
+            return
         except Exception as error:
             if not token:  # else whoever cancelled has said what is to be
                 with journal:
                     self._write_error(error)
             return
+        self._condensations = 0
         self._write_answer(completion, based_on, time.monotonic() - began, token)
+
+    def _condense(self, reason: ContextTooLong, token: Cancellation) -> bool:
+        """Have the agent's condenser leave something out, so that the model can be asked again; whether it did."""
+        journal, condenser = self.journal, self.agent.condenser
+        if condenser is None or self._condensations >= CONDENSATIONS:
+            return False
+        with journal.changed:
+            events = journal.events_until(journal.fold.last_seq)
+        try:
+            found = condenser.condense(events, reason, token)
+        except Exception:
+            _log.exception("conversation %s: the condenser failed", journal.id)
+            return False
+        said = {event.seq for event in events if isinstance(event, ev.Assistant | ev.Message)}
+        gone = {seq for event in events if isinstance(event, ev.Condensation) for seq in event.hidden}
+        if found is None or not said.issuperset(found.hidden) or gone.issuperset(found.hidden):
+            if found is not None:
+                _log.error("conversation %s: the condenser named no messages or answers that are still shown", journal.id)
+            return False
+        self._condensations += 1
+        with journal:
+            if journal.fold.status is RUNNING:
+                journal.condense(sorted(found.hidden), found.summary)
+        return True
 
     def _news(self) -> dict[str, Any] | None:
         """The fields of an `Agent` event, if what requests are made of has changed since the last. Runs users' code: not under the lock."""
@@ -241,7 +274,9 @@ class Driver:
 
     def _write_answer(self, answer: Completion, based_on: int, duration: float, token: Cancellation) -> None:
         """One append: the answer, what the loop says to an empty one, and the starts of the calls that run at once."""
-        cost = self.agent.llm.cost(answer.usage) if self.agent.limits.cost is not None else None
+        cost = answer.cost
+        if cost is None and self.agent.limits.cost is not None:
+            cost = self.agent.llm.cost(answer.usage)
         verdicts = self.calls.decide(answer.calls) if answer.calls else []
         allowed: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
@@ -252,6 +287,7 @@ class Driver:
                 ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=answer.usage, based_on=based_on,
                 stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,
                 response_id=answer.response_id, duration=duration, cost=cost, request_hash=answer.request_hash,
+                route=answer.route, notes=answer.notes, host=answer.host,
             )  # fmt: skip
             _check_readable(event)
             for call, verdict in zip(calls, verdicts, strict=False):

@@ -21,9 +21,10 @@ from holdfast.conversation.actions import Action, Call, Recover, Step, Stop, Wai
 from holdfast.conversation.driver import nudge_for
 from holdfast.conversation.state import ConversationStatus, Fold
 from holdfast.errors import LimitExceeded
+from holdfast.llm.composite import routed
 from holdfast.llm.request import make_request, request_hash
 from holdfast.llm.transcript import Transcript
-from holdfast.llm.wires import WIRES, Wire, wire
+from holdfast.llm.wires import Wire, known, wire
 
 _UNLIMITED = Limits(None, None, None, None)
 _LONGEST = 200  # lines of a difference that are shown
@@ -76,17 +77,19 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def wire(self) -> Wire:
         """The wire that it went over; OpenAI's Chat Completions for one that is not Holdfast's."""
-        return wire(self.answer.wire if self.answer.wire in WIRES else "openai_chat")
+        return wire(self.answer.wire if known(self.answer.wire) else "openai_chat")
 
     @property
     def body(self) -> bytes:
         """The bytes that the model of the journal would be sent today."""
-        return make_request(self.wire, self.head.model, self.head.parameters, self.transcript, (), None, self.head, False).body
+        head = routed(self.head, self.answer.route, self.transcript)
+        return make_request(self.wire, head.model, head.parameters, self.transcript, (), None, head, False).body
 
     @property
     def hash(self) -> str:
         """What `Assistant.request_hash` is today."""
-        return request_hash(self.wire, self.head.model, self.transcript, self.head)
+        head = routed(self.head, self.answer.route, self.transcript)
+        return request_hash(self.wire, head.model, self.transcript, head)
 
 
 def requests(events: Sequence[ev.AnyEvent], limits: Limits = _UNLIMITED) -> Iterator[Request]:
@@ -139,7 +142,7 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         elif agent is not None and request.head is not compared:
             text = _head_differs(request.head, compared, agent, ever)
             compared = request.head
-        if not text and answer.request_hash and answer.wire in WIRES:
+        if not text and answer.request_hash and known(answer.wire):
             hashed += 1
             if request.hash != answer.request_hash:
                 text = _messages_differ(request, shown)
@@ -218,7 +221,7 @@ def _messages_differ(request: Request, shown: int) -> str:
     new = request.transcript.items[shown:]
     names = {tool.name: tool.wire_name for tool in request.head.tools}
     alone = Transcript(list(new)).fragments(request.wire, names, request.head.model)
-    lines = [_json(msgspec.json.decode(fragment)) for fragment in alone]
+    lines = [_json(message) for fragment in alone for message in msgspec.json.decode(b"[" + fragment + b"]")]
     told = "its messages are written in another way than when this was recorded; these are new since the request before, as of today:"
     return "\n".join([told, *(f"+ {line}" for text in lines for line in text.splitlines())])
 

@@ -130,7 +130,8 @@ class Fold:
 
     def _answered(self, event: ev.Assistant) -> None:
         self.based_on = event.based_on
-        self.blanks = 0 if event.calls or (event.text.strip() and event.stop_reason != "length") else self.blanks + 1
+        paused = event.stop_reason == "pause"
+        self.blanks = 0 if event.calls or paused or (event.text.strip() and event.stop_reason != "length") else self.blanks + 1
         usage, cost = event.usage, event.cost
         self.steps += 1
         self.run_steps += 1
@@ -214,8 +215,12 @@ class Fold:
 
     @property
     def owed(self) -> bool:
-        """Whether the model has something to answer: a message it has not seen, or the results of its last calls."""
-        return self.message_seq > self.based_on or (self.assistant is not None and bool(self.assistant.calls) and not self.open)
+        """Whether the model has something to answer: a message it has not seen, the results of its last calls, or an answer that its
+        provider paused."""
+        last = self.assistant
+        if self.message_seq > self.based_on or last is None:
+            return self.message_seq > self.based_on
+        return (bool(last.calls) and not self.open) or last.stop_reason == "pause"
 
     @property
     def waits(self) -> bool:
@@ -300,6 +305,11 @@ class ConversationState:
     def usage(self) -> Usage:
         """Tokens of all model calls."""
         return self._folded.usage
+
+    @property
+    def cost(self) -> float:
+        """What all model calls cost, in US dollars by list prices, as far as those are known."""
+        return self._folded.cost
 
     @property
     def steps(self) -> int:

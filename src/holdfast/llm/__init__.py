@@ -8,17 +8,40 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from holdfast.llm.client import LLM
     from holdfast.llm.completion import Completion, Delta
+    from holdfast.llm.composite import FallbackLLM, RouterLLM, RouterRequest
+    from holdfast.llm.info import ModelInfo
+    from holdfast.llm.litellm import LiteLLM
     from holdfast.llm.model import Model
+    from holdfast.llm.recorded import RecordedLLM
     from holdfast.llm.scripted import ScriptedLLM
     from holdfast.llm.transcript import Transcript
 
-__all__ = ["LLM", "Completion", "Delta", "Model", "ScriptedLLM", "Transcript"]
+__all__ = [
+    "LLM",
+    "Completion",
+    "Delta",
+    "FallbackLLM",
+    "LiteLLM",
+    "Model",
+    "ModelInfo",
+    "RecordedLLM",
+    "RouterLLM",
+    "RouterRequest",
+    "ScriptedLLM",
+    "Transcript",
+]
 
 _ROOMS = {
     "LLM": "client",
     "Completion": "completion",
     "Delta": "completion",
+    "FallbackLLM": "composite",
+    "LiteLLM": "litellm",
     "Model": "model",
+    "ModelInfo": "info",
+    "RecordedLLM": "recorded",
+    "RouterLLM": "composite",
+    "RouterRequest": "composite",
     "ScriptedLLM": "scripted",
     "Transcript": "transcript",
 }

@@ -1,37 +1,233 @@
-"""Where a model is asked for: the base URL and the name that is sent, from what a caller wrote."""
+"""Where a model is asked for, from what a caller wrote: base URL, name as it is sent, wire, provider."""
 
 from __future__ import annotations
 
 import re
-from urllib.parse import urlsplit
+from typing import NoReturn
+from urllib.parse import SplitResult, urlsplit
+
+import msgspec
 
 from holdfast.errors import ConfigurationError
 
-# provider -> base URL. A model of another provider needs a base_url.
-PROVIDERS = {"openai": "https://api.openai.com/v1"}
-_OPENAI = re.compile(r"(gpt-|o\d|chatgpt-|codex-|ft:gpt-)", re.IGNORECASE)
+
+class Address(msgspec.Struct, frozen=True):
+    """Where requests for a model go, and how they speak there."""
+
+    base_url: str  # no slash at its end
+    model: str  # the name as it is sent
+    wire: str  # openai_chat, openai_responses, anthropic_messages or gemini
+    provider: str  # its id in the models.dev table, such as "groq"; "" if unknown
 
 
-def resolve(model: str, base_url: str | None) -> tuple[str, str]:
-    """(base URL without a slash at its end, model name as it is sent).
+# The three makers whose wires are spoken natively.
+PROVIDERS = {
+    "openai": "https://api.openai.com/v1",
+    "anthropic": "https://api.anthropic.com/v1",
+    "google": "https://generativelanguage.googleapis.com/v1beta",
+}
 
-    The rule: a provider's name before a slash (`openai/gpt-5`) is taken off where the request goes to that provider's own
-    address. To any other address a name is sent exactly as it was given, since routers and local servers have slashes in theirs.
-    Without `base_url`, names that begin as OpenAI's do go to OpenAI; for others there is no address to guess.
+# OpenAI-compatible addresses from the providers' own documentation: those that the models.dev table does not have, and those
+# that are so common that the table is not worth loading to recognize them.
+COMPATIBLE = {
+    "aihubmix": "https://aihubmix.com/v1",
+    "cerebras": "https://api.cerebras.ai/v1",
+    "cohere": "https://api.cohere.ai/compatibility/v1",
+    "deepinfra": "https://api.deepinfra.com/v1/openai",
+    "deepseek": "https://api.deepseek.com",
+    "fireworks-ai": "https://api.fireworks.ai/inference/v1",
+    "groq": "https://api.groq.com/openai/v1",
+    "mistral": "https://api.mistral.ai/v1",
+    "ollama": "http://localhost:11434/v1",
+    "openrouter": "https://openrouter.ai/api/v1",
+    "perplexity": "https://api.perplexity.ai",
+    "togetherai": "https://api.together.ai/v1",
+    "v0": "https://api.v0.dev/v1",
+    "venice": "https://api.venice.ai/api/v1",
+    "vercel": "https://ai-gateway.vercel.sh/v1",
+    "xai": "https://api.x.ai/v1",
+    "azure": "https://{resource}.openai.azure.com/openai/v1",
+    "azure-cognitive-services": "https://{resource}.cognitiveservices.azure.com/openai/v1",
+    "cloudflare-ai-gateway": "https://gateway.ai.cloudflare.com/v1/{account}/{gateway}/compat",
+}
 
-    Raises `ConfigurationError` naming `model` or `base_url`.
+# Other names in use for a provider, and other hosts of one.
+ALIASES = {
+    "bedrock": "amazon-bedrock",
+    "fireworks": "fireworks-ai",
+    "fireworks_ai": "fireworks-ai",
+    "gemini": "google",
+    "grok": "xai",
+    "moonshot": "moonshotai",
+    "together": "togetherai",
+    "together_ai": "togetherai",
+    "vertex": "google-vertex",
+    "vertex_ai": "google-vertex",
+    "x-ai": "xai",
+}
+_OTHER_HOSTS = {"api.cohere.com": "cohere", "api.together.xyz": "togetherai"}
+_ENDS_OF_HOSTS = {
+    ".api.openai.com": "openai",  # eu.api.openai.com, us.api.openai.com
+    ".openai.azure.com": "azure",
+    ".services.ai.azure.com": "azure",
+    ".cognitiveservices.azure.com": "azure-cognitive-services",
+    ".api.x.ai": "xai",
+}
+
+_BARE_NAMES = {
+    "openai": re.compile(r"(gpt-|o\d|chatgpt-|codex-|ft:gpt-|ft:o\d)", re.IGNORECASE),
+    "anthropic": re.compile(r"claude-", re.IGNORECASE),
+    "google": re.compile(r"(models/)?(gemini|gemma)-", re.IGNORECASE),  # Google's own list says models/gemini-...
+}
+# OpenAI's reasoning models: Chat Completions drops their reasoning between tool calls, Responses gives it back to be echoed.
+_REASONS = re.compile(r"(ft:)?(o[1-9]|codex-|computer-use|gpt-(?!35)([5-9]|[1-9]\d)(?=[.:-]|$))", re.IGNORECASE)
+_ONLY_CHATS = re.compile(r"-chat|audio|search-preview|realtime|transcribe|-tts|image|^o1-(mini|preview)", re.IGNORECASE)
+
+_ENDINGS = {"/chat/completions": "openai_chat", "/responses": "openai_responses", "/messages": "anthropic_messages"}
+_GEMINI_ENDING = re.compile(r"/models/[^/]+:(generateContent|streamGenerateContent)$")
+
+# What the table calls the provider's SDK (an npm package) -> the wire it speaks. All others there are OpenAI-compatible.
+_WIRES_OF_SDKS = {"@ai-sdk/anthropic": "anthropic_messages", "@ai-sdk/google": "gemini", "@ai-sdk/openai": "openai_responses"}
+
+_NEEDED = "LLM: base_url is needed for the model"
+
+
+def locate(model: str, base_url: str | None, wire: str | None = None) -> Address:
+    """Where `model` is asked for.
+
+    Without `base_url`: `provider/name` goes to that provider's address (models.dev's ids; a table is loaded for any but OpenAI,
+    Anthropic and Google), a bare name to its maker if it begins as those of OpenAI, Anthropic or Google do.
+
+    With `base_url`: to that address, which may end in the whole path of a wire (`/chat/completions`, `/responses`, `/messages`,
+    `/models/NAME:generateContent`). A provider's name before a slash is taken off only where the request goes to that provider's
+    own address; to any other a name is sent exactly as it was given, since routers and local servers have slashes in theirs.
+
+    `wire` always wins over what the address and the name tell. Raises `ConfigurationError` naming `model` or `base_url`.
     """
-    provider, slash, name = model.partition("/")
-    if base_url is None:
-        if slash and provider in PROVIDERS and name:
-            return PROVIDERS[provider], name
-        if not slash and _OPENAI.match(model):
-            return PROVIDERS["openai"], model
+    return _by_name(model, wire) if base_url is None else _at(model, base_url, wire)
+
+
+def provider_at(base_url: str) -> str:
+    """The provider whose own address this is, by its host; "" for a server of your own or an unknown one."""
+    return _provider_at(urlsplit(base_url))
+
+
+def is_local(host: str) -> bool:
+    """Whether a host is on this machine or net, by its name alone: nobody there has list prices or a provider's key."""
+    if ":" in host:
+        return host == "::1" or host.startswith(("fc", "fd", "fe80:"))
+    if host.startswith("172.") and host.replace(".", "").isdecimal():
+        return 16 <= int(host.split(".")[1]) <= 31
+    return (
+        "." not in host
+        or (host.startswith(("127.", "10.", "192.168.", "169.254.")) and host.replace(".", "").isdecimal())
+        or host == "0.0.0.0"
+        or host.endswith((".local", ".localhost", ".internal", ".lan"))
+    )
+
+
+def shown(url: object) -> str:
+    """A URL for a message: without credentials."""
+    text = str(url)
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        return text.rpartition("@")[2]
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+
+
+# --- without a base_url ----------------------------------------------------------------------------
+
+
+def _by_name(model: str, wire: str | None) -> Address:
+    prefix, slash, name = model.partition("/")
+    if not slash or prefix == "models":
+        for provider, begins in _BARE_NAMES.items():
+            if begins.match(model):
+                sent = model.removeprefix("models/")
+                return Address(PROVIDERS[provider], sent, wire or _own_wire(provider, sent), provider)
+        _unknown_name(model)
+    provider = ALIASES.get(prefix, prefix)
+    if not name:
+        raise ConfigurationError(f"LLM: model takes a name behind the provider's, such as 'openai/gpt-5', not {model!r}.")
+    if provider in PROVIDERS:
+        return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
+    return _listed(model, provider, name, wire)
+
+
+def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
+    """A provider of the table."""
+    from holdfast.llm.info import listed
+
+    entry = listed(provider)
+    if entry is None and provider not in COMPATIBLE:
+        _unknown_provider(model, provider)
+    sent = model if entry and model in entry.models else name  # "nvidia/nemotron-..." and "openrouter/auto" are whole names
+    npm, api = entry.of(sent) if entry else ("", "")
+    api = api or COMPATIBLE.get(provider, "")
+    if not api:
         raise ConfigurationError(
-            f"LLM: base_url is needed for the model {model!r}: the address of a server that speaks OpenAI's Chat Completions, "
-            "such as 'https://openrouter.ai/api/v1' or 'http://localhost:8000/v1'. Only OpenAI's own models (gpt-*, o1, o3, ..., "
-            "openai/*) have a known one."
+            f"{_NEEDED} {model!r}: {provider} is reached by an SDK of its own. Give base_url if it also has an OpenAI-compatible "
+            f"address, or use LiteLLM({model!r}) of the holdfast[litellm] extra."
         )
+    if "{" in api:
+        raise ConfigurationError(f"{_NEEDED} {model!r}: each customer of {provider} has an address of their own, of the form {api!r}.")
+    path, ending = _split_ending(api)
+    return Address(path, sent, wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat"), provider)
+
+
+def _own_wire(provider: str, name: str) -> str:
+    """How a maker's model is spoken to at the maker's own address."""
+    if provider == "openai":
+        return "openai_responses" if _REASONS.match(name) and not _ONLY_CHATS.search(name) else "openai_chat"
+    return "gemini" if provider == "google" else "anthropic_messages"
+
+
+def _unknown_name(model: str) -> NoReturn:
+    from holdfast.llm.info import makers_of
+
+    makers = makers_of(model)
+    example = f"{makers[0] if makers else 'groq'}/{model}"
+    raise ConfigurationError(
+        f"{_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or 'http://localhost:8000/v1'. "
+        f"Or name the provider before a slash, such as {example!r}. Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, "
+        "..., claude-*, gemini-*) tell theirs."
+    )
+
+
+def _unknown_provider(model: str, provider: str) -> NoReturn:
+    from difflib import get_close_matches
+
+    from holdfast.llm.info import provider_ids
+
+    near = get_close_matches(provider.lower(), [*PROVIDERS, *ALIASES, *COMPATIBLE, *provider_ids()], 1)
+    meant = f" Did you mean '{near[0]}/...'?" if near else ""
+    raise ConfigurationError(
+        f"{_NEEDED} {model!r}: no provider {provider!r} is known.{meant} Without base_url the part before the slash is a provider's "
+        "name, such as openai, anthropic, google, groq, mistral, deepseek or openrouter."
+    )
+
+
+# --- with a base_url -------------------------------------------------------------------------------
+
+
+def _at(model: str, base_url: str, wire: str | None) -> Address:
+    parts = _checked(base_url)
+    path, ending = _split_ending(parts.path)
+    provider = _provider_at(parts)
+    if provider in PROVIDERS and not path:  # a maker's bare host: its API is under one path
+        path = urlsplit(PROVIDERS[provider]).path
+    query = f"?{parts.query}" if parts.query else ""
+    sent = _sent(model, provider)
+    if not (wire or ending):
+        if provider in PROVIDERS:
+            ending = "openai_chat" if provider == "google" and "/openai" in path else _own_wire(provider, sent)
+        elif provider not in COMPATIBLE and provider:
+            ending = _wire_of_listed(provider, sent, f"{parts.scheme}://{parts.netloc}{path}")
+    return Address(f"{parts.scheme}://{parts.netloc}{path}{query}", sent, wire or ending or "openai_chat", provider)
+
+
+def _checked(base_url: str) -> SplitResult:
     takes = f"LLM: base_url takes an address such as 'https://api.example.com/v1', not {shown(base_url)!r}"
     try:
         parts = urlsplit(base_url.strip())
@@ -44,17 +240,55 @@ def resolve(model: str, base_url: str | None) -> tuple[str, str]:
         raise ConfigurationError("LLM: base_url takes no user and password; give the key as api_key, or use headers.")
     if parts.fragment:
         raise ConfigurationError(f"{takes}: it has a fragment.")
-    path = parts.path.rstrip("/").removesuffix("/chat/completions").rstrip("/")
-    known = slash and provider in PROVIDERS and parts.hostname == urlsplit(PROVIDERS[provider]).hostname
-    query = f"?{parts.query}" if parts.query else ""
-    return f"{parts.scheme}://{parts.netloc}{path}{query}", name if known and name else model
+    return parts
 
 
-def shown(url: object) -> str:
-    """A URL for a message: without credentials."""
-    text = str(url)
-    scheme, mark, rest = text.partition("://")
-    if not mark:
-        return text.rpartition("@")[2]
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+def _split_ending(path: str) -> tuple[str, str]:
+    """A path or URL without slash and without the ending of a wire, and the wire that the ending tells ("" for none)."""
+    path = path.rstrip("/")
+    for ending, wire in _ENDINGS.items():
+        if path.endswith(ending):
+            return path.removesuffix(ending).rstrip("/"), wire
+    found = _GEMINI_ENDING.search(path)
+    return (path[: found.start()], "gemini") if found else (path, "")
+
+
+def _sent(model: str, provider: str) -> str:
+    prefix, slash, name = model.partition("/")
+    if provider == "google" and prefix == "models" and name:
+        return name
+    if not slash or not name or not provider or ALIASES.get(prefix, prefix) != provider:
+        return model
+    if provider in PROVIDERS:
+        return name
+    from holdfast.llm.info import listed
+
+    entry = listed(provider)
+    return model if entry and model in entry.models else name
+
+
+def _provider_at(parts: SplitResult) -> str:
+    host = parts.hostname or ""
+    if is_local(host):
+        return ""
+    for known in (PROVIDERS, COMPATIBLE):
+        for provider, url in known.items():
+            if urlsplit(url).hostname == host:
+                return provider
+    if host in _OTHER_HOSTS:
+        return _OTHER_HOSTS[host]
+    for end, provider in _ENDS_OF_HOSTS.items():
+        if host.endswith(end):
+            return provider
+    from holdfast.llm.info import listed_at
+
+    return listed_at(host, parts.path)
+
+
+def _wire_of_listed(provider: str, model: str, base_url: str) -> str:
+    """The wire of a provider of the table, if this is the very address that the table has."""
+    from holdfast.llm.info import listed
+
+    entry = listed(provider)
+    npm, api = entry.of(model) if entry else ("", "")
+    return _WIRES_OF_SDKS.get(npm, "") if api.rstrip("/") == base_url else ""

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from holdfast.content import Usage
 from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout, StreamInterrupted
 from holdfast.llm import settings
-from holdfast.llm.address import resolve
+from holdfast.llm.address import Address, locate
 from holdfast.llm.completion import Completion, Delta, OnDelta
 from holdfast.llm.model import ToolLike
 from holdfast.llm.request import Request, make_request
 from holdfast.llm.retry import retrying
 from holdfast.llm.transcript import Messages
-from holdfast.llm.wires import Wire, wire
+from holdfast.llm.wires import Wire, wire_of
 
 if TYPE_CHECKING:
     from holdfast.events import Agent
-    from holdfast.llm.http import HTTPPool, Response
+    from holdfast.llm.http import Exchange, Transport
+    from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
 
 AFTER_FINISH = 10.0  # seconds to wait, once an answer is complete, for a server to count tokens and end the stream
@@ -30,13 +31,16 @@ AFTER_FINISH = 10.0  # seconds to wait, once an answer is complete, for a server
 class LLM:
     """A model behind an HTTP API.
 
-    `model` is a name as the provider writes it, or `provider/name`; `base_url` the API's address, with or without
-    `/chat/completions` at its end (None: OpenAI's, for OpenAI's models). A provider's name before a slash is taken off where the
-    request goes to that provider's own address (`openai/gpt-5`); to any other address the name is sent as it is.
+    `model` is a name as the provider writes it, or `provider/name`, such as `anthropic/claude-sonnet-4-5` or `groq/openai/gpt-oss-120b`;
+    `base_url` the API's address, with or without `/chat/completions` and the like at its end (None: the provider's own). A provider's
+    name before a slash is taken off where the request goes to that provider's own address; to any other address the name is sent
+    as it is. `wire` is the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini` (None: the one that the address speaks).
 
-    `temperature`, `top_p`, `max_output_tokens`, `stop`, `reasoning_effort`, `seed`, `parallel_tool_calls` and `response_format` are sent
-    only if given; `extra_body` is merged into every request's JSON last, `headers` into its headers. `stream` asks for the answer
-    piece by piece. `timeout` is how long to wait without a byte, `connect_timeout` for a connection, `deadline` for a whole
+    `temperature`, `top_p`, `max_output_tokens`, `stop`, `reasoning_effort`, `reasoning_budget` (tokens), `seed`, `parallel_tool_calls` and
+    `response_format` (a JSON Schema, or what Chat Completions takes) are sent only if given, in the words of the wire; `extra_body` is
+    merged into every request's JSON last (its `tools`, the provider's own, stand beside the agent's), `headers` into its headers. `prompt_caching` places what a provider needs to read the
+    stable beginning of requests from its cache. `tool_calls="text"` is for models that cannot call tools: they are told of them in the
+    system prompt, and write their calls as text. `stream` asks for the answer piece by piece. `timeout` is how long to wait without a byte, `connect_timeout` for a connection, `deadline` for a whole
     completion with its retries (None: for ever); all in seconds. `proxy` is an `http://` URL; nothing is read from the environment.
 
     `api_key` and `headers` are shown nowhere: not by `repr`, in errors, or in `parameters`; `extra_body` is, so keep keys out of it. An LLM cannot be pickled, since its key would be in
@@ -60,9 +64,12 @@ class LLM:
         max_output_tokens: int | None = None,
         stop: str | Sequence[str] = (),
         reasoning_effort: str | None = None,
+        reasoning_budget: int | None = None,
         seed: int | None = None,
         parallel_tool_calls: bool | None = None,
         response_format: Mapping[str, Any] | None = None,
+        prompt_caching: bool = True,
+        tool_calls: str = "native",
         stream: bool = False,
         timeout: float = 600.0,
         connect_timeout: float = 10.0,
@@ -77,16 +84,17 @@ class LLM:
         given = dict(locals())
         del given["self"]
         settings.check(given)
-        found, sent = resolve(model, base_url)
-        host = urlsplit(found).hostname or ""
+        address = locate(model, base_url, wire)
+        parameters = settings.parameters(given, address.wire, urlsplit(address.base_url).hostname or "")
+        wire_of(parameters).head(address.model, "", (), parameters, {})  # raises for what the wire cannot say
         state = {
             "model": model,
-            "base_url": found,
+            "base_url": address.base_url,
             "stream": stream,
             "_given": given,
-            "_sent": sent,
-            "_host": host,
-            "_parameters": settings.parameters(given, host),
+            "_address": address,
+            "_sent": address.model,
+            "_parameters": parameters,
             "_secrets": settings.secrets(given),
             "_lock": threading.Lock(),
             "_line": None,
@@ -95,8 +103,8 @@ class LLM:
             object.__setattr__(self, name, value)
 
     _given: dict[str, Any]
+    _address: Address
     _sent: str
-    _host: str
     _parameters: dict[str, Any]
     _secrets: tuple[str, ...]
     _lock: threading.Lock
@@ -152,13 +160,20 @@ class LLM:
             cancelled=cancelled,
             before_retry=restart,
         )
-        return request.canonically(answer, duration=time.monotonic() - began)
+        return request.canonically(
+            answer,
+            duration=time.monotonic() - began,
+            cost=self.cost(answer.usage),
+            notes=request.transcript.notes(line.wire, self._sent, parameters.get("host", "")),
+            host=self._parameters["host"],
+        )
 
     def _ask(self, line: _Line, request: Request, tell: OnDelta, cancelled: Cancellation | None, until: float | None) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
-        response = line.pool.post(line.path, request.body, line.headers, cancelled=cancelled, stream=True, deadline=until)
+        response: Exchange | None = None
         try:
+            response = line.pool.post(line.path, request.body, line.headers, cancelled=cancelled, stream=True, deadline=until)
             if response.status != 200:
                 raise self._failure(line, response)
             if self.stream and "json" not in response.headers.get("content-type", ""):
@@ -171,9 +186,10 @@ class LLM:
             self._scrub(error)
             raise
         finally:
-            response.close()
+            if response is not None:
+                response.close()
 
-    def _failure(self, line: _Line, response: Response) -> LLMError:
+    def _failure(self, line: _Line, response: Exchange) -> LLMError:
         try:
             body = response.read()
         except (LLMConnectionError, LLMTimeout):  # the status says enough
@@ -181,18 +197,27 @@ class LLM:
         return line.wire.error(response.status, response.headers, body, line.url, self._sent)
 
     def _scrub(self, error: LLMError) -> None:
-        """Take our secrets out of a message: some servers repeat the key that they refuse."""
+        """Take our secrets out of an error: some servers repeat the key that they refuse. What led to it may hold the answer whole."""
         text = str(error)
         for secret in self._secrets:
             if secret in text:
                 text = text.replace(secret, "***")
                 error.args = (text,)
+            error.code = error.code.replace(secret, "***")
+            error.request_id = error.request_id.replace(secret, "***")
+        led: BaseException | None = error.__cause__ or error.__context__
+        while led is not None:
+            held = f"{led.args!r} {vars(led)!r} {getattr(led, 'doc', '')} {getattr(led, 'object', '')!r}"
+            if any(secret in held for secret in self._secrets):
+                error.__cause__ = error.__context__ = None
+                break
+            led = led.__cause__ or led.__context__
 
     def _open(self) -> _Line:
         """The connection pool and what every request has in common, made at the first call."""
         with self._lock:
             if self._line is None:
-                object.__setattr__(self, "_line", _Line(self.base_url, self._sent, self._given))
+                object.__setattr__(self, "_line", _Line(self._address, self._parameters, self._given))
             line = self._line
         assert line is not None
         return line
@@ -210,6 +235,14 @@ class LLM:
 
         return cost(usage, self._sent, self.base_url)
 
+    @property
+    def info(self) -> ModelInfo | None:
+        """What a table of models says of this one: context window, modalities, abilities, list prices; None if it is not in it.
+        Asks no network."""
+        from holdfast.llm.info import model_info
+
+        return model_info(self._sent, self._address.provider, self.base_url)
+
     def close(self) -> None:
         """Close idle connections. Calls that run go on, and the LLM stays usable."""
         if self._line is not None:
@@ -221,6 +254,13 @@ class LLM:
         if unknown:
             raise ConfigurationError(f"LLM has no argument {', '.join(sorted(unknown))}. It has: {', '.join(self._given)}.")
         return LLM(**{**self._given, **changes})
+
+    def through(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
+        """A copy that sends its requests through `wrap(its connections, its secrets)`."""
+        found = self.replace()
+        line = found._open()
+        line.pool = wrap(line.pool, self._secrets)
+        return found
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"LLM is frozen; use replace({name}=...) to make another.")
@@ -248,16 +288,19 @@ class _Line:
     __slots__ = ("headers", "key", "path", "pool", "url", "wire")
 
     wire: Wire
-    pool: HTTPPool
+    pool: Transport
 
-    def __init__(self, base_url: str, model: str, given: dict[str, Any]) -> None:
+    def __init__(self, address: Address, parameters: dict[str, Any], given: dict[str, Any]) -> None:
         from holdfast.llm.http import HTTPPool, header_text
 
-        self.wire = wire(given["wire"] or "openai_chat")
+        base_url, model = address.base_url, address.model
+        self.wire = wire_of(parameters)
         self.key = f"{self.wire.name} {model}"
         parts = urlsplit(base_url)
-        self.path = parts.path + self.wire.path(model, given["stream"]) + (f"?{parts.query}" if parts.query else "")
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path}{self.wire.path(model, given['stream'])}"
+        path, _, query = self.wire.path(model, given["stream"]).partition("?")
+        query = "&".join(part for part in (query, parts.query) if part)
+        self.path = f"{parts.path}{path}?{query}" if query else parts.path + path
+        self.url = f"{parts.scheme}://{parts.netloc}{parts.path}{path}"
         headers: dict[str, str] = {"User-Agent": "holdfast", **self.wire.headers(given["api_key"]), **(given["headers"] or {})}
         # The later of two names that differ only in case counts: a caller's Authorization replaces ours.
         self.headers = header_text({name.lower(): value for name, value in headers.items()})
@@ -269,7 +312,7 @@ class _Line:
         )
 
 
-def _read_stream(wire: Wire, response: Response, tell: OnDelta) -> Completion:
+def _read_stream(wire: Wire, response: Exchange, tell: OnDelta) -> Completion:
     parser = wire.stream()
     try:
         for chunk in response:

@@ -19,9 +19,11 @@ class Completion(Data, frozen=True):
     """One answer of a model.
 
     `text` and `reasoning` are what it wrote, `calls` what it asks for: their `name` is canonical, their `id` empty (a conversation
-    gives its own), their `provider_id` the provider's. `stop_reason` is `stop`, `tool_calls`, `length`, `content_filter`, or the
-    provider's own word where it is none of these. `native` is the provider's own message, kept only where it says more than
+    gives its own), their `provider_id` the provider's. `stop_reason` is `stop`, `tool_calls`, `length`, `content_filter`, `pause`
+    (the provider wants to be asked again to go on), or the provider's own word where it is none of these. `native` is the provider's own message, kept only where it says more than
     the fields here. `model` is what the provider says answered. `duration` is in seconds, retries included. `request_hash` tells two requests apart.
+    `host` is where it came from. `cost` is in US dollars, None where the price is not known.
+    `route` names which of a composite's models answered, `notes` say what of earlier answers its provider could not be told.
     """
 
     text: str = ""
@@ -35,6 +37,10 @@ class Completion(Data, frozen=True):
     response_id: str = ""
     duration: float = 0.0
     request_hash: str = ""
+    route: str = ""
+    notes: tuple[str, ...] = ()
+    cost: float | None = None
+    host: str = ""
 
 
 class Delta(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMTimeout
@@ -22,6 +22,35 @@ if TYPE_CHECKING:
     from holdfast.tools.context import Cancellation
 
 IDLE_SECONDS = 180.0  # below what the common load balancers and NATs drop silently (Azure 240 s, AWS 350 s)
+
+
+class Exchange(Protocol):
+    """An HTTP response, as `Response` is one."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def headers(self) -> dict[str, str]: ...
+    def __iter__(self) -> Iterator[bytes]: ...
+    def read(self) -> bytes: ...
+    def hurry(self, seconds: float) -> None: ...
+    def close(self) -> None: ...
+
+
+class Transport(Protocol):
+    """What a model sends its requests through: `HTTPPool`, or what stands in for one."""
+
+    def post(
+        self,
+        path: str,
+        body: bytes,
+        headers: Mapping[str, str] | str,
+        *,
+        cancelled: Cancellation | None = None,
+        stream: bool = False,
+        deadline: float | None = None,
+    ) -> Exchange: ...
+    def close(self) -> None: ...
 
 
 class Response:

@@ -1,31 +1,143 @@
-"""What tokens cost, from the price table that the `genai-prices` package carries. Never asks the network."""
+"""What tokens cost, from the price table that the `genai-prices` package carries. Never asks the network.
+
+Its import takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table of 2300 models), so it is done at the first
+question about a model that can have a list price. A model's prices are then compiled once, and a question costs microseconds.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
 from holdfast.content import Usage
+from holdfast.llm.address import ALIASES, COMPATIBLE, PROVIDERS, is_local
+
+if TYPE_CHECKING:
+    from genai_prices.types import ConditionalPrice, ModelInfo, ModelPrice
 
 
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
-    """What `usage` of `model` costs in USD, by the table's price of today; None when the table does not know the model."""
-    from genai_prices import Usage as Tokens
-    from genai_prices import calc_price
+    """What `usage` of `model` costs in USD, by the table's price of now; None when the table does not know the model, or when it is
+    served on this machine or net. `usage` is that of one model call: where long requests have another price, its size decides."""
+    known = _prices(model, base_url)
+    if not known:
+        return None
+    return known[0][1].of(usage) if len(known) == 1 else _at_this_hour(known).of(usage)
 
-    tokens = Tokens(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cache_read_tokens=usage.cached_input_tokens or None,
-        cache_write_tokens=usage.cache_write_tokens or None,
+
+_PER_CALL = {"input_mtok", "output_mtok", "input_text_mtok", "output_text_mtok", "requests_kcount"}
+
+
+class _Price(msgspec.Struct, frozen=True):
+    """USD per token, from so many input tokens of a request on: ((0, base), (200_000, more), ...), the highest last."""
+
+    tiers: tuple[tuple[int, float], ...]
+
+    def at(self, size: int) -> float:
+        price = self.tiers[0][1]
+        for start, higher in self.tiers[1:]:
+            if size > start:
+                price = higher
+        return price
+
+
+class _Prices(msgspec.Struct, frozen=True):
+    """One model's prices. None: the tokens of this kind are paid as what they are part of."""
+
+    input: _Price
+    output: _Price
+    cached: _Price | None
+    written: _Price | None
+    reasoning: _Price | None
+    request: float  # USD for each request
+
+    def of(self, usage: Usage) -> float:
+        size = usage.input_tokens
+        cached = usage.cached_input_tokens if self.cached is not None else 0
+        written = usage.cache_write_tokens if self.written is not None else 0
+        reasoning = usage.reasoning_tokens if self.reasoning is not None else 0
+        total = self.request
+        total += max(0, size - cached - written) * self.input.at(size) + max(0, usage.output_tokens - reasoning) * self.output.at(size)
+        if cached and self.cached is not None:
+            total += cached * self.cached.at(size)
+        if written and self.written is not None:
+            total += written * self.written.at(size)
+        if reasoning and self.reasoning is not None:
+            total += reasoning * self.reasoning.at(size)
+        return total
+
+
+_Known = tuple[tuple["ConditionalPrice | None", _Prices], ...]
+
+
+def _at_this_hour(known: _Known) -> _Prices:
+    """The last one whose condition (a first day, hours of the day) holds now, as `genai_prices.types.ModelInfo.get_prices` does."""
+    from datetime import UTC, datetime
+
+    now = datetime.now(UTC)
+    for condition, prices in reversed(known):
+        if condition is None or condition.constraint is None or condition.constraint.active(now):
+            return prices
+    return known[0][1]
+
+
+@lru_cache(maxsize=1024)
+def _prices(model: str, base_url: str) -> _Known:
+    """All prices of a model with their conditions; empty when there are none."""
+    if base_url and is_local(urlsplit(base_url).hostname or ""):
+        return ()
+    found = _find(model, base_url)
+    if found is None:
+        return ()
+    prices = [(None, found.prices)] if not isinstance(found.prices, list) else [(each, each.prices) for each in found.prices]
+    if any(vars(price) and not _PER_CALL & vars(price).keys() for _, price in prices):
+        return ()  # paid by the minute or the page
+    return _compiled(prices)
+
+
+def _compiled(prices: Sequence[tuple[ConditionalPrice | None, ModelPrice]]) -> _Known:
+    return tuple([(condition, _compile(vars(price))) for condition, price in prices])
+
+
+def _compile(price: dict[str, Any]) -> _Prices:
+    def per_token(key: str, otherwise: str = "") -> _Price | None:
+        value = price.get(f"{key}_mtok")
+        if value is None:
+            value = price.get(f"{otherwise}_mtok")
+        if value is None:
+            return None
+        tiers = [(0, value.base), *((tier.start, tier.price) for tier in value.tiers)] if hasattr(value, "tiers") else [(0, value)]
+        return _Price(tuple([(start, float(each) / 1e6) for start, each in tiers]))
+
+    free = _Price(((0, 0.0),))
+    return _Prices(
+        input=per_token("input", "input_text") or free,
+        output=per_token("output", "output_text") or free,
+        cached=per_token("cache_read"),
+        written=per_token("cache_write"),
+        reasoning=per_token("output_reasoning"),
+        request=float(price.get("requests_kcount") or 0) / 1000,
     )
-    provider, slash, name = model.partition("/")
-    # By the address that serves it, by the provider in its name, then by the name alone: from the surest to the likeliest.
+
+
+def _find(model: str, base_url: str) -> ModelInfo | None:
+    """By the address that serves it, by the provider in its name, then by the name alone: from the surest to the likeliest."""
+    from genai_prices.data_snapshot import get_snapshot
+
+    prefix, slash, name = model.partition("/")
+    host = urlsplit(base_url).hostname
+    known = next((id for urls in (PROVIDERS, COMPATIBLE) for id, url in urls.items() if host and urlsplit(url).hostname == host), None)
     tries: list[tuple[str, str | None, str | None]] = [(model, None, base_url)] if base_url else []
-    tries += [(name, provider, None)] if slash else []
+    tries += [(model, known, None)] if known else []
+    tries += [(name, ALIASES.get(prefix, prefix), None)] if slash else []
     tries += [(model, None, None), (model.rpartition("/")[2], None, None)]
-    for ref, provider_id, url in tries:
+    for ref, provider, url in tries:
         try:
-            if url is not None:
-                return float(calc_price(tokens, ref, provider_api_url=url).total_price)
-            return float(calc_price(tokens, ref, provider_id=provider_id).total_price)
-        except (LookupError, ValueError):
+            return get_snapshot().find_provider_model(ref, None, provider, url)[1]
+        except LookupError:
             continue
     return None

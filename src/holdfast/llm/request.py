@@ -75,20 +75,22 @@ def make_request(
         given = tuple([definition(tool) for tool in tools])
         prompt = system or ""
         frame = make_frame(wire, model, prompt, given, parameters)
-    fragments = transcript.fragments(wire, frame.names, model)
-    hash = _hash(frame.hash + transcript.digest(wire, model)).hex()[:32] if frame.hash else ""
+    host = parameters.get("host", "")
+    fragments = transcript.fragments(wire, frame.names, model, host)
+    hash = _hash(frame.hash + transcript.digest(wire, model, host)).hex()[:32] if frame.hash else ""
     return Request(wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical, hash)
 
 
 def request_hash(wire: Wire, model: str, transcript: Transcript, head: Agent) -> str:
     """The hash of the request that `make_request` makes of the same; costs what is new in the transcript."""
     frame = _frame_of(head, transcript, wire, model, head.parameters, "")
-    transcript.fragments(wire, frame.names, model)
-    return _hash(frame.hash + transcript.digest(wire, model)).hex()[:32]
+    host = head.parameters.get("host", "")
+    transcript.fragments(wire, frame.names, model, host)
+    return _hash(frame.hash + transcript.digest(wire, model, host)).hex()[:32]
 
 
 def _frame_of(head: Agent, transcript: Transcript, wire: Wire, model: str, parameters: Mapping[str, Any], key: str) -> Frame:
-    return transcript.once(key, head, lambda: make_frame(wire, model, head.system_prompt, head.tools, parameters, True))
+    return transcript.once(key, head, lambda: make_frame(wire, model, head.system_prompt, head.tools, parameters, head.id))
 
 
 def _hash(data: bytes) -> bytes:
@@ -98,9 +100,12 @@ def _hash(data: bytes) -> bytes:
 
 
 def make_frame(
-    wire: Wire, model: str, system: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], hashed: bool = False
+    wire: Wire, model: str, system: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], head: str | None = None
 ) -> Frame:
-    """Raises `ConfigurationError` if two tools have one name, or a schema holds what JSON cannot say."""
+    """`head` is the id of the event that this is made of: requests of one head begin alike, and are cached together.
+
+    Raises `ConfigurationError` if two tools have one name, or a schema holds what JSON cannot say.
+    """
     names: dict[str, str] = {}
     for tool in tools:
         if tool.name in names:
@@ -112,8 +117,9 @@ def make_frame(
         raise ConfigurationError(f"tools has {clash[0]!r} and {clash[1]!r}, which are one name on the wire. Rename one.")
     try:
         hash = b""
-        if hashed:
+        if head is not None:
             hash = _hash(b"%b %b" % (wire.name.encode(), wire.body(wire.head("", system, tools, parameters, names), [], False)))
+            parameters = {"cache_key": head, **parameters}
         return Frame(wire.head(model, system, tools, parameters, names), names, canonical, hash)
     except (TypeError, UnicodeEncodeError) as error:
         raise ConfigurationError(f"tools and parameters take what JSON can say: {error}.") from error

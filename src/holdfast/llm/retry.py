@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random as _random
+import re
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
@@ -79,15 +80,16 @@ def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | 
     return max(error.retry_after, 0.0) + min(jitter, BASE)
 
 
-def retry_after(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
+def retry_after(headers: Mapping[str, str], now: Callable[[], float] = time.time, *, status: int = 0) -> float | None:
     """Seconds that a response's headers (names in lower case) ask to wait: `retry-after-ms`, or `retry-after` in seconds or
-    as an HTTP date. None when they do not, or not legibly."""
+    as an HTTP date. Without these, for status 429, the longest time until one of the used-up limits is there again (`until_reset`).
+    None when they do not say, or not legibly."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
     text = headers.get("retry-after", "").strip()
     if not text:
-        return None
+        return until_reset(headers, now) if status == 429 else None
     seconds = _number(text)
     if seconds is not None:
         return seconds
@@ -95,6 +97,55 @@ def retry_after(headers: Mapping[str, str], now: Callable[[], float] = time.time
 
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - now())
+    except (ValueError, OverflowError):
+        return None
+
+
+# x-ratelimit-reset-tokens (OpenAI, Groq, Azure, Cerebras), x-ratelimit-reset (OpenRouter and many), ratelimit-reset (IETF draft 7),
+# anthropic-ratelimit-input-tokens-reset.
+_RESET = re.compile(r"(?:x-)?rate-?limit-reset(?:-[a-z-]+)?|anthropic-ratelimit-[a-z-]+-reset")
+
+
+def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
+    """Seconds until the last of the limits that are used up is there again.
+
+    A limit is used up when its `remaining` header is 0; one without that header counts only if it is the only one, since it may
+    be any of several.
+    """
+    resets = {name: value for name, value in headers.items() if _RESET.fullmatch(name)}
+    waits: list[float] = []
+    for name, value in resets.items():
+        left = headers.get(name.replace("reset", "remaining"))
+        used_up = len(resets) == 1 if left is None else _number(left) == 0
+        seconds = _from_now(value.strip(), now) if used_up else None
+        if seconds is not None:
+            waits.append(max(0.0, seconds))
+    return max(waits, default=None)
+
+
+_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "ns": 1e-9}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|\N{MICRO SIGN}s|ns|d|h|m|s)")
+
+
+def duration(text: str) -> float | None:
+    """Seconds of a duration such as `6m0s`, `1h2m` or `120ms` (Go's form, which OpenAI, Groq and Google write). None for all else."""
+    if not text or _DURATION.sub("", text):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
+
+
+def _from_now(text: str, now: Callable[[], float]) -> float | None:
+    """A number of seconds, a moment in epoch seconds or milliseconds (told apart by size), a duration, or an RFC 3339 time."""
+    number = _number(text)
+    if number is not None:
+        return number - now() if 1e8 < number < 1e11 else number / 1000 - now() if number >= 1e11 else number
+    if "T" not in text:
+        return duration(text)
+    from datetime import UTC, datetime
+
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - now()
     except (ValueError, OverflowError):
         return None
 

@@ -36,9 +36,12 @@ _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "max_output_tokens": ("a whole number from 1", _number(1, _FOREVER, whole=True)),
     "stop": ("a str or a list of str", _texts),
     "reasoning_effort": ("a str such as 'low', 'medium' or 'high'", lambda v: isinstance(v, str) and bool(v)),
+    "reasoning_budget": ("a number of tokens", _number(0, _FOREVER, whole=True)),
     "seed": ("a whole number", _number(-(2**63), 2**63 - 1, whole=True)),
     "parallel_tool_calls": ("True or False", lambda v: isinstance(v, bool)),
-    "response_format": ("a mapping", _mapping),
+    "response_format": ("a JSON Schema, or what Chat Completions takes: {'type': 'json_schema', ...}", _mapping),
+    "prompt_caching": ("True or False", lambda v: isinstance(v, bool)),
+    "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
     "stream": ("True or False", lambda v: isinstance(v, bool)),
     "timeout": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
     "connect_timeout": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
@@ -50,7 +53,7 @@ _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "ssl_context": ("an ssl.SSLContext", lambda v: hasattr(v, "wrap_socket")),
     "wire": (f"one of {', '.join(WIRES)}", lambda v: v in WIRES),
 }
-_REQUIRED = {"model", "api_key", "stop", "stream", "timeout", "connect_timeout", "max_retries"}
+_REQUIRED = {"model", "api_key", "stop", "stream", "timeout", "connect_timeout", "max_retries", "prompt_caching", "tool_calls"}
 
 
 def check(given: Mapping[str, Any]) -> None:
@@ -86,15 +89,34 @@ def secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(secret for value in held if (secret := value.removeprefix("Bearer ").strip()))
 
 
-def parameters(given: Mapping[str, Any], host: str) -> dict[str, Any]:
+def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]:
     """What shapes answers, as JSON values, without secrets, and without what is left to the provider."""
-    found: dict[str, Any] = {"wire": given["wire"] or "openai_chat", "host": host}
+    found: dict[str, Any] = {"wire": wire, "host": host}
     for name in (
-        "temperature", "top_p", "max_output_tokens", "reasoning_effort", "seed", "parallel_tool_calls", "response_format", "extra_body",
+        "temperature", "top_p", "max_output_tokens", "reasoning_effort", "reasoning_budget", "seed", "parallel_tool_calls", "response_format",
+        "extra_body",
     ):  # fmt: skip
         value = given[name]
         if value is not None and value != {}:
             found[name] = dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
     if given["stop"]:
         found["stop"] = [given["stop"]] if isinstance(given["stop"], str) else list(given["stop"])
+    if "response_format" in found:
+        found["response_format"] = _answer_format(found["response_format"])
+    if not given["prompt_caching"]:
+        found["prompt_caching"] = False
+    if given["tool_calls"] != "native":
+        found["tool_calls"] = given["tool_calls"]
     return found
+
+
+def _answer_format(given: dict[str, Any]) -> dict[str, Any]:
+    """What the answer is to be, as Chat Completions has it. A mapping that is none of its forms is a JSON Schema."""
+    if given.get("type") in ("text", "json_object", "json_schema"):
+        if given["type"] == "json_schema" and not _mapping(cast("dict[str, Any]", given.get("json_schema") or {}).get("schema")):
+            raise ConfigurationError("LLM: response_format of type json_schema takes {'json_schema': {'name': ..., 'schema': {...}}}.")
+        return given
+    from holdfast.llm.wires.strict import is_strict
+
+    name = "".join(c if c.isalnum() and c.isascii() else "_" for c in str(given.get("title") or "answer"))[:64]
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": given, "strict": is_strict(given)}}

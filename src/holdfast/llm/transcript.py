@@ -17,12 +17,14 @@ from holdfast.llm.wires import Names, Wire
 
 T = TypeVar("T")
 
+Who = tuple[str, str]  # the maker of a model, and the host where its native forms are good ("": anywhere)
+
 Answer = tuple[ToolCall, ToolResult]
 Item = Message | Said | Assistant | Completion | Answer
 
 # What a model's name begins with -> who made it. Only to know when an answer goes to somebody else's model.
 _MAKERS = {
-    "gpt": "openai", "chatgpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "codex": "openai",
+    "gpt-oss": "openai's open models", "gpt": "openai", "chatgpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "codex": "openai",
     "claude": "anthropic", "gemini": "google", "gemma": "google", "deepseek": "deepseek", "qwen": "qwen", "qwq": "qwen",
     "kimi": "moonshot", "glm": "zhipu", "grok": "xai", "mistral": "mistral", "magistral": "mistral", "devstral": "mistral",
     "codestral": "mistral", "ministral": "mistral", "llama": "meta", "minimax": "minimax", "nova": "amazon", "command": "cohere",
@@ -37,17 +39,30 @@ def maker(model: str) -> str:
 
 
 class _Cache:
-    """The fragments of one wire for the models of one maker, and what is needed to go on from there."""
+    """The fragments of one wire for the models of one maker (at one host, where that counts), and what is needed to go on from there."""
 
-    __slots__ = ("batch", "done", "fragments", "hash", "hashed", "open")
+    __slots__ = ("batch", "done", "foreign", "fragments", "hash", "hashed", "open", "partial")
 
     def __init__(self) -> None:
         self.fragments: list[bytes] = []
         self.done = 0  # items encoded
         self.batch: list[Answer] = []  # answers since the last assistant item
         self.open = 0  # calls of that item without an answer
+        self.partial = False  # whether the last fragment is of a batch to which more answers may come
+        self.foreign: dict[str, int] = {}  # whose native forms were left out, and how many
         self.hash: Any = None  # of the first `hashed` fragments
         self.hashed = 0
+
+    def end_batch(self, wire: Wire, names: Names) -> None:
+        self.fragments.append(wire.results(self.batch, names))
+        self.batch = []
+        self.open = 0
+
+    def take_back(self) -> None:
+        self.fragments.pop()
+        self.partial = False
+        if self.hashed > len(self.fragments):
+            self.hash, self.hashed = None, 0
 
 
 class Transcript:
@@ -64,7 +79,7 @@ class Transcript:
     def __init__(self, items: Sequence[Item] = ()) -> None:
         self._items: list[Item] = []
         self._calls: dict[str, ToolCall] = {}  # calls by both ids, for tool messages that name one
-        self._caches: dict[tuple[str, str], _Cache] = {}
+        self._caches: dict[tuple[str, Who], _Cache] = {}
         self._kept: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
         for item in items:
@@ -107,27 +122,33 @@ class Transcript:
         """Append a user message. Equivalent to `append(Message(content))`."""
         self.append(Message(blocks(content)))
 
-    def fragments(self, wire: Wire, names: Names, model: str = "") -> Sequence[bytes]:
+    def fragments(self, wire: Wire, names: Names, model: str = "", host: str = "") -> Sequence[bytes]:
         """All items as messages of `wire`. What is not yet encoded is, under today's `names`; the rest is as it was.
 
-        An answer's `native` form goes back to the wire it came over, unless `model` is known to be of another maker. The list
-        is the transcript's own: it grows, and is not to be changed.
+        An answer's `native` form goes back to the wire it came over, unless `model` is known to be of another maker, or `host` is
+        known to be another and the wire's forms are good at one alone. The list is the transcript's own: it grows, and is not
+        to be changed.
         """
-        who = maker(model)
+        who = (maker(model), host if wire.bound else "")
         with self._lock:
             cache = self._caches.get((wire.name, who))
             if cache is None:
                 cache = self._caches[wire.name, who] = _Cache()
             end = len(self._items)
+            if cache.partial and cache.done < end:
+                cache.take_back()
             while cache.done < end:
                 self._encode(self._items[cache.done], cache, wire, names, who)
                 cache.done += 1
+            if cache.batch and not cache.partial:  # asked in the midst of one
+                cache.fragments.append(wire.results(cache.batch, names))
+                cache.partial = True
             return cache.fragments
 
-    def digest(self, wire: Wire, model: str = "") -> bytes:
+    def digest(self, wire: Wire, model: str = "", host: str = "") -> bytes:
         """A hash of all that `fragments` gave so far; costs what was appended since the last one."""
         with self._lock:
-            cache = self._caches[wire.name, maker(model)]
+            cache = self._caches[wire.name, (maker(model), host if wire.bound else "")]
             if cache.hash is None:
                 from hashlib import sha256  # 3 ms of import
 
@@ -138,6 +159,24 @@ class Transcript:
             cache.hashed = len(cache.fragments)
             return cache.hash.digest()
 
+    def notes(self, wire: Wire, model: str = "", host: str = "") -> tuple[str, ...]:
+        """What a request to `model` leaves out, if it is the first one since an answer of somebody else's model: their own forms
+        (signed reasoning, encrypted items), which only they can read. Their texts, calls and results are there."""
+        who = (maker(model), host if wire.bound else "")
+        with self._lock:
+            cache = self._caches.get((wire.name, who))
+        if cache is None or not cache.foreign:
+            return ()
+        last = next((item for item in reversed(self._items) if isinstance(item, Assistant | Completion)), None)
+        if last is None or _is_ours(last, wire, who):
+            return ()
+        there = f"{model} at {host}" if who[1] else model
+        return tuple(
+            f"{count} answer{'s' if count > 1 else ''} of {whose} went to {there} as text and calls alone, without what {whose} sent besides"
+            " (such as signed or encrypted reasoning)."
+            for whose, count in cache.foreign.items()
+        )
+
     def once(self, key: str, source: object, make: Callable[[], T]) -> T:
         """`make()`, remembered under `key` for as long as it is asked for with the same object as `source`."""
         kept = self._kept.get(key)
@@ -147,37 +186,33 @@ class Transcript:
 
     # --- one item ---------------------------------------------------------------------------------
 
-    def _encode(self, item: Item, cache: _Cache, wire: Wire, names: Names, who: str) -> None:
+    def _encode(self, item: Item, cache: _Cache, wire: Wire, names: Names, who: Who) -> None:
         out = cache.fragments
         if type(item) is tuple:
-            call, result = item
-            out.append(wire.tool(call, result, names))
             cache.batch.append(item)
             cache.open -= 1
             if cache.open <= 0:
-                self._end_batch(cache, wire)
+                cache.end_batch(wire, names)
             return
         if cache.batch:  # an incomplete batch, in messages that somebody wrote by hand
-            self._end_batch(cache, wire)
+            cache.end_batch(wire, names)
         if isinstance(item, Assistant | Completion):
-            theirs = maker(item.model)
-            ours = item.wire == wire.name and (not theirs or not who or theirs == who)
-            out.append(wire.assistant(item.text, item.calls, item.native if ours else NO_NATIVE, names))
+            ours = _is_ours(item, wire, who)
+            if not ours and item.native:
+                cache.foreign[item.model or item.wire] = cache.foreign.get(item.model or item.wire, 0) + 1
+            said = wire.assistant(item.text, item.calls, item.native if ours else NO_NATIVE, names)
+            if said:
+                out.append(said)
             cache.open = len(item.calls)
         elif isinstance(item, Message) and item.role == "system":
             out.append(wire.system(item.text))
         elif isinstance(item, Message) and item.role == "assistant":
-            out.append(wire.assistant(item.text, item.tool_calls, NO_NATIVE, names))
+            said = wire.assistant(item.text, item.tool_calls, NO_NATIVE, names)
+            if said:
+                out.append(said)
             cache.open = len(item.tool_calls)
         else:
             out.append(wire.user(cast(Message, item).content))
-
-    def _end_batch(self, cache: _Cache, wire: Wire) -> None:
-        more = wire.after_tools(cache.batch)
-        if more:
-            cache.fragments.append(more)
-        cache.batch = []
-        cache.open = 0
 
     def _note(self, calls: Sequence[ToolCall]) -> None:
         for call in calls:
@@ -193,6 +228,14 @@ class Transcript:
 
 
 Messages = str | Sequence[Message | Completion] | Transcript
+
+
+def _is_ours(item: Assistant | Completion, wire: Wire, who: Who) -> bool:
+    """Whether the native form of an answer may go to `who` over `wire`. What is not known is taken for the same."""
+    theirs = maker(item.model)
+    if item.wire != wire.name or (theirs and who[0] and theirs != who[0]):
+        return False
+    return not who[1] or not item.host or item.host == who[1]
 
 
 def _is_answer(item: Any) -> bool:

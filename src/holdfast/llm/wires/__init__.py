@@ -5,8 +5,14 @@
                                                                        │
     Completion <── parse(answer) or stream().feed(chunk)... finish() <─┘      error(status, ...) for the rest
 
-A fragment is one message as JSON, made once and kept by the caller, so that a request is one join. `Head` is all that stands around
-the fragments. A wire has no state and knows no key, host or socket. To add one: write the module, name it in `WIRES`.
+A fragment is one message as JSON, or several with commas between, made once and kept by the caller, so that a request is one join.
+`Head` is all that stands around the fragments. A wire has no state and knows no key, host or socket. Plain answers and streams end in the
+same function, so that they cannot differ. To add one: write the module, its `_answer` and its `_stream`, name it in `WIRES`.
+
+The parameters that `head` takes are JSON values, all optional: `temperature`, `top_p`, `max_output_tokens`, `stop` (a list), `seed`,
+`reasoning_effort`, `reasoning_budget` (tokens), `parallel_tool_calls`, `response_format` (as Chat Completions has it: `{"type": "json_object"}`
+or `{"type": "json_schema", "json_schema": {"name", "schema", "strict"}}`), `prompt_caching` (False: ask for none), `cache_key` (the same for
+requests that begin alike), `extra_body` (merged in last), `host` (where the request goes).
 """
 
 from __future__ import annotations
@@ -22,7 +28,14 @@ from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.completion import Completion, OnDelta
 
-WIRES = {"openai_chat": "holdfast.llm.wires.openai_chat"}
+WIRES = {
+    "openai_chat": "holdfast.llm.wires.openai_chat",
+    "openai_responses": "holdfast.llm.wires.openai_responses",
+    "anthropic_messages": "holdfast.llm.wires.anthropic_messages",
+    "gemini": "holdfast.llm.wires.gemini",
+}
+
+TEXT = "+text"
 
 Names = Mapping[str, str]  # canonical tool name -> the name in which the wire says it
 
@@ -64,8 +77,13 @@ class Wire(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def bound(self) -> bool:
+        """Whether `native` forms (encrypted or signed) are good only at the host that made them."""
+        ...
+
     def path(self, model: str, stream: bool) -> str:
-        """Where to POST, behind the base URL's path."""
+        """Where to POST, behind the base URL's path; may end in a query."""
         ...
 
     def headers(self, api_key: str) -> dict[str, str]:
@@ -81,19 +99,15 @@ class Wire(Protocol):
         ...
 
     def assistant(self, text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
-        """An answer of the model. `native` is empty, or its own form of this wire."""
+        """An answer of the model. `native` is empty, or its own form of this wire, which goes back verbatim. b"": nothing to say."""
         ...
 
-    def tool(self, call: ToolCall, result: ToolResult, names: Names) -> bytes:
-        """The answer to one call. Those of one batch stand next to each other."""
-        ...
-
-    def after_tools(self, batch: Sequence[tuple[ToolCall, ToolResult]]) -> bytes:
-        """What must stand behind the answers of a whole batch; often nothing."""
+    def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
+        """The answers to all calls of one answer, in their order."""
         ...
 
     def head(self, model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
-        """All of a request but its messages."""
+        """All of a request but its messages. Raises `ConfigurationError` for a parameter that the wire cannot say."""
         ...
 
     def body(self, head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
@@ -114,7 +128,24 @@ class Wire(Protocol):
 
 
 def wire(name: str) -> Wire:
-    """The wire of that name, loaded at its first use. Raises `ConfigurationError` naming those there are."""
-    if name not in WIRES:
+    """The wire of that name, loaded at its first use; with `+text` at its end, with tool calls as text. Raises `ConfigurationError`
+    naming those there are."""
+    plain = name.removesuffix(TEXT)
+    if plain not in WIRES:
         raise ConfigurationError(f"wire takes one of {', '.join(WIRES)}, not {name!r}.")
-    return cast(Wire, import_module(WIRES[name]))
+    found = cast(Wire, import_module(WIRES[plain]))
+    if name == plain:
+        return found
+    from holdfast.llm.wires.text_calls import TextCalls
+
+    return TextCalls(found)
+
+
+def known(name: str) -> bool:
+    """Whether `wire` knows that name."""
+    return name.removesuffix(TEXT) in WIRES
+
+
+def wire_of(parameters: Mapping[str, Any]) -> Wire:
+    """The wire that a model with these parameters speaks."""
+    return wire(parameters["wire"] + (TEXT if parameters.get("tool_calls") == "text" else ""))

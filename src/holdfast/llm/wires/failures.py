@@ -11,16 +11,18 @@ import msgspec
 from holdfast.errors import (
     AuthenticationError,
     BadRequest,
+    BadResponse,
     ContentFiltered,
     ContextTooLong,
     LLMError,
     LLMTimeout,
     ModelNotFound,
+    Overloaded,
     PermissionDenied,
     RateLimited,
     ServerError,
 )
-from holdfast.llm.retry import retry_after
+from holdfast.llm.retry import duration, retry_after
 
 SHOWN = 300  # characters of an answer that is shown in a message
 
@@ -31,6 +33,15 @@ _TOO_LONG = re.compile(
     r"|reduce the length of the (messages|prompt|input)",
     re.IGNORECASE,
 )
+_COME_BACK = re.compile(r"per (minute|hour|day)|please wait|try again|retry (in|after)", re.IGNORECASE)  # a rate, not a size
+_BAD_KEY = re.compile(r"API key (not valid|not found|expired)|(incorrect|invalid) api key|unregistered callers", re.IGNORECASE)
+_NO_CREDIT = re.compile(r"credit balance is too low|insufficient (account )?(balance|credits?|funds|quota)", re.IGNORECASE)
+_FILTERED = re.compile(r"content management policy|flagged as potentially violating|requires moderation", re.IGNORECASE)
+_FULL = re.compile(r"overload|(at|over|no|insufficient) capacity|capacity exceeded|high demand", re.IGNORECASE)
+_TRY_AGAIN = re.compile(
+    r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s|m|h|seconds?|minutes?)((?:\d+(?:\.\d+)?(?:ms|s|m))*)", re.IGNORECASE
+)
+
 _TOO_LONG_CODES = {
     "context_length_exceeded",
     "exceed_context_size_error",
@@ -38,87 +49,188 @@ _TOO_LONG_CODES = {
     "request_too_large",
     "string_above_max_length",
 }
-_FILTERED_CODES = {"content_filter", "content_policy_violation", "ResponsibleAIPolicyViolation", "data_inspection_failed"}
+_FILTERED_CODES = {
+    "content_filter",
+    "content_policy_violation",
+    "image_content_policy_violation",
+    "ResponsibleAIPolicyViolation",
+    "data_inspection_failed",
+}
 _NO_QUOTA_CODES = {
     "insufficient_quota",
+    "insufficient_balance",
     "billing_hard_limit_reached",
     "billing_not_active",
+    "billing_error",
     "credit_balance_too_low",
     "account_deactivated",
+    "exceeded_current_quota_error",
 }
+_NO_MODEL_CODES = {"model_not_found", "not_found_error", "NotFoundError", "DeploymentNotFound", "model_decommissioned"}
+_BAD_KEY_CODES = {"API_KEY_INVALID", "invalid_api_key"}
+_FULL_CODES = {
+    "overloaded_error",
+    "overloaded",
+    "engine_overloaded",
+    "engine_overloaded_error",
+    "server_overloaded",
+    "server_is_overloaded",
+    "service_tier_capacity_exceeded",
+    "UNAVAILABLE",
+    "MODEL_CAPACITY_EXHAUSTED",
+    "NoCapacity",
+}
+# For errors that come without a status, in a stream: the status that the code comes with otherwise.
 _BY_CODE: dict[str, int] = {
+    # OpenAI and those who follow it
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "BadRequestError": 400,
     "invalid_api_key": 401,
-    "authentication_error": 401,
-    "permission_error": 403,
     "model_not_found": 404,
-    "not_found_error": 404,
+    "timeout": 408,
     "rate_limit_exceeded": 429,
-    "rate_limit_error": 429,
     "tokens": 429,
     "requests": 429,
     "insufficient_quota": 429,
-    "invalid_request_error": 400,
-    "BadRequestError": 400,
     "server_error": 500,
     "internal_server_error": 500,
+    "engine_overloaded": 503,
+    "engine_overloaded_error": 503,
+    "overloaded": 503,
+    "server_overloaded": 503,
+    "server_is_overloaded": 503,
+    "vector_store_timeout": 504,
+    **dict.fromkeys(
+        (
+            "invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
+            "image_parse_error", "image_content_policy_violation", "invalid_image_mode", "image_file_too_large",
+            "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
+        ),
+        400,
+    ),
+    # Anthropic
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
     "overloaded_error": 529,
-    "timeout": 408,
-}
+    # Google
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "OUT_OF_RANGE": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ABORTED": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "INTERNAL": 500,
+    "UNKNOWN": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}  # fmt: skip
+_ENVELOPES = {"error", "response.failed", "failed"}  # what only says that it is an error
+
+_REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-ms-request-id", "x-goog-request-id", "cf-ray")
+
+# What looks like a key of a provider, in case a server repeats one in full that is not ours to recognize.
+_KEYS = re.compile(r"\b(?:sk|gsk|xai|pplx|hf|csk|fw|nvapi|r8)[-_][\w-]{16,}|\bAIza[\w-]{30,}|(?<=Bearer )\S{8,}")
 
 
-class Said:
-    """What an error body says: the message, the codes (most telling first), and whether it was a JSON error at all."""
+class Said(msgspec.Struct):
+    """What an error body says: the message, the codes (most telling first), whether it was a JSON error at all, and what else
+    it tells: an id for the provider's support, seconds to wait, headers of an upstream, whether a quota of the day is used up."""
 
-    __slots__ = ("codes", "json", "message")
-
-    def __init__(self, message: str, codes: list[str], json: bool) -> None:
-        self.message = message
-        self.codes = codes
-        self.json = json
+    message: str = ""
+    codes: list[str] = []
+    json: bool = False
+    request_id: str = ""
+    retry_after: float | None = None
+    headers: dict[str, str] = {}
+    daily: bool = False
 
 
 def read_error(body: bytes) -> Said:
-    """Whatever shape it has: OpenAI's, Gemini's list, FastAPI's `detail`, a bare string, or a proxy's HTML page."""
+    """Whatever shape it has: OpenAI's, Anthropic's, Gemini's (also in a list), FastAPI's `detail`, a bare string, or a proxy's
+    HTML page."""
     try:
         found: Any = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Said(shorten(body.decode("utf-8", "replace")), [], False)
+        return Said(shorten(body.decode("utf-8", "replace")))
     return said(found)
 
 
 def said(found: Any) -> Said:
-    """The same for a decoded body, or the `error` object of a stream."""
+    """The same for a decoded body, an event of a stream, or the `error` object in one."""
     if isinstance(found, list) and found:
         found = cast("list[Any]", found)[0]
-    codes: list[str] = []
-    message = ""
-    for _ in range(3):  # an error may lie in an error: proxies wrap
+    what = Said()
+    for _ in range(4):  # an error may lie in an error: proxies wrap
         if not isinstance(found, dict):
             break
         level = cast("dict[str, Any]", found)
-        codes[:0] = [str(level[key]) for key in ("code", "type", "status") if isinstance(level.get(key), str | int)]
+        codes = [str(level[key]) for key in ("code", "type", "status") if isinstance(level.get(key), str | int)]
+        what.codes[:0] = [code for code in codes if code not in _ENVELOPES and len(code) < 80 and not re.search(r"\s", code)]
         text = level.get("message") or level.get("detail") or level.get("msg")
         if text:
-            message = text if isinstance(text, str) else msgspec.json.encode(text).decode()
-        found = level.get("error")
+            what.message = text if isinstance(text, str) else msgspec.json.encode(text).decode()
+        if isinstance(level.get("request_id"), str):
+            what.request_id = level["request_id"][:200]
+        _read_details(level.get("details"), what)
+        _read_metadata(level.get("metadata"), what)
+        found = level.get("error") or level.get("response")
     if isinstance(found, str):
-        message = found
-    return Said(shorten(message), codes, bool(message or codes))
+        what.message = found
+    what.message = shorten(what.message)
+    what.json = bool(what.message or what.codes)
+    return what
+
+
+def _read_details(details: Any, what: Said) -> None:
+    """Google's (https://google.aip.dev/193): `ErrorInfo.reason`, `RetryInfo.retryDelay`, `QuotaFailure.violations[].quotaId`."""
+    for detail in cast("list[Any]", details) if isinstance(details, list) else []:
+        if not isinstance(detail, dict):
+            continue
+        part = cast("dict[str, Any]", detail)
+        reason, delay, violations = part.get("reason"), part.get("retryDelay"), part.get("violations")
+        if isinstance(reason, str) and reason:
+            what.codes.insert(0, reason)
+        if isinstance(delay, str):
+            what.retry_after = duration(delay)
+        if isinstance(violations, list):
+            what.daily = what.daily or "PerDay" in msgspec.json.encode(violations).decode()
+
+
+def _read_metadata(metadata: Any, what: Said) -> None:
+    """OpenRouter's: the upstream provider's own words, and the headers of a limit."""
+    if not isinstance(metadata, dict):
+        return
+    part = cast("dict[str, Any]", metadata)
+    if isinstance(part.get("raw"), str):
+        what.message = f"{what.message}: {part['raw']}"
+    if isinstance(part.get("headers"), dict):
+        what.headers = {name.lower(): str(value) for name, value in cast("dict[str, Any]", part["headers"]).items()}
 
 
 def shorten(text: str) -> str:
-    """Text on one line, without HTML, cut to what a message can carry."""
+    """Text on one line, without HTML and keys, cut to what a message can carry."""
     if "<" in text and re.search(r"<(!doctype|html|head|body)", text, re.IGNORECASE):
         text = re.sub(r"(?is)<(script|style).*?</\1>|<[^>]*>", " ", text)
-    text = " ".join(text.split())
+    text = _KEYS.sub("***", " ".join(text.split()))
     return text if len(text) <= SHOWN else text[:SHOWN] + " [...]"
 
 
 def http_error(status: int, headers: Mapping[str, str], body: bytes, url: str, model: str) -> LLMError:
     """The error for a response of another status than 200. `headers` have names in lower case."""
-    error = _error(status, read_error(body), url, model, headers.get("location", ""))
-    error.request_id = headers.get("x-request-id") or headers.get("request-id") or headers.get("cf-ray") or ""
-    error.retry_after = retry_after(headers)
+    what = read_error(body)
+    error = _error(status, what, url, model, headers.get("location", ""))
+    error.request_id = next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "") or what.request_id
+    error.retry_after = _first(retry_after(headers, status=status), retry_after(what.headers, status=status), _asked(error, what))
     return error
 
 
@@ -130,7 +242,24 @@ def reported_error(found: Any, url: str = "", model: str = "") -> LLMError:
         status = next((_BY_CODE[code] for code in what.codes if code in _BY_CODE), 0)
     error = _error(status or (400 if _too_long(what) else 500), what, url, model, "")
     error.status = status
+    error.request_id = what.request_id
+    error.retry_after = _first(retry_after(what.headers, status=status), _asked(error, what))
     return error
+
+
+def _first(*found: float | None) -> float | None:
+    return next((each for each in found if each is not None), None)
+
+
+def _asked(error: LLMError, what: Said) -> float | None:
+    """How long the body asks to wait, in a field or, as OpenAI's errors in a stream do, in words."""
+    if what.retry_after is not None or not isinstance(error, RateLimited):
+        return what.retry_after
+    found = _TRY_AGAIN.search(what.message)
+    if found is None:
+        return None
+    number, unit, rest = found.groups()
+    return duration(f"{number}{unit.lower() if unit.lower() == 'ms' else unit[0].lower()}{rest.lower()}")
 
 
 def _too_long(what: Said) -> bool:
@@ -150,27 +279,42 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
         return error
 
     if 300 <= status < 400:
-        return make(BadRequest, f"{at} redirects ({status}) to {location or 'nowhere'}; redirects are not followed: set base_url to it.")
-    if codes & _NO_QUOTA_CODES or status == 402:
+        to = location.partition("?")[0] or "nowhere"  # a query may hold a signature
+        return make(BadRequest, f"{at} redirects ({status}) to {to}; redirects are not followed: set base_url to it.")
+    if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
         return make(RateLimited, f"No quota or credit left at {at} ({status}): {message}", False)
-    if codes & _FILTERED_CODES and status < 500:
+    if status < 500 and (codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))):
         return make(ContentFiltered, f"The provider's content filter stopped the request ({status}): {message}")
-    if status == 413 or (status in (400, 422, 429) and _too_long(what)) or (status == 429 and message.startswith("Request too large")):
+    if _does_not_fit(status, what):
         return make(ContextTooLong, f"The request does not fit {model or 'the model'} ({status}): {message}")
-    if status == 401:
-        return make(AuthenticationError, f"The API key was refused (401): check api_key for {at}. The provider says: {message}")
-    if status == 403:
-        return make(PermissionDenied, f"The API key may not do this (403) at {at}: {message}")
+    if status == 401 or (status in (400, 403) and (codes & _BAD_KEY_CODES or _BAD_KEY.search(message))):
+        return make(AuthenticationError, f"The API key was refused ({status}): check api_key for {at}. The provider says: {message}")
+    if status in (400, 403, 404, 405) and codes & _NO_MODEL_CODES:
+        return make(ModelNotFound, f"{at} has no model {model!r} ({status}): {message}")
+    if status == 403 or (status == 400 and "FAILED_PRECONDITION" in codes):
+        return make(PermissionDenied, f"The API key may not do this ({status}) at {at}: {message}")
     if status in (404, 405):
-        if what.json and (codes & {"model_not_found", "not_found_error", "NotFoundError"} or "model" in message.lower()):
+        if what.json and ("model" in message.lower() or "no endpoints found" in message.lower()):
             return make(ModelNotFound, f"{at} has no model {model!r} ({status}): {message}")
         return make(ModelNotFound, f"No such path ({status}): {at}. A base_url usually ends in /v1. The server says: {message}")
-    if status == 408:
-        return make(LLMTimeout, f"{at} gave up waiting (408): {message}")
+    if status in (408, 504):
+        return make(LLMTimeout, f"{at} gave up waiting ({status}): {message}")
     if status == 409:
         return make(BadRequest, f"The request met another one (409) at {at}: {message}", True)
+    if status in (498, 529) or codes & _FULL_CODES or (status >= 500 and _FULL.search(message)):  # 498: Groq's flex tier
+        return make(Overloaded, f"The provider is overloaded ({status}) at {at}: {message}")
+    if status == 429 and what.daily:
+        return make(RateLimited, f"The quota of the day is used up (429) at {at}: {message}", False)
     if status == 429:
         return make(RateLimited, f"Too many requests (429) at {at}: {message}")
     if status >= 500:
         return make(ServerError, f"The provider failed ({status}) at {at}: {message}")
+    if "tool_use_failed" in codes:  # Groq: what the model wrote is no tool call
+        return make(BadResponse, f"The model's tool call could not be read ({status}) at {at}: {message}")
     return make(BadRequest, f"The request was refused ({status}) at {at}: {message}")
+
+
+def _does_not_fit(status: int, what: Said) -> bool:
+    if status == 429:  # a request larger than what the limit lets through in a minute never fits
+        return what.message.startswith("Request too large") or (_too_long(what) and not _COME_BACK.search(what.message))
+    return status == 413 or (status in (400, 422) and _too_long(what))

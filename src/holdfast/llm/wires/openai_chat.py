@@ -8,21 +8,22 @@ answers that called tools, which DeepSeek and gpt-oss servers want until the tur
 from __future__ import annotations
 
 import re
-from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
-from holdfast.errors import LLMError
+from holdfast.content import AudioContent, Content, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.wires import Head, Names, Parser
 from holdfast.llm.wires import openai_chat_answer as answer
+from holdfast.llm.wires.blocks import as_text, base64, result_text
 from holdfast.llm.wires.calls import wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
 
 name = answer.NAME
+bound = False
 parse = answer.parse
 
 _encoder = msgspec.json.Encoder()
@@ -65,31 +66,11 @@ def user(content: Sequence[Content]) -> bytes:
 
 def _part(block: Content) -> dict[str, Any]:
     if isinstance(block, ImageContent):
-        return {"type": "image_url", "image_url": {"url": f"data:{block.mime_type};base64,{_base64(block.data)}"}}
+        return {"type": "image_url", "image_url": {"url": f"data:{block.mime_type};base64,{base64(block.data)}"}}
     if isinstance(block, AudioContent):
         kind = block.mime_type.rpartition("/")[2].removeprefix("x-")
-        return {"type": "input_audio", "input_audio": {"data": _base64(block.data), "format": "mp3" if kind == "mpeg" else kind}}
-    return {"type": "text", "text": _as_text(block)}
-
-
-def _base64(data: bytes) -> str:
-    return b2a_base64(data, newline=False).decode()
-
-
-def _as_text(block: Content) -> str:
-    """A block for a place that takes only text."""
-    match block:
-        case TextContent():
-            return block.text
-        case ImageContent():
-            return ""
-        case AudioContent():
-            return f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
-        case ResourceLink():
-            return f"[{block.name or 'resource'}: {block.uri}]"
-        case EmbeddedResource():
-            text = block.resource.get("text")
-            return text if isinstance(text, str) else f"[resource {block.resource.get('uri', '')}, not shown]"
+        return {"type": "input_audio", "input_audio": {"data": base64(block.data), "format": "mp3" if kind == "mpeg" else kind}}
+    return {"type": "text", "text": as_text(block)}
 
 
 def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
@@ -120,29 +101,19 @@ def _call(call: ToolCall, names: Names) -> dict[str, Any]:
     return {"id": wire_id(call), "type": "function", "function": function}
 
 
-def tool(call: ToolCall, result: ToolResult, names: Names) -> bytes:
-    """The answer to one call: text, which is all that the role takes. Pictures follow by `after_tools`."""
-    texts = [_as_text(block) for block in result.content if not isinstance(block, ImageContent)]
-    pictures = len(result.content) - len(texts)
-    text = "\n".join(texts)
-    if not text and not result.content and result.structured_content is not None:
-        text = _json(result.structured_content).decode()
-    if not text and result.is_error:
-        text = f"Error: {result.error.message if result.error and result.error.message else 'the tool failed without saying why.'}"
-    if not text:
-        text = f"({pictures} image{'s' if pictures > 1 else ''}, shown below)" if pictures else "(no output)"
-    return _json({"role": "tool", "tool_call_id": wire_id(call), "content": text})
-
-
-def after_tools(batch: Sequence[tuple[ToolCall, ToolResult]]) -> bytes:
-    """The pictures of a batch, in a user message; b"" if there are none."""
+def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
+    """A tool message for each call: text, which is all that the role takes. Pictures follow in a user message."""
     parts: list[dict[str, Any]] = []
+    found: list[bytes] = []
     for call, result in batch:
+        found.append(_json({"role": "tool", "tool_call_id": wire_id(call), "content": result_text(result)}))
         pictures = [_part(block) for block in result.content if isinstance(block, ImageContent)]
         if pictures:
             parts.append({"type": "text", "text": f"Returned by {call.name} (call {wire_id(call)}):"})
             parts += pictures
-    return _json({"role": "user", "content": parts}) if parts else b""
+    if parts:
+        found.append(_json({"role": "user", "content": parts}))
+    return b",".join(found)
 
 
 # --- requests ----------------------------------------------------------------------------------------
@@ -152,9 +123,13 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
     """All of a request but its messages.
 
     `max_output_tokens` is sent as `max_completion_tokens` to OpenAI's and Azure's hosts and for models named o1, o3, gpt-5, ...;
-    as `max_tokens` otherwise. `extra_body` comes last and replaces what is of the same name.
+    as `max_tokens` otherwise. `extra_body` comes last and replaces what is of the same name, but its `tools` stand behind ours.
     """
     body: dict[str, Any] = {"model": model}
+    if parameters.get("reasoning_budget") is not None:
+        raise ConfigurationError(
+            "LLM: reasoning_budget cannot be said on the wire openai_chat. Give reasoning_effort, or extra_body in the server's own words."
+        )
     for key in _PLAIN:
         if parameters.get(key) is not None:
             body[key] = parameters[key]
@@ -175,7 +150,10 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
     options = {"include_usage": True, **extra.get("stream_options", {})}
-    body.update((key, value) for key, value in extra.items() if key != "stream_options")
+    own = extra.get("tools")
+    if isinstance(own, list | tuple):  # tools that the provider runs itself stand beside ours
+        body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", own)]
+    body.update((key, value) for key, value in extra.items() if key not in ("stream_options", "tools"))
     prefix = _json(body)[:-1] + b',"messages":['
     if system_prompt:
         prefix += system(system_prompt)
@@ -201,9 +179,9 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
 
 def stream() -> Parser:
     """A parser for one streamed answer."""
-    from holdfast.llm.wires.openai_chat_stream import StreamParser
+    from holdfast.llm.wires.openai_chat_stream import ChatStream
 
-    return StreamParser()
+    return ChatStream()
 
 
 def error(status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:

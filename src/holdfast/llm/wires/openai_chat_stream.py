@@ -6,12 +6,10 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.errors import BadResponse, StreamInterrupted
-from holdfast.llm.completion import Completion, Delta, OnDelta
-from holdfast.llm.wires.failures import reported_error, shorten
-from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.completion import Completion, Delta
+from holdfast.llm.wires.lenient import clean, whole
 from holdfast.llm.wires.openai_chat_answer import completion_of
-from holdfast.llm.wires.sse import EventReader
+from holdfast.llm.wires.streams import StreamParser
 
 _encoder = msgspec.json.Encoder()
 
@@ -19,17 +17,17 @@ _encoder = msgspec.json.Encoder()
 _WHOLE = {"role", "id", "type", "format", "name", "signature", "encrypted_content", "thought_signature"}
 
 
-class StreamParser:
+class ChatStream(StreamParser):
     """Reads one streamed answer.
 
     What makes an answer complete is its `finish_reason`. `[DONE]` alone does not: proxies write it behind a stream that broke
     off, too. And without `[DONE]` it is complete, since some servers never send it.
     """
 
-    __slots__ = ("_calls", "_content", "_events", "_extra", "_finish", "_id", "_model", "_reasoning", "_refusal", "_told", "_usage", "done")
+    __slots__ = ("_calls", "_content", "_extra", "_finish", "_id", "_model", "_reasoning", "_refusal", "_usage")
 
     def __init__(self) -> None:
-        self._events = EventReader()
+        super().__init__()
         self._content: list[str] = []
         self._refusal: list[str] = []
         self._reasoning: dict[str, list[str]] = {}  # by the key that the server uses
@@ -39,34 +37,13 @@ class StreamParser:
         self._usage: Any = None
         self._id: Any = ""
         self._model: Any = ""
-        self._told: list[Delta] = []  # what the event at hand says: callbacks run when it has been taken in whole
-        self.done = False
 
     @property
     def finished(self) -> bool:
         """Whether the answer is complete; a chunk with the token counts may still come."""
         return self._finish is not None
 
-    def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
-        """Take in some bytes, and tell `on_delta` what they say. Raises the error that the stream reports, or `BadResponse`."""
-        for name, data in self._events.feed(chunk):
-            self._event(name, data)
-            if self._told:
-                told, self._told = self._told, []
-                if on_delta is not None:
-                    for delta in told:
-                        on_delta(delta)
-
-    def finish(self) -> Completion:
-        """The answer. Raises `StreamInterrupted` if the stream ended without a `finish_reason`."""
-        if not self.done:
-            try:
-                for name, data in self._events.rest():
-                    self._event(name, data)
-            except BadResponse:
-                pass  # a last event that was cut off
-        if self._finish is None:
-            raise StreamInterrupted("The stream ended without a finish_reason: what came is not a whole answer.")
+    def _answer(self) -> Completion:
         message: dict[str, Any] = {"role": "assistant", "content": whole("".join(self._content)) or None}
         if self._refusal:
             message["refusal"] = whole("".join(self._refusal))
@@ -77,34 +54,14 @@ class StreamParser:
         message.update(clean(self._extra))
         return completion_of(message, self._finish, self._usage, self._id, self._model)
 
-    def _event(self, name: bytes, data: bytes) -> None:
-        if self.done or not data.strip():
-            return
-        if data.strip() == b"[DONE]":
-            self.done = True
-            return
-        try:
-            chunk = decode(data)
-        except ValueError:
-            raise BadResponse(f"The stream has an event that is not JSON: {shorten(data.decode('utf-8', 'replace'))}") from None
-        if not isinstance(chunk, dict):
-            raise BadResponse(f"The stream has an event that is no chunk: {shorten(data.decode('utf-8', 'replace'))}")
-        found = cast("dict[str, Any]", chunk)
-        if found.get("error") or name == b"error" or found.get("object") == "error":
-            raise reported_error(found)
-        try:
-            self._chunk(found)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise BadResponse(f"The stream has a chunk of another shape: {shorten(data.decode('utf-8', 'replace'))}") from error
-
-    def _chunk(self, chunk: dict[str, Any]) -> None:
-        if chunk.get("id"):
-            self._id = chunk["id"]
-        if chunk.get("model"):
-            self._model = chunk["model"]
-        if chunk.get("usage"):
-            self._usage = chunk["usage"]
-        for choice in chunk.get("choices") or ():
+    def _take(self, name: bytes, found: dict[str, Any]) -> None:
+        if found.get("id"):
+            self._id = found["id"]
+        if found.get("model"):
+            self._model = found["model"]
+        if found.get("usage"):
+            self._usage = found["usage"]
+        for choice in found.get("choices") or ():
             if choice.get("index"):  # another alternative (n > 1): the first is the answer
                 continue
             delta = choice.get("delta") or choice.get("message")

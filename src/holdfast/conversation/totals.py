@@ -1,0 +1,65 @@
+"""What conversations spent: each by itself, and with all that came of it."""
+
+from __future__ import annotations
+
+from holdfast import events as ev
+from holdfast.content import Data, Usage
+from holdfast.errors import ConversationNotFound
+from holdfast.store import Store, Summary
+
+
+class Spent(Data, frozen=True):
+    """Model calls that were answered, their tokens, and their cost in US dollars; `unpriced` of them had no known price and are not in it."""
+
+    steps: int = 0
+    usage: Usage = Usage()
+    cost: float = 0.0
+    unpriced: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(self.steps + other.steps, self.usage + other.usage, self.cost + other.cost, self.unpriced + other.unpriced)
+
+
+class Totals(Data, frozen=True):
+    """What the conversation `id` spent itself (`own`: not what it shares with the one it was forked from), and the totals of its children."""
+
+    id: str
+    own: Spent
+    children: tuple[Totals, ...] = ()
+
+    @property
+    def whole(self) -> Spent:
+        """Of the whole tree, each answer counted once."""
+        return sum((child.whole for child in self.children), self.own)
+
+
+def totals(store: Store, conversation_id: str) -> Totals:
+    """What a conversation and all its descendants spent, by their journals; reads those. Raises `ConversationNotFound`."""
+    children: dict[str, list[Summary]] = {}
+    root: Summary | None = None
+    for summary in store.list():
+        children.setdefault(summary.parent, []).append(summary)
+        if summary.id == conversation_id:
+            root = summary
+    if root is None:
+        raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
+    found: dict[str, Totals] = {}
+    order = [root]
+    for summary in order:  # grows: parents before children
+        order += children.get(summary.id, ())
+    for summary in reversed(order):
+        below = sorted(children.get(summary.id, ()), key=lambda child: child.parent_seq)
+        found[summary.id] = Totals(summary.id, _own(store, summary), tuple(found[child.id] for child in below))
+    return found[conversation_id]
+
+
+def _own(store: Store, summary: Summary) -> Spent:
+    steps = unpriced = 0
+    usage, cost = Usage(), 0.0
+    for event in store.read(summary.id, summary.parent_seq):
+        if isinstance(event, ev.Assistant):
+            steps += 1
+            usage += event.usage
+            cost += event.cost or 0.0
+            unpriced += event.cost is None
+    return Spent(steps, usage, cost, unpriced)

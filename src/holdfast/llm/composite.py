@@ -1,0 +1,277 @@
+"""`FallbackLLM` and `RouterLLM`: several models that are used as one. Which of them answered is in the answer (`route`), and so in the journal:
+a conversation that is resumed goes on where it was, and nothing is remembered here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import msgspec
+
+from holdfast.content import Usage
+from holdfast.errors import (
+    AuthenticationError,
+    BadResponse,
+    ConfigurationError,
+    LLMConnectionError,
+    LLMError,
+    LLMTimeout,
+    ModelNotFound,
+    PermissionDenied,
+    RateLimited,
+    ServerError,
+)
+from holdfast.events import Agent, Assistant, ToolDefinition
+from holdfast.llm.completion import Completion, Delta, OnDelta
+from holdfast.llm.model import Model, ToolLike
+from holdfast.llm.request import definition
+from holdfast.llm.transcript import Item, Messages, Transcript, as_transcript
+
+if TYPE_CHECKING:
+    from holdfast.tools.context import Cancellation
+
+_log = logging.getLogger("holdfast.llm")
+
+WITHIN = " > "  # between the names of a route through composites within composites
+
+# What another model may do better. Not the rest: a request that is wrong here is wrong there.
+PASSING: tuple[type[LLMError], ...] = (
+    AuthenticationError, PermissionDenied, ModelNotFound, RateLimited, ServerError, LLMTimeout, LLMConnectionError, BadResponse,
+)  # fmt: skip
+
+On = Iterable[type[LLMError]] | Callable[[LLMError], bool]
+
+
+class _Composite:
+    """What both have in common: named models, frozen, each asked as if it were alone."""
+
+    models: Mapping[str, Model]
+    model: str
+
+    def __init__(self, kind: str, models: Mapping[str, Any] | Iterable[Any]) -> None:
+        found = _named(kind, models)
+        object.__setattr__(self, "models", found)
+        object.__setattr__(self, "model", f"{kind}({', '.join(found)})")
+
+    def parameters(self) -> dict[str, Any]:
+        """Those of each model under its name, with its `model`."""
+        return {"routes": {name: {"model": model.model, "parameters": model.parameters()} for name, model in self.models.items()}}
+
+    def cost(self, usage: Usage) -> float | None:
+        """The most that `usage` costs by any of the models; None if a price is not known. An answer's own `cost` is exact."""
+        found = [model.cost(usage) for model in self.models.values()]
+        return None if None in found else max(cast("list[float]", found))
+
+    def close(self) -> None:
+        """Close idle connections of all models."""
+        for model in self.models.values():
+            model.close()
+
+    def _ask(
+        self,
+        name: str,
+        transcript: Transcript,
+        tools: Sequence[ToolLike],
+        system: str | None,
+        head: Agent | None,
+        on_delta: OnDelta | None,
+        cancelled: Cancellation | None,
+    ) -> Completion:
+        inner = None if head is None else routed(head, name, transcript)
+        answer = self.models[name].completion(transcript, tools, system=system, head=inner, on_delta=on_delta, cancelled=cancelled)
+        return msgspec.structs.replace(answer, route=f"{name}{WITHIN}{answer.route}" if answer.route else name)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is frozen; make a new one to change {name!r}.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({dict(self.models)!r})"
+
+
+class FallbackLLM(_Composite):
+    """Models in an order: each is asked when the one before it failed, after that one's own retries.
+
+    `models` are two or more, as a list (each is known by its `model`) or as a mapping of names to models. `on` says which failures move on:
+    classes of `LLMError` (None: all but requests that are wrong themselves, and a cancel), or a function of the error. With `sticky` a
+    conversation stays with the model that answered last, whose cache holds its beginning; else each request starts with the first.
+
+    Give the models few `max_retries`, or it takes long until the next has its turn. `completion` raises the last model's error, to
+    which those of the others are added as notes.
+
+        FallbackLLM([LLM("claude-sonnet-4-5", key), LLM("gpt-5", other_key)])
+    """
+
+    sticky: bool
+
+    def __init__(self, models: Mapping[str, Model] | Iterable[Model], *, on: On | None = None, sticky: bool = True) -> None:
+        super().__init__("fallback", models)
+        object.__setattr__(self, "sticky", sticky)
+        object.__setattr__(self, "_moves_on", _condition(PASSING if on is None else on))
+
+    _moves_on: Callable[[LLMError], bool]
+
+    def parameters(self) -> dict[str, Any]:
+        """Those of each model under its name, with its `model`."""
+        return {**super().parameters(), "sticky": self.sticky}
+
+    def completion(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolLike] = (),
+        *,
+        system: str | None = None,
+        head: Agent | None = None,
+        on_delta: OnDelta | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> Completion:
+        """The first answer that one of the models gives. Takes what `LLM.completion` takes; `on_delta` is told to `restart` where one failed
+        in the middle of its answer."""
+        began = time.monotonic()
+        transcript = as_transcript(messages)
+        failed: list[tuple[str, LLMError]] = []
+        told = _Told(on_delta)
+        for name in self._order(transcript):
+            try:
+                answer = self._ask(name, transcript, tools, system, head, told, cancelled)
+            except LLMError as error:
+                if not self._moves_on(error):
+                    raise
+                failed.append((name, error))
+                _log.warning("%s failed: %s", name, error)
+                told.restart()
+                continue
+            return msgspec.structs.replace(answer, duration=time.monotonic() - began) if failed else answer
+        _, last = failed.pop()
+        for name, error in failed:
+            last.add_note(f"Before that {name} failed: {type(error).__name__}: {error}")
+        raise last
+
+    def _order(self, transcript: Transcript) -> list[str]:
+        names = list(self.models)
+        last = last_route(transcript.items, self.models) if self.sticky else ""
+        start = names.index(last) if last in self.models else 0
+        return names[start:] + names[:start]
+
+
+class RouterRequest(msgspec.Struct, frozen=True):
+    """What a `RouterLLM`'s function is told: `items` of the conversation so far (not to be changed), the tools, the system prompt,
+    and which model answered last ("" for none)."""
+
+    items: Sequence[Item]
+    tools: Sequence[ToolDefinition]
+    system: str
+    last: str
+
+
+class RouterLLM(_Composite):
+    """A function picks which model answers each request.
+
+    `pick` is given a `RouterRequest` and returns a name of `models`; with the same journal it should return the same. A replay does not
+    ask it: which model answered is in the journal. `completion` raises `ConfigurationError` if it returns no name.
+
+        RouterLLM(lambda request: "small" if len(request.items) < 20 else "large", {"small": LLM(...), "large": LLM(...)})
+    """
+
+    pick: Callable[[RouterRequest], str]
+
+    def __init__(self, pick: Callable[[RouterRequest], str], models: Mapping[str, Model]) -> None:
+        super().__init__("router", models)
+        if not callable(pick):
+            raise ConfigurationError(f"RouterLLM: pick takes a function of a RouterRequest, not {pick!r}.")
+        object.__setattr__(self, "pick", pick)
+
+    def completion(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolLike] = (),
+        *,
+        system: str | None = None,
+        head: Agent | None = None,
+        on_delta: OnDelta | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> Completion:
+        """The answer of the model that `pick` names. Takes what `LLM.completion` takes."""
+        transcript = as_transcript(messages)
+        given = tuple([definition(tool) for tool in tools]) if head is None else head.tools
+        prompt = (system or "") if head is None else head.system_prompt
+        name = self.pick(RouterRequest(transcript.items, given, prompt, last_route(transcript.items, self.models)))
+        if name not in self.models:
+            raise ConfigurationError(f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}.")
+        return self._ask(name, transcript, tools, system, head, on_delta, cancelled)
+
+
+class _Told:
+    """Passes deltas on, and knows whether there were any since the last restart."""
+
+    def __init__(self, on_delta: OnDelta | None) -> None:
+        self._on_delta = on_delta
+        self._some = False
+
+    def __call__(self, delta: Delta) -> None:
+        self._some = delta.kind != "restart"
+        if self._on_delta is not None:
+            self._on_delta(delta)
+
+    def restart(self) -> None:
+        if self._some:
+            self(Delta("restart"))
+
+
+def last_route(items: Sequence[Item], models: Container[str]) -> str:
+    """Which of a composite's `models` answered last; "" for none of them."""
+    last = next((item for item in reversed(items) if isinstance(item, Assistant | Completion)), None)
+    return "" if last is None else next((name for name in last.route.split(WITHIN) if name in models), "")
+
+
+def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
+    """The `Agent` event as the model behind `route` is given it: its own name and parameters in place of the composite's. One that is no
+    composite's is given back as it is."""
+    for name in route.split(WITHIN) if route else ():
+        found: Any = head.parameters.get("routes")
+        entry: Any = cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None
+        if not entry:
+            return head
+        outer = head
+        head = transcript.once(
+            f"{outer.model} {name}",
+            outer,
+            lambda outer=outer, entry=entry: msgspec.structs.replace(outer, model=entry["model"], parameters=entry["parameters"]),
+        )
+    return head
+
+
+def _named(kind: str, models: Any) -> dict[str, Model]:
+    who = "FallbackLLM" if kind == "fallback" else "RouterLLM"
+    takes = f"{who}: models takes a mapping of names to models" + (" or a list of models" if kind == "fallback" else "")
+    if isinstance(models, Mapping):
+        given = [(name, model) for name, model in cast("Mapping[Any, Any]", models).items()]
+    elif isinstance(models, Iterable) and not isinstance(models, str | bytes) and kind == "fallback":
+        given = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
+    else:
+        raise ConfigurationError(f"{takes}, not {models!r}.")
+    found: dict[str, Model] = {}
+    for name, model in given:
+        if isinstance(model, type) or not callable(getattr(model, "completion", None)) or not isinstance(name, str):
+            raise ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
+        if not name or WITHIN in name:
+            raise ConfigurationError(f"{takes}; {name!r} is no name for one.")
+        number = 2
+        unique = name
+        while unique in found:  # the same model twice, with other keys or settings
+            unique, number = f"{name}#{number}", number + 1
+        found[unique] = model
+    if not found:
+        raise ConfigurationError(f"{takes}, at least one.")
+    return found
+
+
+def _condition(on: Any) -> Callable[[LLMError], bool]:
+    if callable(on) and not isinstance(on, type):
+        return cast("Callable[[LLMError], bool]", on)
+    kinds = (on,) if isinstance(on, type) else tuple(cast("Iterable[Any]", on)) if isinstance(on, Iterable) else ()
+    if not kinds or not all(isinstance(kind, type) and issubclass(kind, LLMError) for kind in cast("tuple[Any, ...]", kinds)):
+        raise ConfigurationError(f"FallbackLLM: on takes classes of LLMError or a function of the error, not {on!r}.")
+    return lambda error: isinstance(error, cast("tuple[type[LLMError], ...]", kinds))

@@ -1,0 +1,152 @@
+"""`LiteLLM`: any model that the litellm package reaches (Bedrock, Vertex AI, ...), as Holdfast's own. Needs `pip install 'holdfast[litellm]'`.
+
+Requests and answers are those of the Chat Completions wire; the package does the rest. It is large and slow (3 s to import), so it
+is for what no wire here speaks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import msgspec
+
+from holdfast.content import Usage
+from holdfast.errors import BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
+from holdfast.llm.completion import Completion, OnDelta
+from holdfast.llm.model import ToolLike
+from holdfast.llm.request import make_request
+from holdfast.llm.retry import retrying
+from holdfast.llm.transcript import Messages
+from holdfast.llm.wires import openai_chat
+
+if TYPE_CHECKING:
+    from holdfast.events import Agent
+    from holdfast.tools.context import Cancellation
+
+_SECRET = ("key", "token", "secret", "password", "credential", "header")
+
+
+class LiteLLM:
+    """A model by litellm's name for it, such as `bedrock/anthropic.claude-sonnet-4-5`.
+
+    `settings` go to `litellm.completion` as they are (`temperature=`, `api_key=`, `aws_region_name=`, ...). Its own retries and fallbacks are
+    off: `max_retries` are made here. A cancel is heeded between the pieces of a stream and between retries, since litellm cannot be
+    interrupted. litellm reads environment variables by itself. Raises `ConfigurationError` if the package is not installed.
+    """
+
+    model: str
+    stream: bool
+
+    def __init__(self, model: str, *, stream: bool = True, timeout: float = 600.0, max_retries: int = 5, **settings: Any) -> None:
+        if not isinstance(model, str) or not model.strip():  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"LiteLLM: model takes a model's name, not {model!r}.")
+        _package()
+        for name, value in {
+            "model": model,
+            "stream": stream,
+            "_timeout": timeout,
+            "_max_retries": max_retries,
+            "_settings": settings,
+        }.items():
+            object.__setattr__(self, name, value)
+
+    _timeout: float
+    _max_retries: int
+    _settings: dict[str, Any]
+
+    def parameters(self) -> dict[str, Any]:
+        """The settings that JSON can say, but none whose name sounds like a secret's."""
+        found: dict[str, Any] = {"wire": "openai_chat", "host": "litellm"}
+        for name, value in self._settings.items():
+            if not any(word in name.lower() for word in _SECRET):
+                try:
+                    found[name] = msgspec.json.decode(msgspec.json.encode(value))
+                except (TypeError, ValueError):
+                    continue  # no JSON: a client object, a callback
+        return found
+
+    def completion(
+        self,
+        messages: Messages,
+        tools: Sequence[ToolLike] = (),
+        *,
+        system: str | None = None,
+        head: Agent | None = None,
+        on_delta: OnDelta | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> Completion:
+        """One answer, as `LLM.completion` gives it. Raises `LLMError`."""
+        began = time.monotonic()
+        litellm = _package()
+        parameters = self.parameters() if head is None or head.model != self.model else head.parameters
+        request = make_request(openai_chat, self.model, parameters, messages, tools, system, head, self.stream, f"litellm {self.model}")
+        body: dict[str, Any] = msgspec.json.decode(request.body)
+        sent = {**body, **self._settings, "timeout": self._timeout, "num_retries": 0, "max_retries": 0}
+        answer = retrying(lambda: self._ask(litellm, sent, on_delta, cancelled), max_retries=self._max_retries, cancelled=cancelled)
+        return request.canonically(answer, duration=time.monotonic() - began, cost=self.cost(answer.usage))
+
+    def _ask(self, litellm: Any, sent: Mapping[str, Any], on_delta: OnDelta | None, cancelled: Cancellation | None) -> Completion:
+        if cancelled:
+            raise Cancelled("The model call was cancelled.")
+        try:
+            answer = litellm.completion(**sent)
+            if not self.stream:
+                return openai_chat.parse(answer.model_dump_json().encode())
+            parser = openai_chat.stream()
+            for chunk in answer:
+                if cancelled:
+                    raise Cancelled("The model call was cancelled.")
+                parser.feed(b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", on_delta)
+            return parser.finish()
+        except LLMError:
+            raise
+        except Exception as error:
+            raise self._failure(error) from None
+
+    def _failure(self, error: Exception) -> LLMError:
+        text = str(error)
+        for name, value in self._settings.items():
+            if isinstance(value, str) and value and any(word in name.lower() for word in _SECRET):
+                text = text.replace(value, "***")
+        status = getattr(error, "status_code", None)
+        kind = type(error).__name__
+        if kind == "Timeout" or isinstance(error, TimeoutError):
+            return LLMTimeout(text)
+        if kind == "APIConnectionError" or isinstance(error, ConnectionError):
+            return LLMConnectionError(text)
+        if isinstance(status, int) and status >= 400:
+            body = msgspec.json.encode({"error": {"message": text, "code": getattr(error, "code", None)}})
+            headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
+            lower = {str(name).lower(): str(value) for name, value in cast("Mapping[Any, Any]", headers).items()}
+            return openai_chat.error(status, lower, body, "litellm", self.model)
+        return BadResponse(f"litellm failed: {kind}: {text}")
+
+    def cost(self, usage: Usage) -> float | None:
+        """What `usage` costs in USD by the table of list prices; None for a model that is not in it."""
+        from holdfast.llm.prices import cost
+
+        return cost(usage, self.model)
+
+    def close(self) -> None:
+        """Nothing to let go of: litellm keeps its own connections."""
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"LiteLLM is frozen; make a new one to change {name!r}.")
+
+    def __repr__(self) -> str:
+        return f"LiteLLM({self.model!r})"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and make it anew.")
+
+
+def _package() -> Any:
+    try:
+        import litellm  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ConfigurationError("LiteLLM needs the litellm package: pip install 'holdfast[litellm]'.") from None
+    found = cast(Any, litellm)
+    found.suppress_debug_info = True  # else it prints advertisements to stdout with every error
+    return found

@@ -1,0 +1,306 @@
+"""Anthropic's Messages wire: requests and errors. Answers are read in `anthropic_messages_answer`, streams in `anthropic_messages_stream`.
+
+`native` is an answer's `content` array. It goes back as it came, but for what the API itself refuses: see `answer.echo`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError, LLMError
+from holdfast.events import ToolDefinition
+from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.wires import anthropic_messages_answer as answer
+from holdfast.llm.wires.blocks import as_text, base64, result_text
+from holdfast.llm.wires.calls import wire_name
+from holdfast.llm.wires.failures import http_error
+
+name = answer.NAME
+bound = False  # signatures are good on all platforms
+parse = answer.parse
+
+_json = msgspec.json.Encoder().encode
+
+_USER = b'{"role":"user","content":['
+_ASSISTANT = b'{"role":"assistant","content":['
+_OPENING = _USER + b'{"type":"text","text":"(what came before is not shown)"}]},'
+_EPHEMERAL = {"type": "ephemeral"}
+_MARK = b',"cache_control":{"type":"ephemeral"}}]}'  # in place of the end of a user message
+_PICTURES = {
+    "image/jpeg": "image/jpeg",
+    "image/jpg": "image/jpeg",
+    "image/png": "image/png",
+    "image/gif": "image/gif",
+    "image/webp": "image/webp",
+}
+# `claude-opus-4-1-20250805`, `claude-3-7-sonnet-latest`, `anthropic/claude-sonnet-4.6`, `us.anthropic.claude-opus-4-20250514-v1:0`
+_VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[.-](\d{1,2})(?!\d))?")
+_NEWEST = (99, 0)
+_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32000, "max": 32000}
+_LEAST_BUDGET = 1024  # the API's
+
+
+def path(model: str, stream: bool) -> str:
+    """Behind the base URL's path, which ends in /v1."""
+    return "/messages"
+
+
+def headers(api_key: str) -> dict[str, str]:
+    """The headers of every request; a server without keys gets none."""
+    found = {"Content-Type": "application/json", "Accept": "*/*", "anthropic-version": "2023-06-01"}
+    if api_key:
+        found["x-api-key"] = api_key
+    return found
+
+
+# --- fragments ---------------------------------------------------------------------------------------
+# One message each. A user's ends in `}]}`, where `body` puts a mark.
+
+
+def system(text: str) -> bytes:
+    """A system message in the midst of others: a user message that says so. A role for it is known to the newest models alone, and
+    they too take it in few places."""
+    return user((TextContent(f"<system>\n{text}\n</system>"),))
+
+
+def user(content: Sequence[Content]) -> bytes:
+    """A user message: text, pictures, and PDF documents as blocks, the rest as text. The API refuses blank text."""
+    return _json({"role": "user", "content": _parts(content) or [{"type": "text", "text": "(empty message)"}]})
+
+
+def _parts(content: Iterable[Content]) -> list[dict[str, Any]]:
+    parts: list[dict[str, Any]] = []
+    for block in content:
+        part = _media(block)
+        if part is None:
+            text = f"[{block.mime_type}, {len(block.data)} bytes, not shown]" if isinstance(block, ImageContent) else as_text(block)
+            if not text.strip():
+                continue
+            part = {"type": "text", "text": text}
+        parts.append(part)
+    return parts
+
+
+def _media(block: Content) -> dict[str, Any] | None:
+    """A picture or document as the API takes it; None for anything else."""
+    if isinstance(block, ImageContent):
+        kind, data = block.mime_type, None
+    elif isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
+        kind, data = str(block.resource.get("mimeType") or ""), cast(str, block.resource["blob"])
+    else:
+        return None
+    kind = kind.partition(";")[0].strip().lower()
+    if kind not in _PICTURES and (kind != "application/pdf" or data is None):
+        return None
+    source = {
+        "type": "base64",
+        "media_type": _PICTURES.get(kind, kind),
+        "data": base64(cast(ImageContent, block).data) if data is None else data,
+    }
+    return {"type": "image" if kind in _PICTURES else "document", "source": source}
+
+
+def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
+    """An answer of the model. b"" if nothing of it may be said: the API refuses empty messages."""
+    blocks: list[bytes] = []
+    if native:
+        blocks = answer.echo(native, calls, names)
+    else:
+        text = text if calls else text.rstrip()  # refused at the end of a request's last message, if that is an answer
+        if text and not text.isspace():
+            blocks.append(_json({"type": "text", "text": text}))
+        blocks += [answer.call_block(call, names) for call in calls]
+    return _ASSISTANT + b",".join(blocks) + b"]}" if blocks else b""
+
+
+def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
+    """The answers to all calls of one answer, in one user message, as the API wants them. Pictures stand in the result itself, but
+    those of an error behind all results, since an error may hold text alone."""
+    blocks: list[dict[str, Any]] = []
+    behind: list[dict[str, Any]] = []
+    for call, result in batch:
+        block: dict[str, Any] = {"type": "tool_result", "tool_use_id": answer.call_id(call)}
+        media = [part for part in map(_media, result.content) if part is not None]
+        if media and not result.is_error:
+            block["content"] = _parts(result.content)
+        else:
+            text = result_text(result)
+            block["content"] = text if text.strip() else "(no output)"
+            if media:
+                behind += [{"type": "text", "text": f"Returned by {call.name} (call {answer.call_id(call)}):"}, *media]
+        if result.is_error:
+            block["is_error"] = True
+        blocks.append(block)
+    return _json({"role": "user", "content": blocks + behind})
+
+
+# --- requests ----------------------------------------------------------------------------------------
+
+
+class MessagesHead(Head, frozen=True):
+    """`marked`: whether `body` marks where the prompt cache is to be written."""
+
+    marked: bool = True
+
+
+def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
+    """All of a request but its messages.
+
+    The API wants `max_tokens`. Without `max_output_tokens` it is 4096 for Claude 3, 8192 for Claude 3.5 and for models of other makers,
+    else 32000; more by the `reasoning_budget`, if there is one, but never above 32000 for Opus 4 and 4.1, which allow no more.
+
+    `reasoning_budget` (tokens) becomes `thinking` with that budget, which Claude 4.7 and later refuse; 0 turns it off, as does
+    `reasoning_effort` "none". Any other effort becomes `output_config.effort` with adaptive thinking for Claude 4.6 and later ("minimal"
+    is sent as "low", the least there is), and a budget for older models: 1024 (minimal), 2048, 8192, 16384, or 32000 (xhigh, max), at
+    most three quarters of `max_tokens`. From 4.7 on the thoughts themselves come only with `extra_body={"thinking": {"display":
+    "summarized"}}`. With thinking on, the API refuses a temperature other than 1 and forced tool choice; that is for it to say.
+
+    `prompt_caching` (unless False) marks the system prompt, or without one the last tool; `body` marks two messages besides.
+    `extra_body` comes last and replaces what is of the same name; `thinking`, `output_config` and `tool_choice` are merged by key,
+    and its `tools` (the provider's own) stand behind ours.
+
+    Raises `ConfigurationError` for `seed`, `response_format` without a schema, and an effort that is not known.
+    """
+    if parameters.get("seed") is not None:
+        raise ConfigurationError("LLM: seed cannot be said on the wire anthropic_messages. Leave it out.")
+    marked = parameters.get("prompt_caching") is not False
+    body: dict[str, Any] = {"model": model, "max_tokens": _max_tokens(model, parameters)}
+    for key in ("temperature", "top_p"):
+        if parameters.get(key) is not None:
+            body[key] = parameters[key]
+    if parameters.get("stop"):
+        body["stop_sequences"] = parameters["stop"]
+    body.update(_thinking(model, parameters, body["max_tokens"]))
+    if parameters.get("response_format"):
+        form = _format(parameters["response_format"])
+        if form:
+            body["output_config"] = {**body.get("output_config", {}), "format": form}
+    if tools:
+        body["tools"] = [
+            {"name": wire_name(tool.name, names), "description": tool.description, "input_schema": {"type": "object", **tool.input_schema}}
+            for tool in tools
+        ]
+        if parameters.get("parallel_tool_calls") is False:
+            body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
+    if system_prompt.strip():
+        body["system"] = [{"type": "text", "text": system_prompt, **({"cache_control": _EPHEMERAL} if marked else {})}]
+    elif tools and marked:
+        body["tools"][-1]["cache_control"] = _EPHEMERAL
+    _merge(body, parameters.get("extra_body") or {})
+    return MessagesHead(_json(body)[:-1] + b',"messages":[', True, b"]}", b'],"stream":true}', marked)
+
+
+def _version(model: str) -> tuple[int, int] | None:
+    """The version of a Claude model by its name: the newest if the name has none. None for models of other makers."""
+    name = model.lower()
+    found = _VERSION.search(name)
+    if found:
+        return int(found[1]), int(found[2] or 0)
+    return _NEWEST if "claude" in name else None
+
+
+def _max_tokens(model: str, parameters: Mapping[str, Any]) -> int:
+    if parameters.get("max_output_tokens") is not None:
+        return parameters["max_output_tokens"]
+    version = _version(model)
+    if version is None or version == (3, 5):
+        limit = 8192
+    else:
+        limit = 4096 if version < (3, 5) else 32000
+    more = max(0, parameters.get("reasoning_budget") or 0)
+    return limit if version is not None and (4, 0) <= version <= (4, 1) else limit + more
+
+
+def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str, Any]:
+    budget, effort = parameters.get("reasoning_budget"), parameters.get("reasoning_effort")
+    if budget == 0 or effort == "none":
+        return {"thinking": {"type": "disabled"}}
+    found: dict[str, Any] = {}
+    if budget is not None:
+        found["thinking"] = {"type": "enabled", "budget_tokens": budget}
+    if effort is None:
+        return found
+    version = _version(model)
+    if version is not None and version >= (4, 6):
+        found.setdefault("thinking", {"type": "adaptive"})
+        found["output_config"] = {"effort": "low" if effort == "minimal" else effort}
+    elif effort not in _BUDGETS:
+        if model:  # a head for no model is only hashed
+            raise ConfigurationError(f"LLM: reasoning_effort takes none, {', '.join(_BUDGETS)} for {model}, not {effort!r}.")
+    elif budget is None:  # leaving room for the answer
+        found["thinking"] = {"type": "enabled", "budget_tokens": max(_LEAST_BUDGET, min(_BUDGETS[effort], limit * 3 // 4))}
+    return found
+
+
+def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    kind = wanted.get("type")
+    schema = cast("Mapping[str, Any]", wanted.get("json_schema") or {}).get("schema")
+    if kind == "json_schema" and isinstance(schema, Mapping):
+        return {"type": "json_schema", "schema": schema}
+    if kind == "text":
+        return None
+    raise ConfigurationError(
+        "LLM: response_format takes a schema on the wire anthropic_messages, which knows no JSON without one: "
+        f'{{"type": "json_schema", "json_schema": {{"name": ..., "schema": ...}}}}, not {dict(wanted)!r}.'
+    )
+
+
+def _merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    for key, value in extra.items():
+        ours = cast("dict[str, Any]", body.get(key))
+        if key in ("thinking", "output_config", "tool_choice") and ours and isinstance(value, Mapping):
+            given = cast("Mapping[str, Any]", value)
+            other = key == "thinking" and given.get("type", ours["type"]) != ours["type"]  # whose keys are others
+            body[key] = given if other else {**ours, **given}
+        elif key == "tools" and ours and isinstance(value, list | tuple):
+            body[key] = [*ours, *cast("Sequence[Any]", value)]
+        else:
+            body[key] = value
+
+
+# How far back `body` looks for user messages: they alternate with answers, but for a few.
+_BACK = 20
+
+
+def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
+    """A request: one copy of its bytes, whatever their number.
+
+    The cache is marked at the end of the last two user messages. The last one is where this request writes it. From a mark the API
+    looks for what was written before only 20 blocks back, which one answer with many calls and their results can exceed; so the
+    message that was the last one in the request before has a mark of its own, and is found however much came since.
+    """
+    suffix = head.stream_suffix if stream else head.suffix
+    if not fragments:
+        return head.prefix + suffix
+    parts = list(fragments)
+    if isinstance(head, MessagesHead) and head.marked:
+        left = 2
+        for place in range(len(parts) - 1, max(-1, len(parts) - 1 - _BACK), -1):
+            if parts[place].startswith(_USER):
+                parts[place] = parts[place][:-3] + _MARK
+                left -= 1
+                if not left:
+                    break
+    parts[0] = head.prefix + (_OPENING if parts[0].startswith(_ASSISTANT) else b"") + parts[0]  # the first must be a user's
+    parts[-1] += suffix
+    return b",".join(parts)
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+def stream() -> Parser:
+    """A parser for one streamed answer."""
+    from holdfast.llm.wires.anthropic_messages_stream import MessagesStream
+
+    return MessagesStream()
+
+
+def error(status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
+    """The error that a response of another status than 200 means. Header names are in lower case."""
+    return http_error(status, headers, body, url, model)

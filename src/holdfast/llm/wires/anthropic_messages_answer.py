@@ -1,0 +1,244 @@
+"""Answers of the Messages wire: read, plain or as the blocks that a stream was put together to, and given back as part of a request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+from zlib import crc32
+
+import msgspec
+
+from holdfast.content import ToolCall, Usage
+from holdfast.errors import BadResponse, ContentFiltered, LLMError
+from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.wires import Names
+from holdfast.llm.wires.calls import read_call, wire_id, wire_name
+from holdfast.llm.wires.failures import reported_error, shorten
+from holdfast.llm.wires.lenient import clean, decode
+
+NAME = "anthropic_messages"
+GAP = "\n\n"  # between texts that another block stands between, and between thoughts
+
+_json = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder()
+_blocks = msgspec.json.Decoder(list[dict[str, Any]])
+
+_STOP_REASONS = {
+    "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
+    "model_context_window_exceeded": "length", "refusal": "content_filter", "pause_turn": "pause",
+}  # fmt: skip
+_THOUGHTS = ("thinking", "redacted_thinking")
+_TEXT = {"type", "text"}
+_CALL = {"type", "id", "name", "input", "caller"}
+_ID = re.compile(r"[a-zA-Z0-9_-]+")  # the API's rule for ids of calls
+_NOT_ID = re.compile(r"[^a-zA-Z0-9_-]")
+
+
+class _Answer(msgspec.Struct):
+    type: Any = ""
+    id: Any = ""
+    model: Any = ""
+    content: msgspec.Raw = NO_NATIVE
+    stop_reason: Any = None
+    stop_details: Any = None
+    usage: Any = None
+    error: Any = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def parse(data: bytes) -> Completion:
+    """A plain answer. Raises the error that it reports, `ContentFiltered` for a refusal that says nothing, or `BadResponse`."""
+    try:
+        try:
+            answer = _answers.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            data = _json(clean(decode(data)))
+            answer = _answers.decode(data)
+        if answer.error or answer.type == "error":
+            raise reported_error(decode(data))
+        blocks = _blocks.decode(answer.content)
+    except LLMError:
+        raise
+    except (ValueError, RecursionError):  # from any decoder; what has no content is empty, which is no JSON
+        raise BadResponse(f"The answer is no message: {shorten(data.decode('utf-8', 'replace'))}") from None
+    return completion_of(blocks, answer.stop_reason, answer.stop_details, answer.usage, answer.id, answer.model, answer.content)
+
+
+def completion_of(
+    blocks: list[dict[str, Any]], stop: Any, details: Any, usage: Any, id: Any, model: Any, raw: msgspec.Raw | None = None
+) -> Completion:
+    """A completion of a message's parts, plain or put together from a stream. `raw` is the JSON of `blocks`, where there is one.
+
+    Raises `ContentFiltered` for a refusal that says nothing, and `BadResponse` for blocks of another shape.
+    """
+    try:
+        return _completion(blocks, stop, details, usage, id, model, raw)
+    except LLMError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadResponse(f"The answer has content of another shape ({error!r}).") from error
+
+
+def _completion(blocks: list[dict[str, Any]], stop: Any, details: Any, usage: Any, id: Any, model: Any, raw: Any) -> Completion:
+    texts: list[str] = []
+    thoughts: list[str] = []
+    calls: list[ToolCall] = []
+    seen: set[str] = set()
+    more = False  # whether the blocks say more than text and calls can
+    gap = False
+    for block in blocks:
+        kind: Any = block["type"]
+        if kind == "text":
+            text: str = block["text"]
+            if text:
+                texts += (GAP, text) if gap and texts else (text,)
+                gap = False
+                more = more or bool(calls) or (len(block) > 2 and any(value and key not in _TEXT for key, value in block.items()))
+            continue
+        gap = True
+        if kind == "tool_use":
+            given: Any = block.get("id")
+            provider_id = given if isinstance(given, str) and given not in seen else ""  # a result must find its call
+            seen.add(provider_id)
+            calls.append(read_call(str(block.get("name") or ""), block.get("input"), provider_id))
+            more = more or not _says_nothing(block.get("caller")) or any(value and key not in _CALL for key, value in block.items())
+            continue
+        more = True
+        if kind == "thinking" and block["thinking"]:
+            thoughts += (GAP, block["thinking"]) if thoughts else (block["thinking"],)
+    reason = _STOP_REASONS.get(stop) or str(stop or "stop")
+    if reason == "content_filter" and not texts and not calls:
+        raise _refused(details)
+    return Completion(
+        "".join(texts),
+        "".join(thoughts),
+        tuple(calls),
+        read_usage(usage),
+        "tool_calls" if reason == "stop" and calls else reason,
+        model if isinstance(model, str) else "",
+        NAME,
+        _native(blocks, raw) if more else NO_NATIVE,
+        id if isinstance(id, str) else "",
+    )
+
+
+def _says_nothing(caller: Any) -> bool:
+    """Whether a block's `caller` is what it is without one: the model itself."""
+    return not caller or caller == {"type": "direct"}
+
+
+def _native(blocks: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Raw:
+    if raw is not None:
+        return raw.copy()
+    try:
+        return msgspec.Raw(_json(blocks))
+    except UnicodeEncodeError:  # half a surrogate pair, in text that no delta carried
+        return msgspec.Raw(_json(clean(blocks)))
+
+
+def _refused(details: Any) -> ContentFiltered:
+    known = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
+    why = ": ".join(str(known[key]) for key in ("category", "explanation") if known.get(key))
+    return ContentFiltered(f"The model refused to answer{f' ({shorten(why)})' if why else ''}.", code="refusal")
+
+
+def read_usage(found: Any) -> Usage:
+    """Token counts, zero where there are none. The API's `input_tokens` are those that no cache was asked for."""
+    if not isinstance(found, dict):
+        return Usage()
+    usage = cast("dict[str, Any]", found)
+    read, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
+    details: Any = usage.get("output_tokens_details")
+    thought = _count(cast("dict[str, Any]", details), "thinking_tokens") if isinstance(details, dict) else 0
+    return Usage(_count(usage, "input_tokens") + read + written, _count(usage, "output_tokens"), read, written, thought)
+
+
+def _count(usage: dict[str, Any], key: str) -> int:
+    value = usage.get(key)
+    return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
+
+
+# --- back to the API ---------------------------------------------------------------------------------
+
+
+def call_id(call: ToolCall) -> str:
+    """The id of a call, in the letters that the API allows; others are replaced, with a checksum so that two ids stay two."""
+    id = wire_id(call)
+    return id if _ID.fullmatch(id) else f"{_NOT_ID.sub('_', id)}_{crc32(id.encode()):08x}"
+
+
+def call_block(call: ToolCall, names: Names) -> bytes:
+    """A call as the API takes it: the input must be an object, also if the model gave none."""
+    return _json({"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names), "input": _input(call)})
+
+
+def _input(call: ToolCall) -> dict[str, Any]:
+    return {"invalid_json": call.raw} if call.invalid else call.arguments
+
+
+class _Block(msgspec.Struct):
+    """What must be known of a block to decide whether the API takes it as it came."""
+
+    type: Any = None
+    text: Any = None
+    id: Any = None
+    input: Any = None
+    caller: Any = msgspec.UNSET
+    citations: Any = None
+
+
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_known = msgspec.json.Decoder(list[_Block])
+
+
+def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[bytes]:
+    """The blocks of an answer, byte for byte but for what the API gives and does not take:
+
+    - blank text, white space at the very end, and thinking as the last block
+    - `caller` where it is null or the model itself ("Extra inputs are not permitted", without a beta header)
+    - `file_id` in citations
+    - a call whose input is no object, or was edited; a call that `calls` does not have, since no result would follow
+    """
+    kept: list[tuple[_Block, bytes]] = []
+    waiting = list(calls)
+    for block, raw in zip(_known.decode(native), cast("list[bytes]", _raws.decode(native)), strict=True):
+        changes: dict[str, Any] = {}
+        if block.type == "text":
+            if not str(block.text or "").strip():
+                continue
+            if block.citations and any("file_id" in citation for citation in block.citations):
+                changes["citations"] = [{key: value for key, value in one.items() if key != "file_id"} for one in block.citations]
+        elif block.type == "tool_use":
+            call = _called(waiting, block.id)
+            if call is None:
+                continue
+            if block.id != call_id(call):
+                changes["id"] = call_id(call)
+            if call.invalid or block.input != call.arguments:
+                changes["input"] = _input(call)
+        if block.caller is not msgspec.UNSET and _says_nothing(block.caller):
+            changes["caller"] = None
+        kept.append((block, _changed(raw, changes) if changes else raw))
+    if not waiting:
+        while kept and kept[-1][0].type in _THOUGHTS:
+            kept.pop()
+        if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
+            kept[-1] = (kept[-1][0], _changed(kept[-1][1], {"text": kept[-1][0].text.rstrip()}))
+    return [raw for _, raw in kept] + [call_block(call, names) for call in waiting]
+
+
+def _called(waiting: list[ToolCall], id: Any) -> ToolCall | None:
+    for place, call in enumerate(waiting):
+        if call.provider_id == id or not call.provider_id:
+            return waiting.pop(place)
+    return None
+
+
+def _changed(raw: bytes, changes: Mapping[str, Any]) -> bytes:
+    block: dict[str, Any] = {**_decoder.decode(raw), **changes}
+    if "caller" in changes:
+        del block["caller"]
+    return _json(block)

@@ -1,0 +1,188 @@
+"""The Messages wire, streamed: content blocks in pieces in, the same completion out as from a plain answer."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.errors import BadResponse
+from holdfast.llm.completion import Completion, Delta
+from holdfast.llm.wires.anthropic_messages_answer import GAP, completion_of
+from holdfast.llm.wires.lenient import clean, whole
+from holdfast.llm.wires.streams import StreamParser
+
+_json = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder()
+
+
+class MessagesStream(StreamParser):
+    """Reads one streamed answer.
+
+    What makes it complete is its `stop_reason`, in `message_delta`; `message_stop` says that nothing more comes. A `message_stop`
+    alone does not make it complete.
+    """
+
+    __slots__ = ("_blocks", "_calls", "_details", "_gap", "_id", "_model", "_open", "_said", "_stop", "_thought", "_usage")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._blocks: list[_Block] = []
+        self._open: dict[int, _Block] = {}  # by the index that the server uses; the last one to begin at it
+        self._calls = 0
+        self._stop: Any = None
+        self._details: Any = None
+        self._usage: dict[str, Any] = {}
+        self._id: Any = ""
+        self._model: Any = ""
+        self._said = False  # whether there was text, and whether another block has come since
+        self._gap = False
+        self._thought: _Block | None = None  # the last block that had thoughts
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is complete."""
+        return self._stop is not None
+
+    def _answer(self) -> Completion:
+        blocks = [block.whole() for block in self._blocks]
+        return completion_of(blocks, self._stop, self._details, self._usage, self._id, self._model)
+
+    def _take(self, name: bytes, found: dict[str, Any]) -> None:
+        kind = found.get("type")
+        if kind == "content_block_delta":
+            self._delta(self._open[found["index"]], found["delta"])
+        elif kind == "content_block_start":
+            self._start(found["index"], clean(found["content_block"]))
+        elif kind == "message_delta":
+            delta: dict[str, Any] = clean(found.get("delta") or {})
+            self._stop = delta.get("stop_reason") or self._stop
+            self._details = delta.get("stop_details") or self._details
+            _count(self._usage, found.get("usage"))
+        elif kind == "message_start":
+            if self._blocks:
+                raise BadResponse("The stream has a second answer within the first.")
+            message: dict[str, Any] = clean(found["message"])
+            self._id = message.get("id")
+            self._model = message.get("model")
+            _count(self._usage, message.get("usage"))
+        elif kind == "message_stop":
+            self.done = True
+
+    def _start(self, index: int, start: dict[str, Any]) -> None:
+        block = _Block(start)
+        self._blocks.append(block)
+        self._open[index] = block
+        kind: Any = start["type"]
+        if kind == "text":
+            if start.get("text"):
+                self._text(start["text"])
+            return
+        self._gap = True
+        if kind == "thinking" and start.get("thinking"):
+            self._think(block, start["thinking"])
+        elif kind == "tool_use":
+            block.number = self._calls
+            self._calls += 1
+            given = start.get("input")
+            self._told.append(Delta("tool", _json(given).decode() if given else "", block.number, str(start.get("name") or "")))
+
+    def _delta(self, block: _Block, delta: dict[str, Any]) -> None:
+        match delta["type"]:
+            case "text_delta":
+                text = delta["text"]
+                block.add("text", text)
+                if text and block.kind == "text":
+                    self._text(text)
+            case "input_json_delta":
+                piece = delta["partial_json"]
+                block.add("input", piece)
+                if piece and block.number is not None:
+                    self._told.append(Delta("tool", whole(piece), block.number))
+            case "thinking_delta":
+                text = delta["thinking"]
+                block.add("thinking", text)
+                if text and block.kind == "thinking":
+                    self._think(block, text)
+            case "signature_delta":
+                block.start["signature"] = delta["signature"]
+            case "citations_delta":
+                block.start["citations"] = [*(block.start.get("citations") or ()), delta["citation"]]
+            case _:  # compaction_delta, and whatever comes to be
+                for key, value in delta.items():
+                    if key != "type":
+                        block.start[key] = _joined(block.start.get(key), value)
+
+    def _text(self, text: str) -> None:
+        self._told.append(Delta("text", whole(GAP + text if self._gap and self._said else text)))
+        self._said = True
+        self._gap = False
+
+    def _think(self, block: _Block, text: str) -> None:
+        new = self._thought is not None and self._thought is not block
+        self._told.append(Delta("reasoning", whole(GAP + text if new else text)))
+        self._thought = block
+
+
+class _Block:
+    """A content block that is coming in: what it began with, and the pieces of its long texts."""
+
+    __slots__ = ("kind", "number", "pieces", "start")
+
+    def __init__(self, start: dict[str, Any]) -> None:
+        self.start = dict(start)
+        self.kind = start["type"]
+        self.pieces: dict[str, list[str]] = {}
+        self.number: int | None = None  # of a call, among the calls
+
+    def add(self, key: str, piece: str) -> None:
+        if not isinstance(piece, str):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
+            raise TypeError(f"a piece of {key} that is no text")
+        pieces = self.pieces.get(key)
+        if pieces is None:
+            self.pieces[key] = [piece]
+        else:
+            pieces.append(piece)
+
+    def whole(self) -> dict[str, Any]:
+        """The block as a plain answer has it. Arguments of a call that are no object stay text, for `read_call` to say why."""
+        block = dict(self.start)
+        for key, pieces in self.pieces.items():
+            text = "".join(pieces)
+            if key != "input":
+                block[key] = whole((block.get(key) or "") + text)
+            elif text.strip():
+                block["input"] = _object(whole(text), self.number is not None)
+        return block
+
+
+def _object(text: str, call: bool) -> Any:
+    try:
+        found: Any = _decoder.decode(text)
+    except ValueError:
+        found = None
+    if isinstance(found, dict):
+        return cast("dict[str, Any]", found)
+    return text if call else {"invalid_json": text}
+
+
+def _joined(old: Any, new: Any) -> Any:
+    """What a key of a block holds after a piece of an unknown kind: strings and lists are joined, anything else is replaced."""
+    if new is None:
+        return old
+    if isinstance(old, str) and isinstance(new, str):
+        return old + new
+    if isinstance(old, list) and isinstance(new, list):
+        return [*cast("list[Any]", old), *cast("list[Any]", new)]
+    return new
+
+
+def _count(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
+    """Counts that came later replace those before them, but for nulls and zeros: not every event repeats what was cached."""
+    for key, value in (new or {}).items():
+        if isinstance(value, dict):
+            inner: Any = usage.get(key)
+            usage[key] = inner = dict(cast("dict[str, Any]", inner)) if isinstance(inner, dict) else {}
+            _count(inner, cast("dict[str, Any]", value))
+        elif value:
+            usage[key] = value

@@ -1,0 +1,46 @@
+"""Content blocks in places of a request that take less than they hold."""
+
+from __future__ import annotations
+
+from binascii import b2a_base64
+
+import msgspec
+
+from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
+
+_json = msgspec.json.Encoder().encode
+
+
+def base64(data: bytes) -> str:
+    """Bytes in standard base64, without line breaks."""
+    return b2a_base64(data, newline=False).decode()
+
+
+def as_text(block: Content) -> str:
+    """A block for a place that takes only text; "" for a picture, which stands elsewhere."""
+    match block:
+        case TextContent():
+            return block.text
+        case ImageContent():
+            return ""
+        case AudioContent():
+            return f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
+        case ResourceLink():
+            return f"[{block.name or 'resource'}: {block.uri}]"
+        case EmbeddedResource():
+            text = block.resource.get("text")
+            return text if isinstance(text, str) else f"[resource {block.resource.get('uri', '')}, not shown]"
+
+
+def result_text(result: ToolResult, pictures: str = "shown below") -> str:
+    """A tool's result as text that is never empty. `pictures` says where those of the result are."""
+    texts = [as_text(block) for block in result.content if not isinstance(block, ImageContent)]
+    count = len(result.content) - len(texts)
+    text = "\n".join(texts)
+    if not text and not result.content and result.structured_content is not None:
+        text = _json(result.structured_content).decode()
+    if not text and result.is_error:
+        text = f"Error: {result.error.message if result.error and result.error.message else 'the tool failed without saying why.'}"
+    if not text:
+        text = f"({count} image{'s' if count > 1 else ''}, {pictures})" if count else "(no output)"
+    return text

@@ -1,0 +1,325 @@
+"""The Gemini wire (`generateContent`), spoken by Google's Gemini API and by Vertex AI: requests and errors.
+
+Answers are read in `gemini_answer`, streams in `gemini_stream`. An answer that says more than text and calls goes back as the very
+content that came: Gemini signs its thoughts, and Gemini 3 refuses a history in which a signature is lost or moved to another part.
+
+`base_url` is `https://generativelanguage.googleapis.com/v1beta`, or Vertex AI's
+`https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google`, which wants an OAuth token:
+`headers={"Authorization": "Bearer ..."}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError, LLMError
+from holdfast.events import ToolDefinition
+from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.wires import gemini_answer as answer
+from holdfast.llm.wires.blocks import as_text, base64, result_text
+from holdfast.llm.wires.calls import wire_name
+from holdfast.llm.wires.failures import http_error
+
+name = answer.NAME
+bound = True  # signatures of one host are refused by another
+parse = answer.parse
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder()
+_json = _encoder.encode
+
+# Gemini 3 refuses a call of the current turn without a signature. By Google's documentation of thought signatures this word stands in
+# for it, on Gemini API and Vertex AI alike, for calls that another model made. Models before, which need no signature, are sent it as
+# well: a fragment does not know who reads it.
+_NO_SIGNATURE = "skip_thought_signature_validator"
+
+_FULL_NAMES = ("models/", "tunedModels/", "publishers/", "projects/", "endpoints/")
+_MEDIA = ("image/", "audio/", "video/", "application/pdf")
+_VERSION = re.compile(r"gemini-(\d+)(?:\.(\d+))?")
+
+# Parameter -> the name that `generationConfig` has for it.
+_PLAIN = {
+    "temperature": "temperature",
+    "top_p": "topP",
+    "max_output_tokens": "maxOutputTokens",
+    "stop": "stopSequences",
+    "seed": "seed",
+}
+_LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH", "xhigh": "HIGH", "max": "HIGH"}
+# Tokens, for models before Gemini 3, which know no levels; 24576 is the most that 2.5 Flash takes.
+_BUDGETS = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
+_LEAST_OF_PRO = 128  # 2.5 Pro cannot but think
+
+
+def path(model: str, stream: bool) -> str:
+    """Behind the base URL's path. A model's full name (`models/...`, `tunedModels/...`, `publishers/...`) is used as it is."""
+    full = model if model.startswith(_FULL_NAMES) else f"models/{model}"
+    return f"/{quote(full, safe='/-._~@:')}:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}"
+
+
+def headers(api_key: str) -> dict[str, str]:
+    """The headers of every request; without a key there is none of it, since Vertex AI takes a token instead."""
+    found = {"Content-Type": "application/json", "Accept": "*/*"}
+    if api_key:
+        found["x-goog-api-key"] = api_key
+    return found
+
+
+# --- fragments ---------------------------------------------------------------------------------------
+
+
+def system(text: str) -> bytes:
+    """A system message in the midst: the API knows none there, so it is a user's and says what it is."""
+    return _content([{"text": f"<system>\n{text}\n</system>"}])
+
+
+def user(content: Sequence[Content]) -> bytes:
+    """A user message: text, pictures, sound, and resources of a kind that the models read, such as PDF."""
+    return _content([_media(block) or {"text": as_text(block)} for block in content] or [{"text": ""}])
+
+
+def _content(parts: list[dict[str, Any]]) -> bytes:
+    return _json({"role": "user", "parts": parts})
+
+
+def _media(block: Content) -> dict[str, Any] | None:
+    """A block as data in the request, if it can be."""
+    if isinstance(block, ImageContent | AudioContent):
+        return {"inlineData": {"mimeType": block.mime_type, "data": base64(block.data)}}
+    if isinstance(block, EmbeddedResource):
+        kind, blob = block.resource.get("mimeType"), block.resource.get("blob")
+        if isinstance(kind, str) and isinstance(blob, str) and kind.startswith(_MEDIA):
+            return {"inlineData": {"mimeType": kind, "data": blob}}
+    return None
+
+
+class _Called(msgspec.Struct):
+    name: str = ""
+    id: Any = ""
+
+
+class _Part(msgspec.Struct, rename="camel"):
+    function_call: _Called | None = None
+    thought_signature: Any = None
+
+
+class _Parts(msgspec.Struct):
+    parts: list[_Part] = []
+
+
+class _Native(msgspec.Struct):
+    content: msgspec.Raw
+
+
+_natives = msgspec.json.Decoder(_Native)
+_shapes = msgspec.json.Decoder(_Parts)
+
+
+def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
+    """An answer of the model: the content that it came as, to the byte if its calls are still called the same.
+
+    Without `native`, or if its calls are not the answer's, a content is made of text and calls, with the word for a missing signature.
+    """
+    if native:
+        content = _natives.decode(native).content
+        parts = _shapes.decode(content).parts
+        found = [part.function_call for part in parts if part.function_call]
+        if len(found) == len(calls):
+            same = all(
+                one.name == _name(call, names) and (one.id or "") == call.provider_id for one, call in zip(found, calls, strict=True)
+            )
+            signed = not calls or any(part.thought_signature for part in parts)
+            if same and signed:
+                return bytes(content) if parts else b""
+            return _mended(content, calls, names, signed)
+    made: list[dict[str, Any]] = [{"text": text}] if text else []
+    for call in calls:
+        part: dict[str, Any] = {"functionCall": _function_call(call, names)}
+        if call is calls[0]:
+            part["thoughtSignature"] = _NO_SIGNATURE
+        made.append(part)
+    return _json({"role": "model", "parts": made}) if made else b""
+
+
+def _function_call(call: ToolCall, names: Names) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": _name(call, names), "args": {"invalid_json": call.raw} if call.invalid else call.arguments}
+    if call.provider_id:
+        found["id"] = call.provider_id
+    return found
+
+
+def _mended(raw: msgspec.Raw, calls: Sequence[ToolCall], names: Names, signed: bool) -> bytes:
+    """A content whose calls have the names and ids that their results will have: a model may call a tool by a name that no tool has,
+    or two calls by one id."""
+    content: Any = _decoder.decode(raw)
+    entries = [part for part in content["parts"] if part.get("functionCall")]
+    for part, call in zip(entries, calls, strict=True):
+        part["functionCall"]["name"] = _name(call, names)
+        part["functionCall"].pop("id", None)
+        if call.provider_id:
+            part["functionCall"]["id"] = call.provider_id
+    if not signed:
+        entries[0]["thoughtSignature"] = _NO_SIGNATURE
+    return _json(content)
+
+
+def _name(call: ToolCall, names: Names) -> str:
+    return answer.name_to_wire(wire_name(call.name, names))
+
+
+def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
+    """One `functionResponse` for each call, all in one content, which the API counts. Pictures and sound follow in a content of
+    their own: within the response only Gemini 3 takes them, and beside it they upset the count.
+
+    The response is `{"output": ...}` or `{"error": ...}`: the text, or the structured content of a result that has nothing else.
+    """
+    responses: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
+    for call, result in batch:
+        known = _name(call, names)
+        output: Any = result.structured_content
+        if result.content or output is None:
+            media = [_media(block) for block in result.content]
+            if any(media):
+                shown.append({"text": f"Returned by {known}" + (f" (call {call.provider_id}):" if call.provider_id else ":")})
+                shown += [data for data in media if data]
+                result = msgspec.structs.replace(result, content=tuple(map(_mention, result.content, media)))
+            output = result_text(result)
+        found: dict[str, Any] = {"name": known, "response": {"error" if result.is_error else "output": output}}
+        if call.provider_id:
+            found["id"] = call.provider_id
+        responses.append({"functionResponse": found})
+    return _content(responses) + (b"," + _content(shown) if shown else b"")
+
+
+def _mention(block: Content, data: dict[str, Any] | None) -> Content:
+    return TextContent(f"({data['inlineData']['mimeType']}, shown below)") if data and not isinstance(block, ImageContent) else block
+
+
+# --- requests ----------------------------------------------------------------------------------------
+
+
+def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
+    """All of a request but its messages.
+
+    Tools' schemas go as they are (`parametersJsonSchema`). `extra_body` comes last: what is an object on both sides
+    (`generationConfig`, its `thinkingConfig`, `toolConfig`) is merged, `tools` come beside ours, all else replaces what is of the same
+    name. With a `cachedContent` in it, system prompt and tools are left to the cache: the API refuses them beside it.
+
+    Raises `ConfigurationError` for what the API cannot be told.
+    """
+    extra: Mapping[str, Any] = parameters.get("extra_body") or {}
+    if "contents" in extra:
+        raise ConfigurationError("LLM: extra_body takes the provider's own parameters, not 'contents'.")
+    if parameters.get("parallel_tool_calls") is False:
+        raise ConfigurationError("LLM: parallel_tool_calls=False cannot be said to Gemini, which has no such setting; leave it out.")
+    body: dict[str, Any] = {}
+    if "cachedContent" not in extra:
+        if system_prompt:
+            body["systemInstruction"] = {"parts": [{"text": system_prompt}]}
+        if tools:
+            body["tools"] = [{"functionDeclarations": [_declaration(tool, names) for tool in tools]}]
+    config = _generation_config(model, parameters)
+    if config:
+        body["generationConfig"] = config
+    for key, value in extra.items():
+        ours = body.get(key)
+        if key == "tools" and isinstance(ours, list) and isinstance(value, list):
+            value = [*cast("list[Any]", ours), *cast("list[Any]", value)]
+        elif isinstance(ours, dict) and isinstance(value, dict):
+            value = _merged(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
+        body[key] = value
+    if b'"streamFunctionCallArguments":true' in _json(extra.get("toolConfig")):
+        raise ConfigurationError("LLM: extra_body with streamFunctionCallArguments is not understood: arguments come whole without it.")
+    prefix = _json(body)[:-1] + (b',"contents":[' if body else b'"contents":[')
+    return Head(prefix, True, b"]}", b"]}")
+
+
+def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
+    merged = {**ours, **theirs}
+    for key in ours.keys() & theirs.keys() & {"thinkingConfig"}:
+        merged[key] = {**ours[key], **(theirs[key] or {})}
+    return merged
+
+
+def _declaration(tool: ToolDefinition, names: Names) -> dict[str, Any]:
+    known = answer.name_to_wire(wire_name(tool.name, names))
+    return {"name": known, "description": tool.description, "parametersJsonSchema": tool.input_schema}
+
+
+def _generation_config(model: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    config: dict[str, Any] = {}
+    for key, known in _PLAIN.items():
+        if parameters.get(key) is not None:
+            config[known] = parameters[key]
+    seed = parameters.get("seed")
+    if seed is not None and not -(2**31) <= seed < 2**31:
+        raise ConfigurationError(f"LLM: seed takes a number of 32 bits for Gemini, not {seed}.")
+    form: Mapping[str, Any] = parameters.get("response_format") or {}
+    if form.get("type") in ("json_object", "json_schema"):
+        config["responseMimeType"] = "application/json"
+        if form["type"] == "json_schema":
+            config["responseJsonSchema"] = form["json_schema"]["schema"]
+    budget, effort = parameters.get("reasoning_budget"), parameters.get("reasoning_effort")
+    if budget is not None:
+        config["thinkingConfig"] = _budget(budget)
+    elif effort is not None:
+        config["thinkingConfig"] = _effort(model.lower(), effort)
+    return config
+
+
+def _budget(tokens: int) -> dict[str, Any]:
+    # To ask for the thoughts of a model that is told not to think is refused.
+    return {"thinkingBudget": tokens, "includeThoughts": True} if tokens else {"thinkingBudget": 0}
+
+
+def _version(model: str) -> tuple[int, int]:
+    found = _VERSION.search(model)
+    return (int(found[1]), int(found[2] or 0)) if found else (9, 0)  # a name without a number, gemini-flash-latest, is a new one's
+
+
+def _effort(model: str, effort: str) -> dict[str, Any]:
+    """A level, or for models before Gemini 3 a budget. What a model lacks becomes the nearest that it has."""
+    if effort not in _LEVELS:
+        raise ConfigurationError(f"LLM: reasoning_effort takes one of {', '.join(_LEVELS)} for Gemini, not {effort!r}.")
+    version = _version(model)
+    if version < (3, 0):
+        least = _LEAST_OF_PRO if "pro" in model else 0
+        return _budget(max(_BUDGETS[effort], least))
+    level = _LEVELS[effort]
+    if level == "MINIMAL" and not ("flash" in model and version < (3, 7)):  # neither Pro models have it nor Flash since 3.7
+        level = "LOW"
+    if level == "MEDIUM" and version == (3, 0) and "pro" in model:  # has LOW and HIGH alone
+        level = "HIGH"
+    return {"thinkingLevel": level, "includeThoughts": True}
+
+
+def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
+    """A request: one copy of its bytes, whatever their number."""
+    if not fragments:
+        return head.prefix + head.suffix
+    parts = list(fragments)
+    parts[-1] += head.suffix
+    parts[0] = head.prefix + parts[0]
+    return b",".join(parts)
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+def stream() -> Parser:
+    """A parser for one streamed answer."""
+    from holdfast.llm.wires.gemini_stream import GeminiStream
+
+    return GeminiStream()
+
+
+def error(status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
+    """The error that a response of another status than 200 means. Header names are in lower case."""
+    return http_error(status, headers, body, url, model)

@@ -1,0 +1,244 @@
+"""Reading answers of the Gemini wire: a plain one whole, or the candidate that a stream was put together to."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import ToolCall, Usage
+from holdfast.errors import BadRequest, BadResponse, ContentFiltered
+from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.wires.calls import read_call
+from holdfast.llm.wires.failures import reported_error, shorten
+from holdfast.llm.wires.lenient import clean, decode
+
+NAME = "gemini"
+
+_json = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder()
+
+_STOP_REASONS = {
+    "STOP": "stop", "FINISH_REASON_UNSPECIFIED": "stop", "MAX_TOKENS": "length",
+    "SAFETY": "content_filter", "RECITATION": "content_filter", "LANGUAGE": "content_filter", "BLOCKLIST": "content_filter",
+    "PROHIBITED_CONTENT": "content_filter", "SPII": "content_filter", "MODEL_ARMOR": "content_filter", "IMAGE_SAFETY": "content_filter",
+    "IMAGE_PROHIBITED_CONTENT": "content_filter", "IMAGE_RECITATION": "content_filter",
+}  # fmt: skip
+# The model meant to call a tool and failed at it: without a call, what it wrote is no answer. It often succeeds when asked again.
+_BROKEN = {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"}
+# What belongs to a candidate beside its content. It is kept for whoever shows sources; the API takes back only the content.
+METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
+
+# Function names begin with a letter or an underscore; ours may begin with a digit or a dash, and then get an underscore.
+# Names that look as if they had got one get one more, so that every name has its own and finds back.
+_NEEDS_ONE = re.compile(r"_*[0-9-]")
+_HAS_ONE = re.compile(r"_+[0-9-]")
+
+
+class Candidate(msgspec.Struct, rename="camel"):
+    """An answer, as the API gives it: `content` and metadata as JSON."""
+
+    content: msgspec.Raw = NO_NATIVE
+    finish_reason: Any = None
+    finish_message: Any = ""
+    grounding_metadata: msgspec.Raw = NO_NATIVE
+    citation_metadata: msgspec.Raw = NO_NATIVE
+    url_context_metadata: msgspec.Raw = NO_NATIVE
+
+
+class _Answer(msgspec.Struct, rename="camel"):
+    candidates: list[Candidate] | None = None
+    usage_metadata: Any = None
+    model_version: Any = ""
+    response_id: Any = ""
+    prompt_feedback: Any = None
+    error: Any = None
+
+
+_answers = msgspec.json.Decoder(_Answer)
+
+
+def parse(data: bytes) -> Completion:
+    """A plain answer, or all chunks of a streamed one as a JSON array, which is what a stream without `alt=sse` is.
+
+    Raises the error that it reports, `ContentFiltered` for a prompt that was blocked, or `BadResponse` for what is no answer.
+    """
+    try:
+        if data.lstrip()[:1] == b"[":
+            return _parse_chunks(data)
+        try:
+            answer = _answers.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            data = _json(clean(decode(data)))
+            answer = _answers.decode(data)
+    except BadResponse:
+        raise
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
+        raise BadResponse(f"The answer is not one of Gemini's: {_shown(data)}") from None
+    if answer.error:
+        raise reported_error(answer.error)
+    candidate = answer.candidates[0] if answer.candidates else None
+    if candidate is None and not block_reason(answer.prompt_feedback):
+        raise BadResponse(f"The answer has no candidates: {_shown(data)}")
+    return completion_of(candidate or Candidate(), answer.usage_metadata, answer.response_id, answer.model_version, answer.prompt_feedback)
+
+
+def _parse_chunks(data: bytes) -> Completion:
+    from holdfast.llm.wires.gemini_stream import GeminiStream
+
+    chunks: Any = clean(decode(data))
+    parser = GeminiStream()
+    parser.feed(b"".join([b"data: %b\n\n" % _json(chunk) for chunk in chunks]))
+    return parser.finish()
+
+
+def completion_of(candidate: Candidate, usage: Any, id: Any, model: Any, feedback: Any) -> Completion:
+    """A completion of a candidate, plain or put together from a stream. Raises as `parse` does."""
+    content, parts = _parts(candidate.content)
+    texts: list[str] = []
+    reasoning: list[str] = []
+    calls: list[ToolCall] = []
+    seen: set[str] = set()
+    kept: list[dict[str, Any]] = []
+    more = changed = False
+    for part in parts:
+        called: Any = part.get("functionCall")
+        if called is not None:
+            calls.append(_call(called, seen))
+            if not isinstance(called.get("args"), dict | None):  # refused when it goes back
+                said = {"invalid_json": calls[-1].raw} if calls[-1].invalid else calls[-1].arguments
+                part, changed = {**part, "functionCall": {**called, "args": said}}, True
+            more = more or any(value and key not in ("name", "args", "id") for key, value in called.items())
+        elif not any(part.values()):  # says nothing, and an empty part is refused
+            changed = True
+            continue
+        text: Any = part.get("text") or ""
+        if not isinstance(text, str):
+            raise BadResponse(f"The answer has a text that is none: {_shown(_json(part))}")
+        if text and part.get("thought"):
+            reasoning.append(text)
+        elif text:
+            texts.append(text)
+            more = more or bool(calls)  # text behind a call
+        if not more and len(part) > (called is not None) + ("text" in part):
+            more = any(value and key not in ("text", "functionCall") for key, value in part.items())
+        if not part.keys() - {"thoughtSignature", "thought"}:
+            part, changed = {"text": "", **part}, True  # a signature alone is refused
+        kept.append(part)
+    own = candidate.content
+    if more and (changed or content.get("role") != "model"):
+        own = msgspec.Raw(_json({**content, "role": "model", "parts": kept}))
+    stop = _stop_reason(candidate, bool(calls), bool(kept), feedback)
+    return Completion(
+        "".join(texts),
+        "".join(reasoning),
+        tuple(calls),
+        read_usage(usage),
+        stop,
+        model if isinstance(model, str) else "",
+        NAME,
+        _native(own if more else NO_NATIVE, candidate, kept),
+        id if isinstance(id, str) else "",
+    )
+
+
+def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """A content and its parts; an answer may have neither."""
+    try:
+        found: Any = _decoder.decode(raw) if raw else None
+    except RecursionError:
+        found = "nested too deep"
+    if found is None:
+        return {}, []
+    content = cast("dict[str, Any]", found if isinstance(found, dict) else {"parts": "none"})
+    parts: Any = content.get("parts") or []
+    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in cast("list[Any]", parts)):
+        raise BadResponse(f"The answer has a content that is none: {_shown(bytes(raw))}")
+    return content, cast("list[dict[str, Any]]", parts)
+
+
+def _call(found: Any, seen: set[str]) -> ToolCall:
+    called = cast("dict[str, Any]", found if isinstance(found, dict) else {})
+    name: Any = called.get("name")
+    if not isinstance(name, str) or not name or called.get("partialArgs") or called.get("willContinue"):
+        raise BadResponse(f"The answer has a function call that is none, or only a piece of one: {_shown(_json(found))}")
+    id: Any = called.get("id")
+    id = id if isinstance(id, str) and id not in seen else ""  # a result must find its call
+    seen.add(id)
+    args: Any = called.get("args")
+    if isinstance(args, dict):
+        return ToolCall("", name_from_wire(name), cast("dict[str, Any]", args), id)
+    return read_call(name_from_wire(name), args, id)
+
+
+def _native(own: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]) -> msgspec.Raw:
+    """`{"content": ..., and what metadata there is}`; nothing if there is nothing beyond the fields of a completion."""
+    metadata = zip(METADATA, (candidate.grounding_metadata, candidate.citation_metadata, candidate.url_context_metadata), strict=True)
+    found = [b',"%b":%b' % (key.encode(), bytes(value)) for key, value in metadata if bytes(value) not in (b"", b"{}", b"null")]
+    if not own:
+        if not found:
+            return NO_NATIVE
+        own = msgspec.Raw(_json({"parts": kept, "role": "model"}))
+    return msgspec.Raw(b'{"content":%b%b}' % (bytes(own), b"".join(found)))
+
+
+def _stop_reason(candidate: Candidate, calls: bool, parts: bool, feedback: Any) -> str:
+    """Raises for an end that leaves nothing to be taken for an answer."""
+    finish = candidate.finish_reason if isinstance(candidate.finish_reason, str) else ""
+    blocked = block_reason(feedback)
+    if blocked and not parts:
+        raise ContentFiltered(f"The provider's content filter stopped the prompt: {blocked}", code=blocked.partition(":")[0])
+    said = shorten(str(candidate.finish_message or "no reason given"))
+    if finish == "MISSING_THOUGHT_SIGNATURE" and not calls:
+        raise BadRequest(f"The provider misses a thought signature in the conversation: {said}", code=finish)
+    if not calls and (finish in _BROKEN or (finish == "OTHER" and not parts)):
+        raise BadResponse(f"The model broke off its answer (finishReason {finish}): {said}", code=finish)
+    reason = _STOP_REASONS.get(finish, finish or "stop")
+    if calls and (reason == "stop" or finish in _BROKEN or finish == "MISSING_THOUGHT_SIGNATURE"):
+        return "tool_calls"
+    return "content_filter" if blocked and reason == "stop" else reason
+
+
+def block_reason(feedback: Any) -> str:
+    """Why a prompt was blocked; "" if it was not."""
+    found = cast("dict[str, Any]", feedback if isinstance(feedback, dict) else {})
+    reason = found.get("blockReason")
+    message = found.get("blockReasonMessage")
+    return f"{reason}: {shorten(str(message))}" if reason and message else str(reason or "")
+
+
+def read_usage(found: Any) -> Usage:
+    """Token counts, zero where there are none. Thoughts are counted beside the candidate, results of server tools beside the prompt."""
+    if not isinstance(found, dict):
+        return Usage()
+    usage = cast("dict[str, Any]", found)
+    thoughts = _count(usage, "thoughtsTokenCount")
+    return Usage(
+        _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount"),
+        _count(usage, "candidatesTokenCount") + thoughts,
+        _count(usage, "cachedContentTokenCount"),
+        0,
+        thoughts,
+    )
+
+
+def _count(usage: dict[str, Any], key: str) -> int:
+    value = usage.get(key)
+    return value if type(value) is int else 0
+
+
+def name_to_wire(name: str) -> str:
+    """A tool's wire name as a function name: with an underscore before a digit or dash."""
+    return "_" + name if _NEEDS_ONE.match(name) else name
+
+
+def name_from_wire(name: str) -> str:
+    """The inverse of `name_to_wire`. Also without the namespace that models sometimes write before a name: `default_api.`."""
+    if name[:12] in ("default_api.", "default_api:"):
+        name = name[12:]
+    return name[1:] if _HAS_ONE.match(name) else name
+
+
+def _shown(data: bytes) -> str:
+    return shorten(data.decode("utf-8", "replace"))

@@ -1,0 +1,192 @@
+"""The Gemini wire, streamed: chunks of parts in, the same completion out as from a plain answer."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.errors import BadResponse, StreamInterrupted
+from holdfast.llm.completion import NO_NATIVE, Completion, Delta
+from holdfast.llm.wires.failures import reported_error
+from holdfast.llm.wires.gemini_answer import METADATA, Candidate, block_reason, completion_of, name_from_wire
+from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.wires.sse import EventReader
+from holdfast.llm.wires.streams import StreamParser
+
+_json = msgspec.json.Encoder().encode
+
+_STRAY_LINES = 1000  # more than any error has
+
+
+class GeminiStream(StreamParser):
+    """Reads one streamed answer.
+
+    What makes it complete is a `finishReason`. There is no end mark, and some models say STOP in every chunk: what comes behind it
+    belongs to the answer. Pieces of text are put together, but never with one that has a signature.
+    """
+
+    __slots__ = (
+        "_feedback",
+        "_finish",
+        "_id",
+        "_message",
+        "_metadata",
+        "_model",
+        "_number",
+        "_parts",
+        "_pieces",
+        "_reader",
+        "_thought",
+        "_usage",
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events = self._reader = _Reader()
+        self._parts: list[dict[str, Any]] = []
+        self._pieces: list[str] = []  # of the text part that is coming in
+        self._thought = False  # whether that is a thought
+        self._number = 0  # calls so far
+        self._metadata: dict[str, Any] = {}
+        self._usage: dict[str, Any] = {}
+        self._finish: Any = None
+        self._message: Any = ""
+        self._feedback: Any = None
+        self._id: Any = ""
+        self._model: Any = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is complete, or the prompt was blocked."""
+        return self._finish is not None or self._feedback is not None
+
+    def finish(self) -> Completion:
+        """As the base has it. An error that came as bare JSON, which is how servers end a stream that fails, is raised as such."""
+        try:
+            return super().finish()
+        except StreamInterrupted:
+            error = self._reader.error()
+            if error is None:
+                raise
+        raise reported_error(error)
+
+    def _answer(self) -> Completion:
+        self._close()
+        content: dict[str, Any] = {"parts": self._parts, "role": "model"}
+        metadata = [_raw(self._metadata[key]) if key in self._metadata else NO_NATIVE for key in METADATA]
+        candidate = Candidate(_raw(content), self._finish, self._message, *metadata)
+        return completion_of(candidate, self._usage, self._id, self._model, self._feedback)
+
+    def _event(self, name: bytes, data: bytes) -> None:
+        if data[:1] == b"[" and data.strip() != b"[DONE]":  # an error may come as an array, as it does for a failed request
+            try:
+                items: Any = clean(decode(data))
+            except (ValueError, RecursionError):
+                items = None
+            if isinstance(items, list):
+                for item in cast("list[Any]", items):
+                    super()._event(name, _json(item))
+                return
+        try:
+            super()._event(name, data)
+        except RecursionError:
+            raise BadResponse("The stream has an event that is nested too deep.") from None
+
+    def _take(self, name: bytes, found: dict[str, Any]) -> None:
+        usage = found.get("usageMetadata")
+        if usage:
+            self._usage.update(usage)  # the last count of each kind: chunks in the midst leave some out
+        if found.get("modelVersion"):
+            self._model = found["modelVersion"]
+        if found.get("responseId"):
+            self._id = found["responseId"]
+        if block_reason(found.get("promptFeedback")):
+            self._feedback = found["promptFeedback"]
+        for candidate in found.get("candidates") or ():
+            if candidate.get("index"):  # another alternative (candidateCount > 1): the first is the answer
+                continue
+            content = candidate.get("content")
+            if content:
+                for part in content.get("parts") or ():
+                    self._part(part)
+            for key in METADATA:
+                if candidate.get(key):
+                    self._metadata[key] = _merged(self._metadata.get(key), candidate[key])
+            reason = candidate.get("finishReason")
+            if reason and reason != "FINISH_REASON_UNSPECIFIED" and self._finish in (None, "STOP"):
+                self._finish = reason
+            if candidate.get("finishMessage"):
+                self._message = candidate["finishMessage"]
+
+    def _part(self, part: dict[str, Any]) -> None:
+        text = part.get("text")
+        thought = bool(part.get("thought"))
+        if text:
+            self._told.append(Delta("reasoning" if thought else "text", whole(text)))
+        if text is not None and len(part) == 1 + ("thought" in part):
+            if text:
+                if thought is not self._thought:
+                    self._close()
+                    self._thought = thought
+                self._pieces.append(text)
+            return
+        self._close()
+        self._parts.append(part)
+        called = part.get("functionCall")
+        if called is not None:
+            name = name_from_wire(called.get("name") or "")
+            self._told.append(Delta("tool", _json(clean(called.get("args") or {})).decode(), self._number, name))
+            self._number += 1
+
+    def _close(self) -> None:
+        """The text part that was coming in is whole."""
+        if self._pieces:
+            text = {"text": whole("".join(self._pieces))}
+            self._parts.append({**text, "thought": True} if self._thought else text)
+            self._pieces = []
+
+
+class _Reader(EventReader):
+    """Also keeps the lines that belong to no event: some servers end a stream that fails with the error as bare JSON."""
+
+    __slots__ = ("_stray",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stray: list[bytes] = []
+
+    def error(self) -> Any:
+        """The error object among the lines, if they are one."""
+        try:
+            found: Any = decode(b"\n".join(self._stray)) if self._stray else None
+        except (ValueError, RecursionError):
+            return None
+        if isinstance(found, list) and found:
+            found = cast("list[Any]", found)[0]
+        return cast("Any", found) if isinstance(found, dict) and "error" in found else None
+
+    def _take(self, line: bytes) -> None:
+        if line[:1] in b'{[ "]}' and len(self._stray) < _STRAY_LINES:
+            self._stray.append(line)
+        super()._take(line)
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    try:
+        return msgspec.Raw(_json(value))
+    except UnicodeEncodeError:
+        return msgspec.Raw(_json(clean(value)))
+
+
+def _merged(old: Any, new: dict[str, Any]) -> dict[str, Any]:
+    """Metadata after another chunk: key by key; of lists what is new is added, since each chunk cites its own sources."""
+    merged: dict[str, Any] = dict(old or {})
+    for key, value in new.items():
+        before = merged.get(key)
+        if isinstance(before, list) and isinstance(value, list):
+            items = cast("list[Any]", value)
+            merged[key] = [*before, *[item for item in items if item not in before]]
+        else:
+            merged[key] = value
+    return merged

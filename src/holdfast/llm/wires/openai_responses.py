@@ -1,0 +1,315 @@
+"""The OpenAI Responses wire, spoken by OpenAI and Azure, and by some servers of open models: requests and errors.
+
+It is used without the provider's memory: nothing is stored there, and every request carries the whole history. What a
+reasoning model thought goes back as the encrypted items that it came in; an answer's own items, kept in `native`, go back
+verbatim but for what the API refuses:
+
+- `status` of reasoning items, null fields that a server filled in, ids longer than 64 characters, sources without a URL
+- reasoning with nothing behind it (an answer that was cut off), and reasoning that is neither encrypted nor shown, of which only a
+  provider that had stored it would know; the ids of items that stood behind the latter
+
+Answers are read in `openai_responses_answer`, streams in `openai_responses_stream`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError, LLMError
+from holdfast.events import ToolDefinition
+from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.wires import openai_responses_answer as answer
+from holdfast.llm.wires.blocks import as_text, base64, result_text
+from holdfast.llm.wires.calls import wire_arguments, wire_id, wire_name
+from holdfast.llm.wires.failures import http_error
+from holdfast.llm.wires.strict import is_strict
+
+name = answer.NAME
+bound = True  # encrypted reasoning is read by who made it
+parse = answer.parse
+
+_json = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder()
+
+ENCRYPTED = "reasoning.encrypted_content"
+LONGEST_ID = 64  # of items, calls and cache keys alike: "string too long. Expected a string with maximum length 64"
+# Models that think. All others refuse to be asked for encrypted reasoning, gpt-5-chat too.
+_THINKS = re.compile(r"(.*/)?(ft:)?(o\d|gpt-([5-9]|[12]\d)(?!\d)|codex)(?!.*-chat)", re.IGNORECASE)
+_CACHES = ("api.openai.com", ".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com")
+_PLAIN = ("temperature", "top_p", "max_output_tokens")
+# Parameters that this API does not have -> what has them.
+_UNKNOWN = {
+    "stop": "Take wire='openai_chat' for it.",
+    "seed": "Take wire='openai_chat' for it.",
+    "reasoning_budget": "Give reasoning_effort instead.",
+}
+
+
+class _Look(msgspec.Struct):
+    """What must be known of an item that goes back."""
+
+    type: Any = "message"
+    id: Any = msgspec.UNSET
+    call_id: Any = ""
+    status: Any = msgspec.UNSET
+    encrypted_content: Any = None
+    content: msgspec.Raw = msgspec.Raw()
+    action: Any = msgspec.UNSET
+
+
+_looks = msgspec.json.Decoder(list[_Look])
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def path(model: str, stream: bool) -> str:
+    """Behind the base URL's path."""
+    return "/responses"
+
+
+def headers(api_key: str) -> dict[str, str]:
+    """The headers of every request; a server without keys gets none."""
+    found = {"Content-Type": "application/json", "Accept": "*/*"}
+    if api_key:
+        found["Authorization"] = f"Bearer {api_key}"
+    return found
+
+
+# --- fragments ---------------------------------------------------------------------------------------
+
+
+def system(text: str) -> bytes:
+    """A system message."""
+    return _json({"role": "system", "content": text})
+
+
+def user(content: Sequence[Content]) -> bytes:
+    """A user message: text alone as a str, pictures and PDF files as parts. The API takes no sound."""
+    if all(isinstance(block, TextContent) for block in content):
+        return _json({"role": "user", "content": "\n".join([cast(TextContent, block).text for block in content])})
+    return _json({"role": "user", "content": [_part(block) for block in content]})
+
+
+def _part(block: Content) -> dict[str, Any]:
+    if isinstance(block, ImageContent):
+        return _picture(f"data:{block.mime_type};base64,{base64(block.data)}")
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
+        kind, url = str(block.resource.get("mimeType") or ""), f"data:{block.resource.get('mimeType')};base64,{block.resource['blob']}"
+        if kind.startswith("image/"):
+            return _picture(url)
+        if kind == "application/pdf":
+            title = str(block.resource.get("uri") or "").rpartition("/")[2]
+            return {"type": "input_file", "filename": title or "file.pdf", "file_data": url}
+    return {"type": "input_text", "text": as_text(block)}
+
+
+def _picture(url: str) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
+
+
+def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
+    """An output item for each call: text, or parts where the result has pictures or PDF files."""
+    found: list[bytes] = []
+    for call, result in batch:
+        output: Any = ""
+        if any(type(block) is not TextContent for block in result.content):
+            output = [_part(block) for block in result.content]
+            if all(part["type"] == "input_text" for part in output):
+                output = ""
+            elif result.is_error and not result.text:
+                output.insert(0, {"type": "input_text", "text": result_text(ToolResult((), is_error=True, error=result.error))})
+        output = output or result_text(result)
+        found.append(_json({"type": "function_call_output", "call_id": call_id(call), "output": output}))
+    return b",".join(found)
+
+
+def call_id(call: ToolCall) -> str:
+    """The id of a call as this API takes it: another provider's may be too long or hold other characters."""
+    id = wire_id(call)
+    if len(id) <= LONGEST_ID and id.isascii() and id.replace("_", "").replace("-", "").isalnum():
+        return id
+    return "call_" + _digest(id)[:32]
+
+
+def _digest(text: str) -> str:
+    from hashlib import sha256  # 3 ms of import that few need
+
+    return sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
+    """An answer of the model: its own items, or a message and its calls."""
+    found: list[Any] = _echo(calls, native) if native else []
+    if not found:
+        if text or not calls:
+            found.append(_json({"role": "assistant", "content": text}))
+        for call in calls:
+            said = {"name": wire_name(call.name, names), "arguments": wire_arguments(call)}
+            found.append(_json({"type": "function_call", "call_id": call_id(call), **said}))
+    return b",".join(found)
+
+
+def _echo(calls: Sequence[ToolCall], native: msgspec.Raw) -> list[Any]:
+    """The provider's items as they go back; none if they are not those of `calls`."""
+    try:
+        looks, raws = _looks.decode(native), _raws.decode(native)
+    except msgspec.DecodeError:
+        return []
+    if sum([look.type == "function_call" for look in looks]) != len(calls):
+        return []
+    while looks and looks[-1].type == "reasoning":
+        looks.pop()
+    found: list[Any] = []
+    number = 0
+    orphaned = False  # the API wants a stored item's reasoning before it
+    for look, raw in zip(looks, raws, strict=False):
+        changed = look.status is None or not (look.id is msgspec.UNSET or _is_id(look.id))
+        call = None
+        if look.type == "reasoning":
+            if not look.encrypted_content and bytes(look.content) in (b"", b"null", b"[]"):
+                orphaned = True
+                continue
+            changed = changed or look.status is not msgspec.UNSET or bytes(look.content) == b"null"
+        elif look.type == "function_call":
+            call = calls[number]
+            number += 1
+            changed = changed or orphaned or bool(call.invalid) or look.call_id != call_id(call)
+        elif look.type == "message":
+            changed = changed or orphaned
+        elif look.action is not msgspec.UNSET:
+            changed = changed or _action(look.action) != look.action
+        found.append(_mended(_decoder.decode(raw), call, orphaned) if changed else raw)
+    return found
+
+
+def _is_id(id: Any) -> bool:
+    return isinstance(id, str) and 0 < len(id) <= LONGEST_ID
+
+
+def _action(given: Any) -> Any:
+    if not isinstance(given, dict):
+        return given
+    action = {key: value for key, value in cast("dict[str, Any]", given).items() if value is not None}
+    if isinstance(action.get("sources"), list):
+        action["sources"] = [source for source in action["sources"] if not isinstance(source, dict) or "url" in source]
+        if not action["sources"]:
+            del action["sources"]
+    return action
+
+
+def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
+    """An item without what the API refuses of it."""
+    if (orphaned and item.get("type") in ("message", "function_call")) or not _is_id(item.get("id")):
+        item.pop("id", None)
+    for key in ("status", "content", "encrypted_content"):
+        if item.get(key) is None or (key == "status" and item.get("type") == "reasoning"):
+            item.pop(key, None)
+    if "action" in item:
+        item["action"] = _action(item["action"])
+    if call is not None:
+        item["call_id"] = call_id(call)
+        if call.invalid:
+            item["arguments"] = wire_arguments(call)
+    return _json(item)
+
+
+# --- requests ----------------------------------------------------------------------------------------
+
+
+def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
+    """All of a request but its input.
+
+    Encrypted reasoning is asked for where the model thinks: by its name, or since `reasoning_effort` was given. Summaries of
+    reasoning are not, since OpenAI refuses the request of an organization that it has not verified: `extra_body={"reasoning":
+    {"summary": "auto"}}` does. `cache_key` goes to OpenAI and Azure alone. What `extra_body` has comes last and replaces what is of the
+    same name, but in `reasoning` and `text` only key by key, and its `tools` and `include` are added to ours.
+
+    Raises `ConfigurationError` for `stop`, `seed` and `reasoning_budget`, which the API does not have, and for `input` in `extra_body`.
+    """
+    for key, instead in _UNKNOWN.items():
+        if parameters.get(key) not in (None, [], ""):
+            raise ConfigurationError(f"LLM: {key} is nothing that the wire openai_responses can say. {instead}")
+    body: dict[str, Any] = {"model": model, "store": False}
+    if system_prompt:
+        body["instructions"] = system_prompt
+    for key in _PLAIN:
+        if parameters.get(key) is not None:
+            body[key] = parameters[key]
+    effort = parameters.get("reasoning_effort")
+    if effort is not None:
+        body["reasoning"] = {"effort": effort}
+    if effort is not None or _THINKS.match(model):
+        body["include"] = [ENCRYPTED]
+    if parameters.get("response_format") is not None:
+        body["text"] = {"format": _format(parameters["response_format"])}
+    if tools:
+        body["tools"] = [_tool(tool, names) for tool in tools]
+        if parameters.get("parallel_tool_calls") is not None:
+            body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
+    key = str(parameters.get("cache_key") or "")
+    if key and parameters.get("prompt_caching") is not False and str(parameters.get("host")).endswith(_CACHES):
+        body["prompt_cache_key"] = key if len(key) <= LONGEST_ID else _digest(key)
+    _add(body, parameters.get("extra_body") or {})
+    return Head(_json(body)[:-1] + b',"input":[', True, b"]}", b'],"stream":true}')
+
+
+def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
+    if "input" in extra:
+        raise ConfigurationError("LLM: extra_body takes the provider's own parameters, not 'input', which is the conversation.")
+    for key, value in extra.items():
+        ours = body.get(key)
+        if key in ("reasoning", "text") and ours and isinstance(value, Mapping):
+            body[key] = {**ours, **cast("Mapping[str, Any]", value)}
+        elif key == "include" and ours and isinstance(value, list | tuple):
+            body[key] = list(dict.fromkeys([*ours, *cast("Sequence[Any]", value)]))
+        elif key == "tools" and ours and isinstance(value, list | tuple):
+            theirs = cast("Sequence[Mapping[str, Any]]", value)
+            named = [tool.get("name") for tool in theirs]
+            body[key] = [tool for tool in ours if tool["name"] not in named] + list(theirs)
+        else:
+            body[key] = value
+
+
+def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A `response_format` of Chat Completions, which nests what this API has in one object."""
+    return {"type": "json_schema", **given["json_schema"]} if isinstance(given.get("json_schema"), Mapping) else given
+
+
+def _tool(tool: ToolDefinition, names: Names) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "name": wire_name(tool.name, names),
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "strict": is_strict(tool.input_schema),  # never left out: the API then makes optional properties required
+    }
+
+
+def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
+    """A request: one copy of its bytes, whatever their number."""
+    suffix = head.stream_suffix if stream else head.suffix
+    if not fragments:
+        return head.prefix + suffix
+    parts = list(fragments)
+    parts[-1] += suffix
+    parts[0] = head.prefix + parts[0]
+    return b",".join(parts)
+
+
+# --- answers -----------------------------------------------------------------------------------------
+
+
+def stream() -> Parser:
+    """A parser for one streamed answer."""
+    from holdfast.llm.wires.openai_responses_stream import ResponseStream
+
+    return ResponseStream()
+
+
+def error(status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
+    """The error that a response of another status than 200 means. Header names are in lower case."""
+    return http_error(status, headers, body, url, model)

@@ -1,0 +1,143 @@
+"""The OpenAI Responses wire, streamed: events in, the same completion out as from a plain answer."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from holdfast.errors import BadResponse, LLMError
+from holdfast.llm.completion import Completion, Delta
+from holdfast.llm.wires.lenient import whole
+from holdfast.llm.wires.openai_responses_answer import check_status, completion_of, message_text, thoughts
+from holdfast.llm.wires.streams import StreamParser
+
+_TEXT = {"response.output_text.delta", "response.refusal.delta"}
+_REASONING = {"response.reasoning_summary_text.delta", "response.reasoning_text.delta"}
+_ENDS = {
+    "response.completed": "completed",
+    "response.incomplete": "incomplete",
+    "response.failed": "failed",
+    "response.cancelled": "cancelled",
+}
+
+
+class ResponseStream(StreamParser):
+    """Reads one streamed answer.
+
+    Its items are those of the `response.output_item.done` events: all servers send them, and what OpenAI encrypts is in them as
+    its client sends it back (the last event has it encrypted anew). The items of that event count where it has more of them.
+    """
+
+    __slots__ = ("_calls", "_heard", "_items", "_place", "_response", "_status")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._items: dict[tuple[int, str], dict[str, Any]] = {}  # by place and id
+        self._calls: dict[Any, int] = {}  # place -> number of the call
+        self._heard: set[Any] = set()  # places of which deltas came
+        self._place: Any = None  # of the last piece of reasoning
+        self._response: dict[str, Any] | None = None
+        self._status = ""
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is complete, or failed."""
+        return self._response is not None
+
+    def _answer(self) -> Completion:
+        response = self._response or {}
+        check_status(self._status, response.get("error"))
+        items = [item for _, item in sorted(self._items.items(), key=lambda entry: entry[0][0])]
+        last: Any = response.get("output")
+        try:
+            if isinstance(last, list) and len(cast("list[Any]", last)) > len(items):
+                items = cast("list[dict[str, Any]]", last)
+            missing = {place for place in self._heard if isinstance(place, int) and place >= len(items)}
+            if missing and len(items) < len(self._heard):
+                raise BadResponse("The stream ended without an item of which it had sent pieces.")
+            details = response.get("incomplete_details")
+            return completion_of(items, self._status, details, response.get("usage"), response.get("id"), response.get("model"))
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            if isinstance(error, LLMError):
+                raise
+            raise BadResponse("The stream has items of another shape.") from error
+
+    def _take(self, name: bytes, found: dict[str, Any]) -> None:
+        kind = found.get("type") or name.decode("utf-8", "replace")
+        if kind in _TEXT:
+            self._piece("text", found)
+        elif kind == "response.function_call_arguments.delta":
+            place = found.get("output_index")
+            if place in self._calls:  # else its item tells
+                self._heard.add(place)
+                self._told.append(Delta("tool", _text(found), self._calls[place]))
+        elif kind in _REASONING:
+            place = (found.get("output_index"), found.get("summary_index"), found.get("content_index"))
+            if self._place not in (None, place):
+                self._told.append(Delta("reasoning", "\n\n"))
+            self._place = place
+            self._piece("reasoning", found)
+        elif kind == "response.output_item.added":
+            if found["item"].get("type") == "function_call":
+                self._call(found.get("output_index"), found["item"])
+        elif kind == "response.output_item.done":
+            self._done(found)
+        elif kind in _ENDS:
+            self._end(_ENDS[kind], found["response"])
+
+    def _piece(self, kind: Any, found: dict[str, Any]) -> None:
+        text = _text(found)
+        self._heard.add(found.get("output_index"))
+        if text:
+            self._told.append(Delta(kind, text))
+
+    def _call(self, place: Any, item: dict[str, Any]) -> None:
+        """Tell of a call that begins, with as much of its arguments as is there."""
+        number = self._calls[place] = len(self._calls)
+        arguments = _arguments(item)
+        if arguments:
+            self._heard.add(place)
+        self._told.append(Delta("tool", arguments, number, whole(str(item.get("name") or ""))))
+
+    def _done(self, found: dict[str, Any]) -> None:
+        """Keep a whole item, and tell what of it no delta told."""
+        item = cast("dict[str, Any]", found["item"])
+        given = found.get("output_index")
+        place = given if isinstance(given, int) else len(self._items)
+        self._items[place, str(item.get("id") or len(self._items))] = item
+        kind = item.get("type")
+        if kind == "function_call":
+            if given not in self._calls:
+                self._call(given, item)
+            elif given not in self._heard and _arguments(item):
+                self._told.append(Delta("tool", _arguments(item), self._calls[given]))
+        elif given not in self._heard:
+            text = message_text(item) if kind == "message" else ""
+            thought = "\n\n".join(thoughts(item)) if kind == "reasoning" else ""
+            if text:
+                self._told.append(Delta("text", whole(text)))
+            if thought:
+                if self._place is not None:
+                    self._told.append(Delta("reasoning", "\n\n"))
+                self._place = (given, None, None)
+                self._told.append(Delta("reasoning", whole(thought)))
+        self._heard.add(given)
+
+    def _end(self, status: str, response: dict[str, Any]) -> None:
+        said: Any = response.get("status")
+        if status == "completed" and said in _ENDS.values():  # vLLM calls every end completed
+            status = said
+        self._status = status
+        self._response = response
+        self.done = True
+
+
+def _text(found: dict[str, Any]) -> str:
+    text = found["delta"]
+    if not isinstance(text, str):
+        raise TypeError("a delta that is no text")
+    return whole(text)
+
+
+def _arguments(item: dict[str, Any]) -> str:
+    arguments: Any = item.get("arguments")
+    return whole(arguments) if isinstance(arguments, str) else ""

@@ -1,0 +1,41 @@
+"""Which JSON Schemas OpenAI's strict mode takes as they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_STRICT = {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "items",
+    "anyOf",
+    "enum",
+    "const",
+    "title",
+    "description",
+    "$ref",
+    "$defs",
+}
+
+
+def is_strict(schema: Any, root: bool = True) -> bool:
+    """Whether strict mode takes a schema as it is. Keywords that only some models or hosts take there count as none."""
+    try:
+        if not schema.keys() <= _STRICT:
+            return False
+        if "$ref" in schema:
+            return len(schema) == 1 and not root
+        kinds: Any = schema.get("type") or ()
+        properties: dict[str, Any] = schema.get("properties") or {}
+        if ("object" in kinds or properties) and (
+            schema.get("additionalProperties") is not False or sorted(schema["required"]) != sorted(properties)
+        ):
+            return False
+        if kinds != "object" if root else not (kinds or "anyOf" in schema):
+            return False
+        inner: list[Any] = [*properties.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
+        return all(is_strict(each, False) for each in ([*inner, schema["items"]] if "array" in kinds else inner))
+    except (AttributeError, KeyError, TypeError):  # no schema, or not all of it
+        return False
