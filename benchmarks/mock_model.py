@@ -7,14 +7,30 @@ an answer takes. It parses nothing: the calls are numbered, and the number of th
 that a request costs the same however long the history is. A request that asks for a stream gets one.
 
 Prints its port; ends when its stdin does, so that it never outlives the benchmark.
+
+    POST /{answer}/{delay}/anything, to `mock_model.py canned [CERTIFICATE]`
+
+answers with prepared bytes, which its first line of stdin tells as JSON: {answer: {"head", "pieces", "pace"}}. The pieces of a stream go out at once,
+or each in a packet of its own with `pace` seconds before it. The answer `silence` is none, and `stats` says how many connections
+there were and are, and requests. Prints its ports: for HTTP, for TLS, and of a proxy to both, which only forwards bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
+import heapq
+import json
 import os
+import select
+import socket
+import ssl
 import sys
 import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
 TOOL = "look_up"
 TAIL = 16384  # bytes at the end of a request in which its last tool result begins
@@ -123,6 +139,204 @@ def end_with_stdin() -> None:
     os._exit(0)
 
 
-if __name__ == "__main__":
+# --- prepared answers --------------------------------------------------------------------------------
+
+
+class Canned:
+    """One thread, epoll and nothing else: a third of what a request costs asyncio, so that 200 clients do not wait for it."""
+
+    def __init__(self, answers: dict[str, Any], certificate: str) -> None:
+        self.answers: dict[bytes, tuple[list[bytes], float]] = {}
+        for name, answer in answers.items():
+            pieces = [piece.encode() for piece in answer["pieces"]]
+            if answer["pace"]:
+                sent = [answer["head"].encode(), *pieces]
+            else:
+                sent = [answer["head"].encode() + b"".join(pieces)]
+            self.answers[name.encode()] = (sent, answer["pace"])
+        self.poll = select.epoll()
+        self.ready: dict[int, Callable[[], None]] = {}  # by file descriptor
+        self.timers: list[tuple[float, int, Callable[[], None]]] = []
+        self.accepted = self.open = self.requests = 0
+        self.tls: ssl.SSLContext | None = None
+        if certificate:
+            self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self.tls.load_cert_chain(certificate)
+
+    def listen(self, accept: Callable[[socket.socket], None]) -> int:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        listener.setblocking(False)
+
+        def accept_one() -> None:
+            sock, _ = listener.accept()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setblocking(False)
+            accept(sock)
+
+        self.watch(listener, accept_one)
+        return listener.getsockname()[1]
+
+    def watch(self, sock: socket.socket, ready: Callable[[], None]) -> None:
+        self.ready[sock.fileno()] = ready
+        self.poll.register(sock, select.EPOLLIN)
+
+    def drop(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            del self.ready[sock.fileno()]
+            self.poll.unregister(sock)
+            sock.close()
+
+    def run(self) -> None:
+        while True:
+            wait = -1 if not self.timers else max(0.0, self.timers[0][0] - time.monotonic())
+            for number, _ in self.poll.poll(wait):
+                ready = self.ready.get(number)
+                if ready is not None:
+                    ready()
+            while self.timers and self.timers[0][0] <= time.monotonic():
+                heapq.heappop(self.timers)[2]()
+
+    def accept(self, sock: socket.socket) -> None:
+        self.accepted += 1
+        self.open += 1
+        self.watch(sock, CannedExchange(self, sock).read)
+
+    def accept_tls(self, sock: socket.socket) -> None:
+        assert self.tls is not None
+        self.accept(self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
+
+    def accept_proxied(self, sock: socket.socket) -> None:
+        """The first line says where to; from then on bytes are forwarded both ways. Ours take a whole URL as a plain path."""
+
+        def begin() -> None:
+            head = sock.recv(262144)
+            if not head:
+                self.drop(sock)
+                return
+            target = head.split(b" ", 2)[1]
+            port = target.split(b"/")[2] if b"/" in target else target
+            other = socket.create_connection(("127.0.0.1", int(port.rpartition(b":")[2])))
+            other.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            other.setblocking(False)
+            if head.startswith(b"CONNECT"):
+                send(sock, b"HTTP/1.1 200 Connection established\r\n\r\n")
+            else:
+                send(other, head)
+            self.ready[sock.fileno()] = lambda: forward(sock, other)
+            self.watch(other, lambda: forward(other, sock))
+
+        def forward(one: socket.socket, other: socket.socket) -> None:
+            try:
+                data = one.recv(262144)
+                if data:
+                    send(other, data)
+                    return
+            except BlockingIOError:
+                return
+            except OSError:
+                pass
+            self.drop(one)
+            self.drop(other)
+
+        self.watch(sock, begin)
+
+
+class CannedExchange:
+    """One connection, and the request that is coming in."""
+
+    __slots__ = ("head", "left", "path", "server", "sock")
+
+    def __init__(self, server: Canned, sock: socket.socket) -> None:
+        self.server = server
+        self.sock = sock
+        self.head = b""
+        self.left = 0  # bytes of the body to come
+        self.path: list[bytes] = []
+
+    def read(self) -> None:
+        """Read what there is: of TLS all of it, since poll does not know of what is decrypted already."""
+        while True:
+            try:
+                data = self.sock.recv(262144)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                return
+            if self.left:
+                self.left -= len(data)
+            else:
+                self.head += data
+                end = self.head.find(b"\r\n\r\n")
+                if end < 0:
+                    continue
+                head = self.head[:end].lower()
+                at = head.index(b"content-length:") + 15
+                self.left = int(head[at:].split(b"\r\n", 1)[0]) - (len(self.head) - end - 4)
+                self.path = head.split(b" ", 2)[1].split(b"/")
+                if self.path[0] == b"http:":
+                    self.path = self.path[2:]
+                self.head = b""
+            if not self.left:
+                self.answer()
+            if not isinstance(self.sock, ssl.SSLSocket):
+                return
+
+    def answer(self) -> None:
+        server = self.server
+        server.requests += 1
+        name, delay = self.path[1:3]
+        if name == b"silence":
+            return
+        if name == b"stats":
+            body = json.dumps({"accepted": server.accepted, "open": server.open, "requests": server.requests}).encode()
+            send(self.sock, HEAD % (b"application/json", b"Content-Length: %d\r\n" % len(body)) + body)
+        elif delay == b"0":
+            self.send(*server.answers[name])
+        else:
+            made = server.answers[name]
+            heapq.heappush(server.timers, (time.monotonic() + int(delay) / 1000, server.requests, lambda: self.send(*made)))
+
+    def send(self, pieces: list[bytes], pace: float) -> None:
+        try:
+            for piece in pieces:
+                if pace:
+                    time.sleep(pace)
+                send(self.sock, piece)
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        if self.sock.fileno() >= 0:
+            self.server.drop(self.sock)
+            self.server.open -= 1
+
+
+def send(sock: socket.socket, data: bytes) -> None:
+    """All of it, waiting where the peer is slow."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[sock.send(view) :]
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            select.select([], [sock], [], 1)
+
+
+def serve_canned(certificate: str) -> None:
+    server = Canned(json.loads(sys.stdin.readline()), certificate)
     threading.Thread(target=end_with_stdin, daemon=True).start()
-    asyncio.run(serve())
+    ports = [server.listen(server.accept), server.listen(server.accept_tls) if certificate else 0, server.listen(server.accept_proxied)]
+    print(*ports, flush=True)
+    gc.disable()
+    server.run()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["canned"]:
+        with contextlib.suppress(KeyboardInterrupt):
+            serve_canned((sys.argv[2:] or [""])[0])
+    else:
+        threading.Thread(target=end_with_stdin, daemon=True).start()
+        asyncio.run(serve())

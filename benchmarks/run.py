@@ -15,7 +15,21 @@ from typing import Any
 import harness
 
 # Subject `x` is `bench_x.py`: a docstring whose first line is the heading, and `rows(quick)`.
-SUBJECTS = ["install", "import", "first_request", "step", "fleet", "memory", "dispatch", "append", "group_commit", "fork", "open"]
+SUBJECTS = [
+    "install",
+    "import",
+    "first_request",
+    "step",
+    "fleet",
+    "memory",
+    "dispatch",
+    "append",
+    "group_commit",
+    "fork",
+    "open",
+    "http",
+    "llm",
+]
 
 
 def main() -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
 
@@ -25,3 +26,34 @@ def no_thread_is_left() -> Iterator[None]:
             break
         time.sleep(0.01)
     assert not left, f"threads left behind: {left}"
+
+
+# --- live checks (test_llm_live.py) ------------------------------------------------------------------
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--live",
+        action="append",
+        default=[],
+        metavar="PROVIDER[:MODEL][@URL]=KEY",
+        help="ask a real provider too, such as openai=sk-... or anthropic:claude-haiku-4-5=sk-ant-...; may be repeated, costs cents",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--live"):  # long tracebacks show arguments, and a key among them cut short, which no search finds
+        config.option.tbstyle = "short"
+        config.option.showlocals = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """No key in what a live check reports."""
+    report = yield
+    for spec in item.config.getoption("--live") or ():
+        key = spec.partition("=")[2] or spec
+        if report.failed:
+            report.longrepr = str(report.longrepr).replace(key, "***")
+        report.sections = [(name, text.replace(key, "***")) for name, text in report.sections]
+    return report

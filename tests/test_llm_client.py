@@ -667,3 +667,10 @@ def test_a_bad_response_names_what_came() -> None:
     page = (200, {"content-type": "text/html"}, b"<html><body>Log in</body></html>")
     with ModelServer([page]) as server, pytest.raises(BadResponse, match="Log in"):
         llm(server, max_retries=0).completion("x")
+
+
+def test_garbage_behind_a_whole_answer_costs_nothing() -> None:
+    body = sse(text("whole"))
+    with ModelServer([body.replace("[DONE]", "[DO"), body.replace('"choices": [],', '"choices": [,')]) as server:
+        for _ in range(2):
+            assert llm(server, stream=True, max_retries=0).completion("x").text == "whole"

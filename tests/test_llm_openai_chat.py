@@ -702,3 +702,8 @@ def test_tools_of_the_provider_stand_beside_ours(name: str) -> None:
     assert len(found) == 2
     assert found[1] == own
     assert "add" in json.dumps(found[0])
+
+
+def test_an_event_that_is_cut_between_cr_and_lf_is_read() -> None:
+    body = events(delta({"content": "hi"}, "stop")).replace("\n", "\r\n").encode()
+    assert streamed(body[:-3]).text == streamed(body[:-2]).text == streamed(body).text == "hi"

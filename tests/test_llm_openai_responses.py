@@ -590,7 +590,7 @@ def test_reasoning_that_an_open_model_shows_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("reason", "expected"),
-    [("max_output_tokens", "length"), ("content_filter", "content_filter"), ("tired", "tired"), (None, "incomplete")],
+    [("max_output_tokens", "length"), ("content_filter", "content_filter"), ("tired", "tired"), (None, "length")],
 )
 def test_an_incomplete_answer_says_why(reason: str | None, expected: str) -> None:
     details = {"reason": reason} if reason else None

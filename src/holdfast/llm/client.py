@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from holdfast.content import Usage
-from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout, StreamInterrupted
+from holdfast.errors import BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout, StreamInterrupted
 from holdfast.llm import settings
 from holdfast.llm.address import Address, locate
 from holdfast.llm.completion import Completion, Delta, OnDelta
@@ -163,7 +163,7 @@ class LLM:
         return request.canonically(
             answer,
             duration=time.monotonic() - began,
-            cost=self.cost(answer.usage),
+            cost=line.cost(answer.usage, self._sent, self.base_url),
             notes=request.transcript.notes(line.wire, self._sent, parameters.get("host", "")),
             host=self._parameters["host"],
         )
@@ -285,14 +285,17 @@ class LLM:
 class _Line:
     """What all requests of one LLM share: wire, pool, path, header lines."""
 
-    __slots__ = ("headers", "key", "path", "pool", "url", "wire")
+    __slots__ = ("cost", "headers", "key", "path", "pool", "url", "wire")
 
     wire: Wire
     pool: Transport
+    cost: Callable[[Usage, str, str], float | None]
 
     def __init__(self, address: Address, parameters: dict[str, Any], given: dict[str, Any]) -> None:
         from holdfast.llm.http import HTTPPool, header_text
+        from holdfast.llm.prices import cost
 
+        self.cost = cost
         base_url, model = address.base_url, address.model
         self.wire = wire_of(parameters)
         self.key = f"{self.wire.name} {model}"
@@ -316,7 +319,12 @@ def _read_stream(wire: Wire, response: Exchange, tell: OnDelta) -> Completion:
     parser = wire.stream()
     try:
         for chunk in response:
-            parser.feed(chunk, tell)
+            try:
+                parser.feed(chunk, tell)
+            except BadResponse:
+                if not parser.finished:
+                    raise
+                break  # garbage behind a whole answer does not make it less whole
             if parser.finished:
                 response.hurry(AFTER_FINISH if not parser.done else 0.1)  # the end of the body lets the connection be reused
     except (LLMConnectionError, LLMTimeout) as error:

@@ -116,7 +116,7 @@ def _answer_format(given: dict[str, Any]) -> dict[str, Any]:
         if given["type"] == "json_schema" and not _mapping(cast("dict[str, Any]", given.get("json_schema") or {}).get("schema")):
             raise ConfigurationError("LLM: response_format of type json_schema takes {'json_schema': {'name': ..., 'schema': {...}}}.")
         return given
-    from holdfast.llm.wires.strict import is_strict
+    from holdfast.tools.strict import is_strict
 
     name = "".join(c if c.isalnum() and c.isascii() else "_" for c in str(given.get("title") or "answer"))[:64]
     return {"type": "json_schema", "json_schema": {"name": name, "schema": given, "strict": is_strict(given)}}

@@ -181,10 +181,9 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
         if form:
             body["output_config"] = {**body.get("output_config", {}), "format": form}
     if tools:
-        body["tools"] = [
-            {"name": wire_name(tool.name, names), "description": tool.description, "input_schema": {"type": "object", **tool.input_schema}}
-            for tool in tools
-        ]
+        from holdfast.tools import styles
+
+        body["tools"] = [styles.anthropic(tool, wire_name(tool.name, names)) for tool in tools]
         if parameters.get("parallel_tool_calls") is False:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     if system_prompt.strip():

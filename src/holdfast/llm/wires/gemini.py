@@ -224,7 +224,9 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
         if system_prompt:
             body["systemInstruction"] = {"parts": [{"text": system_prompt}]}
         if tools:
-            body["tools"] = [{"functionDeclarations": [_declaration(tool, names) for tool in tools]}]
+            from holdfast.tools import styles
+
+            body["tools"] = [{"functionDeclarations": [styles.gemini(tool, wire_name(tool.name, names)) for tool in tools]}]
     config = _generation_config(model, parameters)
     if config:
         body["generationConfig"] = config
@@ -246,11 +248,6 @@ def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     for key in ours.keys() & theirs.keys() & {"thinkingConfig"}:
         merged[key] = {**ours[key], **(theirs[key] or {})}
     return merged
-
-
-def _declaration(tool: ToolDefinition, names: Names) -> dict[str, Any]:
-    known = answer.name_to_wire(wire_name(tool.name, names))
-    return {"name": known, "description": tool.description, "parametersJsonSchema": tool.input_schema}
 
 
 def _generation_config(model: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,13 +139,9 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
         new = host == "api.openai.com" or host.endswith(".openai.azure.com") or _NEW_MAX.match(model)
         body["max_completion_tokens" if new else "max_tokens"] = limit
     if tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": wire_name(tool.name, names), "description": tool.description, "parameters": tool.input_schema},
-            }
-            for tool in tools
-        ]
+        from holdfast.tools import styles
+
+        body["tools"] = [styles.openai_chat(tool, wire_name(tool.name, names)) for tool in tools]
         if parameters.get("parallel_tool_calls") is not None:  # refused by OpenAI where there are no tools
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}

@@ -27,7 +27,6 @@ from holdfast.llm.wires import openai_responses_answer as answer
 from holdfast.llm.wires.blocks import as_text, base64, result_text
 from holdfast.llm.wires.calls import wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
-from holdfast.llm.wires.strict import is_strict
 
 name = answer.NAME
 bound = True  # encrypted reasoning is read by who made it
@@ -247,7 +246,9 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
     if parameters.get("response_format") is not None:
         body["text"] = {"format": _format(parameters["response_format"])}
     if tools:
-        body["tools"] = [_tool(tool, names) for tool in tools]
+        from holdfast.tools import styles
+
+        body["tools"] = [styles.openai_responses(tool, wire_name(tool.name, names)) for tool in tools]
         if parameters.get("parallel_tool_calls") is not None:
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     key = str(parameters.get("cache_key") or "")
@@ -277,16 +278,6 @@ def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
 def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A `response_format` of Chat Completions, which nests what this API has in one object."""
     return {"type": "json_schema", **given["json_schema"]} if isinstance(given.get("json_schema"), Mapping) else given
-
-
-def _tool(tool: ToolDefinition, names: Names) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": wire_name(tool.name, names),
-        "description": tool.description,
-        "parameters": tool.input_schema,
-        "strict": is_strict(tool.input_schema),  # never left out: the API then makes optional properties required
-    }
 
 
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:

@@ -105,7 +105,7 @@ def completion_of(
     reason = "tool_calls" if calls else "stop"
     if status == "incomplete":
         said_why: Any = cast("dict[str, Any]", details).get("reason") if isinstance(details, dict) else None
-        reason = _REASONS.get(str(said_why), str(said_why or status))
+        reason = _REASONS.get(str(said_why), str(said_why)) if said_why else "length"  # cut off, whyever: never a whole answer
         if reason == "content_filter" and not calls and not any(texts):
             raise ContentFiltered("The provider's content filter stopped the answer before it said anything.")
     elif status and status != "completed":

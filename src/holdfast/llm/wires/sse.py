@@ -52,6 +52,7 @@ class EventReader:
         if self._line:
             self._take(self._line)
             self._line = b""
+        self._skip_lf = False
         return self.feed(b"\n") if self._data else []
 
     def _take(self, line: bytes) -> None:

@@ -1,0 +1,66 @@
+"""A tool's definition as each model API, and MCP, writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, get_args
+
+from holdfast.errors import ConfigurationError
+from holdfast.events import ToolDefinition
+from holdfast.tools.names import wire_name
+from holdfast.tools.strict import is_strict
+
+Style = Literal["openai_chat", "openai_responses", "anthropic", "gemini", "mcp"]
+_NO_LETTERS = tuple("-0123456789")
+STYLES: tuple[str, ...] = get_args(Style)
+
+
+def openai_chat(tool: ToolDefinition, name: str) -> dict[str, Any]:
+    """For OpenAI's Chat Completions and all that speak it."""
+    return {"type": "function", "function": {"name": name, "description": tool.description, "parameters": tool.input_schema}}
+
+
+def openai_responses(tool: ToolDefinition, name: str) -> dict[str, Any]:
+    """For OpenAI's Responses: strict where the schema is one that strict mode takes as it is."""
+    return {
+        "type": "function",
+        "name": name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+        "strict": is_strict(tool.input_schema),  # never left out: the API then makes optional properties required
+    }
+
+
+def anthropic(tool: ToolDefinition, name: str) -> dict[str, Any]:
+    """For Anthropic's Messages."""
+    return {"name": name, "description": tool.description, "input_schema": {"type": "object", **tool.input_schema}}
+
+
+def gemini(tool: ToolDefinition, name: str) -> dict[str, Any]:
+    """For Gemini: one of the `functionDeclarations`. A name that begins with a digit or dash gets an underscore before it."""
+    return {
+        "name": f"_{name}" if name.lstrip("_")[:1] in _NO_LETTERS else name,
+        "description": tool.description,
+        "parametersJsonSchema": tool.input_schema,
+    }
+
+
+def mcp(tool: ToolDefinition, name: str) -> dict[str, Any]:
+    """For MCP, which takes canonical names as they are."""
+    return {"name": tool.name, "description": tool.description, "inputSchema": tool.input_schema}
+
+
+MAKERS: dict[str, Callable[[ToolDefinition, str], dict[str, Any]]] = {
+    "openai_chat": openai_chat,
+    "openai_responses": openai_responses,
+    "anthropic": anthropic,
+    "gemini": gemini,
+    "mcp": mcp,
+}
+
+
+def definition(tool: ToolDefinition, style: str = "openai_chat") -> dict[str, Any]:
+    """One tool in one style. Raises `ConfigurationError` naming the styles there are."""
+    if style not in MAKERS:
+        raise ConfigurationError(f"style takes one of {', '.join(STYLES)}, not {style!r}.")
+    return MAKERS[style](tool, tool.wire_name or wire_name(tool.name))
