@@ -29,6 +29,7 @@ SUBJECTS = [
     "open",
     "http",
     "llm",
+    "tools",
 ]
 
 

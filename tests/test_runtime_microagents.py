@@ -50,7 +50,7 @@ def test_a_bad_file_is_left_out_with_a_warning_that_names_it(tmp_path: Path, cap
     write(tmp_path / "microagents/yaml.md", "---\nname: [\n---\nx")
     write(tmp_path / "microagents/list.md", "---\n- a\n---\nx")
     write(tmp_path / "microagents/tag.md", "---\nname: !!python/object/apply:os.system [true]\n---\nx")
-    write(tmp_path / "microagents/triggers.md", "---\ntriggers: 3\n---\nx")
+    write(tmp_path / "microagents/triggers.md", "---\ntriggers: {a: 3}\n---\nx")
     (tmp_path / "microagents/latin.md").write_bytes(b"caf\xe9")
     write(tmp_path / ".holdfast/microagents/good.md", "a second one of that name")
     with caplog.at_level(logging.WARNING, "holdfast"):

@@ -63,6 +63,41 @@ def test_no_two_functions_of_the_whole_set_share_a_wire_name(cases: list[Case]) 
     assert len({wire_name(name) for name in names}) == len(names)
 
 
+# Where each style has a tool's name and its schema, and which names its API takes.
+STYLES: dict[str, Any] = {
+    "openai_chat": (lambda found: found["function"], "parameters", LEGAL),
+    "openai_responses": (lambda found: found, "parameters", LEGAL),
+    "anthropic": (lambda found: found, "input_schema", re.compile(r"[a-zA-Z0-9_-]{1,128}")),
+    "gemini": (lambda found: found, "parametersJsonSchema", re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")),
+    "mcp": (lambda found: found, "inputSchema", re.compile(r"[A-Za-z0-9_.\-]{1,128}")),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_every_function_is_a_legal_definition_in_every_style(cases: list[Case], style: str) -> None:
+    inner, schema_key, legal = STYLES[style]
+    count = strict = 0
+    for case in cases:
+        definitions = case.tools.get_llm_definitions(style=style)
+        names = {inner(found)["name"] for found in definitions}
+        assert len(names) == len(definitions)
+        for tool, found in zip(case.tools.definitions(), definitions, strict=True):
+            count += 1
+            known = inner(found)
+            assert legal.fullmatch(known["name"]), known["name"]
+            assert known["description"] == tool.description
+            assert known[schema_key] == tool.input_schema  # whole, never flattened
+            json.dumps(found)
+            if known.get("strict"):
+                strict += 1
+                assert known[schema_key]["additionalProperties"] is False
+                assert set(known[schema_key]["required"]) == set(known[schema_key]["properties"])
+            name = known["name"].removeprefix("_") if style == "gemini" and known["name"] != tool.wire_name else known["name"]
+            assert case.tools.get(name).name == tool.name
+    assert count == 6145
+    assert style == "openai_responses" or not strict
+
+
 def test_every_call_is_valid_and_reaches_its_function_unchanged(cases: list[Case]) -> None:
     wrong: list[str] = []
     count = 0

@@ -118,7 +118,7 @@ def test_importing_the_room_loads_neither_mcp_nor_asyncio() -> None:
         ({"a": {"command": "x", "args": "y"}}, "MCP server 'a': args: Expected `array`, got `str`"),
         ({"a": {"command": "x", "env": {"KEY": 1}}}, "MCP server 'a': env: Expected `str`, got `int`"),
         ({"a": {"command": "x", "trusted": "yes"}}, "MCP server 'a': trusted"),
-        ({"a": {"url": "http://x", "type": "sse"}}, "MCP server 'a': type: .*'sse'"),
+        ({"a": {"url": "http://x", "type": "ws"}}, "MCP server 'a': type: .*'ws'"),
         ({"a": {"url": "ftp://x"}}, "MCP server 'a': url takes"),
         ({"a": {"command": "x", "url": "http://x"}}, "MCP server 'a' takes .* either command .* or url"),
         ({"a": {}}, "MCP server 'a' takes"),
@@ -490,7 +490,7 @@ def test_a_refused_token_is_called_that_and_never_shown(url: str) -> None:
         assert "HTTP 401" in client.errors["web"]
         assert "wr0ng" not in client.errors["web"]
         with pytest.raises(ToolError) as caught:
-            client._call("web", "add", {"a": 1}, ToolContext())
+            client.sources()[0].call("add", {"a": 1}, ToolContext())
         assert caught.value.error_type == "authentication"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.agent import Agent, Limits
+    from holdfast.agent.load import load_agent
     from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult
     from holdfast.conversation import Conversation, ConversationState, ConversationStatus
     from holdfast.errors import ToolError
@@ -44,6 +45,7 @@ _ROOMS = {
     "ToolManager": "tools",
     "ToolRegistry": "tools",
     "ToolResult": "content",
+    "load_agent": "agent.load",
     "register_tool": "tools",
     "tool": "tools",
 }
@@ -72,6 +74,7 @@ __all__ = [
     "ToolManager",
     "ToolRegistry",
     "ToolResult",
+    "load_agent",
     "register_tool",
     "tool",
 ]

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from holdfast import __version__
 from holdfast.cli.exits import MEANINGS, Exit
+from holdfast.cli.tools_arguments import add_commands
 
 # Written for 80 columns: argparse does not wrap what it is told to leave as it is.
 ABOUT = """\
@@ -288,4 +289,5 @@ def make_parser() -> Parser:
     taken.add_argument("file", metavar="FILE", help="what `holdfast export` wrote; - reads standard input")
     taken.add_argument("--store", metavar="STORE", required=True, help="the SQLite file to write to, made if it is not there")
     taken.add_argument("--id", metavar="NEW", help="import the only conversation in FILE under this id")
+    add_commands(add)
     return parser

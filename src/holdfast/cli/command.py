@@ -66,6 +66,10 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             from holdfast.cli.transfer import export as chosen
         case "import":
             from holdfast.cli.transfer import import_ as chosen
+        case "tools":
+            from holdfast.cli.tools import tools as chosen
+        case "mcp":
+            from holdfast.cli.mcp import mcp as chosen
         case _:
             from holdfast.cli.show import show as chosen
     return chosen(options, env)

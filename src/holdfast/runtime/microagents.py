@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.paths import with_home
+from holdfast.tools.skills_files import LARGEST, front_matter, skill_files
 
 _log = logging.getLogger(__name__)
-
-# Where repositories keep them, in the order in which they are read. A name that comes again is left out.
-_SKILLS = (".agents/skills", "skills")
-_NOTES = ("microagents", ".openhands/microagents", ".holdfast/microagents")
-
-_MAX_SIZE = 1024 * 1024
 
 
 class Microagent(Data, frozen=True):
@@ -46,7 +40,7 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
     if not root.is_dir():
         raise ConfigurationError(f"load_microagents takes a folder; there is none at {root}.")
     found: dict[str, Microagent] = {}
-    for path in _places(root, loose):
+    for path in skill_files(root, loose):
         try:
             if root not in path.resolve().parents:
                 raise ValueError(f"it is a link to {path.resolve()}, outside of {root}")
@@ -61,24 +55,13 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
     return list(found.values())
 
 
-def _places(root: Path, loose: bool) -> Iterator[Path]:
-    for place in _SKILLS:
-        yield from sorted((root / place).glob("*/SKILL.md"))
-    notes = [path for place in _NOTES for path in sorted((root / place).rglob("*.md"))]
-    yield from notes
-    if loose and not any((root / place).is_dir() for place in (*_SKILLS, *_NOTES, ".git")):
-        # A folder of microagents itself: notes, or skills in folders.
-        yield from sorted(path for path in root.glob("*.md") if path.stem.lower() != "readme")
-        yield from sorted(root.glob("*/SKILL.md"))
-
-
 def read_microagent(path: str | os.PathLike[str]) -> Microagent:
     """One Markdown file, with or without YAML front matter (`name`, `description`, `triggers`). Raises `ValueError` or `OSError`."""
     path = Path(path)
-    if path.stat().st_size > _MAX_SIZE:
-        raise ValueError(f"it is larger than {_MAX_SIZE // 1024} KB")
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST // 1024} KB")
     text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    head, content = _front_matter(text)
+    head, content = front_matter(text)
     # A skill is named by its folder, a note by its file.
     default = path.resolve().parent.name if path.name == "SKILL.md" else path.stem
     triggers: Any = head.get("triggers") or ()
@@ -93,24 +76,3 @@ def read_microagent(path: str | os.PathLike[str]) -> Microagent:
         triggers=tuple(str(word) for word in cast("list[Any]", triggers)),
         path=str(path),
     )
-
-
-def _front_matter(text: str) -> tuple[dict[str, Any], str]:
-    if not text.startswith("---\n"):
-        return {}, text
-    end = text.find("\n---", 3)
-    while end >= 0 and text[end + 4 : end + 5] not in ("", "\n", " "):
-        end = text.find("\n---", end + 4)
-    if end < 0:
-        raise ValueError("its front matter, which begins with '---', has no end: a line '---'")
-    import yaml
-
-    try:
-        head = yaml.safe_load(text[4 : end + 1])
-    except yaml.YAMLError as error:
-        raise ValueError(f"its front matter is not YAML: {' '.join(str(error).split())}") from error
-    if head is None:
-        head = {}
-    if not isinstance(head, dict):
-        raise ValueError("its front matter is not a mapping of names to values")
-    return cast("dict[str, Any]", head), text[end + 4 :].partition("\n")[2]

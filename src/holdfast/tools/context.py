@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.errors import ToolCancelled
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
 
@@ -84,7 +90,10 @@ class ToolContext:
     `idempotency_key` is the same for every attempt of one call, also after a crash: hand it to whatever must not happen twice.
     """
 
-    __slots__ = ("_mark", "_on_close", "_progress", "attempt", "call_id", "cancelled", "conversation_id", "runtime")
+    __slots__ = ("_mark", "_on_close", "_progress", "attempt", "call_id", "cancelled", "conversation_id", "loop", "runtime")
+
+    loop: Callable[[Coroutine[Any, Any, Any]], Future[Any]] | None
+    """Where coroutines run: given by the `ToolManager` that makes the call."""
 
     def __init__(
         self,
@@ -105,6 +114,7 @@ class ToolContext:
         self._progress = progress
         self._on_close = on_close
         self._mark = mark
+        self.loop = None
 
     @property
     def idempotency_key(self) -> str:
@@ -113,9 +123,11 @@ class ToolContext:
 
     def with_cancellation(self, cancelled: Cancellation) -> ToolContext:
         """The same context under another flag."""
-        return ToolContext(
+        found = ToolContext(
             self.conversation_id, self.call_id, self.attempt, cancelled, self.runtime, self._progress, self._on_close, self._mark
         )
+        found.loop = self.loop
+        return found
 
     def report_progress(self, message: str) -> None:
         """Tell whoever watches how far the call is. Not journaled, not shown to the model."""
@@ -133,6 +145,27 @@ class ToolContext:
         started, before any call is run again. Without a conversation there are none.
         """
         return self._mark() if self._mark is not None else {}
+
+    def complete(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end on the agent's loop thread, and return what it returns; a cancel cancels it, and raises
+        `ToolCancelled`. Equivalent to `asyncio.run(work)`, but that several share one loop. Not from within a coroutine."""
+        from concurrent.futures import CancelledError
+
+        from holdfast.tools.loop import LoopThread
+
+        self.cancelled.raise_if_set()
+        alone = None if self.loop is not None else LoopThread("holdfast-async")
+        future: Future[T] = alone.submit(work) if alone is not None else self.loop(work)  # pyright: ignore[reportOptionalCall]: one of the two is there
+        forget = self.cancelled.add_callback(future.cancel)
+        try:
+            return future.result()
+        except CancelledError:
+            raise ToolCancelled("The call was cancelled; its effect may have happened.") from None
+        finally:
+            forget()
+            future.cancel()  # also when the wait was interrupted
+            if alone is not None:
+                alone.close()
 
     def sleep(self, seconds: float) -> None:
         """`time.sleep`, ended by a cancel with `ToolCancelled`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -20,7 +21,7 @@ class LoopThread:
     whatever it owns (processes, above all) behind.
     """
 
-    def __init__(self, name: str, cleanup: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(self, name: str, cleanup: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         import asyncio
 
         self._cleanup = cleanup
@@ -45,7 +46,8 @@ class LoopThread:
 
     async def _live(self) -> None:
         await self._stop.wait()
-        await self._cleanup()
+        if self._cleanup is not None:
+            await self._cleanup()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing. Never call it from the loop itself and wait."""
@@ -56,6 +58,11 @@ class LoopThread:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
         raise ToolError(f"{self._thread.name} was closed while it was being used; call again.", "network")
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Run `work` on the loop, if that still runs; nobody hears of its outcome. Takes no lock: safe inside the garbage collector."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(work)
 
     def stop(self) -> None:
         """Begin to close, without waiting. Idempotent, and safe inside the garbage collector."""

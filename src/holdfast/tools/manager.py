@@ -1,52 +1,108 @@
-"""`ToolManager`: one agent's action space. It knows its tools by name, tells models of them, and runs their calls."""
+"""`ToolManager`: one agent's action space. It knows its tools by name, wherever they live, tells models of them, and runs their calls."""
 
 from __future__ import annotations
 
-import contextvars
-import difflib
-import random
 import threading
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from holdfast.content import ErrorInfo, TextContent, ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolNotFound, ToolTimeout
+import msgspec
+
+from holdfast.content import ToolCall, ToolResult
+from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolNotFound
 from holdfast.events import ToolDefinition
-from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.catalogue import Catalogue, definition
+from holdfast.tools.context import ToolContext
 from holdfast.tools.names import wire_name
-from holdfast.tools.results import as_result, clean
-from holdfast.tools.tool import Callback, RetryPolicy, Tool
+from holdfast.tools.running import StartThread, attempt, checked, failed, start_thread, wait_before_retry
+from holdfast.tools.tool import Callback, Tool
 
-StartThread = Callable[[Callable[[], None], str], object]
+if TYPE_CHECKING:
+    from holdfast.tools.discovery import Discovery
+    from holdfast.tools.hooks import Caps, Hook, Hooks
+    from holdfast.tools.loop import LoopThread
+    from holdfast.tools.overflow import Overflow
+    from holdfast.tools.pins import Pins
+    from holdfast.tools.sources import Health, Source
+
 ToolLike = Tool | Callback
-
-_SHOWN = 40  # names in the answer to an unknown one; some agents have hundreds
-_LONGEST_MESSAGE = 10_000  # characters of an exception's message that a model is shown
-_LONGEST_WAIT = 60.0  # seconds before a retry, however often the delay was doubled
-
-
-def _start_thread(work: Callable[[], None], name: str) -> object:
-    context = contextvars.copy_context()
-    thread = threading.Thread(target=lambda: context.run(work), name=name, daemon=True)
-    thread.start()
-    return thread
 
 
 class ToolManager:
     """The tools of one agent. Thread-safe: tools may be registered while conversations run and are seen at the next model call.
 
-    Takes tools or plain functions (as `Tool.from_function`). Raises `ConfigurationError` for two tools of one name.
+    `tools` are tools or plain functions (as `Tool.from_function`), `sources` remote services (`MCPClient(...).sources()`), whose tools are named
+    `{id}.{tool}` and never shadow a local one. Services are asked for their tools by `discover`, which an agent's first conversation
+    calls; a lazy one when `discover(id)`, a call or `get` of one of its tools, or the builtin `find_tools` names it. A failure is
+    remembered, in `errors`, and not tried again but with `force`.
+
+    `hooks` stand around calls (`Hook`). `concurrency` caps how many calls run at once, by patterns of names (`{"srv.*": 2}`); a tool that calls
+    tools under its own cap waits for itself. `result_limit` (characters, by patterns) sends longer texts to files in `result_dir`. With `pins`
+    a remote tool whose definition has changed is held back (`held`) until `approve`.
+
+    Raises `ConfigurationError` for two tools of one name, and naming the argument that does not fit.
     """
 
-    def __init__(self, tools: Iterable[ToolLike] = ()) -> None:
-        self._lock = threading.Lock()
-        self._tools: dict[str, Tool] = {}  # replaced whole at every change, so that readers need no lock
-        self._canonical: dict[str, str] = {}
-        self._definitions: tuple[ToolDefinition, ...] | None = None
+    def __init__(
+        self,
+        tools: Iterable[ToolLike] = (),
+        sources: Iterable[Source] = (),
+        *,
+        hooks: Sequence[Hook] = (),
+        concurrency: Mapping[str, int] | None = None,
+        result_limit: Mapping[str, int] | None = None,
+        result_dir: str | Path | None = None,
+        pins: Pins | None = None,
+    ) -> None:
+        self._catalogue = Catalogue(pins)
+        self._discovery: Discovery | None = None  # only with services: most agents have none
+        self._lock = threading.Lock()  # for the rest
+        self._styled: dict[str, tuple[object, list[dict[str, Any]]]] = {}
+        self._loop: LoopThread | None = None
+        self._users = 0
+        self._hooks: Hooks | None = None
+        self._caps: Caps | None = None
+        self._overflow: Overflow | None = None
+        if hooks:
+            from holdfast.tools.hooks import Hooks
+
+            self._hooks = Hooks(tuple(hooks))
+        if concurrency:
+            from holdfast.tools.hooks import Caps
+
+            self._caps = Caps(concurrency)
+        if result_limit:
+            from holdfast.tools.overflow import Overflow
+
+            self._overflow = Overflow(result_limit, result_dir)
+        self._plain = self._hooks is None and self._caps is None and self._overflow is None
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"tools takes a list of Tool objects or functions, not {tools!r}.")
         for tool in tools:
             self.register(tool)
+        for source in sources:
+            self.add_source(source)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Mapping[str, Any] | str | Path,
+        builtins: Mapping[str, Any] | Iterable[Tool] | None = None,
+        *,
+        variables: Mapping[str, str] | None = None,
+        base: str | Path | None = None,
+    ) -> ToolManager:
+        """A manager by a mapping or a YAML file: local functions, MCP servers, A2A agents, skills, hooks, limits; see `tools.config`, and
+        `tools.config.SCHEMA` for its JSON Schema.
+
+        `builtins` are the preset tools that it may name, `variables` what `${NAME}` in it stands for (never the environment), `base` the folder
+        of relative paths (None: the file's). Raises `ConfigurationError` naming the place in the configuration.
+        """
+        from holdfast.tools.config import build, read
+
+        return cls(**build(read(config, variables=variables, base=base), builtins).arguments())
 
     # --- the set ---
 
@@ -55,76 +111,198 @@ class ToolManager:
         described to a model."""
         found = _as_tool(tool)
         _ = found.input_schema  # made now: a signature that cannot be described is the caller's to hear of, not a run's
-        with self._lock:
-            if found.name in self._tools:
-                raise ConfigurationError(f"tools has two tools named {found.name!r}. Names are unique within an agent.")
-            wire = wire_name(found.name)
-            if wire in self._canonical:
-                raise ConfigurationError(
-                    f"tools has {self._canonical[wire]!r} and {found.name!r}, which model APIs would see under one name, {wire!r}."
-                )
-            self._tools = {**self._tools, found.name: found}
-            self._canonical = {**self._canonical, wire: found.name}
-            self._definitions = None
+        self._catalogue.add(found)
         return found
 
     def unregister(self, name: str) -> Tool:
         """Take a tool out and return it. Raises `ToolNotFound`."""
-        with self._lock:
-            found = self._tools.get(name)
-            if found is None:
-                raise self._not_found(name)
-            self._tools = {key: tool for key, tool in self._tools.items() if key != name}
-            self._canonical = {wire: key for wire, key in self._canonical.items() if key != name}
-            self._definitions = None
-        return found
+        return self._catalogue.remove(name)
 
     def list_tools(self, category: str | None = None, tool_type: str | None = None) -> list[Tool]:
         """The tools, in the order of their registration; of one category or type if given."""
         return [
             tool
-            for tool in self._tools.values()
+            for tool in self._catalogue.tools.values()
             if (category is None or tool.category == category) and (tool_type is None or tool.tool_type == tool_type)
         ]
 
     def get(self, name: str) -> Tool:
-        """The tool of that canonical (or wire) name. Raises `ToolNotFound`, which names the nearest one."""
-        found = self._tools.get(name) or self._tools.get(self._canonical.get(name, ""))
+        """The tool of that canonical (or wire) name; asks a lazy service whose tool it would be. Raises `ToolNotFound`, which names the
+        nearest one, `ToolError` for one that is held back."""
+        found = self._catalogue.find(name) or self._fetch(name)
         if found is None:
-            raise self._not_found(name)
+            raise self._catalogue.not_found(name)
         return found
 
     def exists(self, name: str) -> bool:
-        """Whether there is a tool of that canonical name."""
-        return name in self._tools
+        """Whether there is a tool of that canonical name now. Asks nobody."""
+        return name in self._catalogue.tools
+
+    # --- services ---
+
+    def add_source(self, source: Source) -> None:
+        """Have the tools of one service more, from its discovery on. Raises `ConfigurationError` for an id that is taken."""
+        if self._discovery is None:
+            from holdfast.tools.discovery import Discovery
+
+            with self._lock:
+                self._discovery = self._discovery or Discovery(self._catalogue.offer)
+        self._discovery.add(source)
+        if source.lazy and not self.exists("find_tools"):
+            from holdfast.tools.finding import find_tools
+
+            self.register(find_tools(self))
+
+    def discover(self, id: str | None = None, force: bool = False) -> list[Tool]:
+        """Ask services for their tools, all at once, and return those that are in now. Without `id`: all that are not lazy. A service is asked
+        once; `force` asks again. Does not raise for a service that fails: see `errors`. Raises `ToolNotFound` for an id that is none."""
+        sources = {} if self._discovery is None else self._discovery.sources
+        if id is None:
+            ids = [one for one, source in sources.items() if not source.lazy or one in self._catalogue.wanted]
+        elif id in sources:
+            ids = [id]
+            self._catalogue.want(id)
+        else:
+            raise ToolNotFound(f"There is no service {id!r}. This agent has: {', '.join(sources) or 'none'}.")
+        if self._discovery is None:
+            return []
+        self._discovery.ask(ids, force)
+        if id is not None:  # it may have been asked before, when not all of it was wanted
+            self._catalogue.offer(sources[id], self._discovery.tools(id))
+        return [tool for name, tool in self._catalogue.tools.items() if self._catalogue.origins.get(name) in ids]
+
+    def search(self, words: str, limit: int = 10) -> list[Tool]:
+        """The tools of lazy services whose names or descriptions fit, the best first; asks those that were not asked yet, and brings in what
+        it finds. Equivalent to what the builtin `find_tools` does for a model."""
+        from holdfast.tools.finding import best
+
+        discovery = self._discovery
+        if discovery is None:
+            return []
+        lazy = {id: source for id, source in discovery.sources.items() if source.lazy}
+        discovery.ask(lazy)
+        found = best(words, [tool for id in lazy for tool in discovery.tools(id)], limit)
+        self._catalogue.want(*[tool.name for tool in found])
+        for id, source in lazy.items():
+            self._catalogue.offer(source, discovery.tools(id))
+        return [tool for tool in found if tool.name in self._catalogue.tools]
+
+    @property
+    def errors(self) -> dict[str, str]:
+        """Why services could not be asked for their tools, by id."""
+        return {} if self._discovery is None else self._discovery.errors
+
+    @property
+    def held(self) -> dict[str, str]:
+        """Remote tools that are held back, since their definition is not the one that was approved: what changed, by name."""
+        return {name: change for name, (_, change) in self._catalogue.held.items()}
+
+    def approve(self, name: str) -> Tool:
+        """Let a tool in that is held back, as it is now. Raises `ToolNotFound`."""
+        found = self._catalogue.approve(name)
+        if self._discovery is not None:
+            source = self._discovery.sources[name.partition(".")[0]]
+            self._catalogue.offer(source, self._discovery.tools(source.id))
+        return found
+
+    def _fetch(self, name: str) -> Tool | None:
+        """A tool that is not in: of a lazy service that was not asked yet, or whose other tools alone were wanted. None if there is none."""
+        if self._discovery is None:
+            return None
+        held = self._catalogue.held.get(name)
+        if held is not None:
+            raise ToolError(f"{name!r} is held back until somebody approves its new definition: {held[1]}.", "authentication")
+        for id, source in self._discovery.sources.items():
+            if source.lazy and id not in self._catalogue.wanted and name.startswith((f"{id}.", f"{id}__")):
+                self.discover(id)
+                return self._catalogue.find(name)
+        return None
+
+    # --- what is told of them ---
+
+    def definitions(self) -> tuple[ToolDefinition, ...]:
+        """What a model is told: made once, and the same object until the set changes."""
+        return self._catalogue.definitions()
 
     def get_schema(self, name: str) -> dict[str, Any]:
         """The input schema of a tool. Raises `ToolNotFound`."""
         return self.get(name).input_schema
 
-    def definitions(self) -> tuple[ToolDefinition, ...]:
-        """What a model is told: made once, and the same object until the set changes."""
-        while (found := self._definitions) is None:
-            tools = self._tools
-            # Not under the lock: a schema is made from the user's own types, by their code.
-            made = tuple([ToolDefinition(tool.name, tool.description, tool.input_schema, wire_name(tool.name)) for tool in tools.values()])
-            with self._lock:
-                if self._definitions is None and self._tools is tools:
-                    self._definitions = made
-        return found
+    def get_llm_definitions(self, names: Iterable[str] | None = None, style: str = "openai_chat") -> list[dict[str, Any]]:
+        """Definitions as a model API takes them, of all tools or of those named: `openai_chat`, `openai_responses`, `anthropic`, `gemini` (one of its
+        `functionDeclarations` each) or `mcp`. Those of all tools are made once until the set changes, and are not to be changed.
+
+        Raises `ToolNotFound`, and `ConfigurationError` naming the styles there are.
+        """
+        from holdfast.tools import styles
+
+        if names is not None:
+            return [styles.definition(definition(self.get(name)), style) for name in names]
+        definitions = self.definitions()
+        known = self._styled.get(style)
+        if known is None or known[0] is not definitions:
+            known = self._styled[style] = (definitions, [styles.definition(found, style) for found in definitions])
+        return known[1]
+
+    def get_tool_info(self, name: str) -> dict[str, Any]:
+        """All that is known of a tool, as JSON values. Raises `ToolNotFound`."""
+        tool = self.get(name)
+        return {
+            "name": tool.name,
+            "wire_name": wire_name(tool.name),
+            "description": tool.description,
+            "tool_type": tool.tool_type,
+            "category": tool.category,
+            "service": self._catalogue.origins.get(tool.name),
+            "module": tool.module_qualname,
+            "annotations": msgspec.to_builtins(tool.annotations),
+            "timeout": tool.timeout,
+            "retry": msgspec.to_builtins(tool.retry),
+            "input_schema": tool.input_schema,
+            "output_schema": tool.output_schema,
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """How many tools there are, by type and category, and where the services stand (`not asked`, how many tools, or why there are none)."""
+        types: dict[str, int] = {}
+        categories: dict[str, int] = {}
+        for tool in self._catalogue.tools.values():
+            types[tool.tool_type] = types.get(tool.tool_type, 0) + 1
+            categories[tool.category] = categories.get(tool.category, 0) + 1
+        services = {} if self._discovery is None else self._discovery.summary()
+        return {"tools": len(self._catalogue.tools), "types": types, "categories": categories, "services": services, "held": self.held}
+
+    def health(self, timeout: float = 5.0) -> dict[str, Health]:
+        """How each service answers now, all asked at once, within `timeout` seconds and one."""
+        return {} if self._discovery is None else self._discovery.health(timeout)
 
     # --- calls ---
 
     def call(self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> ToolResult:
         """Run a tool once and return its result, also one that says it failed. Raises `ToolError` if there is none."""
-        return self._attempt(self.get(name), arguments or {}, context or ToolContext(), _start_thread)
+        tool = self.get(name)
+        given = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
+        return self._guarded(
+            tool, given, context or ToolContext(), lambda tool, arguments, context: self._once(tool, arguments, context, start_thread)
+        )
+
+    async def acall(self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> ToolResult:
+        """`call` for async hosts: the same on a thread. A cancelled task cancels the call."""
+        import asyncio
+
+        context = context or ToolContext()
+        try:
+            return await asyncio.to_thread(self.call, name, arguments, context)
+        except asyncio.CancelledError:
+            context.cancelled.cancel()
+            raise
 
     def run(
         self,
         call: ToolCall,
         context: ToolContext | None = None,
         before_attempt: Callable[[int], None] | None = None,
-        start_thread: StartThread = _start_thread,
+        start_thread: StartThread = start_thread,
     ) -> ToolResult:
         """Run a model's call to a result: never raises for what the tool or the model did wrong, but tells the model.
 
@@ -132,49 +310,109 @@ class ToolManager:
         `before_attempt(n)` is called before the second and every further attempt; what it raises ends the call.
         """
         context = context if context is not None else ToolContext(call_id=call.id)
+        announcing: list[BaseException] = []
+
+        def attempts(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+            while True:
+                try:
+                    return self._once(tool, arguments, context, start_thread)
+                except ToolError as error:
+                    wait = wait_before_retry(tool, error, context.attempt)
+                    if wait is None or context.cancelled:
+                        raise
+                    if context.cancelled.wait(wait):
+                        raise ToolCancelled(f"{call.name!r} was cancelled while waiting to be tried again after: {error}") from error
+                context.attempt += 1
+                if before_attempt is not None:
+                    try:
+                        before_attempt(context.attempt)
+                    except BaseException as error:
+                        announcing.append(error)
+                        raise
+
         try:
             if call.invalid:
                 raise ToolError(f"{call.name!r} was not run: {call.invalid}", "validation")
-            tool = self._tools.get(call.name)
+            tool = self._catalogue.tools.get(call.name) or self._fetch(call.name)
             if tool is None:
-                raise self._not_found(call.name)
+                raise self._catalogue.not_found(call.name)
+            return self._guarded(tool, call, context, attempts)
         except ToolError as error:
+            if announcing:  # the journal's own, not the tool's
+                raise
             return failed(error)
-        while True:
-            try:
-                return self._attempt(tool, call.arguments, context, start_thread)
-            except ToolError as error:
-                wait = _wait_before_retry(tool, error, context.attempt)
-                if wait is None or context.cancelled:
-                    return failed(error)
-                if context.cancelled.wait(wait):
-                    return failed(ToolCancelled(f"{call.name!r} was cancelled while waiting to be tried again after: {error}"))
-            context.attempt += 1
-            if before_attempt is not None:
-                before_attempt(context.attempt)
 
-    def _attempt(self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start_thread: StartThread) -> ToolResult:
+    def _guarded(
+        self, tool: Tool, call: ToolCall, context: ToolContext, attempts: Callable[[Tool, dict[str, Any], ToolContext], ToolResult]
+    ) -> ToolResult:
+        """Hooks, caps and limits around the attempts of a call. Raises `ToolError`."""
+        if self._plain:
+            return attempts(tool, call.arguments, context)
+        changed = call
+        if self._hooks is not None:
+            found = self._hooks.before(call, context)
+            if isinstance(found, ToolResult):
+                return found
+            changed = found
+        taken = [] if self._caps is None else self._caps.enter(call.name, context.cancelled)
         try:
-            checked = tool.validate(arguments)
-        except ToolError:
-            raise
-        except Exception as error:  # the tool's own schema or types; trying again would not help
-            raise ToolError(f"{tool.name!r} was not run: {_said(error)}", retryable=False, max_retries=0) from error
-        try:
-            if tool.timeout is not None:
-                return _within(tool, checked, context, start_thread)
-            return as_result(tool.name, tool.call(checked, context))
-        except ToolError:
-            raise
-        except Exception as error:
-            raise _classified(tool.name, error) from error
+            result = attempts(tool, changed.arguments, context)
+        except ToolError as error:
+            if self._hooks is None:
+                raise
+            result = failed(error)
+        finally:
+            for cap in taken:
+                cap.leave()
+        if changed is not call:
+            from holdfast.tools.hooks import ARGUMENTS
 
-    def _not_found(self, name: str) -> ToolNotFound:
-        names = list(self._tools)
-        near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
-        hint = f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?" if near else ""
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        return ToolNotFound(f"Unknown tool {name!r}.{hint} This agent has: {', '.join(names[:_SHOWN]) or 'no tools'}{more}.")
+            result = msgspec.structs.replace(result, meta={**result.meta, ARGUMENTS: changed.arguments})
+        if self._hooks is not None:
+            result = self._hooks.after(changed, result, context)
+        return result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+
+    def _once(self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread) -> ToolResult:
+        if tool.is_async:
+            context.loop = self._submit
+        return attempt(tool, checked(tool, arguments), context, start)
+
+    def _submit(self, work: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Run a callback's coroutine on the loop thread, which lives until `close`."""
+        with self._lock:
+            if self._loop is None:
+                from holdfast.tools.loop import LoopThread
+
+                self._loop = LoopThread("holdfast-async")
+            return self._loop.submit(work)
+
+    def __enter__(self) -> ToolManager:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.close()
+
+    def opened(self) -> None:
+        """A conversation begins to use these tools. Several agents may have one manager."""
+        with self._lock:
+            self._users += 1
+
+    def closed(self) -> None:
+        """A conversation is done with them; the last one closes what is open."""
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+        self.close()
+
+    def close(self) -> None:
+        """Let go of all connections, and end the processes behind them. Idempotent; the next use connects again."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+        if self._discovery is not None:
+            self._discovery.close()
+        if loop is not None:
+            loop.close()
 
 
 def _as_tool(tool: Any) -> Tool:
@@ -183,107 +421,3 @@ def _as_tool(tool: Any) -> Tool:
     if callable(tool):
         return Tool.from_function(tool)
     raise ConfigurationError(f"tools takes Tool objects or functions, not {tool!r}.")
-
-
-def failed(error: ToolError) -> ToolResult:
-    """An error as the result that tells the model of it."""
-    text = clean(str(error))
-    info = ErrorInfo(error.error_type, text, error.retryable, error.max_retries, error.backoff)
-    return ToolResult((TextContent(text),), None, {}, True, info)
-
-
-def _classified(name: str, error: Exception) -> ToolError:
-    """Whatever a callback raised, by its type and status code, never by words in its message."""
-    message = f"{name!r} failed: {_said(error)}"
-    if isinstance(error, TimeoutError):
-        return ToolTimeout(message)
-    return ToolError(message, _BY_STATUS.get(_status_of(error)) or _by_type(error))
-
-
-def _said(error: Exception) -> str:
-    try:
-        text = str(error)
-    except Exception:  # a message that cannot be made must not hide the failure
-        text = "(its message cannot be shown)"
-    return f"{type(error).__name__}: {text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + '...'}"
-
-
-# HTTP status -> error type; requests, httpx, urllib and their kin hang it on the error or on its response.
-_BY_STATUS = {
-    401: "authentication", 403: "authentication", 404: "not_found", 408: "timeout", 410: "not_found", 429: "rate_limit",
-    502: "network", 503: "network", 504: "timeout",
-}  # fmt: skip
-
-
-def _status_of(error: Exception) -> int:
-    for place in (error, getattr(error, "response", None)):
-        for name in ("status_code", "status", "code"):
-            found = getattr(place, name, None)
-            if isinstance(found, int):
-                return found
-    return 0
-
-
-def _by_type(error: Exception) -> str:
-    # By name, so that no HTTP library is imported: their timeouts and broken connections are not the builtin ones.
-    kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {"Timeout", "TimeoutException"}:
-        return "timeout"
-    if isinstance(error, ConnectionError) or kinds & {"ConnectionError", "TransportError", "gaierror", "URLError"}:
-        return "network"
-    if isinstance(error, PermissionError):
-        return "authentication"
-    return "not_found" if isinstance(error, FileNotFoundError) else "internal"
-
-
-def _wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | None:
-    """Seconds to wait before the next attempt, None for no further one. An effect that may have happened is not repeated unasked."""
-    if not error.retryable:
-        return None
-    policy = tool.retry
-    if policy is None:
-        if not tool.annotations.repeatable:
-            return None
-        policy = RetryPolicy(error.max_retries, error.backoff)
-    if attempt > policy.max_retries:
-        return None
-    if policy.backoff == "none":
-        return 0.0
-    delay = policy.delay * (2 ** min(attempt - 1, 30) if policy.backoff == "exponential" else 1)
-    # Jitter, so that a hundred conversations that failed together do not come back together.
-    return min(delay, _LONGEST_WAIT) * random.uniform(0.5, 1.0)
-
-
-def _within(tool: Tool, arguments: dict[str, Any], context: ToolContext, start_thread: StartThread) -> ToolResult:
-    """A call under its tool's timeout, on a thread of its own. A callback that ignores its cancellation is left behind, and said so."""
-    timeout = cast(float, tool.timeout)
-    token = Cancellation()
-    inner = context.with_cancellation(token)
-    done = threading.Event()
-    outcome: list[ToolResult | BaseException] = []
-
-    def work() -> None:
-        try:
-            outcome.append(as_result(tool.name, tool.call(arguments, inner)))
-        except BaseException as error:
-            outcome.append(error)
-        done.set()
-
-    forget = context.cancelled.add_callback(token.cancel)
-    try:
-        start_thread(work, f"holdfast-call-{context.call_id}")
-        finished = done.wait(timeout)
-    except BaseException:  # Ctrl-C: this thread no longer waits, so the call should end
-        token.cancel()
-        raise
-    finally:
-        forget()
-    if not finished:
-        token.cancel()
-        # One that heeds `cancelled` gets the moment it needs to clean up.
-        left = "" if done.wait(1.0) else " It did not stop when asked to and may still be running."
-        raise ToolTimeout(f"{tool.name!r} did not answer within {timeout:g} s and was given up.{left}")
-    found = outcome[0]
-    if isinstance(found, BaseException):
-        raise found
-    return found

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import msgspec
 
@@ -16,6 +16,9 @@ from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
 from holdfast.tools.results import as_result
+
+if TYPE_CHECKING:
+    from holdfast.tools.isolation import Isolated
 
 Callback = Callable[..., Any]
 Reconcile = Callable[[ToolCall, ToolContext], Any]
@@ -62,13 +65,16 @@ class Tool:
 
     Without a schema it is read from the callback's signature (pydantic's types, defaults and docstrings included). A schema that
     is not an object describes the callback's only parameter. What the callback needs is required, and what it does not take is refused.
-    A callback may return a `ToolResult`, a str, a JSON value, a msgspec
-    or pydantic model, or None. A parameter annotated `ToolContext` is filled in and hidden from the model. A subclass may override
-    `call(arguments, context)` in place of a callback.
+    A callback may return a `ToolResult`, a str, a JSON value, a msgspec or pydantic model, or None. It may be `async def`: then it runs on the
+    loop thread of the agent's tools, and a cancel cancels it. A parameter annotated `ToolContext` is filled in and hidden from the model. A
+    subclass may override `call(arguments, context)` in place of a callback.
 
     `reconcile(call, context)` settles a call whose process died before it had a result, for a tool that may not simply be run again:
     it returns the call's result if its effect has happened, None if it has not (the call is then run, under the same idempotency
     key), and raises if it cannot tell. A subclass may define it as a method.
+
+    `isolation="process"` runs each call in a process of its own, which imports the callback by its name: when `timeout` passes or the call is
+    cancelled, that process is killed with all that it started. It inherits neither environment nor open files, and has no `context.runtime`.
 
     `timeout` is in seconds. `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a `ValueError`)
     naming the argument that does not fit.
@@ -90,6 +96,7 @@ class Tool:
         retry: RetryPolicy | None = None,
         *,
         reconcile: Reconcile | None = None,
+        isolation: Literal["process"] | None = None,
         inputSchema: dict[str, Any] | None = None,  # noqa: N803 - MCP's own spelling, as the proposal writes it
     ) -> None:
         _check(name, description, annotations, category, timeout, retry)
@@ -110,6 +117,7 @@ class Tool:
         self._given_schema = input_schema if input_schema is not None else inputSchema
         if self._given_schema is not None:
             self._given_schema = schemas.check_schema(name, self._given_schema)
+        self.is_async = inspect.iscoroutinefunction(type(self).call)
         self._wrapped: str | None = None
         self._schema: dict[str, Any] | None = None
         self._validate: schemas.Validate | None = None
@@ -122,12 +130,14 @@ class Tool:
         else:
             self._take_callback(callback)
             self.module_qualname = _declaring_module() or module_of(callback)
+        self.isolation = isolation
+        self._isolated = None if isolation is None else self._isolate(isolation)
 
     def _take_callback(self, callback: Callback) -> None:
         if not callable(callback):
             raise ConfigurationError(f"Tool {self.name!r}: callback takes a function, not {callback!r}.")
-        if inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(getattr(callback, "__call__", None)):  # noqa: B004
-            raise ConfigurationError(f"Tool {self.name!r}: callback is `async def`; give a plain function (it may call asyncio.run).")
+        plain = schemas.unbound(callback)[0]
+        self.is_async = inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa: B004
         parameters = self._parameters = schemas.Parameters(self.name, callback)
         self._context_parameter = parameters.context
         given = self._given_schema
@@ -148,6 +158,16 @@ class Tool:
                 raise ConfigurationError(f"Tool {self.name!r}: input_schema has {', '.join(unknown)}, which the callback does not take.")
             if missing:
                 raise ConfigurationError(f"Tool {self.name!r}: the callback needs {', '.join(missing)}, which input_schema does not have.")
+
+    def _isolate(self, isolation: str) -> Isolated:
+        from holdfast.tools.isolation import Isolated
+
+        if isolation != "process":
+            raise ConfigurationError(f"Tool {self.name!r}: isolation takes 'process' or None, not {isolation!r}.")
+        if self.callback is None or type(self).call is not Tool.call:
+            raise ConfigurationError(f"Tool {self.name!r}: isolation='process' runs a callback; this tool has its own `call`.")
+        self.is_async = False  # here; in its process a coroutine is run to its end
+        return Isolated(self.name, self.callback, self._context_parameter is not None, self._given_schema is None)
 
     # --- schema and validation, made at first use ---
 
@@ -183,6 +203,9 @@ class Tool:
                 if not parameters.takes_any:
                     known = frozenset(parameters.fields)
             validate = schemas.from_json_schema(self.name, schema, known)
+        if self._isolated is not None:
+            self._isolated.check()
+            validate = self._isolated.validate(validate)
         self._validate = validate
         self._schema = schema
 
@@ -191,13 +214,17 @@ class Tool:
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Do it: `arguments` were validated. Whatever a callback may return may be returned here; override it in a subclass."""
         assert self.callback is not None
+        if self._isolated is not None:
+            return self._isolated.call(arguments, context, self.timeout)
         if self._context_parameter is None:
             return self.callback(**arguments)
         return self.callback(**{**arguments, self._context_parameter: context})
 
     def run(self, arguments: dict[str, Any], context: ToolContext | None = None) -> ToolResult:
         """Validate, call, and bring the outcome into MCP's form. Raises `ToolValidationError`, or what the callback raises."""
-        return as_result(self.name, self.call(self.validate(arguments), context or ToolContext()))
+        context = context or ToolContext()
+        found = self.call(self.validate(arguments), context)
+        return as_result(self.name, context.complete(found) if self.is_async else found)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The plain function, so that a decorated one can still be used as such."""
@@ -207,6 +234,20 @@ class Tool:
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
+
+    def to_langchain(self) -> Any:
+        """This tool as LangChain's `StructuredTool`: see `holdfast.tools.langchain.to_langchain`. Raises `ConfigurationError` without langchain-core."""
+        from holdfast.tools.langchain import to_langchain
+
+        return to_langchain(self)
+
+    @staticmethod
+    def from_langchain(tool: Any, name: str | None = None, **options: Any) -> Tool:
+        """A LangChain tool as ours: see `holdfast.tools.langchain.from_langchain`, whose `annotations`, `category`, `timeout` and `retry` it takes.
+        Raises `ConfigurationError`."""
+        from holdfast.tools.langchain import from_langchain
+
+        return from_langchain(tool, name, **options)
 
     @classmethod
     def from_function(
@@ -221,6 +262,7 @@ class Tool:
         timeout: float | None = None,
         retry: RetryPolicy | None = None,
         reconcile: Reconcile | None = None,
+        isolation: Literal["process"] | None = None,
     ) -> Tool:
         """A tool from a function's name, docstring and signature. Raises `ConfigurationError` if it has no usable name."""
         if not callable(function):
@@ -230,7 +272,7 @@ class Tool:
             description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]
         name = name if name is not None else str(getattr(plain, "__name__", type(plain).__name__))
         return cls(
-            name, description, function, None, output_schema, annotations, category, timeout, retry, reconcile=reconcile
+            name, description, function, None, output_schema, annotations, category, timeout, retry, reconcile=reconcile, isolation=isolation
         )  # fmt: skip
 
 
@@ -247,6 +289,7 @@ def tool(
     timeout: float | None = None,
     retry: RetryPolicy | None = None,
     reconcile: Reconcile | None = None,
+    isolation: Literal["process"] | None = None,
 ) -> Callable[[Callback], Tool]: ...
 def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
     """`Tool.from_function` as a decorator, with or without arguments. The tool can still be called as the function."""

@@ -1,0 +1,147 @@
+"""The keys of an agent's config: the table from which `load_agent` reads it, and from which its JSON Schema is made."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from holdfast.tools.config.keys import TOOLS
+from holdfast.tools.config.shapes import Anything, Choice, Either, Flag, Key, ListOf, MapOf, Number, Record, Shape, Text
+from holdfast.tools.document import Map, Place
+
+_TEXT, _SOME, _ANY = Text(empty=True), Text(), Anything()
+_WHOLE, _REAL = Number("a whole number", -(2**63), 2**63, whole=True), Number("a number", -1e18, 1e18)
+_PARAMETERS = MapOf(_ANY, "a mapping")
+_PROMPT = Either(
+    text=_TEXT,
+    map=Record("promptFile", "a file with the text", {"file": Key(_SOME, "Its path, relative to the config's folder.", required=True)}),
+    what="a text, or {file: path}",
+)
+
+
+def _name_or_use(found: dict[str, Any], place: Place) -> None:
+    if ("name" in found) == ("use" in found):
+        raise place.error("a model has either name (and settings), or use: 'module:qualname' (and parameters).")
+    if "use" in found and (others := [key for key in found if key not in ("use", "parameters")]):
+        raise place.at(others[0]).error(f"a model with use takes parameters alone; put {others[0]} into them.")
+    if "parameters" in found and "name" in found:
+        raise place.at("parameters").error("a model with name takes its settings beside the name.")
+
+
+_SETTINGS: dict[str, Shape] = {
+    "api_key": Text("a text", secret=True, empty=True),
+    "base_url": Text(secret=True),
+    "proxy": Text(secret=True),
+    "headers": MapOf(Text("a text", secret=True, empty=True), "a mapping of texts to texts"),
+    **dict.fromkeys(("stop", "response_format", "extra_body"), _ANY),
+    **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), _SOME),
+    **dict.fromkeys(("parallel_tool_calls", "prompt_caching", "stream"), Flag()),
+    **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _WHOLE),
+    **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _REAL),
+}
+_MODEL = Record(
+    "model",
+    "a model",
+    {
+        "name": Key(_SOME, "Its name, as LLM takes it."),
+        **{name: Key(shape, "As LLM takes it.") for name, shape in _SETTINGS.items()},
+        "use": Key(_SOME, "Another class or function that makes one: 'module:qualname', or a builtin's name."),
+        "parameters": Key(_PARAMETERS, "What that is called with."),
+    },
+    _name_or_use,
+)
+_ONE_MODEL = Either(text=_SOME, map=_MODEL, what="a model's name or a mapping")
+_PART = Record(
+    "part",
+    "an object that code makes",
+    {
+        "use": Key(_SOME, "'module:qualname', or a builtin's name.", required=True),
+        "parameters": Key(_PARAMETERS, "What it is called with, if it is a class or a function."),
+    },
+)
+
+
+_VERDICTS = ("allow", "ask", "deny")
+_WHO = Either(
+    text=Choice(("never", "always")),
+    list=ListOf(_SOME),
+    map=MapOf(Choice(_VERDICTS)),
+    what="never, always, a list of tools, a mapping of tools to allow, ask or deny, or {use, parameters}",
+)
+
+
+class Use(NamedTuple):
+    """A part that code makes."""
+
+    use: str
+    parameters: dict[str, Any] | None = None
+
+
+class _Confirm(NamedTuple):
+    """What `Agent(confirm=)` takes, or a part. A tool may be named "use": then its value is a verdict."""
+
+    def read(self, value: Any, place: Place) -> Any:
+        if isinstance(value, Map) and isinstance(value.get("use"), str) and value["use"] not in _VERDICTS:
+            return Use(**_PART.read(value, place))
+        return _WHO.read(value, place)
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        return {"anyOf": [_WHO.schema(defs), {**_PART.schema(defs), "properties": {"use": {"not": {"enum": list(_VERDICTS)}}}}]}
+
+
+class _Tools(NamedTuple):
+    """A tool config, which `tools.config` reads."""
+
+    def read(self, value: Any, place: Place) -> Any:
+        return value
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        return TOOLS.schema(defs)
+
+
+_BOUND = Number("a number above 0", above=True, high=1e18)
+_STEPS = Number("a whole number from 1", 1, 1e18, whole=True)
+AGENT = Record(
+    "agent",
+    "an agent",
+    {
+        "$schema": Key(_SOME, "For editors; not read."),
+        "model": Key(
+            Either(text=_SOME, map=_MODEL, list=ListOf(_ONE_MODEL), what="a model's name, a mapping, or a list of these"),
+            "a model's name, a mapping with name and settings, or a list of these, of which the next is asked when one fails.",
+            required=True,
+        ),
+        "system_prompt": Key(_PROMPT, "The base of the system prompt; a default one, if not given."),
+        "system_prompt_extensions": Key(ListOf(_PROMPT, "a list of texts"), "What comes behind it."),
+        "microagents": Key(ListOf(_PROMPT, "a list of texts"), "Texts, files or folders of microagents whose text is in the prompt."),
+        "tools": Key(
+            Either(text=_SOME, map=_Tools(), what="a tool config, or the path of one"), "A tool config, or the path of one."
+        ),  # see tools.config
+        "skills": Key(ListOf(_SOME, "a list of folders"), "Folders of skills, those that come first before the others."),
+        "limits": Key(
+            Record(
+                "limits",
+                "bounds of one run",
+                {
+                    "steps": Key(_STEPS, "Model calls.", null=True),
+                    "tokens": Key(_STEPS, "Tokens in and out.", null=True),
+                    "cost": Key(_BOUND, "US dollars.", null=True),
+                    "seconds": Key(_BOUND, "Seconds at work.", null=True),
+                },
+            ),
+            "How far one run may go.",
+        ),
+        "confirm": Key(_Confirm(), "Which calls somebody must approve."),
+        "condenser": Key(
+            Either(text=_SOME, map=_PART, what="'module:qualname', or {use, parameters}"), "What shortens long conversations."
+        ),
+        "parallel_calls": Key(Number("a whole number from 1", 1, whole=True), "How many calls of one answer run at once."),
+        "output_limit": Key(Number("a number of characters from 1000", 1000, whole=True), "Characters of an output that a model is shown."),
+    },
+)
+
+
+def schema() -> dict[str, Any]:
+    """What `load_agent` takes, as a JSON Schema (draft 2020-12). What `LLM` says of its settings' values is not in it."""
+    defs: dict[str, Any] = {}
+    body = AGENT.body(defs)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A Holdfast agent", **body, "$defs": defs}

@@ -1,0 +1,309 @@
+"""`holdfast tools`: an agent's tools listed, described, called and checked from the shell."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+import threading
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.render import GAP, Line
+from holdfast.cli.screen import Screen
+from holdfast.cli.text import clip, one_line, safe, size
+from holdfast.cli.tools_check import check
+from holdfast.cli.toolset import Toolset, toolset
+from holdfast.content import AudioContent, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.errors import ToolNotFound
+from holdfast.tools import Tool, ToolContext
+
+if TYPE_CHECKING:
+    from holdfast.tools import ToolManager
+
+_LINES, _CHARACTERS = 200, 20_000  # of a result on a terminal; a pipe gets all of it
+_STOP = 2.0  # seconds for a call to heed Ctrl-C
+
+
+def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+    """Do what was asked. Raises `UsageError`, `HoldfastError`."""
+    if (options.what in ("describe", "call")) != (options.name is not None):
+        wanted = "takes no NAME" if options.name else "takes the NAME of a tool: see `holdfast tools list`"
+        raise UsageError(f"tools {options.what} {wanted}")
+    if options.words and options.what != "call":
+        raise UsageError(f"tools {options.what} takes no ARGUMENT")
+    with _stdout_for_us() as out:
+        screen, status = Screen(env, out=out), Screen(env, out=sys.stderr)
+        try:
+            # What is wrong is collected and told by `check`, and by the others as far as it concerns them.
+            with _collected() as told, toolset(options.config, options.workdir, env) as found:
+                match options.what:
+                    case "list":
+                        code = _list(options, found.manager, screen, status)
+                    case "describe":
+                        code = _describe(options, found.manager, screen, status)
+                    case "call":
+                        code = _call(options, found, screen, status)
+                    case _:
+                        code = check(options, found.manager, screen, status, told)
+        finally:
+            status.close()
+            screen.close()
+        return screen.loss if screen.broken else code
+
+
+@contextmanager
+def _stdout_for_us() -> Generator[TextIO]:
+    """Standard output for what was asked for alone: what modules, tools and their child processes print meanwhile goes to stderr."""
+    sys.stdout.flush()
+    try:
+        ours = os.dup(1)
+    except OSError:  # closed
+        yield sys.stdout
+        return
+    out = open(ours, "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115 (closing it may fail)
+    with contextlib.suppress(OSError):  # stderr is closed
+        os.dup2(2, 1)
+    try:
+        yield out
+    finally:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os.dup2(ours, 1)
+        with contextlib.suppress(OSError):  # what could not be written, which the screen has told
+            out.close()
+
+
+@contextmanager
+def _collected() -> Generator[list[str]]:
+    """What the library warns of meanwhile."""
+    told: list[str] = []
+
+    class _Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+
+    collector = _Collector(logging.WARNING)
+    logger = logging.getLogger("holdfast")
+    logger.addHandler(collector)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", DeprecationWarning)
+            shown = warnings.showwarning
+
+            def show(message: Any, category: Any, filename: Any, *more: Any) -> None:
+                # Of the config's spellings; what other libraries deprecate is not the user's concern.
+                if category is DeprecationWarning and "config" in str(filename) + str(message):
+                    told.append(str(message))
+                elif category is not DeprecationWarning:
+                    shown(message, category, filename, *more)
+
+            warnings.showwarning = show
+            yield told
+    finally:
+        logger.removeHandler(collector)
+
+
+def _json(screen: Screen, value: Any) -> None:
+    screen.show([Line("plain", json.dumps(value, ensure_ascii=False, indent=2))])
+
+
+def _first_line(text: str) -> str:
+    return one_line(text.strip().partition("\n")[0])
+
+
+# --- list ----------------------------------------------------------------------------------------
+
+
+def _list(options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen) -> Exit:
+    status.status("asking services")
+    manager.discover()
+    status.status("")
+    infos = [manager.get_tool_info(tool.name) for tool in manager.list_tools()]
+    if options.json:
+        _json(screen, infos)
+    elif infos:
+        rows = [(info["name"], info["service"] or "-", _first_line(info["description"])) for info in infos]
+        names, services = (max(len(row[column]) for row in rows) for column in (0, 1))
+        for name, service, description in rows:
+            text = safe(f"{name:<{names}}  {service:<{services}}  {description}").rstrip()
+            screen.show([Line("plain", clip(text, screen.width) if screen.is_terminal and not options.full else text)])
+    for id, state in manager.summary()["services"].items():
+        if state == "not asked":
+            status.notice(f"{id} is lazy and was not asked: holdfast tools describe {id}.TOOL asks it, check asks all", "dim")
+        elif isinstance(state, str):
+            status.error(state)
+    for name, change in manager.held.items():
+        status.error(f"{name} is held back until it is approved: {change}")
+    return Exit.FINISHED
+
+
+# --- describe ------------------------------------------------------------------------------------
+
+
+def _find(manager: ToolManager, name: str, status: Screen) -> Tool:
+    """A tool; asks the service that it would be of, and no other. Raises `UsageError`."""
+    if not manager.exists(name):
+        services = manager.summary()["services"]
+        id = name.partition(".")[0]
+        status.status(f"asking {id}" if id in services else "asking services")
+        manager.discover(id if id in services else None)
+        status.status("")
+    try:
+        return manager.get(name)
+    except ToolNotFound as error:
+        raise UsageError(" ".join([str(error), *manager.errors.values()])) from error
+
+
+def _describe(options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen) -> Exit:
+    info = manager.get_tool_info(_find(manager, options.name, status).name)
+    if options.json:
+        _json(screen, info)
+        return Exit.FINISHED
+    schemas = {key: info.pop(key) for key in ("input_schema", "output_schema")}
+    head = {key: info.pop(key) for key in ("name", "description")}
+    lines = [Line("call", safe(head["name"])), GAP, *(Line("plain", safe(line)) for line in head["description"].splitlines()), GAP]
+    required = set(schemas["input_schema"].get("required", ()))
+    for name, schema in schemas["input_schema"].get("properties", {}).items():
+        lines += _parameter(name, cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}, name in required)
+    lines.append(GAP)
+    for key, value in info.items():
+        if value not in (None, {}):
+            told = ", ".join(f"{name}={item}" for name, item in cast("dict[str, Any]", value).items()) if isinstance(value, dict) else value
+            lines.append(Line("dim", one_line(f"{key.replace('_', ' ')}: {told}")))
+    for key, schema in schemas.items():
+        if schema is not None:
+            lines += [GAP, Line("dim", f"{key.replace('_', ' ')}:")]
+            lines += [Line("plain", safe(line)) for line in json.dumps(schema, ensure_ascii=False, indent=2).splitlines()]
+    screen.show(lines)
+    return Exit.FINISHED
+
+
+def _parameter(name: str, schema: dict[str, Any], required: bool) -> list[Line]:
+    kind = schema.get("type") or "any"
+    kind = " or ".join(cast("list[str]", kind)) if isinstance(kind, list) else str(kind)
+    if "enum" in schema:
+        kind = " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
+    default = f", {json.dumps(schema['default'], ensure_ascii=False)} if not given" if "default" in schema else ""
+    lines = [Line("plain", one_line(f"  {name} ({kind}{', required' if required else default})").join(("  ", "")))]
+    return lines + [Line("dim", safe(f"      {line.strip()}")) for line in str(schema.get("description", "")).splitlines()]
+
+
+# --- call ----------------------------------------------------------------------------------------
+
+
+def _call(options: argparse.Namespace, found: Toolset, screen: Screen, status: Screen) -> Exit:
+    tool = _find(found.manager, options.name, status)
+    arguments = _arguments(options.words, tool)
+    result = _run(found, ToolCall("1", tool.name, arguments), status)
+    if result is None:
+        return Exit.INTERRUPTED
+    if options.json:
+        screen.show([Line("plain", result.to_json().decode())])
+    elif shown := "\n".join(map(_shown, result.content)):
+        shown = shown.removesuffix("\n")
+        if screen.is_terminal:
+            shown = safe(shown) if options.full else _bounded(safe(shown))
+        (status if result.is_error else screen).show([Line("error" if result.is_error else "plain", shown)])
+    elif result.structured_content is not None:
+        _json(screen, result.structured_content)
+    return Exit.FAILED if result.is_error else Exit.FINISHED
+
+
+def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
+    if not words:
+        return {}
+    if words[0] == "-" or words[0].lstrip().startswith("{"):
+        if len(words) > 1:
+            raise UsageError("tools call takes its arguments as one JSON object or as key=value pairs, not both")
+        try:
+            found: Any = json.loads(sys.stdin.read() if words[0] == "-" else words[0])
+        except ValueError as error:
+            raise UsageError(f"the arguments are not JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise UsageError(f"the arguments are a JSON object, not {type(found).__name__}")
+        return cast("dict[str, Any]", found)
+    arguments: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{word!r} is neither a JSON object nor a key=value pair, such as path=README.md")
+        if name in arguments:
+            raise UsageError(f"the argument {name!r} is given twice")
+        arguments[name] = _value(value, tool.input_schema.get("properties", {}).get(name))
+    return arguments
+
+
+def _value(text: str, schema: Any) -> Any:
+    """A text as its parameter takes it: as it is where that may be a text, else as JSON."""
+    kinds = cast("dict[str, Any]", schema).get("type") if isinstance(schema, dict) else None
+    looks_like_json = kinds is None and text.startswith(("{", "["))
+    if (kinds is None or "string" in kinds) and not looks_like_json:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text  # the tool's own validation says it better
+
+
+def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
+    """The call's result; None if it was interrupted. On a thread, so that Ctrl-C can ask it to stop."""
+    results: list[ToolResult | BaseException] = []
+    done = threading.Event()
+    cleanups: dict[object, Any] = {}
+    context = ToolContext(
+        "shell", call.id, runtime=found.runtime, progress=lambda message: status.status(one_line(message)), on_close=cleanups.setdefault
+    )
+
+    def work() -> None:
+        try:
+            results.append(found.manager.run(call, context))
+        except BaseException as error:  # such as a tool that calls sys.exit
+            results.append(error)
+        done.set()
+
+    status.status(f"calling {call.name}")
+    threading.Thread(target=work, name="holdfast-call", daemon=True).start()
+    try:
+        done.wait()
+    except KeyboardInterrupt:
+        context.cancelled.cancel()
+        if not done.wait(_STOP):
+            status.notice("The call did not stop when asked to; it ends with this command, and its effect may have happened.")
+        return None
+    finally:
+        context.cancelled.cancel()
+        status.status("")
+        for cleanup in cleanups.values():
+            cleanup()
+    outcome = results[0]
+    if isinstance(outcome, BaseException):
+        return ToolResult.failure(f"{call.name!r} failed: {type(outcome).__name__}: {outcome}")
+    return outcome
+
+
+def _shown(block: Any) -> str:
+    match block:
+        case TextContent():
+            return block.text
+        case ImageContent() | AudioContent():
+            return f"[{block.mime_type}, {size(len(block.data))}]"
+        case ResourceLink():
+            return f"[{block.name or 'resource'}: {block.uri}]"
+        case _:
+            resource: dict[str, Any] = block.resource
+            return str(resource.get("text") or f"[{resource.get('uri', 'resource')}, {resource.get('mimeType', 'binary')}]")
+
+
+def _bounded(text: str) -> str:
+    lines = text.split("\n")
+    kept = "\n".join(lines[:_LINES])[:_CHARACTERS]
+    if len(kept) == len(text):
+        return text
+    return f"{kept}\n… {size(len(text) - len(kept))} more; --full shows it, a pipe gets it"

@@ -1,0 +1,93 @@
+"""From the options of `tools` and `mcp` to a `ToolManager`: the one place where a tool config meets the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn, cast
+
+from holdfast.cli import settings
+from holdfast.cli.exits import Exit, UsageError
+from holdfast.runtime import LocalRuntime
+from holdfast.tools import ToolManager
+
+_MENTIONED = re.compile(r"(?<!\$)\$\{([A-Za-z_][A-Za-z0-9_]*)(:-)?")
+
+
+class Toolset(NamedTuple):
+    """A manager, and the runtime that its builtin tools work in."""
+
+    manager: ToolManager
+    runtime: LocalRuntime
+
+
+@contextmanager
+def toolset(config: str | None, workdir: str, env: Mapping[str, str]) -> Generator[Toolset]:
+    """The tools of a config, or the builtin ones; closed at the end, also when the process is told to end. Raises `UsageError`, and
+    `ConfigurationError` naming the place in the config that does not fit."""
+    folder = Path(workdir).expanduser()
+    if not folder.is_dir():
+        raise UsageError(f"--workdir takes an existing folder; {workdir!r} {'is a file' if folder.exists() else 'does not exist'}")
+    with _ended_by_signals(), LocalRuntime(folder, env=settings.shell_environment(env, ())) as runtime:
+        manager = ToolManager(runtime.tools) if config is None else _from_config(Path(config).expanduser(), runtime, env)
+        try:
+            yield Toolset(manager, runtime)
+        finally:
+            manager.close()
+
+
+def _from_config(path: Path, runtime: LocalRuntime, env: Mapping[str, str]) -> ToolManager:
+    variables = _variables(path, env)
+    for place in (os.getcwd(), str(path.resolve().parent)):
+        if place not in sys.path:
+            sys.path.insert(0, place)
+    return ToolManager.from_config(path, runtime.tools, variables=variables)
+
+
+def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """What a config's `${NAME}` stand for: of the environment those that it mentions, and nothing else. Raises `UsageError` for one that is
+    not set and has no default."""
+    from holdfast.tools.document import load
+
+    found: dict[str, str] = {}
+    for text in _texts(load(path)[0]):
+        for name, default in _MENTIONED.findall(text):
+            if name in env:
+                found[name] = env[name]
+            elif not default:
+                raise UsageError(
+                    f"the environment variable {name}, which {str(path)!r} mentions, is not set. Set it, or write a default: ${{{name}:-...}}"
+                )
+    return found
+
+
+def _texts(document: Any) -> Generator[str]:
+    if isinstance(document, str):
+        yield document
+    elif isinstance(document, Mapping):
+        for value in cast("Mapping[str, Any]", document).values():
+            yield from _texts(value)
+    elif isinstance(document, list):
+        for value in cast("list[Any]", document):
+            yield from _texts(value)
+
+
+@contextmanager
+def _ended_by_signals() -> Generator[None]:
+    """Within, SIGTERM and SIGHUP end the program as Ctrl-C does, by an exception, so that servers which were started are ended too."""
+    codes = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(int(codes[signal.Signals(number)]))
+
+    before = {number: signal.signal(number, end) for number in codes}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

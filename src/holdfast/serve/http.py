@@ -1,0 +1,115 @@
+"""The streamable HTTP transport: which address, who may ask, and the web server."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import uvicorn
+    from mcp.server import Server
+
+_LARGEST = 32 * 1024 * 1024  # bytes of a request: an image of 20 MB in base64, and a little
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # RFC 6750, section 2.1
+_GRACE = 1  # seconds that open streams have to end when the server does
+
+
+def address(text: str) -> tuple[str, int]:
+    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT` as host and port. Raises `ConfigurationError`."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigurationError(f"An address is HOST:PORT, such as 127.0.0.1:8000, not {text!r}.")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def check(host: str, token: str | None) -> None:
+    """Refuse what is not safe. Raises `ConfigurationError`."""
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise ConfigurationError("token takes letters, digits and any of ._~+/=- (RFC 6750), and at least one; this one has others.")
+    if token is None and not _is_loopback(host):
+        raise ConfigurationError(
+            f"Serving on {host!r} offers every tool to whoever can reach this machine. Give a token that clients have to send, or serve on 127.0.0.1."
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises `ConfigurationError` if there can be none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, place = found[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(place)
+            listening.listen(128)
+        except BaseException:
+            listening.close()
+            raise
+    except OSError as error:
+        raise ConfigurationError(f"Nothing can be served at {host}:{port}: {error.strerror or error}.") from None
+    return listening
+
+
+def url(host: str, listening: socket.socket) -> str:
+    """Where a client finds the server."""
+    port = listening.getsockname()[1]
+    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/mcp"
+
+
+def web(server: Server[Any], host: str, token: str | None, allowed_hosts: Sequence[str], allowed_origins: Sequence[str]) -> uvicorn.Server:
+    """The web server, to be run with a listening socket."""
+    import uvicorn
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    names = list(allowed_hosts)
+    if _is_loopback(host):
+        names += ["127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host]
+    hosts = [form for name in names for form in ((name,) if re.search(r":(\d+|\*)$", name) else (name, f"{name}:*"))]
+    origins = [*allowed_origins, *(f"http://{name}" for name in hosts)]
+    # Without names of hosts there is a token, and no page that a browser shows can know it.
+    security = TransportSecuritySettings(enable_dns_rebinding_protection=bool(hosts), allowed_hosts=hosts, allowed_origins=origins)
+    app: Any = server.streamable_http_app(host=host, transport_security=security, max_request_body_size=_LARGEST)
+    if token is not None:
+        app = _Guard(app, token)
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=_GRACE)
+    return uvicorn.Server(config)
+
+
+class _Guard:
+    """Lets in who has the token."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self._app = app
+        self._digest = _digest(token.encode())
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            given = [value for name, value in scope["headers"] if name == b"authorization"]
+            scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
+            # Of digests, so that neither the content nor the length of what was given tells by the time it takes.
+            fits = hmac.compare_digest(_digest(token.strip()), self._digest)
+            if scheme.lower() != b"bearer" or not fits:
+                headers = [(b"www-authenticate", b"Bearer"), (b"content-type", b"text/plain"), (b"content-length", b"0")]
+                await send({"type": "http.response.start", "status": 401, "headers": headers})
+                await send({"type": "http.response.body", "body": b""})
+                return
+        await self._app(scope, receive, send)
+
+
+def _digest(token: bytes) -> bytes:
+    return hashlib.sha256(token).digest()

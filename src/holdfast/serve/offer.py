@@ -1,0 +1,310 @@
+"""What an MCP client may ask for, answered from a `ToolManager`: the list of tools, calls, and word of changes. Whichever the transport."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.content import ToolCall
+from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
+from holdfast.serve import shapes
+from holdfast.serve.workers import Workers
+from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.running import failed, start_thread
+
+if TYPE_CHECKING:
+    import mcp_types
+    from mcp.server import Server, ServerRequestContext
+    from mcp.server.connection import Connection
+    from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+
+    from holdfast.tools.manager import ToolManager
+
+_log = logging.getLogger("holdfast.serve")
+
+_LOOK = 0.5  # seconds between two looks whether the tools are others now
+_PATIENCE = 20.0  # seconds that a list of tools waits for services; clients give up after 30 or 60
+_GRACE = 1.0  # seconds that calls have to heed their cancellation at the end; a client kills its server after 2
+_UNTOLD = 100  # progress messages that wait to be told; of more the oldest are dropped, since only the last ones tell how far a call is
+
+
+class _Unknown(Exception):
+    """There is no such tool: an error of the protocol, and not of a call."""
+
+
+class Offer:
+    """A manager behind an MCP `Server`. All clients together are to the tools what one conversation is: they share its shell and its context.
+
+    `begin` before the server runs, `end` after; `lifespan` in between is the server's own.
+    """
+
+    def __init__(self, manager: ToolManager, name: str, instructions: str | None, max_calls: int, runtime: object | None) -> None:
+        if isinstance(max_calls, bool) or not isinstance(max_calls, int) or max_calls < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"max_calls takes a number of calls from 1, not {max_calls!r}.")
+        self._manager = manager
+        self._runtime = runtime
+        self._id = f"mcp-{secrets.token_hex(6)}"
+        self._calls = 0
+        self._running: set[Cancellation] = set()
+        self._cleanups: dict[object, Callable[[], None]] = {}
+        self._lock = threading.Lock()  # for the cleanups
+        self._workers = Workers(max_calls, "holdfast-serve-call")
+        self._outputs = shapes.Outputs()
+        self._told: tuple[object, dict[bool, dict[str, Any]]] = (None, {})
+        self._discovered = threading.Event()
+        self._ended = False
+        self._connections: set[Connection] = set()  # of clients that are told of changes without having asked for it
+        self.server = self._make(name, instructions)
+
+    def _make(self, name: str, instructions: str | None) -> Server[Any]:
+        import mcp_types
+        from mcp.server import NotificationOptions, Server
+        from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
+
+        from holdfast import __version__
+
+        class _Server(Server[Any]):
+            """One that says so on every transport that its list of tools changes."""
+
+            def create_initialization_options(self, notification_options: Any = None, *args: Any, **options: Any) -> Any:
+                return super().create_initialization_options(
+                    notification_options or NotificationOptions(tools_changed=True), *args, **options
+                )
+
+        self._bus: InMemorySubscriptionBus = InMemorySubscriptionBus()
+        self._listen: ListenHandler = ListenHandler(self._bus)
+        server = _Server(
+            name,
+            version=__version__,
+            instructions=instructions,
+            lifespan=lambda _: self.lifespan(),
+            get_tool_input_schema=self._schema_of,
+            on_list_tools=self._list,
+            on_call_tool=cast("Any", self._call),
+            on_subscriptions_listen=self._listen,
+        )
+        server.add_notification_handler("notifications/initialized", mcp_types.NotificationParams, self._initialized)
+        return server
+
+    # --- its life ---
+
+    def begin(self) -> None:
+        """Begin to use the manager, and ask its services for their tools."""
+        self._manager.opened()
+        start_thread(self._discover, "holdfast-serve-discover")
+
+    def _discover(self) -> None:
+        try:
+            self._manager.discover()
+        except Exception:
+            _log.exception("the services could not be asked for their tools")
+        finally:
+            self._discovered.set()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self) -> AsyncGenerator[dict[str, Any]]:
+        """While the server runs, its clients are told when the tools are others."""
+        watch = asyncio.create_task(self._watch())
+        try:
+            yield {}
+        finally:
+            watch.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await watch
+
+    def cancel(self) -> None:
+        """Ask every call to stop, and end the streams of those who listen. On the loop's thread."""
+        self._listen.close()
+        for cancelled in list(self._running):
+            cancelled.cancel()
+
+    def end(self) -> None:
+        """Let go of the manager: calls that run are given a moment, what tools left to clean up is. Blocks some seconds. Idempotent."""
+        if self._ended:
+            return
+        self._ended = True
+        for cancelled in list(self._running):
+            cancelled.cancel()
+        left = self._workers.close(_GRACE)
+        with self._lock:
+            cleanups = list(self._cleanups.values())
+            self._cleanups.clear()
+        for cleanup in cleanups:
+            try:
+                cleanup()
+            except Exception:
+                _log.exception("a tool's cleanup failed")
+        try:
+            self._manager.closed()
+        except Exception:
+            _log.exception("the tools could not be closed")
+        if left and (left := self._workers.close(0.1)):
+            _log.warning("%d calls did not stop when asked to, and end with this process", left)
+
+    # --- the list ---
+
+    async def _list(self, context: ServerRequestContext[Any], params: mcp_types.PaginatedRequestParams | None) -> mcp_types.ListToolsResult:
+        if params is not None and params.cursor is not None:
+            raise _refused(f"unknown cursor {params.cursor!r}: the list has one page")
+        deadline = time.monotonic() + _PATIENCE
+        while not self._discovered.is_set() and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        # A dict, which the server takes as well as a model, and brings into its client's version of the protocol.
+        return cast("Any", self._definitions(_is_modern(context)))
+
+    def _definitions(self, modern: bool) -> dict[str, Any]:
+        known = self._manager.definitions()  # the same object until the tools are others
+        if self._told[0] is not known:
+            self._told = (known, {})
+        made = self._told[1]
+        if modern not in made:
+            tools = [shapes.definition(tool, modern) for tool in self._manager.list_tools()]
+            # Stale at once: what `find_tools` brings in is to be seen by the next look. Other versions of the protocol leave these keys out.
+            made[modern] = {"tools": tools, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+        return made[modern]
+
+    def _schema_of(self, name: str) -> dict[str, Any] | None:
+        return self._manager.get_schema(name) if self._manager.exists(name) else None
+
+    async def _initialized(self, context: ServerRequestContext[Any], _: Any) -> None:
+        connection = context.session._connection  # pyright: ignore[reportPrivateUsage]: nothing else tells when a connection ends
+        if connection not in self._connections:
+            self._connections.add(connection)
+            connection.exit_stack.callback(self._connections.discard, connection)
+
+    async def _watch(self) -> None:
+        """Tell of changes. A manager has no word for them; that its definitions are the same object says that nothing has changed."""
+        from mcp.server.subscriptions import ToolsListChanged
+
+        known = self._manager.definitions()
+        while True:
+            await asyncio.sleep(_LOOK)
+            try:
+                found = self._manager.definitions()
+                if found is known:
+                    continue
+                known = found
+                await self._bus.publish(ToolsListChanged())
+                for connection in list(self._connections):
+                    await connection.send_tool_list_changed()
+            except Exception:
+                _log.exception("clients could not be told that the tools have changed")
+
+    # --- calls ---
+
+    async def _call(self, context: ServerRequestContext[Any], params: mcp_types.CallToolRequestParams) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[dict[str, Any] | BaseException] = loop.create_future()
+        cancelled = Cancellation()
+        self._calls += 1
+        progress = _Progress(loop) if context.meta and context.meta.get("progress_token") is not None else None
+        given = ToolContext(
+            self._id, str(self._calls), 1, cancelled, self._runtime, _unheard if progress is None else progress.report, self._on_close
+        )
+        modern = _is_modern(context)
+
+        def work() -> None:
+            outcome: dict[str, Any] | BaseException
+            try:
+                outcome = self._answer(params.name, params.arguments or {}, given, modern)
+            except BaseException as error:  # SystemExit too: what a tool raises ends the call and nothing else
+                outcome = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_settle, done, outcome)
+
+        self._running.add(cancelled)
+        try:
+            self._workers.submit(lambda run=contextvars.copy_context().run: run(work))
+            if progress is not None:
+                await progress.tell_until(done, context.session.report_progress)
+            outcome = await done
+        finally:
+            self._running.discard(cancelled)
+            if not done.done() or done.cancelled():
+                cancelled.cancel()
+        if isinstance(outcome, _Unknown):
+            raise _refused(str(outcome))
+        if isinstance(outcome, BaseException):
+            _log.error("%r failed", params.name, exc_info=outcome)
+            outcome = shapes.result(failed(ToolError(f"{params.name!r} failed: {type(outcome).__name__}")), None, modern)
+        return outcome
+
+    def _answer(self, name: str, arguments: dict[str, Any], context: ToolContext, modern: bool) -> dict[str, Any]:
+        """One call, on a worker's thread. Raises `_Unknown`."""
+        if context.cancelled:
+            raise ToolError(f"{name!r} was cancelled before it began.")  # nobody waits for it
+        try:
+            tool = self._manager.get(name)
+        except ToolNotFound as error:
+            raise _Unknown(str(error)) from None
+        except ToolError as error:
+            return shapes.result(failed(error), None, modern)
+        found = self._manager.run(ToolCall(context.call_id, tool.name, arguments), context)
+        if problem := self._outputs.problem(tool, found):
+            answer = shapes.result(failed(ToolError(f"{name!r} was run, but {problem}. What it answered:", retryable=False)), tool, modern)
+            answer["content"] += shapes.result(found, tool, modern)["content"]
+            return answer
+        return shapes.result(found, tool, modern)
+
+    def _on_close(self, key: object, cleanup: Callable[[], None]) -> None:
+        with self._lock:
+            self._cleanups.setdefault(key, cleanup)
+
+
+def _is_modern(context: ServerRequestContext[Any]) -> bool:
+    return context.protocol_version >= "2026-07-28"
+
+
+def _unheard(message: str) -> None:
+    pass
+
+
+def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
+    if not done.done():
+        done.set_result(outcome)
+
+
+def _refused(message: str) -> Exception:
+    """The protocol's error for a request with wrong parameters."""
+    from mcp.shared.exceptions import MCPError
+    from mcp_types import INVALID_PARAMS
+
+    return MCPError(INVALID_PARAMS, message)
+
+
+class _Progress:
+    """Brings what a tool reports, on its thread, to the client, in order and before the result."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._untold: deque[tuple[int, str]] = deque(maxlen=_UNTOLD)
+        self._number = 0
+        self._more = asyncio.Event()
+
+    def report(self, message: str) -> None:
+        """A tool's `report_progress`."""
+        self._number += 1  # the protocol wants it to rise; how far it is to go nobody knows
+        self._untold.append((self._number, message))
+        if not self._more.is_set():
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._more.set)
+
+    async def tell_until(self, done: asyncio.Future[Any], tell: Callable[..., Any]) -> None:
+        """Tell what is reported until the call is done."""
+        done.add_done_callback(lambda _: self._more.set())
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            while self._untold:
+                number, message = self._untold.popleft()
+                await tell(number, None, message)
+            if done.done():
+                return

@@ -1,0 +1,96 @@
+"""Tools and results as MCP writes them, in both eras of the protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from holdfast.content import ToolResult
+from holdfast.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from jsonschema.protocols import Validator
+
+_RESULT = "result"  # under which 2025-11-25 and before, where structured content is an object, have any other value; as MCP's SDKs do
+
+
+def definition(tool: Tool, modern: bool) -> dict[str, Any]:
+    """A tool as `tools/list` tells of it. Before 2026-07-28 (`modern` false) an output schema describes an object."""
+    does = tool.annotations
+    found: dict[str, Any] = {
+        "name": tool.name,
+        "inputSchema": tool.input_schema,
+        "annotations": {
+            "readOnlyHint": does.read_only,
+            "destructiveHint": does.destructive,
+            "idempotentHint": does.idempotent,
+            "openWorldHint": does.open_world,
+        },
+    }
+    if tool.description:
+        found["description"] = tool.description
+    if tool.output_schema is not None:
+        found["outputSchema"] = tool.output_schema if modern or is_object(tool.output_schema) else _wrapped(tool.output_schema)
+    return found
+
+
+def is_object(schema: dict[str, Any]) -> bool:
+    """Whether a schema says that it describes an object."""
+    return schema.get("type") == "object"
+
+
+def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
+    # What is referred to by its place from the root stays at the root.
+    inner = {key: value for key, value in schema.items() if key not in ("$schema", "$defs", "definitions")}
+    outer = {key: value for key, value in schema.items() if key not in inner}
+    return {**outer, "type": "object", "properties": {_RESULT: inner}, "required": [_RESULT]}
+
+
+def result(found: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]:
+    """A result as `tools/call` answers it."""
+    built = cast("dict[str, Any]", msgspec.to_builtins(found))
+    answer: dict[str, Any] = {"content": built["content"], "isError": found.is_error, "resultType": "complete"}
+    structured = found.structured_content
+    if structured is not None:
+        schema = None if tool is None else tool.output_schema
+        plain = modern or (isinstance(structured, dict) and (schema is None or is_object(schema)))
+        answer["structuredContent"] = built["structuredContent"] if plain else {_RESULT: built["structuredContent"]}
+    if found.meta:
+        answer["_meta"] = built["meta"]
+    return answer
+
+
+class Outputs:
+    """Whether results are what their tools' output schemas say: the protocol holds the server to it, and clients refuse the result
+    otherwise. Each schema is compiled once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._compiled: dict[str, tuple[dict[str, Any], Validator]] = {}
+
+    def problem(self, tool: Tool, found: ToolResult) -> str:
+        """What does not fit, "" if all does or nothing was promised."""
+        schema = tool.output_schema
+        if schema is None or found.is_error:
+            return ""
+        if found.structured_content is None:
+            return "it has an output schema, but its result has no structured content"
+        known = self._compiled.get(tool.name)
+        if known is None or known[0] is not schema:
+            known = self._compiled[tool.name] = (schema, _compiled(schema))
+        from jsonschema import exceptions
+
+        try:
+            error: Any = cast("Any", exceptions).best_match(known[1].iter_errors(found.structured_content))
+        except Exception:  # a reference to what is not here: the client may know it
+            return ""
+        return "" if error is None else f"its result does not fit its output schema: {error.json_path}: {error.message[:500]}"
+
+
+def _compiled(schema: dict[str, Any]) -> Validator:
+    from jsonschema import Draft202012Validator
+    from jsonschema.validators import validator_for
+    from referencing import Registry
+
+    # An empty registry: nothing is fetched from wherever a schema points to.
+    return validator_for(schema, Draft202012Validator)(schema, registry=cast("Any", Registry)())

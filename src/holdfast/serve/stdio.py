@@ -1,0 +1,196 @@
+"""The stdio transport: this process's standard streams as the wire, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import select
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from mcp.server import Server
+
+_CHUNK = 256 * 1024
+_LONGEST = 64 * 1024 * 1024  # bytes of a message; one without end would fill the memory
+_ATOMIC = 4096  # PIPE_BUF: so much can be written without blocking to a pipe that says it can be written to
+_LINGER = 0.5  # seconds for answers to requests that came right before the input's end, as in `printf ... | holdfast mcp`
+
+
+class Wire(NamedTuple):
+    """The descriptors that the protocol is read from and written to."""
+
+    read: int
+    write: int
+
+
+@contextlib.contextmanager
+def claimed() -> Generator[Wire]:
+    """The standard streams as a wire. Within, whatever prints writes to stderr, and whatever reads finds nothing, child processes included: not
+    a byte of theirs gets between the messages. Raises `HoldfastError` if the streams are closed."""
+    _flush()
+    try:
+        wire = Wire(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3))
+    except OSError:
+        raise HoldfastError("MCP over stdio needs standard input and output, and one of them is closed. Use HTTP instead.") from None
+    null = os.open(os.devnull, os.O_RDWR)
+    printed: Any = sys.stdout
+    buffered = hasattr(printed, "reconfigure") and not printed.line_buffering
+    try:
+        os.dup2(null, 0)
+        try:
+            os.dup2(2, 1)
+        except OSError:  # stderr is closed
+            os.dup2(null, 1)
+        if buffered:  # now that it is a log, a line should be seen when it is written
+            printed.reconfigure(line_buffering=True)
+        yield wire
+    finally:
+        _flush()  # before what was printed could still get onto the wire
+        if buffered:
+            printed.reconfigure(line_buffering=False)
+        os.dup2(wire.read, 0)
+        os.dup2(wire.write, 1)
+        for descriptor in (null, *wire):
+            os.close(descriptor)
+
+
+def _flush() -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+
+
+async def serve(server: Server[Any], wire: Wire) -> None:
+    """Serve one client, until its end of the wire is closed."""
+    import anyio
+    from mcp.shared.message import SessionMessage
+
+    incoming, messages = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    answers, outgoing = anyio.create_memory_object_stream[SessionMessage](0)
+    channel = _Channel(wire)
+
+    async def read() -> None:
+        async with incoming:
+            async for line in channel.lines():
+                message = await channel.parsed(line)
+                if message is not None:
+                    await incoming.send(SessionMessage(message))
+            await channel.answered(_LINGER)
+
+    async def write() -> None:
+        async with outgoing:
+            async for item in outgoing:
+                await channel.send(item.message)
+
+    try:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_until_broken, read)
+            group.start_soon(_until_broken, write)
+            await server.run(messages, answers, server.create_initialization_options())
+            group.cancel_scope.cancel()
+    finally:
+        channel.close()
+
+
+async def _until_broken(work: Callable[[], Awaitable[None]]) -> None:
+    import anyio
+
+    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client has gone
+        await work()
+
+
+class _Channel:
+    """Messages as lines, on descriptors that others may share: they stay as they are, and so each read and write waits until it will not
+    block. All on the loop's thread."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self._loop = asyncio.get_running_loop()
+        self._writable = select.poll()
+        self._writable.register(wire.write, select.POLLOUT)
+        self._turn = asyncio.Lock()
+        self._open: set[int | str] = set()  # requests without an answer
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._wire.read)
+        self._loop.remove_writer(self._wire.write)
+
+    # --- reading ---
+
+    async def lines(self) -> AsyncGenerator[bytes]:
+        """Each line that comes, without its end; the last one may have none."""
+        parts: list[bytes] = []
+        size = 0
+        while chunk := await self._read():
+            *whole, rest = chunk.split(b"\n")
+            for line in whole:
+                yield b"".join([*parts, line])
+                parts, size = [], 0
+            parts.append(rest)
+            size += len(rest)
+            if size > _LONGEST:
+                raise OSError(f"a message of more than {_LONGEST} bytes")
+        if size:
+            yield b"".join(parts)
+
+    async def _read(self) -> bytes:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        try:
+            self._loop.add_reader(self._wire.read, lambda: ready.done() or ready.set_result(None))
+        except PermissionError:  # a regular file, which epoll does not take, and which is always ready
+            return os.read(self._wire.read, _CHUNK)
+        try:
+            await ready
+        finally:
+            self._loop.remove_reader(self._wire.read)
+        return os.read(self._wire.read, _CHUNK)
+
+    async def parsed(self, line: bytes) -> Any:
+        """The message that a line is. What is none is answered with an error."""
+        import mcp_types
+
+        if not line.strip():
+            return None
+        try:
+            message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+        except ValueError as error:
+            kinds = cast("Any", error).errors() if hasattr(error, "errors") else [{"type": "json_invalid"}]
+            unread = kinds[0]["type"] == "json_invalid"
+            code, text = (mcp_types.PARSE_ERROR, "Parse error") if unread else (mcp_types.INVALID_REQUEST, "Invalid request")
+            await self.send(mcp_types.JSONRPCError(jsonrpc="2.0", id=None, error=mcp_types.ErrorData(code=code, message=text)))
+            return None
+        if isinstance(message, mcp_types.JSONRPCRequest) and message.method != "subscriptions/listen":
+            self._open.add(message.id)
+        return message
+
+    async def answered(self, timeout: float) -> None:
+        """Wait until every request has its answer, at most `timeout` seconds."""
+        deadline = self._loop.time() + timeout
+        while self._open and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+
+    # --- writing ---
+
+    async def send(self, message: Any) -> None:
+        """Write a message. Raises `OSError` if nobody reads any more."""
+        data = memoryview(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        async with self._turn:
+            while data:
+                if not self._writable.poll(0):
+                    await self._wait()
+                data = data[os.write(self._wire.write, data[:_ATOMIC]) :]
+        if not hasattr(message, "method"):
+            self._open.discard(message.id)
+
+    async def _wait(self) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+        self._loop.add_writer(self._wire.write, lambda: ready.done() or ready.set_result(None))
+        try:
+            await ready
+        finally:
+            self._loop.remove_writer(self._wire.write)

@@ -1,0 +1,69 @@
+"""Threads for calls: a bounded number, started when there is work, ended when there is none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+_IDLE = 10.0  # seconds after which a thread without work ends
+
+
+class Workers:
+    """At most `limit` daemon threads; what comes when all are busy waits its turn. Thread-safe."""
+
+    def __init__(self, limit: int, name: str) -> None:
+        self._limit = limit
+        self._name = name
+        self._work: deque[Callable[[], None]] = deque()
+        self._changed = threading.Condition()
+        self._threads: set[threading.Thread] = set()
+        self._free = 0
+        self._closed = False
+
+    def submit(self, work: Callable[[], None]) -> None:
+        """Have `work`, which does not raise, run on one of the threads. After `close` it does not run. Raises `RuntimeError` if there is
+        no thread to be had."""
+        with self._changed:
+            if self._closed:
+                return
+            self._work.append(work)
+            if self._free >= len(self._work):
+                self._changed.notify()
+            elif len(self._threads) < self._limit:
+                thread = threading.Thread(target=self._live, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    if not self._threads:
+                        self._work.remove(work)
+                        raise
+                else:
+                    self._threads.add(thread)
+
+    def _live(self) -> None:
+        while True:
+            with self._changed:
+                self._free += 1
+                while not self._work:
+                    if self._closed or (not self._changed.wait(_IDLE) and not self._work):
+                        self._free -= 1
+                        self._threads.discard(threading.current_thread())
+                        return
+                self._free -= 1
+                work = self._work.popleft()
+            work()
+            del work  # what it holds, such as a large result, goes now and not with the next work
+
+    def close(self, timeout: float) -> int:
+        """Begin no more work, and wait up to `timeout` seconds for what runs. The number of threads that still run after that."""
+        with self._changed:
+            self._closed = True
+            self._work.clear()
+            self._changed.notify_all()
+            threads = list(self._threads)
+        deadline = time.monotonic() + timeout
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return sum(thread.is_alive() for thread in threads)

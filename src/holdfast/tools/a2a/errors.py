@@ -1,0 +1,96 @@
+"""What went wrong between us and an A2A agent: the few words and the error type, by exception type, protocol error and HTTP status."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+
+_KIND_OF_STATUS = {
+    400: "validation",
+    401: "authentication",
+    403: "authentication",
+    404: "not_found",
+    408: "timeout",
+    410: "not_found",
+    413: "validation",
+    422: "validation",
+    429: "rate_limit",
+    502: "network",
+    503: "network",
+    504: "timeout",
+}
+
+# The protocol's errors (A2A 1.0, section 3.3.2), by the SDK's class for each; its codes and reasons are mapped to them.
+_KIND_OF_ERROR = {
+    "TaskNotFoundError": "not_found",
+    "MethodNotFoundError": "not_found",
+    "InvalidParamsError": "validation",
+    "InvalidRequestError": "validation",
+    "ContentTypeNotSupportedError": "validation",
+    "UnsupportedOperationError": "validation",
+    "TaskNotCancelableError": "validation",
+    "JSONParseError": "internal",
+    "VersionNotSupportedError": "internal",
+    "ExtensionSupportRequiredError": "internal",
+    "InternalError": "internal",
+    "InvalidAgentResponseError": "internal",
+}
+
+
+def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
+    """What went wrong, in a few words that end in a full stop, and its error type. `limit`: how many seconds we waited."""
+    import httpx
+    from a2a.utils.errors import A2AError
+
+    chain = _chain(error)
+    for one in chain:
+        if isinstance(one, httpx.HTTPStatusError):
+            status = one.response.status_code
+            kind = _kind_of(error) or _KIND_OF_STATUS.get(status, "internal")
+            said = _said(one.response)
+            hint = " It may want another token." if kind == "authentication" else ""
+            hint = " It sent us elsewhere, which is not followed; give the address that it names." if 300 <= status < 400 else hint
+            return _sentence(f"HTTP {status}{': ' * bool(said)}{said}") + hint, kind
+        if isinstance(one, TimeoutError | httpx.TimeoutException):
+            return f"it did not answer within {limit:g} s.", "timeout"
+        if isinstance(one, httpx.RequestError | OSError):
+            return _sentence(f"{type(one).__name__}: {one}" if str(one) else type(one).__name__), "network"
+    last = chain[-1]
+    if isinstance(error, A2AError):
+        return _sentence(str(error)), _kind_of(error) or "internal"
+    return _sentence(f"{type(last).__name__}: {last}"), "internal"
+
+
+def _said(response: Any) -> str:
+    """The message of an error in JSON, as both versions of the protocol write it; "" for whatever else stands there."""
+    try:
+        found: Any = json.loads(response.content)
+    except (ValueError, RuntimeError):  # RuntimeError: httpx's for a body that was not read
+        return ""
+    places: list[Any] = [found, cast("dict[str, Any]", found).get("error")] if isinstance(found, dict) else []
+    for place in places:
+        if isinstance(place, dict) and isinstance(message := cast("dict[str, Any]", place).get("message"), str):
+            return message
+    return ""
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = [error]
+    while (cause := found[-1].__cause__) is not None and cause not in found:
+        found.append(cause)
+    return found
+
+
+def _kind_of(error: Any) -> str | None:
+    return _KIND_OF_ERROR.get(type(error).__name__)
+
+
+def _sentence(text: str) -> str:
+    text = clip(text)
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def clip(text: str, limit: int = 400) -> str:
+    """One line of at most `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[:limit] + "..."

@@ -1,0 +1,319 @@
+"""Connections to A2A agents: who may get the credentials, the card, the calls under way and their ends; and the thread on which they live."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import threading
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urljoin
+
+import msgspec
+
+from holdfast.errors import ToolError, ToolTimeout
+from holdfast.tools.a2a.config import CARD_PATH, Remote, origin
+from holdfast.tools.a2a.errors import clip, reason_of
+from holdfast.tools.a2a.exchange import Exchange, limited
+from holdfast.tools.a2a.parts import Answer, Skill, describe
+from holdfast.tools.loop import LoopThread
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future
+
+    import httpx
+    from a2a.client import Client
+    from a2a.types import AgentCard, AgentInterface
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_LARGEST_RESPONSE = 64 * 2**20  # bytes of one response, a stream's included: an agent that never stops must not fill our memory
+_FAREWELL = 3.0  # seconds for telling an agent that a task is no longer wanted, which nobody waits for but `close`
+
+
+class Card(msgspec.Struct, frozen=True):
+    """What a card says that we use."""
+
+    name: str
+    version: str
+    spoken: str
+    skills: tuple[Skill, ...]
+
+
+class Link:
+    """One agent: its card, and the HTTP connections to it. Used on the loop thread; after `end` it stays closed."""
+
+    def __init__(self, name: str, remote: Remote) -> None:
+        import asyncio
+
+        self.name = name
+        self._remote = remote
+        self._http: httpx.AsyncClient | None = None
+        self._client: Client | None = None
+        self._connecting = asyncio.Lock()
+        self._calls: set[asyncio.Task[Any]] = set()
+        self._farewells: set[asyncio.Task[None]] = set()
+        self._ended = False
+
+    # --- the card ---
+
+    async def discover(self) -> Card:
+        """Fetch the card anew. Raises `ToolError`."""
+        async with self._named("could not be asked for its card"), self._connecting:
+            return await self._connect()
+
+    async def _connected(self) -> Client:
+        async with self._connecting:  # one asks, the others wait for it
+            if self._client is None:
+                await self._connect()
+            assert self._client is not None
+            return self._client
+
+    async def _connect(self) -> Card:
+        import asyncio
+
+        from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
+        from a2a.types import GetExtendedAgentCardRequest
+        from a2a.utils.constants import TransportProtocol
+
+        self._client = None  # whatever the card says now counts
+        if self._http is None:
+            self._http = self._open_http()
+        async with asyncio.timeout(self._remote.timeout):
+            base, _, path = self._remote.card_url.rpartition("/" if self._remote.url.endswith(".json") else CARD_PATH)
+            card = await A2ACardResolver(self._http, base, path or CARD_PATH).get_agent_card(http_kwargs={"timeout": self._remote.timeout})
+            self._keep_usable(card)
+            # The card's own order of transports is the agent's preference.
+            config = ClientConfig(
+                httpx_client=self._http, supported_protocol_bindings=[TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON]
+            )
+            client = ClientFactory(config).create(card)
+            spoken = card.supported_interfaces[0]
+            if card.capabilities.extended_agent_card and self._remote.credentials():  # it may name skills that only some may use
+                try:
+                    card = await client.get_extended_agent_card(GetExtendedAgentCardRequest(), context=limited(self._remote.timeout))
+                except Exception as error:
+                    said = self._remote.redact(reason_of(error, self._remote.timeout)[0])
+                    _log.warning("A2A agent %r did not give its extended card, so its public one is used: %s", self.name, said)
+        self._client = client
+        return _read(card, spoken)
+
+    def _keep_usable(self, card: AgentCard) -> None:
+        """Leave in a card the endpoints that we can speak to and that may have the credentials. Raises `ToolError` if none is."""
+        found: list[AgentInterface] = []
+        for one in card.supported_interfaces:
+            one.url = urljoin(self._remote.card_url, one.url)
+            if one.protocol_binding in ("JSONRPC", "HTTP+JSON") and origin(one.url):
+                found.append(one)
+        if not found:
+            named = ", ".join(sorted({one.protocol_binding for one in card.supported_interfaces})) or "none"
+            raise ToolError(f"its card names no endpoint for JSONRPC or HTTP+JSON over HTTP; it has {clip(named)}.", retryable=False)
+        allowed = found
+        if self._remote.credentials():
+            trusted = self._remote.trusted_origins()
+            allowed = [one for one in found if origin(one.url) in trusted]
+        if not allowed:
+            others = ", ".join(sorted({origin(one.url) for one in found}))
+            raise ToolError(
+                f"its card names {clip(others)} as its endpoint, but its token and headers were given for {origin(self._remote.url)}, so nothing "
+                "was sent. If that host may have them, add it to the agent's origins.",
+                "authentication",
+            )
+        kept = [type(one).FromString(one.SerializeToString()) for one in allowed]
+        del card.supported_interfaces[:]
+        card.supported_interfaces.extend(kept)
+
+    def _open_http(self) -> httpx.AsyncClient:
+        import httpx
+
+        trusted, credentials = self._remote.trusted_origins(), self._remote.credentials()
+
+        class Bounded(httpx.AsyncByteStream):
+            def __init__(self, stream: Any) -> None:
+                self._stream = stream
+
+            async def __aiter__(self) -> AsyncIterator[bytes]:
+                left = _LARGEST_RESPONSE
+                async for chunk in self._stream:
+                    left -= len(chunk)
+                    if left < 0:
+                        raise ToolError(f"it sent more than {_LARGEST_RESPONSE >> 20} MiB in one response.", retryable=False)
+                    yield chunk
+
+            async def aclose(self) -> None:
+                await self._stream.aclose()
+
+        async def introduce(request: httpx.Request) -> None:
+            if origin(str(request.url)) in trusted:
+                request.headers.update(credentials)
+
+        async def bound(response: httpx.Response) -> None:
+            response.stream = Bounded(response.stream)
+
+        return httpx.AsyncClient(
+            timeout=httpx.Timeout(self._remote.timeout, read=None),  # an agent may think as long as the call's limit lets it
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0),
+            trust_env=False,
+            headers={"Accept-Encoding": "identity"},
+            event_hooks={"request": [introduce], "response": [bound]},
+        )
+
+    # --- calls ---
+
+    async def call(self, message: dict[str, Any], answered: str, look_first: bool, tell: Callable[[str], None]) -> Answer:
+        """Send a message and follow it to its answer; see `Exchange`. When this is cancelled, the agent is told in the background.
+        Raises `ToolError`."""
+        import asyncio
+
+        task = asyncio.current_task()
+        assert task is not None
+        self._calls.add(task)
+        try:
+            async with self._named("failed the call"):
+                exchange = Exchange(await self._connected(), message, answered, self._remote.timeout, tell)
+                work = asyncio.create_task(exchange.run(look_first))
+                try:
+                    return await asyncio.shield(work)
+                except asyncio.CancelledError:
+                    farewell = asyncio.create_task(_leave(exchange, work))
+                    self._farewells.add(farewell)
+                    farewell.add_done_callback(self._farewells.discard)
+                    raise
+        except ToolError as error:
+            if error.error_type in ("network", "not_found"):
+                self._client = None  # it may have moved: the next call reads its card again
+            raise
+        finally:
+            self._calls.discard(task)
+
+    @contextlib.asynccontextmanager
+    async def _named(self, what: str) -> AsyncGenerator[None]:
+        """Whatever goes wrong inside, as a `ToolError` that names the agent."""
+        if self._ended:
+            raise ToolError(f"A2A agent {self.name!r} was closed while it was being used; call again.", "network")
+        try:
+            yield
+        except Exception as error:
+            text, kind = (str(error), error.error_type) if isinstance(error, ToolError) else reason_of(error, self._remote.timeout)
+            said = self._remote.redact(f"A2A agent {self.name!r} {what}: {text}")
+            if kind == "timeout":
+                raise ToolTimeout(said) from None
+            raise ToolError(said, kind, retryable=error.retryable if isinstance(error, ToolError) else None) from None
+
+    async def end(self) -> None:
+        """Cancel the calls under way, tell their agents, and close the connections. Idempotent; takes some seconds at most."""
+        import asyncio
+
+        self._ended = True
+        calls = set(self._calls)
+        for call in calls:
+            call.cancel()
+        if calls:
+            await asyncio.wait(calls)
+        if farewells := set(self._farewells):
+            await asyncio.wait(farewells)  # they have a limit of their own
+        self._client = None
+        if self._http is not None:
+            await self._http.aclose()
+
+
+async def _leave(exchange: Exchange, work: asyncio.Task[Answer]) -> None:
+    """Stop following an exchange, and have its task cancelled; if the agent has not told which that is, wait a moment for it to."""
+    import asyncio
+
+    with contextlib.suppress(Exception):  # nobody is left to tell
+        async with asyncio.timeout(_FAREWELL):
+            known = asyncio.create_task(exchange.known.wait())
+            try:
+                await asyncio.wait({work, known}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                known.cancel()
+                work.cancel()
+            await exchange.cancel_task()
+    await asyncio.gather(work, return_exceptions=True)
+
+
+def _read(card: AgentCard, spoken: AgentInterface) -> Card:
+    skills = [
+        Skill(
+            skill.id,
+            describe(card.name, skill.description or skill.name, skill.examples),
+            tuple(skill.input_modes or card.default_input_modes),
+        )
+        for skill in card.skills
+    ]
+    return Card(card.name, card.version, f"A2A {spoken.protocol_version or '1.0'} over {spoken.protocol_binding}", tuple(skills))
+
+
+# --- the thread ----------------------------------------------------------------------------------
+
+
+class Hub:
+    """The links of one client, and the thread that they share: there while any of them is open. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: LoopThread | None = None
+        self._links: dict[str, Link] = {}
+        self._abandoned: weakref.finalize[Any, Any] | None = None
+
+    def submit(self, name: str, remote: Remote, work: Callable[[Link], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run `work(link)` on the thread, with the link to that agent, which is opened if need be. Raises `ToolError`."""
+        try:
+            importlib.import_module("a2a.client")  # 0.3 s, here and not on the loop, where it would eat the deadlines
+        except ImportError as error:
+            raise ToolError(
+                f"A2A agent {name!r} needs a package that is not installed ({error}): pip install 'holdfast[a2a]'.", "not_found"
+            ) from None
+        with self._lock:
+            if self._thread is None:
+                links = self._links = {}
+                self._thread = LoopThread("holdfast-a2a", lambda: _end(links))
+                # For a client that is dropped without being closed. It only asks: a garbage collector must not wait.
+                self._abandoned = weakref.finalize(self, self._thread.stop)
+                self._abandoned.atexit = False  # the thread closes itself there, and waits
+            link = self._links.get(name)
+            if link is None:
+                link = self._links[name] = Link(name, remote)
+            return self._thread.submit(work(link))
+
+    def leave(self, name: str) -> None:
+        """Close the link to an agent, and the thread with the last one. Idempotent."""
+        with self._lock:
+            link, thread = self._links.get(name), self._thread
+            if link is None or thread is None:
+                return
+            ended = None
+            if len(self._links) > 1:
+                del self._links[name]
+                ended = thread.submit(link.end())
+            else:  # the thread ends the link that it still has
+                self._forget_thread()
+        if ended is None:
+            thread.close()
+        else:
+            with contextlib.suppress(Exception):
+                ended.result(10.0)
+
+    def close(self) -> None:
+        """Close all links, at once, and the thread. Idempotent; the next use opens it again."""
+        with self._lock:
+            thread = self._thread
+            self._forget_thread()
+        if thread is not None:
+            thread.close()
+
+    def _forget_thread(self) -> None:
+        self._thread = None
+        self._links = {}
+        if self._abandoned is not None:
+            self._abandoned.detach()
+
+
+async def _end(links: dict[str, Link]) -> None:
+    import asyncio
+
+    await asyncio.gather(*[link.end() for link in links.values()], return_exceptions=True)

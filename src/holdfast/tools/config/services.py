@@ -1,0 +1,157 @@
+"""The keys of MCP servers and A2A agents in a config: made from the structs that their clients read, so that there is one list of them."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.tools.a2a.config import Remote
+from holdfast.tools.config.shapes import Choice, Either, Flag, Key, ListOf, MapOf, Number, Record, Shape, Text
+from holdfast.tools.document import Place
+from holdfast.tools.mcp.config import Http, Stdio
+
+SECONDS = Number("a number of seconds above 0", above=True)
+TARGET = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"  # module:qualname, as entry points have it
+OBJECT = Text("'module:qualname'", TARGET)
+_SECRET = Text("a text", secret=True, empty=True)
+_PORT = r"(?::(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
+_ORIGIN = rf"https?://(?:\[[0-9A-Fa-f:]+\]|[^\s/?#@:\[\]\\]+){_PORT}"
+_ASCII = Text("printable ASCII on one line", r"[ -~]*", secret=True, empty=True)
+
+_SAYS: Mapping[str, str] = {
+    "command": "The program of a stdio server.",
+    "args": "Its arguments.",
+    "env": "Environment variables for it.",
+    "cwd": "Its working directory; relative to the config's folder.",
+    "url": "The address of a server over HTTP, or of an agent or its card.",
+    "headers": "Headers of every request to it.",
+    "token": "A bearer token, sent to the agent's own host alone.",
+    "origins": "Other hosts that may have the token and the headers.",
+    "type": "Its transport; known from command or url, if not given.",
+    "trusted": "Whether its annotations (read-only, idempotent, ...) are believed.",
+    "lazy": "Whether it is only asked for its tools when one of them is named or searched for.",
+    "timeout": "Seconds that connecting and listing its tools may take.",
+    "call_timeout": "Seconds that a call may take; null: as long as it likes.",
+    "mode": "The protocol's version; auto asks the server.",
+    "auth": "An object that authenticates, as 'module:qualname'.",
+}
+
+
+def _shape(kind: Any, name: str) -> Shape | None:
+    """What takes values of a struct's field. None for what a config cannot say."""
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        shapes = [shape for one in inner if one is not types.NoneType and (shape := _shape(one, name)) is not None]
+        if len(shapes) < 2:
+            return shapes[0] if shapes else None
+        return Either(
+            text=next((one for one in shapes if isinstance(one, Text | Choice)), None),
+            list=next((one for one in shapes if isinstance(one, ListOf)), None),
+            map=next((one for one in shapes if isinstance(one, MapOf | Record)), None),
+            other=next((one for one in shapes if isinstance(one, Number | Flag)), None),
+            what="another kind of value",
+        )
+    if origin is Literal:
+        return Choice(inner)
+    if kind is str:
+        return Text()
+    if kind is bool:
+        return Flag()
+    if kind is float:
+        return SECONDS
+    if kind is int:
+        return Number("a whole number from 1", 1, whole=True)
+    if origin is list and inner == (str,):
+        return ListOf(Text(empty=True), "a list of texts")
+    if origin is dict and inner == (str, str):
+        return MapOf(_SECRET, "a mapping of texts to texts")
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return Record(kind.__name__[0].lower() + kind.__name__[1:], f"what {name} takes", _keys(kind))
+    return None
+
+
+def _keys(kind: type[msgspec.Struct], own: Mapping[str, Shape] = {}) -> dict[str, Key]:
+    found: dict[str, Key] = {}
+    for field in msgspec.structs.fields(kind):
+        shape = own.get(field.name) or _shape(field.type, field.name)
+        if shape is not None:
+            nullable = types.NoneType in typing.get_args(field.type)
+            says = _SAYS.get(field.name, field.name.replace("_", " ").capitalize() + ".")
+            found[field.name] = Key(shape, says, field.required, nullable)
+    return found
+
+
+def _types(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return next(typing.get_args(field.type) for field in msgspec.structs.fields(kind) if field.name == "type")
+
+
+# --- MCP -----------------------------------------------------------------------------------------
+
+_URL = Text("an http:// or https:// address", r"https?://\S*", secret=True)
+_STDIO = _keys(Stdio)
+_HTTP = _keys(Http, {"url": _URL})
+_TYPES = {"command": _types(Stdio), "url": _types(Http)}
+_ONLY_STDIO = tuple(key for key in _STDIO if key not in _HTTP)
+_ONLY_HTTP = tuple(key for key in _HTTP if key not in _STDIO)
+
+
+def _one_transport(found: dict[str, Any], place: Place) -> None:
+    if ("command" in found) == ("url" in found):
+        raise place.error("a server has either command (stdio) or url (HTTP).")
+    own = "command" if "command" in found else "url"
+    for key in _ONLY_HTTP if own == "command" else _ONLY_STDIO:
+        if found.get(key) is not None:
+            raise place.at(key).error(f"a server with {own} takes no {key}.")
+    if "type" in found and found["type"] not in _TYPES[own]:
+        raise place.at("type").error(f"a server with {own} is of type {' or '.join(map(repr, _TYPES[own]))}, not {found['type']!r}.")
+    if found.get("type") == "sse" and found.get("mode") == "2026-07-28":
+        raise place.at("mode").error("protocol 2026-07-28 has no SSE transport; write type: http.")
+
+
+def _variant(own: str, others: tuple[str, ...]) -> dict[str, Any]:
+    properties: dict[str, Any] = {key: {"type": "null"} for key in others}
+    types = {"anyOf": [{"enum": [*_TYPES[own], None]}, {"$ref": "#/$defs/variable"}]}
+    return {"properties": {**properties, own: {"type": "string"}, "type": types}, "required": [own]}
+
+
+def mcp_server(rules: Mapping[str, Key]) -> Record:
+    """An MCP server's entry, with the keys of the manager's own beside the client's."""
+    keys = {**_STDIO, **_HTTP, "type": Key(Choice((*_TYPES["command"], *_TYPES["url"])), _SAYS["type"])}
+    optional = {name: key._replace(required=False) for name, key in keys.items()}
+    old = {"properties": {"type": {"const": "sse"}, "mode": {"const": "2026-07-28"}}, "required": ["type", "mode"]}
+    together = {"anyOf": [_variant("command", _ONLY_HTTP), _variant("url", _ONLY_STDIO)], "not": old}
+    return Record("mcpServer", "an MCP server, as in the usual mcpServers JSON", {**optional, **rules}, _one_transport, together)
+
+
+# --- A2A -----------------------------------------------------------------------------------------
+
+
+def _one_proof(found: dict[str, Any], place: Place) -> None:
+    if found.get("token") and any(name.lower() == "authorization" for name in found.get("headers", {})):
+        raise place.at("headers").error("give token or an Authorization header, not both.")
+
+
+def a2a_agent(rules: Mapping[str, Key]) -> Record:
+    """An A2A agent's entry, with the keys of the manager's own beside the client's."""
+    keys = _keys(
+        Remote,
+        {
+            "url": Text(
+                "an http:// or https:// address without user, password, query and fragment", rf"{_ORIGIN}(?:/[^\s?#]*)?", secret=True
+            ),
+            "token": _ASCII,
+            "headers": MapOf(_ASCII, "a mapping of texts to texts", r"[ -~]*", "the name of a header is printable ASCII"),
+            "origins": ListOf(Text("an address such as 'https://host:8443'", rf"{_ORIGIN}(?:/\S*)?", secret=True), "a list of addresses"),
+        },
+    )
+    named = {
+        "type": "object",
+        "minProperties": 1,
+        "not": {"propertyNames": {"not": {"pattern": "^[Aa][Uu][Tt][Hh][Oo][Rr][Ii][Zz][Aa][Tt][Ii][Oo][Nn]$"}}},
+    }
+    both = {"properties": {"token": {"type": "string", "minLength": 1}, "headers": named}, "required": ["token", "headers"]}
+    return Record("a2aAgent", "an A2A agent", {**keys, **rules}, _one_proof, {"not": both})

@@ -1,0 +1,240 @@
+"""From a file or a mapping to a tree of plain values that know where they stand: YAML without its surprises, JSON, or Python's own.
+
+Read is what YAML 1.2 and JSON agree on: `yes`, `on`, `0755`, `1:30` and dates are texts; keys are texts and come once; no tags, no merge keys,
+and aliases only as far as they stay small.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from holdfast.errors import ConfigurationError
+
+_LARGEST = 1024 * 1024  # bytes of a file; PyYAML takes seconds for one
+_MOST = 50_000  # values, aliases counted as often as they are used: nine lines of YAML can stand for a billion
+_DEEPEST = 60
+_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
+_FRACTION = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})?(\.[0-9]{1,99})?([eE][-+]?[0-9]{1,3})?")
+_WORDS = (
+    dict.fromkeys(("null", "Null", "NULL", "~", ""))
+    | dict.fromkeys(("true", "True", "TRUE"), True)
+    | dict.fromkeys(("false", "False", "FALSE"), False)
+)
+
+
+class Place(NamedTuple):
+    """Where a value stands: in which file (or mapping), on which line (0: not known), under which keys."""
+
+    source: str
+    line: int = 0
+    path: str = ""
+
+    def at(self, key: str | int, line: int = 0) -> Place:
+        """The place of a member."""
+        if isinstance(key, int):
+            return Place(self.source, line or self.line, f"{self.path}[{key}]")
+        return Place(self.source, line or self.line, f"{self.path}.{key}" if self.path else key)
+
+    def error(self, message: str) -> ConfigurationError:
+        """What to raise for what stands here."""
+        return ConfigurationError(f"{self}: {message}")
+
+    def __str__(self) -> str:
+        parts = [self.source, f"line {self.line}" if self.line else "", self.path]
+        return ", ".join(part for part in parts if part)
+
+
+class Map(dict[str, Any]):
+    """A mapping of a document; `places` has the place of each member."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        self.places: dict[str, Place] = {}
+
+    def put(self, key: str, value: Any, place: Place) -> None:
+        """Add a member that stands at `place`."""
+        self[key] = value
+        self.places[key] = place
+
+
+class Seq(list[Any]):
+    """A list of a document; `places` has the place of each member."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__()
+        self.place = place
+        self.places: list[Place] = []
+
+    def put(self, value: Any, place: Place) -> None:
+        """Add a member that stands at `place`."""
+        self.append(value)
+        self.places.append(place)
+
+
+def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
+    """The document in a file (its path), or that a mapping is, and the folder of the file. Raises `ConfigurationError`."""
+    if isinstance(source, Mapping):
+        return _Copy().copied(source, Place(what), 0), None
+    if not isinstance(source, str | os.PathLike):
+        raise ConfigurationError(f"{what} takes a mapping or the path of a YAML or JSON file, not {type(source).__name__}.")
+    path = Path(cast("str | os.PathLike[str]", source))
+    place = Place(str(path))
+    try:
+        if path.stat().st_size > _LARGEST:
+            raise place.error(f"the file is larger than {_LARGEST // 1024} KB, which no {what} needs.")
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise place.error("the file is not UTF-8 text.") from None
+    except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"{what} takes a mapping or the path of a file; {str(path)!r} cannot be read: {reason}.") from None
+    document = read_json(text, place) if path.suffix == ".json" else read_yaml(text, place)
+    return (Map(place) if document is None else document), path.resolve().parent
+
+
+# --- Python and JSON -----------------------------------------------------------------------------
+
+
+class _Copy:
+    """Copies a caller's values into a tree; what changes there later changes nothing here."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def copied(self, value: Any, place: Place, depth: int) -> Any:
+        self.count += 1
+        if depth > _DEEPEST or self.count > _MOST:
+            raise place.error(f"it holds more than {_MOST:,} values, or is nested more than {_DEEPEST} deep.")
+        if value is None or isinstance(value, str | bool | int | float):
+            return value
+        if isinstance(value, os.PathLike):
+            return os.fspath(cast("os.PathLike[str]", value))
+        if isinstance(value, Mapping):
+            found = Map(place)
+            for key, member in cast("Mapping[Any, Any]", value).items():
+                if not isinstance(key, str):
+                    raise place.error(f"a key is a text, not {key!r}.")
+                found.put(key, self.copied(member, place.at(key), depth + 1), place.at(key))
+            return found
+        if isinstance(value, list | tuple):
+            listed = Seq(place)
+            for index, member in enumerate(cast("list[Any]", value)):
+                listed.put(self.copied(member, place.at(index), depth + 1), place.at(index))
+            return listed
+        raise place.error(f"it holds a {type(value).__name__}; a config holds texts, numbers, true, false, null, lists and mappings.")
+
+
+def read_json(text: str, place: Place) -> Any:
+    """A JSON text as a tree. Raises `ConfigurationError`, with the line if it is no JSON."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in found:
+                raise place.error(f"the key {key!r} is there twice.")
+            found[key] = value
+        return found
+
+    def never(text: str) -> Any:
+        raise place.error(f"{text} is no JSON.")
+
+    try:
+        return _Copy().copied(json.loads(text, object_pairs_hook=once, parse_constant=never), place, 0)
+    except json.JSONDecodeError as error:
+        raise Place(place.source, error.lineno).error(f"it is not JSON: {error.msg}.") from None
+    except ConfigurationError:
+        raise
+    except (ValueError, RecursionError):  # a number of thousands of digits; thousands of brackets
+        raise place.error("it holds a number that is too long, or is nested too deep.") from None
+
+
+# --- YAML ----------------------------------------------------------------------------------------
+
+
+def plain(text: str) -> Any:
+    """What an unquoted text in YAML stands for: null, true, false, a number as JSON writes it, or itself."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    if text[-1:].isdigit() and _FRACTION.fullmatch(text) and math.isfinite(number := float(text)):
+        return number
+    return text
+
+
+def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
+    """A YAML text as a tree; all scalars as texts, as they are written, if `texts`. Raises `ConfigurationError` with the line."""
+    import yaml
+
+    loader: Any = yaml.SafeLoader  # untyped
+    nodes: Any = yaml
+
+    class Loader(loader):
+        """Composes nodes and resolves nothing: the tag of a plain scalar is kept apart from that of a quoted one."""
+
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
+            if kind is nodes.ScalarNode and implicit[0]:
+                return "plain"
+            return cast(str, loader.DEFAULT_SCALAR_TAG) if kind is nodes.ScalarNode else "collection"
+
+    count = 0
+
+    def made(node: Any, place: Place, depth: int) -> Any:
+        nonlocal count
+        count += 1
+        line = node.start_mark.line + 1
+        here = Place(place.source, line, place.path)
+        if count > _MOST or depth > _DEEPEST:
+            raise here.error(
+                f"it holds more than {_MOST:,} values (aliases count as often as they are used), or is nested more than {_DEEPEST} deep."
+            )
+        if isinstance(node, nodes.ScalarNode):
+            if node.tag == "plain":
+                return node.value if texts else plain(node.value)
+            if node.tag != loader.DEFAULT_SCALAR_TAG:
+                raise here.error(f"the tag {node.tag!r} is not read here; write the value alone.")
+            return node.value
+        if node.tag not in ("collection", loader.DEFAULT_MAPPING_TAG, loader.DEFAULT_SEQUENCE_TAG):
+            raise here.error(f"the tag {node.tag!r} is not read here; write the value alone.")
+        if isinstance(node, nodes.SequenceNode):
+            listed = Seq(here)
+            for index, member in enumerate(node.value):
+                inner = place.at(index, member.start_mark.line + 1)
+                listed.put(made(member, inner, depth + 1), inner)
+            return listed
+        found = Map(here)
+        for key_node, member in node.value:
+            line = key_node.start_mark.line + 1
+            key = made(key_node, Place(place.source, line, place.path), depth + 1)
+            if not isinstance(key, str):
+                said = f"{key_node.value!r} in quotes" if isinstance(key_node, nodes.ScalarNode) else "one"
+                raise Place(place.source, line, place.path).error(f"a key is a text; write {said}.")
+            if key == "<<" and key_node.tag == "plain":
+                raise Place(place.source, line, place.path).error("merge keys ('<<') are not read; write the keys themselves.")
+            inner = place.at(key, line)
+            if key in found:
+                raise inner.error(f"the key {key!r} is there twice, first on line {found.places[key].line}.")
+            found.put(key, made(member, inner, depth + 1), inner)
+        return found
+
+    try:
+        reader: Any = Loader(text)
+        try:
+            node = reader.get_single_node()
+        finally:
+            reader.dispose()
+        return None if node is None else made(node, place, 0)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        line = mark.line + 1 if mark is not None else 0
+        raise Place(place.source, line, place.path).error(f"it is not YAML: {problem}.") from None
+    except RecursionError:
+        raise place.error("it is nested too deep.") from None

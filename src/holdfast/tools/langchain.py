@@ -1,0 +1,283 @@
+"""LangChain's tools as ours, and ours as LangChain's. Duck-typed: langchain is imported by `to_langchain` alone, and when that is called."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import uuid
+from collections.abc import Coroutine
+from typing import Any, cast
+
+from holdfast.content import ErrorInfo, ToolCall, ToolResult
+from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
+from holdfast.tools import schema as schemas
+from holdfast.tools.context import ToolContext
+from holdfast.tools.langchain_content import content_of, shown
+from holdfast.tools.names import wire_name
+from holdfast.tools.results import as_result
+from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations
+
+_log = logging.getLogger("holdfast.tools.langchain")
+
+
+# --- ours as LangChain's -------------------------------------------------------------------------
+
+
+def to_langchain(tool: Tool) -> Any:
+    """A `StructuredTool` that runs `tool`, with `invoke` and `ainvoke`, under the name that model APIs allow.
+
+    A call goes through a `ToolManager`: arguments are checked, `timeout` and `retry` hold. The message's artifact is the `ToolResult`. A
+    failure is a `ToolException` (its `result` is the `ToolResult`), which LangChain shows to the model with status `error`. Raises
+    `ConfigurationError` if langchain-core is not installed.
+    """
+    try:
+        langchain: Any = importlib.import_module("langchain_core.tools")
+    except ImportError as error:
+        raise ConfigurationError(f"Tool {tool.name!r}: to_langchain needs langchain-core; pip install langchain-core.") from error
+
+    def run(arguments: dict[str, Any], context: ToolContext) -> tuple[Any, ToolResult]:
+        from holdfast.tools.manager import ToolManager
+
+        manager = ToolManager([tool])
+        try:
+            result = manager.run(ToolCall(context.call_id, tool.name, arguments), context)
+        finally:
+            manager.close()
+        if result.is_error:
+            failure = langchain.ToolException(result.text or f"{tool.name!r} failed.")
+            failure.result = result
+            raise failure
+        return shown(result), result
+
+    # A class of its own, since StructuredTool keeps `config` and `run_manager` for itself, which may be a tool's parameters.
+    class HoldfastTool(langchain.StructuredTool):
+        def _run(self, /, **arguments: Any) -> Any:
+            return run(arguments, ToolContext(call_id=uuid.uuid4().hex))
+
+        async def _arun(self, /, **arguments: Any) -> Any:
+            import asyncio
+
+            context = ToolContext(call_id=uuid.uuid4().hex)
+            try:
+                return await asyncio.to_thread(run, arguments, context)
+            except asyncio.CancelledError:
+                context.cancelled.cancel()
+                raise
+
+        @property
+        def holdfast_tool(self) -> Tool:
+            return tool
+
+    kind: Any = HoldfastTool
+    return kind.from_function(
+        func=tool.run,  # not called: `_run` and `_arun` are; but LangChain asks whether they are there
+        coroutine=tool.run,
+        name=wire_name(tool.name),
+        description=tool.description,
+        args_schema=tool.input_schema,
+        response_format="content_and_artifact",
+        handle_tool_error=True,
+    )
+
+
+# --- LangChain's as ours -------------------------------------------------------------------------
+
+
+def from_langchain(
+    tool: Any,
+    name: str | None = None,
+    *,
+    annotations: ToolAnnotations = ToolAnnotations(),
+    category: str = "general",
+    timeout: float | None = None,
+    retry: RetryPolicy | None = None,
+) -> Tool:
+    """A LangChain tool (anything with `name`, `description`, `invoke` and a schema) as ours; one that `to_langchain` made is unwrapped.
+
+    The schema is the one that LangChain shows to models, whole; injected arguments are neither shown nor accepted. An async-only tool
+    runs on the agent's loop thread. `return_direct` is ignored: a result is always shown to the model. Raises `ConfigurationError` for
+    what is no such tool, and for one that needs arguments that only LangGraph injects.
+    """
+    ours = getattr(tool, "holdfast_tool", None)
+    if isinstance(ours, Tool) and name is None and (annotations, category, timeout, retry) == (ToolAnnotations(), "general", None, None):
+        return ours
+    if isinstance(tool, Tool | type) or not isinstance(getattr(tool, "name", None), str) or not _callable(tool):
+        raise ConfigurationError(f"from_langchain takes a LangChain tool (with name, description and invoke), not {tool!r}.")
+    if getattr(tool, "return_direct", False):
+        _log.warning("return_direct of the LangChain tool %r is ignored: its results are shown to the model like all others.", tool.name)
+    return LangChainTool(tool, name or tool.name, annotations, category, timeout, retry)
+
+
+def _callable(tool: Any) -> bool:
+    return callable(getattr(tool, "invoke", None)) or callable(getattr(tool, "ainvoke", None))
+
+
+class LangChainTool(Tool):
+    """A LangChain tool among ours: see `from_langchain`."""
+
+    tool_type = "custom"
+
+    def __init__(
+        self, tool: Any, name: str, annotations: ToolAnnotations, category: str, timeout: float | None, retry: RetryPolicy | None
+    ) -> None:  # fmt: skip
+        schema = _schema_of(tool)
+        super().__init__(name, str(getattr(tool, "description", "") or ""), None, schema, None, annotations, category, timeout, retry)
+        self._tool = tool
+        self._injected = _injected(tool, schema)
+        self.module_qualname = type(tool).__module__
+        self.is_async = _async_only(tool)
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """Against the schema; LangChain reads the values. What is not shown to the model is refused, since LangChain would take it."""
+        schema = self.input_schema
+        found = super().validate(arguments)
+        named = cast("dict[str, Any]", schema["properties"])
+        open_ended = bool(schema.get("additionalProperties")) or schemas.is_composed(schema)
+        unknown = [key for key in found if key in self._injected or (key not in named and not open_ended)]
+        if unknown:
+            takes = f"It takes: {', '.join(named)}." if named else "It takes no arguments."
+            raise ToolValidationError(
+                f"{self.name!r} was not run: {', '.join(unknown)} is not one of its parameters. {takes} Send the call again with all of it right."
+            )
+        return found
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
+        """Invoke it as LangChain's agents do; an async-only tool's coroutine is for the caller to run (`is_async`)."""
+        request = {"type": "tool_call", "name": self._tool.name, "args": dict(arguments), "id": context.call_id or uuid.uuid4().hex}
+        if self.is_async:
+            return self._awaited(request)
+        try:
+            try:
+                return self._result(self._tool.invoke(request))
+            except NotImplementedError as error:
+                if not _raised_by_its_run(self._tool, error):
+                    raise
+            return context.complete(self._awaited(request))
+        except Exception as error:
+            raise self._told(error) from error
+
+    def _awaited(self, request: dict[str, Any]) -> Coroutine[Any, Any, ToolResult]:
+        async def work() -> ToolResult:
+            try:
+                return self._result(await self._tool.ainvoke(request))
+            except Exception as error:
+                raise self._told(error) from error
+
+        return work()
+
+    def _told(self, error: Exception) -> Exception:
+        """What is LangChain's own as ours; all else is classified like any callback's."""
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if "ToolException" in names:  # the tool's word to the model
+            found = ToolError(str(error) or f"{self.name!r} failed.")
+            result = getattr(error, "result", None)
+            info = result.error if isinstance(result, ToolResult) else None
+            return found if info is None else _again(info)
+        if "ValidationError" in names and _of_arguments(self._tool, error):
+            return ToolValidationError(f"{self.name!r} was not run: {error}")
+        return error
+
+    def _result(self, found: Any) -> ToolResult:
+        artifact = getattr(found, "artifact", None)
+        if isinstance(artifact, ToolResult):
+            return artifact
+        if not hasattr(found, "content"):
+            if hasattr(found, "goto") and hasattr(found, "update"):
+                raise ToolError(
+                    f"{self.name!r} returned a LangGraph Command, which nothing here can act on. Its effect may have happened.",
+                    retryable=False,
+                    max_retries=0,
+                )
+            return as_result(self.name, found)
+        content = content_of(found.content)
+        if getattr(found, "status", "success") == "error":
+            text = ToolResult(content).text
+            return ToolResult(content, is_error=True, error=ErrorInfo("internal", text))
+        return as_result(self.name, ToolResult(content, self._structured(artifact)))
+
+    def _structured(self, artifact: Any) -> Any:
+        """An artifact, for programs, if JSON can hold it."""
+        if artifact is None or isinstance(artifact, str):
+            return artifact
+        try:
+            return as_result(self.name, artifact).structured_content
+        except ToolError:
+            _log.debug("the artifact of %r is left out: it is a %s, which JSON cannot hold", self.name, type(artifact).__name__)
+            return None
+
+
+def _again(info: ErrorInfo) -> ToolError:
+    return ToolError(info.message, info.type, retryable=info.retryable, max_retries=info.max_retries, backoff=info.backoff)
+
+
+# --- schemas and arguments -----------------------------------------------------------------------
+
+
+def _schema_of(tool: Any) -> dict[str, Any]:
+    if getattr(tool, "args_schema", None) is None and (single := _single(tool)) is not None:
+        return single
+    given: Any = getattr(tool, "tool_call_schema", None)
+    given = getattr(tool, "args_schema", None) if given is None else given
+    try:
+        if hasattr(given, "model_json_schema"):
+            found: Any = given.model_json_schema()
+        elif callable(getattr(given, "schema", None)):  # pydantic 1
+            found = given.schema()
+        else:
+            found = given
+    except Exception as error:
+        raise ConfigurationError(
+            f"LangChain tool {tool.name!r}: its schema cannot be made: {type(error).__name__}: {error}"
+        ) from error  # fmt: skip
+    if not isinstance(found, dict):
+        raise ConfigurationError(f"LangChain tool {tool.name!r} has no schema: tool_call_schema and args_schema are {given!r}.")
+    schema = dict(cast("dict[str, Any]", found))
+    for key, value in (("title", tool.name), ("description", getattr(tool, "description", None))):
+        if schema.get(key) == value:  # LangChain writes both in; the model is told them beside the schema
+            del schema[key]
+    return schema
+
+
+def _single(tool: Any) -> dict[str, Any] | None:
+    """The schema of LangChain's `Tool`, a function of one text, whose own is made of its plumbing; None for others."""
+    arguments = getattr(tool, "args", None)
+    if not isinstance(arguments, dict) or list(cast("dict[str, Any]", arguments)) != ["tool_input"]:
+        return None
+    return {"type": "object", "properties": arguments, "required": ["tool_input"]}
+
+
+def _injected(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
+    """The names of arguments that LangChain fills in. Raises `ConfigurationError` if one of them can only come from LangGraph."""
+    fields: Any = getattr(getattr(tool, "args_schema", None), "model_fields", None)
+    shown = cast("dict[str, Any]", schema.get("properties", {}))
+    hidden = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
+    for name, field in (cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}).items():
+        if name in shown or getattr(field, "alias", None) in shown:
+            continue
+        hidden.add(name)
+        if field.is_required() and "InjectedToolCallId" not in repr((field.annotation, field.metadata)):
+            raise ConfigurationError(
+                f"LangChain tool {tool.name!r} needs {name!r}, which only LangGraph injects. Bind it first: wrap the function in one that gives it."
+            )
+    return frozenset(hidden - shown.keys())
+
+
+def _async_only(tool: Any) -> bool:
+    if not callable(getattr(tool, "invoke", None)):
+        return True
+    return getattr(tool, "coroutine", None) is not None and getattr(tool, "func", None) is None
+
+
+def _raised_by_its_run(tool: Any, error: BaseException) -> bool:
+    """Whether the tool's own `_run` said that it is not implemented, rather than something that it did."""
+    code = getattr(getattr(cast("type[Any]", type(tool)), "_run", None), "__code__", None)
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_code is code and callable(getattr(tool, "ainvoke", None))
+
+
+def _of_arguments(tool: Any, error: Exception) -> bool:
+    """Whether a pydantic error is about the arguments, and not about something that the tool reads itself."""
+    title = getattr(error, "title", None)  # pydantic 1 has a model
+    return title is not None and title == getattr(getattr(tool, "args_schema", None), "__name__", "")

@@ -1,0 +1,98 @@
+"""Content blocks as LangChain's messages have them, and back: its own blocks in both versions, OpenAI's and Anthropic's."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.tools.results import clean
+
+
+def shown(result: ToolResult) -> Any:
+    """A result's content as a LangChain message has it: text, or a list of blocks."""
+    if all(isinstance(block, TextContent) for block in result.content):
+        return result.text
+    return [_block_of(block) for block in result.content]
+
+
+def _block_of(block: Content) -> dict[str, Any]:
+    match block:
+        case TextContent():
+            return {"type": "text", "text": block.text}
+        case ImageContent():
+            return {"type": "image", "base64": base64.b64encode(block.data).decode(), "mime_type": block.mime_type}
+        case AudioContent():  # a tool's message takes no audio blocks
+            return {"type": "file", "base64": base64.b64encode(block.data).decode(), "mime_type": block.mime_type}
+        case ResourceLink():
+            return {"type": "text", "text": f"{block.name}: {block.uri}" if block.name else block.uri}
+        case EmbeddedResource():
+            found = block.resource
+            if "blob" in found:
+                return {"type": "file", "base64": found["blob"], "mime_type": found.get("mimeType") or "application/octet-stream"}
+            return {"type": "text", "text": str(found.get("text", found.get("uri", "")))}
+
+
+def content_of(content: Any) -> tuple[Content, ...]:
+    """The blocks of a message's content; what is of no known kind becomes its JSON as text."""
+    if isinstance(content, str):
+        return (TextContent(clean(content)),) if content else ()
+    if not isinstance(content, list | tuple):
+        return (TextContent(clean(str(content))),)
+    return tuple([_content_block(item) for item in cast("list[Any]", content)])
+
+
+def _content_block(block: Any) -> Content:
+    """One block: LangChain's own (both versions), OpenAI's or Anthropic's; of any other kind its JSON."""
+    if isinstance(block, str):
+        return TextContent(clean(block))
+    if isinstance(block, dict):
+        found = cast("dict[str, Any]", block)
+        if found.get("type") == "text" and isinstance(found.get("text"), str):
+            return TextContent(clean(found["text"]))
+        made = _media(found)
+        if made is not None:
+            return made
+    try:
+        return TextContent(clean(msgspec.json.encode(block, enc_hook=str).decode()))
+    except Exception:
+        return TextContent(clean(str(cast("Any", block))))
+
+
+def _media(block: dict[str, Any]) -> Content | None:
+    kind = str(block.get("type", ""))
+    source: Any = block.get("source")
+    if kind == "image_url":
+        outer = block.get("image_url")
+        url: Any = cast("dict[str, Any]", outer).get("url", "") if isinstance(outer, dict) else outer
+        return _at(str(url), "image/png")
+    fields: dict[str, Any] = {**block, **source} if isinstance(source, dict) else block
+    mime = fields.get("mime_type") or fields.get("media_type") or {"image": "image/png", "audio": "audio/wav"}.get(kind)
+    data = fields.get("base64") or fields.get("data")
+    if isinstance(data, str) and kind in ("image", "audio", "file", "document", "video"):
+        return _held(data, str(mime or "application/octet-stream"))
+    if isinstance(fields.get("url"), str):
+        return _at(fields["url"], None if mime is None else str(mime))
+    return None
+
+
+def _at(url: str, mime: str | None) -> Content | None:
+    if url.startswith("data:") and ";base64," in url:
+        head, data = url[5:].split(";base64,", 1)
+        return _held(data, head.split(";", 1)[0] or mime or "application/octet-stream")
+    return ResourceLink(url, mime_type=mime) if url else None
+
+
+def _held(data: str, mime: str) -> Content | None:
+    try:
+        raw = base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+    if mime.startswith("image/"):
+        return ImageContent(raw, mime)
+    if mime.startswith("audio/"):
+        return AudioContent(raw, mime)
+    return EmbeddedResource({"uri": f"data:{mime}", "mimeType": mime, "blob": data})

@@ -1,0 +1,166 @@
+"""A server at an address: the HTTP client that speaks to it, and the older SSE transport.
+
+Whatever a request carries (headers, tokens, the message itself) is for one origin. Redirects to another are not followed, here as in the
+mcp package's transport for streamable HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urljoin
+
+import anyio
+import httpx2
+
+from holdfast.tools.mcp.config import Http
+from holdfast.tools.mcp.streams import LONGEST_MESSAGE, Inbox, Outbox
+
+if TYPE_CHECKING:
+    from mcp.shared.message import SessionMessage
+
+
+class Trace:
+    """What HTTP said to the requests of one call. The transport folds all of it into one JSON-RPC error, but it sends each request in its
+    caller's context, and so run the hooks that note it here."""
+
+    __slots__ = ("failure", "status")
+
+    def __init__(self) -> None:
+        self.status = 0  # of the last answer
+        self.failure: Exception | None = None  # what ended a request without one
+
+
+trace_of_call: ContextVar[Trace | None] = ContextVar("holdfast_mcp_trace", default=None)
+
+
+async def _note_status(response: httpx2.Response) -> None:
+    trace = trace_of_call.get()
+    if trace is not None and not response.extensions.get("holdfast"):
+        trace.status = response.status_code
+
+
+class _Body(httpx2.AsyncByteStream):
+    """An answer's body whose breaking off is told as the end of that stream, not of the whole connection."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._inner:
+                yield chunk
+        except httpx2.TransportError as error:
+            _note_failure(error)
+            raise httpx2.StreamError(f"{type(error).__name__}: {error}") from error
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+def _note_failure(error: Exception) -> None:
+    trace = trace_of_call.get()
+    if trace is not None:
+        trace.failure = error
+
+
+class _Contained(httpx2.AsyncHTTPTransport):
+    """A request that fails is that request's failure. The mcp package's transport would take all others on the connection down with it,
+    so it is told of an answer with a JSON-RPC error. Only while `connected()`: before, a failure is the connection's."""
+
+    def __init__(self, connected: Callable[[], bool]) -> None:
+        # unlimited: a call that waits too long for one of 100 connections would be taken for a failure
+        super().__init__(trust_env=False, limits=httpx2.Limits())
+        self._connected = connected
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method != "POST" or not self._connected():
+            return await super().handle_async_request(request)
+        try:
+            response = await super().handle_async_request(request)
+        except httpx2.TransportError as error:
+            _note_failure(error)
+            text = f"{type(error).__name__}: {error}"
+            body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": text}})
+            headers = {"content-type": "application/json"}
+            return httpx2.Response(503, headers=headers, text=body, extensions={"holdfast": True}, request=request)
+        if isinstance(response.stream, httpx2.AsyncByteStream):
+            response.stream = _Body(response.stream)
+        return response
+
+
+def http_client(server: Http, timeout: float, auth: httpx2.Auth | None, connected: Callable[[], bool]) -> httpx2.AsyncClient:
+    """The HTTP client of one connection. It reads no environment: no proxy, no .netrc."""
+    return httpx2.AsyncClient(
+        headers=server.headers,
+        auth=auth,
+        timeout=httpx2.Timeout(timeout, read=None),  # a tool may think as long as `call_timeout` lets it
+        transport=_Contained(connected),
+        trust_env=False,
+        event_hooks={"response": [_note_status]},
+    )
+
+
+# --- SSE (2024-11-05) ----------------------------------------------------------------------------
+
+# Not the mcp package's own transport: that one does not tell a caller whose message could not be delivered, and reads events of 1 MB at most.
+
+
+@contextlib.asynccontextmanager
+async def sse(http: httpx2.AsyncClient, url: str, lost: Callable[[], None]) -> AsyncGenerator[tuple[Inbox, Outbox]]:
+    """Connect to an SSE server. `lost()` is called when its stream ends. Raises `httpx2.HTTPError`, or `ValueError` for what is no MCP."""
+    inbox = Inbox()
+    endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def read() -> None:
+        try:
+            async with http.sse(url, max_event_size=LONGEST_MESSAGE) as events:
+                events.response.raise_for_status()
+                async for event in events:
+                    _take(event, url, inbox, endpoint)
+            raise httpx2.RemoteProtocolError("the event stream ended")
+        except (httpx2.HTTPError, httpx2.SSEError, ValueError) as error:
+            if endpoint.done():
+                lost()
+                inbox.end()
+            else:
+                endpoint.set_exception(error)
+
+    async def send(message: SessionMessage) -> None:
+        text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+        response = await http.post(await endpoint, content=text, headers={"content-type": "application/json"})
+        response.raise_for_status()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(read)
+        try:
+            await endpoint
+            yield inbox, Outbox(send)
+        finally:
+            if not endpoint.done():
+                endpoint.cancel()
+            elif not endpoint.cancelled():
+                endpoint.exception()  # seen: whoever was to be told was told above
+            group.cancel_scope.cancel()
+
+
+def _take(event: Any, url: str, inbox: Inbox, endpoint: asyncio.Future[str]) -> None:
+    from mcp.shared.message import SessionMessage
+    from mcp_types import jsonrpc_message_adapter
+
+    if event.event == "endpoint":
+        address = urljoin(url, event.data)
+        here, there = httpx2.URL(url), httpx2.URL(address)
+        if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
+            raise ValueError(f"it wants messages sent to another origin, {there.scheme}://{there.host}")
+        if not endpoint.done():
+            endpoint.set_result(address)
+    elif event.event == "message" and event.data:
+        try:
+            inbox.put(SessionMessage(jsonrpc_message_adapter.validate_json(event.data, by_name=False)))
+        except ValueError as error:
+            inbox.put(error)

@@ -1,0 +1,117 @@
+"""From what an MCP server answers to our own vocabulary: tools' annotations, results, and why a call failed."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from holdfast.content import AudioContent, Content, EmbeddedResource, ErrorInfo, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.errors import ToolError
+from holdfast.tools.tool import ToolAnnotations
+
+if TYPE_CHECKING:
+    import mcp_types
+
+
+def annotations_of(hints: mcp_types.ToolAnnotations | None) -> ToolAnnotations:
+    """A server's hints, with MCP's defaults for those that it does not give."""
+    names = ("read_only", "destructive", "idempotent", "open_world")
+    given = {name: getattr(hints, f"{name}_hint", None) for name in names}
+    return ToolAnnotations(**{name: value for name, value in given.items() if value is not None})
+
+
+def result_of(name: str, found: mcp_types.CallToolResult) -> ToolResult:
+    """A server's result as ours. Raises `ToolError` if a block of it cannot be read."""
+    from mcp_types import SERVER_INFO_META_KEY
+
+    try:
+        content = tuple([_block(block) for block in found.content])
+    except ValueError as error:
+        raise ToolError(
+            f"{name!r} sent content that is not valid base64 ({error}). Its effect may have happened.", retryable=False
+        ) from None
+    # The server signs every result; that is the protocol's business and no part of the tool's answer.
+    meta = {key: value for key, value in (found.meta or {}).items() if key != SERVER_INFO_META_KEY}
+    result = ToolResult(content, found.structured_content, meta, found.is_error)
+    if found.is_error:  # the server does not say of what kind
+        return msgspec.structs.replace(result, error=ErrorInfo("unknown", result.text))
+    return result
+
+
+def _block(block: mcp_types.ContentBlock) -> Content:
+    match block.type:
+        case "text":
+            return TextContent(block.text)
+        case "image":
+            return ImageContent(base64.b64decode(block.data), block.mime_type)
+        case "audio":
+            return AudioContent(base64.b64decode(block.data), block.mime_type)
+        case "resource_link":
+            return ResourceLink(block.uri, block.name, block.mime_type)
+        case "resource":
+            return EmbeddedResource(block.resource.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def progress_text(progress: float, total: float | None, message: str | None) -> str:
+    """A progress notification in one line: `3/10: indexing`, `3/10`, or `indexing`."""
+    counted = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+    if not message:
+        return counted
+    return f"{counted}: {message}" if total else message
+
+
+# --- failures ------------------------------------------------------------------------------------
+
+_KIND_OF_STATUS = {
+    401: "authentication",
+    403: "authentication",
+    408: "timeout",
+    429: "rate_limit",
+    502: "network",
+    503: "network",
+    504: "timeout",
+}
+
+
+def reason_of(error: BaseException, status: int) -> tuple[str, str]:
+    """What went wrong, in a few words, and its error_type: by HTTP status (0: none), JSON-RPC code or exception type."""
+    import httpx2
+    from mcp import MCPError
+    from mcp.client.auth import OAuthFlowError
+    from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+
+    found = _leaves(error)
+    # The cause rather than its echo: "connection closed" is what the session says of a transport that failed.
+    leaf = next((one for one in found if not isinstance(one, MCPError)), found[0])
+    kind = "internal"
+    if isinstance(leaf, MCPError):
+        text = clip(leaf.message)
+        codes = {INVALID_PARAMS: "validation", METHOD_NOT_FOUND: "not_found", REQUEST_TIMEOUT: "timeout", CONNECTION_CLOSED: "network"}
+        kind = codes.get(leaf.code, kind)
+    else:
+        text = clip(f"{type(leaf).__name__}: {leaf}")
+        if isinstance(leaf, FileNotFoundError):
+            kind = "not_found"
+        elif isinstance(leaf, OAuthFlowError):
+            kind, status = "authentication", 0
+        elif isinstance(leaf, TimeoutError | httpx2.TimeoutException):
+            kind = "timeout"
+        elif isinstance(leaf, OSError | httpx2.TransportError):
+            kind = "network"
+    if status >= 400:
+        text = f"HTTP {status}: {text}"
+    return text + ("" if text.endswith(".") else "."), _KIND_OF_STATUS.get(status, kind)
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for one in cast("BaseExceptionGroup[Any]", error).exceptions for leaf in _leaves(one)]
+    return [error]
+
+
+def clip(text: str, limit: int = 400) -> str:
+    """`text` on one line, cut to `limit` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= limit else line[:limit] + "..."

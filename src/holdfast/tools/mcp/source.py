@@ -1,0 +1,292 @@
+"""One MCP server as a `Source` of tools, and each of its tools as a `Tool`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.content import ToolResult
+from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout
+from holdfast.tools.context import ToolContext
+from holdfast.tools.mcp.pool import Lease, MCPPool
+from holdfast.tools.mcp.results import annotations_of, progress_text, result_of
+from holdfast.tools.sources import Health
+from holdfast.tools.tool import Tool, ToolAnnotations
+
+if TYPE_CHECKING:
+    import mcp_types
+
+    from holdfast.tools.mcp.config import Server
+
+_log = logging.getLogger(__name__)
+_MOST_PROGRESS = 1000  # notifications that nobody has taken yet; a server may send them faster than anyone reads
+
+Found = tuple[list[Tool], dict[str, str]]
+
+
+class MCPTool(Tool):
+    """A tool of an MCP server, `server.tool`."""
+
+    tool_type = "mcp_tool"
+
+    def __init__(self, source: MCPSource, found: mcp_types.Tool, trusted: bool) -> None:
+        super().__init__(
+            f"{source.id}.{found.name}",
+            found.description or found.title or "",
+            None,
+            found.input_schema,
+            found.output_schema,
+            annotations_of(found.annotations) if trusted else ToolAnnotations(),
+            "mcp",
+        )
+        self._source = source
+        self._tool = found.name
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Ask the server. Raises `ToolError`; a result by which the tool itself reports an error is returned, with `is_error`."""
+        return self._source.call(self._tool, arguments, context)
+
+
+class MCPSource:
+    """One server of an `MCPClient`, as `ToolManager` takes it: see `holdfast.tools.sources.Source`."""
+
+    kind: Literal["mcp", "a2a"] = "mcp"
+
+    def __init__(self, id: str, server: Server, call_timeout: float | None, pool: MCPPool, spec: Callable[[], Any]) -> None:
+        self._id = id
+        self._server = server
+        self._call_timeout = call_timeout
+        self._pool = pool
+        self._spec = spec  # made at the first use, since it needs what is imported then
+        self._lock = threading.Lock()  # for the two below
+        self._lease: Lease | None = None
+        self._watchers: list[Callable[[], None]] = []
+        self._abandoned: weakref.finalize[Any, Any] | None = None
+
+    @property
+    def id(self) -> str:
+        """The server's id."""
+        return self._id
+
+    @property
+    def lazy(self) -> bool:
+        """What its configuration says."""
+        return self._server.lazy
+
+    def __repr__(self) -> str:
+        return f"MCPSource({self._id!r})"
+
+    # --- its connection ---
+
+    def lease(self) -> Lease:
+        """Hold the connection, which opens when it is used. For `MCPClient`."""
+        with self._lock:
+            if self._lease is not None and self._lease.live:
+                return self._lease
+        changed = weakref.WeakMethod(self._changed)  # weak: the loop thread must not keep alive who has dropped the source
+
+        def tell() -> None:
+            found = changed()
+            if found is not None:
+                found()
+
+        new = self._pool.lease(self._spec(), tell)
+        with self._lock:
+            if self._lease is None or not self._lease.live:
+                self._lease, lease = new, new
+                if self._abandoned is not None:
+                    self._abandoned.detach()
+                # For a source that is dropped without being closed. It only asks: a garbage collector must not wait.
+                self._abandoned = weakref.finalize(self, new.abandon)
+                self._abandoned.atexit = False  # the thread closes itself there, and waits
+            else:
+                lease = self._lease
+            watched = bool(self._watchers)
+        if lease is not new:
+            new.release()  # another thread was first
+        elif watched:
+            new.soon(new.connection.watch)
+        return lease
+
+    def close(self) -> None:
+        """Let go of the connection; the last to do so ends it, and the process behind it, within some seconds. Idempotent."""
+        lease = self.let_go()
+        if lease is not None:
+            lease.release()
+
+    def let_go(self) -> Lease | None:
+        """Forget the connection, which whoever asked is to release."""
+        with self._lock:
+            lease, self._lease = self._lease, None
+            if self._abandoned is not None:
+                self._abandoned.detach()
+                self._abandoned = None
+            return lease
+
+    # --- its tools ---
+
+    def discover(self) -> list[Tool]:
+        """Connect if need be, and ask for its tools: each call asks anew. Raises `ToolError`, which names the server and the reason. A tool
+        that cannot be used is left out, with a warning in the log."""
+        tools, errors = self.found(self.begin())
+        for error in errors.values():
+            _log.warning("%s", error)
+        return tools
+
+    def begin(self) -> Future[list[mcp_types.Tool]]:
+        """Begin to discover, without waiting."""
+        lease = self.lease()
+        return lease.submit(lease.connection.tools())
+
+    def found(self, future: Future[list[mcp_types.Tool]]) -> Found:
+        """What `begin` has found: its tools, and by name why others cannot be used. Raises `ToolError`."""
+        try:
+            listed = future.result()
+        except CancelledError:
+            raise self._closed() from None
+        tools: list[Tool] = []
+        errors: dict[str, str] = {}
+        for one in listed:
+            try:
+                tools.append(MCPTool(self, one, self._server.trusted))
+            except ConfigurationError as error:
+                errors[f"{self._id}.{one.name}"] = f"MCP server {self._id!r} has a tool that cannot be used. {error}"
+        return tools, errors
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call `changed()` on a thread of its own when the server says that its tools have changed, when the time for which its list holds is
+        over, or when it came back from a crash with others."""
+        with self._lock:
+            self._watchers = [*self._watchers, changed]
+            lease = self._lease
+        if lease is not None:
+            lease.soon(lease.connection.watch)
+
+    def _changed(self) -> None:
+        for changed in self._watchers:
+            try:
+                changed()
+            except Exception:
+                _log.exception("MCP server %r: what was to hear of its changed tools raised", self._id)
+
+    def health(self, timeout: float) -> Health:
+        """Ask whether it is there, connecting if need be, within `timeout` seconds. Does not raise."""
+        started = time.monotonic()
+        try:
+            lease = self.lease()
+            future = lease.submit(lease.connection.greet())
+            try:
+                said = future.result(timeout)
+            finally:
+                future.cancel()
+            return Health(self._id, True, time.monotonic() - started, said)
+        except TimeoutError as error:
+            said = str(error) or f"MCP server {self._id!r} did not answer within {timeout:g} s."
+        except CancelledError:
+            said = str(self._closed())
+        except ToolError as error:
+            said = str(error)
+        return Health(self._id, False, time.monotonic() - started, said)
+
+    # --- its calls ---
+
+    def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Call a tool of the server. Raises `ToolError`."""
+        context.cancelled.raise_if_set()
+        name = f"{self._id}.{tool}"
+        lease = self.lease()
+        wait = Wait(self._call_timeout)
+        future = lease.submit(wait.serve(lease.connection.call(tool, arguments, wait)))
+        future.add_done_callback(wait.woken)
+        forget = context.cancelled.add_callback(wait.woken)
+        try:
+            wait.until_done(context.report_progress)
+            if wait.error is not None:
+                raise wait.error
+            if wait.found is not None:
+                return result_of(name, wait.found)
+            if context.cancelled:
+                raise ToolCancelled(f"{name!r} was cancelled; its effect may have happened.")
+            raise self._closed(name)
+        except ToolError:
+            raise
+        except TimeoutError:
+            raise ToolTimeout(
+                f"{name!r} did not answer within {self._call_timeout:g} s and was cancelled; its effect may have happened."
+            ) from None
+        finally:
+            forget()
+            future.cancel()  # also when the wait was interrupted; nothing to do for one that is done
+
+    def _closed(self, name: str = "") -> ToolError:
+        if name:
+            return ToolError(f"{name!r}: the client was closed during the call, whose effect may have happened.", "network")
+        return ToolError(f"MCP server {self._id!r}: the client was closed before it answered.", "network")
+
+
+class Wait:
+    """A caller's thread, waiting for its call: it reports the progress itself, so that a slow watcher holds up nobody but itself."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self.found: mcp_types.CallToolResult | None = None
+        self.error: Exception | None = None
+        self._left = timeout
+        self._news: SimpleQueue[str | bool | None] = SimpleQueue()  # progress; whether the clock stands; None: look what has happened
+
+    # on the loop thread
+
+    async def serve(self, call: Coroutine[Any, Any, mcp_types.CallToolResult]) -> None:
+        """Await the call, and wake the caller at once: a future of the loop's takes two more rounds of it."""
+        try:
+            self.found = await call
+        except Exception as error:
+            self.error = error
+        self._news.put(None)
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """The server says how far it is."""
+        if self._news.qsize() < _MOST_PROGRESS:
+            self._news.put(progress_text(progress, total, message))
+
+    def paused(self) -> None:
+        """A person is being asked: the clock stands still."""
+        self._news.put(True)
+
+    def resumed(self) -> None:
+        """The clock goes on."""
+        self._news.put(False)
+
+    # anywhere
+
+    def woken(self, _: object = None) -> None:
+        """The call is over, or nobody wants its answer any more."""
+        self._news.put(None)
+
+    # on the caller's thread
+
+    def until_done(self, report: Callable[[str], None]) -> None:
+        """Wait for the end, and `report` progress meanwhile. Raises `TimeoutError` at the deadline."""
+        ticking, since = True, time.monotonic()
+        while True:
+            try:
+                if self._left is None or not ticking:
+                    news = self._news.get()
+                else:
+                    news = self._news.get(timeout=max(0.0, since + self._left - time.monotonic()))
+            except Empty:
+                raise TimeoutError from None
+            if news is None:
+                return
+            if isinstance(news, str):
+                report(news)
+            elif self._left is not None and news is ticking:  # True pauses a clock that ticks, False starts one that does not
+                now = time.monotonic()
+                if ticking:
+                    self._left -= now - since
+                ticking, since = not ticking, now

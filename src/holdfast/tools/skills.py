@@ -1,0 +1,175 @@
+"""Skills: know-how in folders with a `SKILL.md`, and microagents in Markdown files. A prompt tells of each in a line; a tool reads the rest."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
+from holdfast.tools.skills_files import SKILL_FILES, Skill, front_matter, one_line, read_skill, skill_files, text_below, with_home
+from holdfast.tools.tool import Tool, ToolAnnotations
+
+_log = logging.getLogger(__name__)
+_MOST_FILES = 100  # names of a skill's other files that its reader is told
+
+
+class Skills:
+    """The skills of an agent, by name, in the order in which they were found. `unreadable` says of files and folders why they were left out.
+
+    Frozen; the files are read again each time that the model asks for them.
+    """
+
+    def __init__(self, skills: Iterable[Skill], unreadable: Mapping[str, str] = {}) -> None:
+        self._skills = {skill.name: skill for skill in skills}
+        self.unreadable = dict(unreadable)
+
+    def list(self) -> list[Skill]:
+        """All skills."""
+        return [*self._skills.values()]
+
+    def prompt(self) -> str:
+        """What the system prompt says of them: a name and a description each, and how to read one. "" if there are none."""
+        if not self._skills:
+            return ""
+        lines = [f"- {skill.name}: {one_line(skill.description) or '(no description)'}" for skill in self._skills.values()]
+        head = (
+            "# Skills\n\nEach of these is know-how for one kind of task. Before a task that one of them fits, read it with the tool read_skill "
+            "and do as it says; a file that it names is read with the same tool."
+        )
+        return "\n".join([head, "", *lines])
+
+    def tool(self) -> Tool:
+        """The tool by which a model reads them."""
+
+        def read_skill(name: str, file: str | None = None) -> str:
+            """Read a skill: its instructions, or another file of its folder.
+
+            Args:
+                name: The skill's name, as in the list of skills.
+                file: A file of the skill that its instructions name, relative to its folder. Leave it out for the instructions.
+            """
+            return self.read(name, file)
+
+        return Tool.from_function(
+            read_skill,
+            annotations=ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False),
+            category="skills",
+        )
+
+    def read(self, name: str, file: str | None = None) -> str:
+        """What the tool answers. Raises `ToolNotFound`, or `ToolError` for a path that leads out of the skill's folder."""
+        skill = self._skills.get(name)
+        if skill is None:
+            near = difflib.get_close_matches(name, self._skills, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise ToolNotFound(f"There is no skill {name!r}.{hint} There are: {', '.join(self._skills) or 'none'}.")
+        if file is not None:
+            return _file(skill, file)
+        path = Path(skill.path)
+        try:
+            _, body = front_matter(text_below(path.parent, path.name))
+        except FileNotFoundError:
+            raise ToolNotFound(f"The skill {name!r} is gone: there is no file {skill.path} any more.") from None
+        except (OSError, ValueError) as error:
+            raise ToolError(f"The skill {name!r} cannot be read: {error}.", "validation") from error
+        return body.strip() + _beside(skill)
+
+    def __repr__(self) -> str:
+        return f"Skills({', '.join(self._skills)})"
+
+
+def discover(folders: Iterable[str | os.PathLike[str]]) -> Skills:
+    """The skills and microagents of some folders; of two with one name, that of the earlier folder counts, so name the project's before
+    the user's.
+
+    A folder is a skill itself (it has a `SKILL.md`), has skills in folders and microagents in `.md` files, or is a repository: then
+    `.agents/skills/`, `skills/`, `microagents/`, `.openhands/microagents/` and `.holdfast/microagents/` are read. `~` is the user's home.
+
+    What cannot be read is left out and named, in `unreadable` and with a warning in the log: a folder that is not there, a file that
+    is too large or no UTF-8, a link that leads out of the folder. Raises `ConfigurationError` (a `ValueError`) for what is no path.
+    """
+    if isinstance(folders, str | os.PathLike):
+        raise ConfigurationError(f"discover takes a list of folders, not {folders!r}.")
+    found: dict[str, Skill] = {}
+    unreadable: dict[str, str] = {}
+    for folder in folders:
+        root = Path(os.path.realpath(with_home(folder)))
+        if not root.is_dir():
+            unreadable[str(folder)] = "there is no such folder"
+            continue
+        here: dict[str, Skill] = {}
+        for path in skill_files(root):
+            try:
+                if root not in path.resolve().parents:
+                    raise ValueError(
+                        f"it is a link to {path.resolve()}, outside of {root}; name that folder in the config if it is to be read"
+                    )
+                skill = read_skill(path)
+            except (OSError, ValueError, RuntimeError) as error:  # a loop of links is a RuntimeError
+                unreadable[str(path)] = str(error)
+                continue
+            if skill.name in here:
+                unreadable[str(path)] = f"{here[skill.name].path} has the same name, {skill.name!r}"
+                continue
+            here[skill.name] = skill
+            if skill.name in found:
+                _log.info("The skill %s stands behind %s, which has the same name.", path, found[skill.name].path)
+                continue
+            found[skill.name] = skill
+            for problem in skill.problems:
+                _log.warning("The skill %s is loaded, but breaks the specification: %s.", path, problem)
+    for path, reason in unreadable.items():
+        _log.warning("The skill %s was left out: %s", path, reason)
+    return Skills(found.values(), unreadable)
+
+
+# --- the files of a skill ---
+
+
+def _file(skill: Skill, file: str) -> str:
+    if not skill.folder:
+        raise ToolError(f"{skill.name!r} is one file alone; read it without `file`.", "validation")
+    root = Path(skill.folder)
+    if not file.strip() or "\0" in file:
+        raise ToolError(f"{file!r} is no path. Give one relative to the folder of the skill {skill.name!r}.", "validation")
+    try:
+        found = Path(os.path.realpath(root / file))
+        relative = found.relative_to(os.path.realpath(root))
+    except ValueError:
+        raise ToolError(f"{file!r} leads out of the folder of the skill {skill.name!r}. Give a path inside of it.", "validation") from None
+    try:
+        return text_below(root, *relative.parts)
+    except FileNotFoundError:
+        names = [*_files(root)]
+        near = difflib.get_close_matches(file, names, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ToolNotFound(f"The skill {skill.name!r} has no file {file!r}.{hint} It has: {', '.join(names) or 'none'}.") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ToolError(f"{file!r} of the skill {skill.name!r} cannot be read: {reason}.", "validation") from error
+
+
+def _files(root: Path) -> Iterator[str]:
+    """The names of a skill's files, its own left out; at most so many."""
+    count = 0
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        for name in sorted(files):
+            path = os.path.relpath(os.path.join(folder, name), root)
+            if path in SKILL_FILES or name.startswith("."):
+                continue
+            count += 1
+            if count > _MOST_FILES:
+                yield "..."
+                return
+            yield path
+
+
+def _beside(skill: Skill) -> str:
+    if not skill.folder:
+        return ""
+    names = [*_files(Path(skill.folder))]
+    return f"\n\n(The folder of this skill is {skill.folder}." + (f" Its other files: {', '.join(names)}.)" if names else ")")

@@ -1,0 +1,234 @@
+"""The files of skills and microagents: where they stand in a folder, what their front matter says, and reading them without leaving it.
+
+The rules are those of the Agent Skills specification (https://agentskills.io), whose validator is skills-ref. What breaks them is read
+all the same, where it can be.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import stat
+import unicodedata
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.content import Data
+from holdfast.errors import ConfigurationError
+from holdfast.tools.document import Map, Place, Seq, read_yaml
+
+# Where repositories keep them, in the order in which they are read.
+SKILL_PLACES = (".agents/skills", "skills")
+NOTE_PLACES = ("microagents", ".openhands/microagents", ".holdfast/microagents")
+SKILL_FILES = ("SKILL.md", "skill.md")
+
+LARGEST = 1024 * 1024  # bytes of a file that is read into a model's context
+_KEYS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
+_LONGEST = {"name": 64, "description": 1024, "compatibility": 500}
+
+
+class Skill(Data, frozen=True):
+    """What is known of a skill before it is read. `path` is its file; `folder` what `read_skill` may read of it, "" for a microagent,
+    which is a file alone. `problems` say in what it breaks the specification."""
+
+    name: str
+    description: str
+    path: str
+    folder: str = ""
+    triggers: tuple[str, ...] = ()
+    license: str = ""
+    compatibility: str = ""
+    allowed_tools: tuple[str, ...] = ()
+    metadata: dict[str, str] = {}
+    problems: tuple[str, ...] = ()
+
+
+def skill_files(root: Path, loose: bool = True) -> Iterator[Path]:
+    """The files of skills and microagents in a folder, by place and name; `loose`: also directly in it, if it is no repository."""
+    if loose and (own := _skill_file(root)) is not None:
+        yield own
+        return
+    for place in SKILL_PLACES:
+        yield from _skills_in(root / place)
+    for place in NOTE_PLACES:
+        yield from sorted((root / place).rglob("*.md"))
+    if loose and not any((root / place).is_dir() for place in (*SKILL_PLACES, *NOTE_PLACES, ".git")):
+        yield from sorted(path for path in root.glob("*.md") if path.stem.lower() != "readme")
+        yield from _skills_in(root)
+
+
+def _skills_in(folder: Path) -> Iterator[Path]:
+    try:
+        inner = sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:
+        return
+    for path in inner:
+        if (found := _skill_file(path)) is not None:
+            yield found
+
+
+def _skill_file(folder: Path) -> Path | None:
+    return next((folder / name for name in SKILL_FILES if (folder / name).is_file()), None)
+
+
+# --- one file ------------------------------------------------------------------------------------
+
+
+def read_skill(path: Path) -> Skill:
+    """A skill's metadata, or a microagent's. Raises `ValueError` or `OSError` if the file cannot be read at all."""
+    if path.stat().st_size > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST // 1024} KB")
+    text = text_below(path.parent, path.name, follow=True)
+    is_skill = path.name in SKILL_FILES
+    problems: list[str] = []
+    head, body = _lenient(text, problems)
+    folder = path.resolve().parent if is_skill else None
+    own = path.parent.name if is_skill else path.stem
+    if is_skill:
+        problems += validate(head, own)
+    name = _said(head.get("name")) or own
+    description = _said(head.get("description")) or next((line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")), "")
+    words = head.get("triggers")
+    triggers = [words] if isinstance(words, str) else [_said(word) for word in words] if isinstance(words, Seq) else []
+    given = head.get("metadata")
+    return Skill(
+        unicodedata.normalize("NFKC", one_line(name)),
+        description[: _LONGEST["description"]],
+        str(path),
+        str(folder) if folder is not None else "",
+        tuple(word for word in triggers if word),
+        _said(head.get("license")),
+        _said(head.get("compatibility")),
+        tuple(_said(head.get("allowed-tools")).replace(",", " ").split()),
+        {key: _said(value) for key, value in given.items()} if isinstance(given, Map) else {},
+        tuple(problems),
+    )
+
+
+def validate(head: Mapping[str, Any], folder: str) -> list[str]:
+    """In what a `SKILL.md`'s front matter breaks the specification, as skills-ref has it; [] if in nothing."""
+    problems: list[str] = []
+    if unknown := sorted(set(head) - _KEYS):
+        problems.append(f"it has the unknown keys {', '.join(unknown)}; known are {', '.join(sorted(_KEYS))}")
+    for key, most in _LONGEST.items():
+        value = head.get(key)
+        if value is None and key == "compatibility":
+            continue
+        if not isinstance(value, str) or (not value.strip() and key != "compatibility"):
+            problems.append(f"{key} is missing" if value is None else f"{key} takes a text that is not empty")
+        elif len(value.strip() if key == "name" else value) > most:
+            problems.append(f"{key} has more than {most} characters")
+    name = head.get("name")
+    if isinstance(name, str) and name.strip():
+        name = unicodedata.normalize("NFKC", name.strip())
+        if (
+            name != name.lower()
+            or name.startswith("-")
+            or name.endswith("-")
+            or "--" in name
+            or not all(c.isalnum() or c == "-" for c in name)
+        ):
+            problems.append(f"the name {name!r} takes small letters and digits, with single hyphens between them")
+        if name != unicodedata.normalize("NFKC", folder):
+            problems.append(f"the name {name!r} is not that of its folder, {folder!r}")
+    return problems
+
+
+def front_matter(text: str) -> tuple[Map, str]:
+    """The YAML between the first two lines of `---`, all scalars as texts, and what comes after it. Raises `ValueError`."""
+    head, body = _split(text)
+    if head is None:
+        return Map(Place("front matter")), text
+    try:
+        found = read_yaml(head, Place("its front matter"), texts=True)
+    except ConfigurationError as error:
+        raise ValueError(str(error)) from None
+    if found is None or found == "":
+        found = Map(Place("front matter"))
+    if not isinstance(found, Map):
+        raise ValueError("its front matter is not a mapping of names to values")
+    return found, body
+
+
+def _split(text: str) -> tuple[str | None, str]:
+    text = text.removeprefix("\ufeff").replace("\r\n", "\n")
+    if not text.startswith("---"):
+        return None, text
+    match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)", text, re.DOTALL | re.MULTILINE)
+    if match is not None:
+        return "\n" + match[1], match[2]
+    parts = text.split("---", 2)  # as skills-ref does: wherever the dashes stand
+    if len(parts) < 3:
+        if text.partition("\n")[0].strip() != "---":
+            return None, text  # a text that begins with a dash or three
+        raise ValueError("its front matter, which begins with '---', has no end: a line '---'")
+    return parts[1], parts[2]
+
+
+def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
+    """The front matter; what YAML cannot read, such as a colon in a description without quotes, line by line."""
+    try:
+        return front_matter(text)
+    except ValueError as error:
+        head, body = _split(text)
+        found = Map(Place("front matter"))
+        for line in (head or "").splitlines():
+            match = re.fullmatch(r"([A-Za-z-]+):[ \t]+(\S.*)", line)
+            if match is not None and match[2][0] not in "[{|>&*!%@`":
+                found[match[1]] = match[2].strip().strip("\"'")
+        if "description" not in found:
+            raise
+        problems.append(f"{error} It was read line by line; put values with a colon into quotes")
+        return found, body
+
+
+def _said(value: Any) -> str:
+    return "" if value is None or isinstance(value, Map | Seq) else str(value).strip()
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def text_below(root: Path, *parts: str, follow: bool = False) -> str:
+    """A text file below a folder. Each part of the way is opened from the one before and, unless `follow`, no link is followed: what was
+    resolved a moment ago may be another thing by now."""
+    if not parts:
+        raise ValueError("it is a folder")
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
+    at = os.open(root, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        for part in parts[:-1]:
+            inner = os.open(part, flags | os.O_DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = inner
+        fd = os.open(parts[-1], flags, dir_fd=at)
+    finally:
+        os.close(at)
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):  # asked before open(), which raises for a folder and leaves the descriptor open
+        os.close(fd)
+        raise ValueError("it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file")
+    with open(fd, "rb") as file:
+        data = file.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise ValueError(f"it is larger than {LARGEST // 1024} KB")
+    if b"\0" in data[:8192]:
+        raise ValueError(f"it is a binary file of {len(data):,} bytes")
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8 text") from None
+
+
+def with_home(path: str | os.PathLike[str]) -> str:
+    """`~/x` as a path in the user's home, by the user database: no environment variable is read."""
+    text = os.fspath(path)
+    if text != "~" and not text.startswith("~/"):
+        return text
+    try:
+        return pwd.getpwuid(os.getuid()).pw_dir + text[1:]
+    except KeyError:  # a user id without an entry, as in some containers
+        return text
