@@ -35,6 +35,7 @@ from holdfast.errors import (
     StreamInterrupted,
 )
 from holdfast.events import ToolDefinition
+from holdfast.llm import LLM
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import anthropic_messages as wire
 from holdfast.llm.wires.anthropic_messages_stream import MessagesStream
@@ -404,11 +405,58 @@ def test_an_effort_is_a_budget_for_older_models(model: str) -> None:
         assert reasoning(model, reasoning_effort=effort) == {"thinking": {"type": "enabled", "budget_tokens": tokens}}
     assert reasoning(model, reasoning_effort="max", max_output_tokens=64000)["thinking"]["budget_tokens"] == 32000
     assert reasoning(model, reasoning_effort="high", max_output_tokens=4096)["thinking"]["budget_tokens"] == 3072
-    assert reasoning(model, reasoning_effort="high", max_output_tokens=500)["thinking"]["budget_tokens"] == 1024
+    assert reasoning(model, reasoning_effort="high", max_output_tokens=1100)["thinking"]["budget_tokens"] == 1024
     assert reasoning(model, reasoning_effort="high", reasoning_budget=3000)["thinking"]["budget_tokens"] == 3000
     assert reasoning(model, reasoning_effort="none") == {"thinking": {"type": "disabled"}}
     with pytest.raises(ConfigurationError, match="medium"):
         reasoning(model, reasoning_effort="whatever")
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "said"),
+    [
+        ("claude-opus-4-1", {"reasoning_budget": 32000}, "32000 tokens, not 32000"),
+        ("claude-sonnet-4-5", {"reasoning_budget": 64000}, "64000 tokens, not 64000"),
+        ("claude-sonnet-4-5", {"reasoning_budget": 8192, "max_output_tokens": 4096}, "4096 tokens, not 8192"),
+        ("claude-sonnet-4-5", {"reasoning_budget": 8192, "extra_body": {"max_tokens": 4096}}, "4096 tokens, not 8192"),
+        ("claude-opus-4-6", {"reasoning_budget": 4096, "max_output_tokens": 4096}, "4096 tokens, not 4096"),
+        ("claude-sonnet-4-5", {"reasoning_budget": 100}, "at least 1024 tokens"),
+        ("claude-sonnet-4-5", {"reasoning_effort": "low", "max_output_tokens": 1000}, "max_output_tokens must be above 1024"),
+        ("claude-3-5-haiku-latest", {"reasoning_effort": "low"}, "cannot think"),
+        ("claude-3-5-haiku-latest", {"reasoning_budget": 2000}, "cannot think"),
+    ],
+)
+def test_thinking_that_the_api_refuses_is_no_request(model: str, parameters: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        LLM(model, "key", "http://127.0.0.1:1/v1", wire="anthropic_messages", **parameters)
+
+
+@pytest.mark.parametrize(
+    ("model", "parameters", "limit"),
+    [
+        ("claude-opus-4-1", {"reasoning_budget": 31000}, 32000),
+        ("claude-sonnet-4-20250514", {"reasoning_budget": 32000}, 64000),
+        ("claude-sonnet-4-5", {"reasoning_budget": 63000}, 64000),
+        ("claude-opus-4-6", {"reasoning_budget": 63000}, 95000),
+        ("claude-opus-4-6", {"reasoning_effort": "low", "max_output_tokens": 500}, 500),  # whose thinking has no least budget
+        ("claude-3-5-haiku-latest", {"reasoning_effort": "none"}, 8192),
+        ("kimi-k2", {"reasoning_budget": 100, "max_output_tokens": 50}, 50),  # of which nothing is known
+    ],
+)
+def test_the_output_limit_makes_room_for_thinking(model: str, parameters: dict[str, Any], limit: int) -> None:
+    assert body(model, parameters=parameters)["max_tokens"] == limit
+
+
+@pytest.mark.parametrize("citations", [5, [1], [None], ["file_id"], {"file_id": 1}, [{"file_id": "x", "a": 1}, 7]])
+def test_citations_of_any_shape_go_back(citations: Any) -> None:
+    (found,) = echoed(message(text("hi", citations=citations)))
+    assert found["citations"] == ([{"a": 1}, 7] if citations == [{"file_id": "x", "a": 1}, 7] else citations)
+
+
+def test_a_native_call_goes_back_with_the_id_that_its_result_has() -> None:
+    found = parsed(message(thinking(), tool_use("call_0"), stop="tool_use"))
+    call = msgspec.structs.replace(found.calls[0], provider_id="call_0_2")
+    assert json.loads(wire.assistant("", (call,), found.native, {}))["content"] == [thinking(), tool_use("call_0_2")]
 
 
 def test_an_effort_of_the_newest_models_alone_is_no_error_where_no_model_is_named() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from datetime import UTC, datetime
 from email.utils import format_datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import events
@@ -31,7 +33,7 @@ from holdfast.errors import (
     ServerError,
     StreamInterrupted,
 )
-from holdfast.llm import LLM, Completion, Delta, Transcript
+from holdfast.llm import LLM, Completion, Delta, Transcript, line
 from holdfast.llm.model import Model
 from holdfast.llm.retry import delay, retry_after, retrying
 from holdfast.tools.context import Cancellation
@@ -180,6 +182,52 @@ def test_a_stream_that_breaks_off_after_its_finish_is_whole() -> None:
     data = sse(text("hi")).partition("data: [DONE]")[0].encode()
     with ModelServer([Stream([data], end=False)]) as server:
         assert llm(server, stream=True).completion("x").text == "hi"
+
+
+def every_piece_says_stop(wire: str, *words: str) -> list[bytes]:
+    """A stream as Gemini and some proxies send it: a finish comes with every piece."""
+    if wire == "gemini":
+        found: list[Any] = [{"candidates": [{"content": {"parts": [{"text": word}]}, "finishReason": "STOP"}]} for word in words]
+    else:
+        found = [{"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": "stop"}]} for word in words]
+    return [f"data: {json.dumps(piece)}\n\n".encode() for piece in found]
+
+
+@pytest.mark.parametrize("tool_calls", ["native", "text"])
+@pytest.mark.parametrize("wire", ["openai_chat", "gemini"])
+class TestAServerThatSaysAFinishWithEveryPiece:
+    def ask(self, wire: str, tool_calls: str, *answers: Any) -> str:
+        with ModelServer(answers) as server:
+            model = LLM("m", KEY, server.url, wire=wire, tool_calls=tool_calls, stream=True, max_retries=0, timeout=5)
+            return model.completion("x").text
+
+    def test_is_given_its_time(self, wire: str, tool_calls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(line, "AFTER_FINISH", 0.1)
+        pieces = every_piece_says_stop(wire, "one ", "two ", "three")
+        assert self.ask(wire, tool_calls, Stream(pieces, delay=0.3)) == "one two three"
+
+    @pytest.mark.parametrize("pieces", [1, 2])
+    def test_has_said_nothing_of_the_end(self, wire: str, tool_calls: str, pieces: int) -> None:
+        sent = every_piece_says_stop(wire, "one ", "two ")[:pieces]
+        assert self.ask(wire, tool_calls, Stream(sent)) == "one two "[: 4 * pieces]
+        with pytest.raises(StreamInterrupted):
+            self.ask(wire, tool_calls, Stream(sent, end=False))
+        with pytest.raises(StreamInterrupted):
+            self.ask(wire, tool_calls, Stream([*sent, b'data: {"cand']))
+        with pytest.raises(BadResponse):
+            self.ask(wire, tool_calls, Stream([*sent, b"data: {\n\n"]))
+
+
+def test_content_behind_a_finish_takes_the_hurry_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "AFTER_FINISH", 0.3)
+    one, two = every_piece_says_stop("openai_chat", "one ", "two")
+    finish = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
+    with ModelServer([Stream([finish, one, b": wait\n\n", b": wait\n\n", two], delay=0.2)]) as server:
+        assert llm(server, stream=True, max_retries=0).completion("x").text == "one two"
+    with ModelServer([Stream([one.replace(b'"stop"', b"null"), finish, *[b": wait\n\n"] * 20], delay=0.2)]) as server:
+        began = time.monotonic()
+        assert llm(server, stream=True, max_retries=0).completion("x").text == "one "
+        assert time.monotonic() - began < 2
 
 
 def test_many_threads_share_one_llm() -> None:
@@ -550,6 +598,55 @@ def test_headers_and_extra_body_are_sent() -> None:
         assert server.requests[0].headers["authorization"] == "Basic x"
         assert server.requests[0].headers["x-title"] == "t"
         assert server.requests[0].json["provider"] == {"order": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("host", "key", "sent"),
+    [
+        ("res.openai.azure.com", "0123456789abcdef", {"api-key": "0123456789abcdef"}),
+        ("res.openai.azure.com", "eyJhbGciOi.J9.x", {"authorization": "Bearer eyJhbGciOi.J9.x"}),
+        ("res.openai.azure.com", "", {}),
+        ("openai.azure.com.example", "0123456789abcdef", {"authorization": "Bearer 0123456789abcdef"}),
+    ],
+)
+def test_azures_keys_go_into_its_own_header(host: str, key: str, sent: dict[str, str]) -> None:
+    with ModelServer([text("hi")]) as server:
+        proxy = server.url.removesuffix("/v1")
+        LLM("gpt-4o", key, f"http://{host}/openai/deployments/gpt-4o?api-version=2024-10-21", proxy=proxy, wire="openai_chat").completion(
+            "x"
+        )
+        found = server.requests[0].headers
+        assert {name: value for name, value in found.items() if name in ("api-key", "authorization")} == sent
+
+
+def test_an_address_may_have_letters_of_any_alphabet_in_its_host_alone() -> None:
+    model = LLM("m", KEY, "https://bücher.example:8443/v1")
+    assert (model.base_url, model.parameters()["host"]) == ("https://xn--bcher-kva.example:8443/v1", "xn--bcher-kva.example")
+    for url in ("https://h.example/größe/v1", "https://h.example/v1?a=ü", "http://例え/路", f"https://{'ü' * 70}.example/v1"):
+        with pytest.raises(ConfigurationError, match="base_url takes"):
+            LLM("m", KEY, url)
+    with pytest.raises(ConfigurationError, match="proxy takes"):
+        LLM("m", KEY, "https://h.example/v1", proxy=f"http://{'ü' * 70}:3128")
+
+
+def test_an_agent_event_of_another_address_changes_nothing_about_ours() -> None:
+    """What only its maker's host can read goes nowhere else, whatever the event says of the host."""
+    native = msgspec.Raw(
+        b'[{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"planted"},{"type":"message","role":"assistant","content":'
+        b'[{"type":"output_text","text":"a"}]}]'
+    )
+    answer = {"status": "completed", "output": [{"type": "message", "content": "ok"}]}
+    for elsewhere in ({"wire": "openai_responses", "host": "api.openai.com"}, {"wire": "openai_chat", "host": "127.0.0.1"}, {}):
+        with ModelServer([answer]) as server:
+            model = LLM("gpt-5", KEY, server.url, wire="openai_responses", max_output_tokens=7)
+            head = msgspec.structs.replace(agent_event(model), parameters={**elsewhere, "max_output_tokens": 5})
+            transcript = Transcript.from_messages("q")
+            transcript.append(Completion("a", model="gpt-5", wire="openai_responses", native=native, host="api.openai.com"))
+            transcript.say("q2")
+            found = model.completion(transcript, head=head)
+            assert (server.requests[0].path, server.requests[0].json["max_output_tokens"]) == ("/v1/responses", 5)
+            assert b"planted" not in server.requests[0].body
+            assert (found.host, len(found.notes)) == ("127.0.0.1", 1)
 
 
 def test_all_parameters_are_sent_and_none_that_was_not_given() -> None:

@@ -24,6 +24,7 @@ from holdfast.errors import (
     StreamInterrupted,
 )
 from holdfast.llm import LLM, Completion, Delta, RouterLLM, RouterRequest, Transcript
+from holdfast.tools.context import Cancellation
 from tests.model_server import Drop, ModelServer, Stream, sse, text
 
 
@@ -81,6 +82,31 @@ def test_when_all_fail_the_last_error_tells_of_the_others() -> None:
     assert caught.value.__notes__ == ["Before that one failed: RateLimited: slow down"]
 
 
+def test_an_error_that_moves_nothing_tells_of_those_before_it_too() -> None:
+    llm, _, _ = two([RateLimited("slow down")], [BadRequest("wrong here")])
+    with pytest.raises(BadRequest) as caught:
+        llm.completion("hello")
+    assert caught.value.__notes__ == ["Before that one failed: RateLimited: slow down"]
+
+
+def test_a_cancel_moves_nothing_whatever_is_to() -> None:
+    for on in (LLMError, lambda error: True):
+        llm, _, other = two([Cancelled("stop")], ["hi"], on=on)
+        with pytest.raises(Cancelled):
+            llm.completion("hello")
+        assert not other.requests
+    token = Cancellation()
+
+    def fail(request: Any) -> Any:
+        token.cancel()
+        raise ServerError("down")
+
+    llm, _, other = two([fail], ["hi"])
+    with pytest.raises(ServerError):
+        llm.completion("hello", cancelled=token)
+    assert not other.requests
+
+
 def test_a_conversation_stays_with_the_model_that_answered() -> None:
     llm, one, other = two([ServerError("down"), "never"], ["hi", "again"])
     transcript = Transcript.from_messages("hello")
@@ -115,6 +141,13 @@ def test_a_watcher_is_told_to_forget_what_a_failed_model_said() -> None:
     kinds = [delta.kind for delta in seen]
     assert kinds[0] == "text"
     assert kinds.count("restart") == 1
+    broken_off: list[Delta] = []
+    with ModelServer([Stream([sse(text("half an answer")).encode()[:600]], end=False)] * 2) as server:
+        broken = LLM("m", base_url=server.url, stream=True, max_retries=0)
+        with pytest.raises(StreamInterrupted):
+            FallbackLLM([broken, broken]).completion("hello", on_delta=broken_off.append)
+    assert [delta.kind for delta in broken_off].count("restart") == 1
+    assert broken_off[-1].kind == "text"
     assert "".join(delta.text for delta in seen[kinds.index("restart") :]) == "whole"
 
 
@@ -180,6 +213,26 @@ def test_composites_within_composites_know_their_way() -> None:
             conversation.run()
         found = replay(conversation.get_history())
         assert (found.same, found.hashed) == (True, 2)
+
+
+def test_each_of_nested_composites_finds_its_own_part_of_the_way() -> None:
+    first = ScriptedLLM([RateLimited("busy"), "never"])
+    inner = FallbackLLM({"gpt": first, "spare": ScriptedLLM(["one", "two", "three"])})
+    last: list[str] = []
+
+    def pick(request: RouterRequest) -> str:
+        last.append(request.last)
+        return "gpt"
+
+    llm = FallbackLLM({"gpt": RouterLLM(pick, {"spare": ScriptedLLM([]), "gpt": inner}), "spare": ScriptedLLM([])})
+    transcript = Transcript.from_messages("hello")
+    for _ in range(3):
+        answer = llm.completion(transcript)
+        assert answer.route == "gpt > gpt > spare"
+        transcript.append(answer)
+        transcript.say("more")
+    assert last == ["", "gpt", "gpt"]
+    assert len(first.requests) == 1
 
 
 def test_a_connection_that_fails_moves_on_over_real_sockets() -> None:

@@ -48,6 +48,37 @@ def openai(code: str | None, kind: str | None, message: str = "words") -> dict[s
     return {"error": {"message": message, "type": kind, "param": None, "code": code}}
 
 
+@pytest.mark.parametrize(
+    ("param", "message", "kind"),
+    [
+        ("messages[2].content", "Invalid 'messages[2].content': string too long.", ContextTooLong),
+        ("messages.[2].content[0].text", "string too long", ContextTooLong),
+        ("input", "string too long", ContextTooLong),
+        ("input[3].output", "string too long", ContextTooLong),
+        (None, "Invalid 'messages[2].content': string too long.", ContextTooLong),
+        ("messages[2].tool_calls[0].id", "Invalid 'messages[2].tool_calls[0].id': string too long.", BadRequest),
+        ("messages[2].tool_call_id", "string too long", BadRequest),
+        ("input[2].call_id", "string too long", BadRequest),
+        ("tools[0].function.description", "string too long", BadRequest),
+        ("metadata.content", "string too long", BadRequest),
+        (None, "Invalid 'input[2].id': string too long.", BadRequest),
+        (None, "string too long", BadRequest),
+    ],
+)
+def test_only_a_content_that_is_too_long_could_be_condensed(param: str | None, message: str, kind: type[LLMError]) -> None:
+    body = openai("string_above_max_length", "invalid_request_error", message)
+    body["error"]["param"] = param
+    assert error(400, body).__class__ is kind
+    assert reported_error(body).__class__ is kind
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b'{"error":' * 100_000, b'{"error": {"message":' + b"[" * 100_000])
+def test_a_body_that_is_nested_without_end_is_shown_as_it_is(body: bytes) -> None:
+    found = error(500, body)
+    assert found.__class__ is ServerError
+    assert body[:20].decode() in str(found)
+
+
 # --- by provider -----------------------------------------------------------------------------------
 
 

@@ -210,3 +210,38 @@ def test_another_host_of_the_same_model_is_sent_only_what_it_can_read(name: str,
         assert " at localhost as text and calls alone" in notes[2][0]
     assert replay(events).same
     store.close()
+
+
+def test_ids_that_a_server_repeats_are_told_apart_elsewhere_after_a_condensation_and_in_a_replay(tmp_path: Path) -> None:
+    call = {"id": "call_0", "type": "function", "function": {"name": "add", "arguments": '{"a":1,"b":2}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+
+    def repeating(request: Request) -> Any:
+        if wire_of(request) != "openai_chat":
+            return answer(request)
+        if _last("openai_chat", request.json):
+            return (200, {"content-type": "application/json"}, CHAT[1])
+        return {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "model": "qwen3"}
+
+    def uses(request: Request) -> list[tuple[str, str]]:
+        blocks = [block for message in request.messages for block in message["content"] if isinstance(block, dict)]
+        called = [block["id"] for block in blocks if block["type"] == "tool_use"]
+        return list(zip(called, [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"], strict=True))
+
+    store = SQLiteStore(tmp_path / "c.db")
+    with ModelServer(repeating) as server:
+        with Conversation(Agent(LLM("qwen3", KEY, server.url), [add]), store, "c") as conversation:
+            talk(conversation)
+            talk(conversation)
+        with Conversation(Agent(model("anthropic_messages", server.url), [add]), store, "c") as conversation:
+            talk(conversation)
+            assert uses(server.requests[-1]) == [("call_0", "call_0"), ("call_0_2", "call_0_2"), ("toolu_1", "toolu_1")]
+            first = [event.seq for event in conversation.get_history() if isinstance(event, ev.Message | ev.Assistant)][:3]
+            with conversation._journal as journal:  # pyright: ignore
+                journal.condense(first, "Added.")
+            talk(conversation)
+            assert uses(server.requests[-1])[0] == ("call_0", "call_0")
+            assert len(set(uses(server.requests[-1]))) == 3
+            events = conversation.get_history()
+    assert replay(events).same
+    store.close()

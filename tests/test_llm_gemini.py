@@ -813,3 +813,20 @@ def test_an_llm_asks_streams_and_answers_its_calls() -> None:
         {"name": "a", "response": {"output": "ok"}, "id": "i1"},
         {"name": "a", "response": {"output": "ok"}},
     ]
+
+
+def roles(*fragments: bytes) -> list[str]:
+    found = json.loads(gemini.body(gemini.head("m", "", (), {}, {}), fragments, False))
+    return [content["role"] for content in found["contents"]]
+
+
+def test_a_request_begins_and_ends_with_a_user() -> None:
+    """What came first may have been condensed away; an answer of another provider's may end in a pause."""
+    hi, said = gemini.user((TextContent("hi"),)), gemini.assistant("so", (), NO_NATIVE, {})
+    native = parsed(answer({"functionCall": {"name": "f", "args": {}}, "thoughtSignature": "c2ln"}))
+    called = gemini.assistant("", native.calls, native.native, {})
+    result = gemini.results([(native.calls[0], ToolResult("x"))], {})
+    assert roles(called, result) == ["user", "model", "user"]
+    assert roles(hi, said) == ["user", "model", "user"]
+    assert roles(said) == ["user", "model", "user"]
+    assert roles(hi, said, hi) == ["user", "model", "user"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -11,12 +12,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import Agent, Conversation, ConversationStatus
 from holdfast.conversation.replay import replay
 from holdfast.errors import AuthenticationError, BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMTimeout, RateLimited
-from holdfast.llm import Delta, LiteLLM
+from holdfast.llm import Completion, Delta, LiteLLM, Transcript
 from holdfast.tools.context import Cancellation
 from tests.model_server import ModelServer, calls, sse, text
 
@@ -28,8 +30,6 @@ class Said:
     """What litellm returns: an object that tells its JSON."""
 
     def __init__(self, body: dict[str, Any] | str) -> None:
-        import json
-
         self.body = body if isinstance(body, str) else json.dumps(body)
 
     def model_dump_json(self, **_: Any) -> str:
@@ -117,6 +117,55 @@ def test_a_passing_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = installed(monkeypatch, failure("RateLimitError", 429, {"retry-after-ms": "1"}), text("hi"))
     assert LiteLLM("m", stream=False).completion("hello").text == "hi"
     assert len(asked) == 2
+
+
+def test_a_watcher_is_told_to_forget_what_was_broken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, text("x"), text("Hello world"))
+    whole = sys.modules["litellm"].completion
+    tries: list[int] = []
+
+    def breaks_off(**arguments: Any) -> Any:
+        tries.append(1)
+        chunks = list(whole(**arguments))
+        return iter(chunks[:2] if len(tries) == 1 else chunks)
+
+    monkeypatch.setattr(sys.modules["litellm"], "completion", breaks_off)
+    seen: list[Delta] = []
+    assert LiteLLM("m").completion("hello", on_delta=seen.append).text == "Hello world"
+    kinds = [delta.kind for delta in seen]
+    assert kinds[:2] == ["text", "restart"]
+    assert "".join(delta.text for delta in seen[2:]) == "Hello world"
+
+
+def test_what_could_not_be_told_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, text("hi"))
+    transcript = Transcript.from_messages("hello")
+    native = msgspec.Raw(b'[{"type":"thinking","thinking":"t","signature":"s"},{"type":"text","text":"a"}]')
+    transcript.append(Completion("a", model="claude-x", wire="anthropic_messages", native=native))
+    transcript.say("more")
+    answer = LiteLLM("m", stream=False).completion(transcript)
+    assert answer.host == "litellm"
+    assert answer.notes[0].startswith("1 answer of claude-x went to m as text and calls alone")
+
+
+def test_no_secret_of_its_settings_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "extra_headers": {"X-Gateway": "Bearer plain-secret-998877"},
+        "litellm_params": {"inner": [{"api_key": "nested-secret-1"}]},
+        "vertex_credentials": '{"private": "a-secret"}',
+    }
+    error = failure("Strange")
+    error.args = (f"{told} plain-secret-998877 {json.dumps(told)}",)
+    installed(monkeypatch, error)
+    llm = LiteLLM("m", max_retries=0, **told, max_tokens=5, thinking={"budget_tokens": 9})
+    with pytest.raises(BadResponse) as caught:
+        llm.completion("hello")
+    for shown in (str(caught.value), str(llm.parameters()), repr(llm)):
+        for secret in ("plain-secret", "nested-secret", "a-secret"):
+            assert secret not in shown
+    assert llm.parameters() == {
+        "wire": "openai_chat", "host": "litellm", "litellm_params": {"inner": [{}]}, "max_tokens": 5, "thinking": {"budget_tokens": 9},
+    }  # fmt: skip
 
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ from holdfast.events import ToolDefinition
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import WIRES, openai_chat, wire
 from holdfast.llm.wires.calls import read_call
-from holdfast.llm.wires.openai_chat_stream import ChatStream
+from holdfast.llm.wires.openai_chat_stream import ChatStream, merge
 from tests.model_server import calls, chat, sse, text
 
 PNG = b"\x89PNG fake"
@@ -707,3 +707,128 @@ def test_tools_of_the_provider_stand_beside_ours(name: str) -> None:
 def test_an_event_that_is_cut_between_cr_and_lf_is_read() -> None:
     body = events(delta({"content": "hi"}, "stop")).replace("\n", "\r\n").encode()
     assert streamed(body[:-3]).text == streamed(body[:-2]).text == streamed(body).text == "hi"
+
+
+# --- ids, arguments, documents, cache keys ----------------------------------------------------------
+
+
+def echoed_call(entry: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    answer = openai_chat.parse(json.dumps(chat({"role": "assistant", "content": None, "tool_calls": [entry]}, "tool_calls")).encode())
+    call = msgspec.structs.replace(answer.calls[0], id="3.0", **changes)
+    return decoded(openai_chat.assistant("", (call,), answer.native, {}))["tool_calls"][0]
+
+
+SIGNED = {"type": "function", "function": {"name": "t", "arguments": "{}"}, "extra_content": {"google": {"thought_signature": "c2ln"}}}
+
+
+@pytest.mark.parametrize("id", [{}, {"id": ""}, {"id": None}])
+def test_a_signed_call_without_an_id_gets_one_and_keeps_its_signature(id: dict[str, Any]) -> None:
+    assert echoed_call({**id, **SIGNED}) == {**SIGNED, "id": "3.0"}
+
+
+def test_a_signed_call_goes_back_with_the_id_that_its_result_has() -> None:
+    assert echoed_call({"id": "call_0", **SIGNED}, provider_id="call_0_2") == {**SIGNED, "id": "call_0_2"}
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ('{"b": 2,  "a": 1}', '{"b": 2,  "a": 1}'),
+        ('{"a":"line\nbreak"}', '{"a":"line\\nbreak"}'),
+        ('"{\\"a\\": 1}"', '{"a":1}'),
+        ("", "{}"),
+        (None, "{}"),
+        ({"a": 1}, '{"a":1}'),
+        ("[1]", '{"invalid_json":"[1]"}'),
+    ],
+)
+def test_arguments_of_a_signed_call_go_back_as_they_came_if_that_is_json(given: Any, sent: str) -> None:
+    assert echoed_call({**SIGNED, "id": "c", "function": {"name": "t", "arguments": given}})["function"]["arguments"] == sent
+
+
+@pytest.mark.parametrize(
+    ("model", "host", "id", "sent"),
+    [
+        ("m", "h", "chatcmpl-tool-" + "a" * 32, "chatcmpl-tool-" + "a" * 32),
+        ("gpt-4o", "h", "call_abc", "call_abc"),
+        ("gpt-4o", "h", "chatcmpl-tool-" + "a" * 32, "call_" + "d77663167b77550089a47785846c15fa"),
+        ("m", "api.openai.com", "x" * 41, None),
+        ("mistral-large-latest", "h", "aB3dE6gH9", "aB3dE6gH9"),
+        ("mistral-large-latest", "h", "call_abc", None),
+        ("m", "api.mistral.ai", "3.0", None),
+    ],
+)
+def test_ids_of_calls_are_such_as_the_server_takes(model: str, host: str, id: str, sent: str | None) -> None:
+    family = openai_chat.family(model, host)
+    found = openai_chat.call_id(ToolCall("", "t", {}, id), family)
+    assert found == sent if sent else found != id
+    assert openai_chat.call_id(ToolCall("", "t", {}, found), family) == found
+    if family == "mistral":
+        assert len(found) == 9
+        assert found.isalnum()
+    elif family == "openai":
+        assert len(found) <= 40
+
+
+def test_pictures_and_files_in_resources_are_sent_as_parts() -> None:
+    picture = EmbeddedResource({"uri": "file:///a.png", "mimeType": "image/png", "blob": "UE5H"})
+    pdf = EmbeddedResource({"uri": "file:///d/a.pdf", "mimeType": "application/pdf", "blob": "JVBE"})
+    other = EmbeddedResource({"uri": "file:///a.zip", "mimeType": "application/zip", "blob": "AAAA"})
+    assert decoded(openai_chat.user((picture, pdf, other)))["content"] == [
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,UE5H"}},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": "data:application/pdf;base64,JVBE"}},
+        {"type": "text", "text": "[resource file:///a.zip, not shown]"},
+    ]
+    tool, shown = json.loads(b"[" + openai_chat.results([(ToolCall("1.0", "t", provider_id="c"), ToolResult((picture, pdf)))], {}) + b"]")
+    assert tool["content"] == "(image/png, shown below)\n[resource file:///d/a.pdf, not shown]"
+    assert [part["type"] for part in shown["content"]] == ["text", "image_url"]
+
+
+def in_head(**parameters: Any) -> dict[str, Any]:
+    return decoded(openai_chat.body(openai_chat.head("m", "s", (), parameters, {}), [], False))
+
+
+def test_a_cache_key_goes_to_openai_alone() -> None:
+    assert in_head(cache_key="k", host="api.openai.com")["prompt_cache_key"] == "k"
+    assert len(in_head(cache_key="k" * 65, host="api.openai.com")["prompt_cache_key"]) == 64
+    assert in_head(cache_key="k", host="api.openai.com", extra_body={"prompt_cache_key": "own"})["prompt_cache_key"] == "own"
+    assert "prompt_cache_key" not in in_head(cache_key="k", host="api.openai.com", prompt_caching=False)
+    assert "prompt_cache_key" not in in_head(cache_key="k", host="api.groq.com")
+    assert "prompt_cache_key" not in in_head(host="api.openai.com")
+
+
+def test_a_schema_gets_the_name_that_the_api_wants() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    assert in_head(response_format=wanted)["response_format"]["json_schema"] == {"schema": {"type": "object"}, "name": "answer"}
+    assert "name" not in wanted["json_schema"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"), [(None, None), ({"x": 1}, {"include_usage": True, "x": 1}), ({"include_usage": False}, {"include_usage": False})]
+)
+def test_stream_options_can_be_added_to_and_left_out(options: Any, sent: Any) -> None:
+    head = openai_chat.head("m", "", (), {"extra_body": {"stream_options": options}}, {})
+    assert decoded(openai_chat.body(head, [], True)).get("stream_options") == sent
+
+
+def test_an_answer_that_broke_off_with_a_pause_is_gone_on_from_where_the_server_wants_a_user() -> None:
+    said = [openai_chat.user((TextContent("hi"),)), openai_chat.assistant("so", (), NO_NATIVE, {})]
+    roles = [
+        [message["role"] for message in decoded(openai_chat.body(openai_chat.head(model, "", (), {}, {}), said, False))["messages"]]
+        for model in ("mistral-large-latest", "gpt-4o")
+    ]
+    assert roles == [["user", "assistant", "user"], ["user", "assistant"]]
+
+
+def test_pieces_are_added_in_place() -> None:
+    """Else each piece of a long reasoning costs as much as all before it."""
+    into: dict[str, Any] = {}
+    merge(into, "reasoning_details", [{"type": "reasoning.text", "text": "a"}])
+    items = into["reasoning_details"]
+    merge(into, "reasoning_details", [{"type": "reasoning.text", "text": "b"}])
+    merge(into, "reasoning_details", [{"type": "reasoning.text", "index": 0, "text": "c"}])
+    item = items[2]
+    merge(into, "reasoning_details", [{"type": "reasoning.text", "index": 0, "text": "d", "signature": "s"}])
+    assert into["reasoning_details"] is items
+    assert items[2] is item
+    assert [part["text"] for part in items] == ["a", "b", "cd"]

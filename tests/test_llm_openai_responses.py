@@ -34,6 +34,7 @@ from holdfast.errors import (
     StreamInterrupted,
 )
 from holdfast.events import ToolDefinition
+from holdfast.llm import Transcript
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires import openai_responses, wire
 from holdfast.llm.wires.calls import read_call
@@ -923,3 +924,45 @@ def test_an_error_has_the_type_that_its_status_and_code_mean() -> None:
     found = openai_responses.error(400, {"x-request-id": "req_1"}, msgspec.json.encode(refused), "https://x/v1/responses", "m")
     assert isinstance(found, BadRequest)
     assert (found.code, found.request_id) == ("unknown_parameter", "req_1")
+
+
+@pytest.mark.parametrize(
+    ("model", "family"),
+    [("gpt-4.1", "plain"), ("openai/gpt-4o-mini", "plain"), ("gpt-5-chat-latest", "plain"), ("chatgpt-4o-latest", "plain"),
+     ("gpt-5", ""), ("o3", ""), ("ft:gpt-5:x", ""), ("gpt-oss-120b", ""), ("my-deployment", ""), ("", "")],
+)  # fmt: skip
+def test_a_model_that_does_not_think_is_known(model: str, family: str) -> None:
+    assert openai_responses.family(model, "h") == family
+
+
+def test_a_model_that_does_not_think_is_sent_no_reasoning() -> None:
+    items = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "E"},
+        {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "x", "annotations": []}]},
+        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": "{}"},
+    ]
+    found = openai_responses.parse(json.dumps({"id": "r", "model": "gpt-5", "status": "completed", "output": items}).encode())
+    transcript = Transcript.from_messages("x")
+    transcript.append(found)
+    thinks, plain = transcript.fragments(openai_responses, {}, "gpt-5")[1], transcript.fragments(openai_responses, {}, "gpt-4.1")[1]
+    assert [item["type"] for item in json.loads(b"[" + thinks + b"]")] == ["reasoning", "message", "function_call"]
+    assert json.loads(b"[" + plain + b"]") == [{key: value for key, value in item.items() if key != "id"} for item in items[1:]]
+    assert transcript.fragments(openai_responses, {}, "gpt-5")[1] == thinks
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"), [('{"a":"line\nbreak"}', '{"a":"line\\nbreak"}'), ("", "{}"), ('{"b": 2,  "a": 1}', '{"b": 2,  "a": 1}')]
+)
+def test_arguments_go_back_as_they_came_if_that_is_json(given: str, sent: str) -> None:
+    items = [
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "E"},
+        {"type": "function_call", "id": "fc_1", "call_id": "c", "name": "f", "arguments": given},
+    ]
+    found = openai_responses.parse(json.dumps({"id": "r", "model": "gpt-5", "status": "completed", "output": items}).encode())
+    assert json.loads(b"[" + openai_responses.assistant("", found.calls, found.native, {}) + b"]")[1]["arguments"] == sent
+
+
+def test_a_schema_gets_the_name_that_the_api_wants() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}
+    found = json.loads(openai_responses.body(openai_responses.head("m", "", (), {"response_format": wanted}, {}), [], False))
+    assert found["text"]["format"] == {"type": "json_schema", "schema": {"type": "object"}, "name": "answer"}

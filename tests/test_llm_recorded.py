@@ -11,10 +11,18 @@ import pytest
 
 from holdfast import Agent, Conversation, ConversationStatus, FallbackLLM
 from holdfast.conversation.replay import replay
-from holdfast.errors import Cancelled, ConfigurationError, LLMTimeout, RateLimited, StreamInterrupted
-from holdfast.llm import LLM, Delta, RecordedLLM
+from holdfast.errors import (
+    Cancelled,
+    ConfigurationError,
+    LLMConnectionError,
+    LLMError,
+    LLMTimeout,
+    RateLimited,
+    StreamInterrupted,
+)
+from holdfast.llm import LLM, Delta, RecordedLLM, line
 from holdfast.tools.context import Cancellation
-from tests.model_server import ModelServer, Stall, Stream, calls, sse, text
+from tests.model_server import Drop, ModelServer, Stall, Stream, calls, sse, text
 
 KEY = "sk-planted-secret"
 
@@ -88,14 +96,14 @@ def test_failures_are_replayed_as_they_were(tmp_path: Path) -> None:
     cut = Stream([sse(text("a long answer")).encode()[:700]], end=False)
     with ModelServer([slow, text("hi"), slow, cut, Stall(0.01)]) as server:
         llm = LLM("m", KEY, server.url, timeout=5)
-        assert RecordedLLM(llm, tmp_path / "retried").completion("hello").text == "hi"
+        assert RecordedLLM(llm, tmp_path / "retried", "record").completion("hello").text == "hi"
         alone = llm.replace(max_retries=0, timeout=0.2)
         with pytest.raises(RateLimited):
-            RecordedLLM(alone, tmp_path / "limited").completion("hello")
+            RecordedLLM(alone, tmp_path / "limited", "record").completion("hello")
         with pytest.raises(StreamInterrupted):
-            RecordedLLM(alone.replace(stream=True), tmp_path / "cut").completion("hello")
+            RecordedLLM(alone.replace(stream=True), tmp_path / "cut", "record").completion("hello")
     with ModelServer([Stall(30)]) as server, pytest.raises(LLMTimeout):
-        RecordedLLM(alone.replace(base_url=server.url), tmp_path / "silent").completion("hello")
+        RecordedLLM(alone.replace(base_url=server.url), tmp_path / "silent", "record").completion("hello")
     assert RecordedLLM(llm, tmp_path / "retried", "replay").completion("hello").text == "hi"
     with pytest.raises(RateLimited) as caught:
         RecordedLLM(alone, tmp_path / "limited", "replay").completion("hello")
@@ -110,6 +118,109 @@ def test_failures_are_replayed_as_they_were(tmp_path: Path) -> None:
         found = (tmp_path / name).read_text()
         assert KEY not in found
         assert "session" not in found
+
+
+def test_auto_keeps_no_failure_and_repeats_none(tmp_path: Path) -> None:
+    """Each try has another fault; the first answer is what is kept."""
+    whole = sse(text("a long answer"))
+    faults: list[Any] = [
+        Drop(),
+        (401, {}, {"error": {"message": "wrong key"}}),
+        Stream([whole.encode()[:700]], end=False),
+        Stream([b"data: {\n\n"]),
+        'data: {"error": {"message": "failed", "code": 500}}\n\n',
+        (200, {"content-type": "application/json"}, {"error": {"message": "failed", "code": 500}}),
+    ]
+    for mode in ("auto", "record"):
+        with ModelServer([*faults, whole]) as server:
+            llm = LLM("m", KEY, server.url, stream=True, max_retries=0)
+            recorded = RecordedLLM(llm, tmp_path / mode, mode)
+            for _ in faults:
+                with pytest.raises(LLMError):
+                    recorded.completion("hello")
+            assert recorded.completion("hello").text == "a long answer"
+        assert RecordedLLM(llm, tmp_path / mode).completion("hello").text == "a long answer"
+        assert len((tmp_path / mode).read_text().splitlines()) == (1 if mode == "auto" else 7)
+
+
+def test_what_is_not_to_be_tried_again_is_not_when_it_is_replayed(tmp_path: Path) -> None:
+    llm = LLM("m", KEY, "http://no.such.host.invalid/v1", max_retries=2)
+    for mode in ("record", "replay"):
+        recorded = RecordedLLM(llm, tmp_path / "t", mode)
+        with pytest.raises(LLMConnectionError, match=r"no\.such\.host") as caught:
+            recorded.completion("hello")
+        assert not caught.value.retryable
+
+
+@pytest.mark.parametrize("end", [KeyboardInterrupt, KeyError, Cancelled])
+def test_what_was_broken_off_from_this_side_is_not_recorded(end: type[BaseException], tmp_path: Path) -> None:
+    def stop(_: Delta) -> None:
+        raise end("now")
+
+    with ModelServer(lambda _: sse(text("a long answer"))) as server:
+        recorded = RecordedLLM(LLM("m", KEY, server.url, stream=True), tmp_path / "t")
+        with pytest.raises(end):
+            recorded.completion("hello", on_delta=stop)
+        assert not (tmp_path / "t").exists()
+        assert recorded.completion("hello").text == "a long answer"
+    assert RecordedLLM(LLM("m", base_url=server.url, stream=True), tmp_path / "t").completion("hello").text == "a long answer"
+
+
+@pytest.mark.parametrize("end", ["lost", "garbage", "late"])
+def test_what_goes_wrong_behind_a_whole_answer_is_not_in_its_recording(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "AFTER_FINISH", 0.2)
+    data = sse(text("whole")).partition("data: [DONE]")[0].encode()
+    answer = {
+        "lost": Stream([data], end=False),
+        "garbage": Stream([data, b"data: {\n\n", b": wait\n\n"]),
+        "late": Stream([data, *[b": wait\n\n"] * 10], delay=0.1),
+    }[end]
+    with ModelServer([answer]) as server:
+        llm = LLM("m", KEY, server.url, stream=True, max_retries=0)
+        assert RecordedLLM(llm, tmp_path / "t").completion("hello").text == "whole"
+    for mode in ("auto", "replay"):
+        assert RecordedLLM(llm, tmp_path / "t", mode).completion("hello").text == "whole"
+
+
+@pytest.mark.parametrize("key", ["test", "role", "run this test"])
+def test_a_key_that_is_a_word_of_the_messages_spoils_nothing(key: str, tmp_path: Path) -> None:
+    """One too short to be any is left; and what had to be blotted out of a request is known again all the same."""
+    said = f"Please {'run this test' if key == 'test' else key} now."
+    with ModelServer([text("This test passed.")]) as server:
+        RecordedLLM(LLM("m", key, server.url), tmp_path / "t", "record").completion(said)
+    for other in (key, ""):
+        assert RecordedLLM(LLM("m", other, server.url), tmp_path / "t", "replay").completion(said).text == "This test passed."
+    assert ("run this test" in (tmp_path / "t").read_text()) is (key == "test")
+
+
+def test_a_line_that_a_crash_cut_off_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with ModelServer([text("ä"), text("ö"), text("ü")]) as server:
+        llm = LLM("m", KEY, server.url)
+        recorded = RecordedLLM(llm, tmp_path / "t")
+        assert [recorded.completion(said).text for said in "xy"] == ["ä", "ö"]
+        whole = (tmp_path / "t").read_bytes()
+        first = whole.index(b"\n") + 1
+        for at in range(first + 1, len(whole)):
+            (tmp_path / "t").write_bytes(whole[:at])
+            again = RecordedLLM(llm, tmp_path / "t", "replay")
+            assert again.completion("x").text == "ä"
+            if at < len(whole) - 1:
+                with pytest.raises(ConfigurationError, match="is not in"):
+                    again.completion("y")
+        assert "line 2 of" in caplog.text
+        (tmp_path / "t").write_bytes(whole[: first + 40])
+        assert [RecordedLLM(llm, tmp_path / "t").completion("y").text for _ in range(2)] == ["ü", "ü"]
+        assert len(server.requests) == 3
+
+
+def test_a_key_in_the_address_is_not_in_the_file_nor_needed_to_replay(tmp_path: Path) -> None:
+    with ModelServer([text("hi")]) as server:
+        RecordedLLM(LLM("m", base_url=f"{server.url}?key={KEY}&api-version=1"), tmp_path / "t").completion("hello")
+        assert server.requests[0].path.endswith(f"?key={KEY}&api-version=1")
+    recorded = json.loads((tmp_path / "t").read_text())
+    assert recorded["path"] == "/v1/chat/completions?key=***&api-version=1"
+    for url in (f"{server.url}?key=another-key", server.url):
+        assert RecordedLLM(LLM("m", base_url=url), tmp_path / "t", "replay").completion("hello").text == "hi"
 
 
 def test_a_cancelled_call_is_not_recorded(tmp_path: Path) -> None:

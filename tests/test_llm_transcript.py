@@ -14,8 +14,9 @@ from holdfast import events
 from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
-from holdfast.llm.transcript import Transcript, maker
-from holdfast.llm.wires import openai_chat
+from holdfast.llm.transcript import Item, Transcript
+from holdfast.llm.wires import Wire, anthropic_messages, gemini, openai_chat, openai_responses, wire
+from holdfast.llm.wires.makers import maker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -186,3 +187,104 @@ def test_threads_that_read_one_transcript_get_the_same_fragments() -> None:
     for thread in threads:
         thread.join()
     assert all(one == found[0] and len(one) == 2000 for one in found)
+
+
+# --- ids of calls ----------------------------------------------------------------------------------
+
+
+def ids(transcript: Transcript, wire: Wire, model: str = "", host: str = "") -> tuple[list[str], list[str]]:
+    """Of the calls, and of the results, in order."""
+    called: list[str] = []
+    answered: list[str] = []
+
+    def walk(value: Any) -> None:
+        if isinstance(value, list):
+            for item in value:  # pyright: ignore[reportUnknownVariableType]
+                walk(item)
+        elif isinstance(value, dict):
+            found: dict[str, Any] = value  # pyright: ignore[reportUnknownVariableType]
+            answered.extend(found[key] for key in ("tool_call_id", "tool_use_id") if key in found)
+            if found.get("type") in ("function", "tool_use", "function_call"):
+                called.append(found.get("call_id") or found["id"])
+            elif found.get("type") == "function_call_output":
+                answered.append(found["call_id"])
+            for item in found.values():
+                walk(item)
+
+    for fragment in transcript.fragments(wire, {}, model, host):
+        walk(json.loads(b"[" + fragment + b"]"))
+    return called, answered
+
+
+def conversation(given: list[list[str]], **more: Any) -> list[Item]:
+    """As a conversation has it: calls have ids of its own, and their providers' in `provider_id`."""
+    items: list[Item] = [said("hi")]
+    for step, provider_ids in enumerate(given):
+        seq = 2 + 2 * step
+        calls = tuple(ToolCall(f"{seq}.{number}", "t", {}, id) for number, id in enumerate(provider_ids))
+        items.append(answered("", calls, seq, **more))
+        items += [(call, ToolResult("out")) for call in calls]
+    return items
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "given", "sent"),
+    [
+        ("openai_chat", "m", [["call_a"], ["call_b", "call_c"]], ["call_a", "call_b", "call_c"]),
+        ("openai_chat", "m", [["call_0"], ["call_0"], ["call_0"]], ["call_0", "call_0_2", "call_0_3"]),
+        ("openai_chat", "m", [["call_0"], ["call_0_2"], ["call_0"]], ["call_0", "call_0_2", "call_0_3"]),
+        ("openai_chat", "m", [["", ""]], ["2.0", "2.1"]),
+        ("anthropic_messages", "claude-sonnet-4-5", [["call_0"], ["call_0"]], ["call_0", "call_0_2"]),
+        ("anthropic_messages", "claude-sonnet-4-5", [["toolu_1"], ["functions.t:0"]], ["toolu_1", "functions_t_0_a605a08c"]),
+        ("openai_responses", "gpt-5", [["call_0"], ["call_0", "x" * 65]], ["call_0", "call_0_2", None]),
+        ("openai_chat", "mistral-large-latest", [["abcdefghi"], ["abcdefghi", "call_0"], ["call_0"]], ["abcdefghi", None, None, None]),
+        ("openai_chat", "gpt-4o", [["x" * 40], ["x" * 41], ["x" * 41]], ["x" * 40, None, None]),
+    ],
+)
+def test_ids_of_calls_are_unique_and_such_as_the_wire_takes(name: str, model: str, given: list[list[str]], sent: list[str | None]) -> None:
+    there = wire(name)
+    called, results = ids(Transcript(conversation(given)), there, model)
+    assert called == results
+    assert len(set(called)) == len(called) == len(sent)
+    assert all(found == wanted for found, wanted in zip(called, sent, strict=True) if wanted is not None)
+    assert all(there.call_id(ToolCall("", "t", {}, id), there.family(model, "")) == id for id in called)
+    growing = Transcript()
+    for item in conversation(given):
+        growing.append(item)
+        growing.fragments(there, {}, model)
+    assert ids(growing, there, model) == (called, results)
+
+
+def test_calls_without_any_id_are_told_apart_within_an_answer_and_across() -> None:
+    """As without a conversation: a Completion's calls have no ids but the provider's, and Gemini gives none."""
+    items: list[Item] = [Message("hi")]
+    for _ in range(2):
+        calls = (ToolCall("", "t", {"n": 1}), ToolCall("", "t", {"n": 1}), ToolCall("", "t", {"n": 2}))
+        items.append(Completion(calls=calls))
+        items += [(calls[2], ToolResult("2")), (calls[0], ToolResult("1")), (calls[1], ToolResult("1"))]
+    transcript = Transcript(items)
+    called, results = ids(transcript, openai_chat)
+    assert called == ["call_0", "call_0_2", "call_0_3", "call_0_4", "call_0_5", "call_0_6"]
+    assert results == ["call_0_3", "call_0", "call_0_2", "call_0_6", "call_0_4", "call_0_5"]
+    assert b'"id"' not in b"".join(transcript.fragments(gemini, {}))
+
+
+def test_a_late_result_has_the_id_of_its_call() -> None:
+    items = conversation([["call_0"], ["call_0"]])
+    items[4:] = [said("wait", 9), items[4]]
+    assert ids(Transcript(items), anthropic_messages)[1] == ["call_0", "call_0_2"]
+
+
+def test_ids_that_go_back_to_the_host_that_gave_them_stay_in_its_own_form() -> None:
+    native = msgspec.Raw(b'[{"type":"mystery"},{"type":"function_call","call_id":"call_1","name":"t","arguments":"{}"}]')
+    items = conversation([["call_1"], ["call_1"]], native=native, wire="openai_responses", model="gpt-5", host="a")
+    assert ids(Transcript(items), openai_responses, "gpt-5", "a")[0] == ["call_1", "call_1"]
+    assert ids(Transcript(items), openai_responses, "gpt-5", "b")[0] == ["call_1", "call_1_2"]
+    assert ids(Transcript(items), anthropic_messages, "claude-sonnet-4-5")[0] == ["call_1", "call_1_2"]
+
+
+def test_what_is_left_after_a_condensation_needs_nothing_of_what_is_hidden() -> None:
+    items = conversation([["call_0"], ["call_0"], ["call_0"]])
+    left = [items[0], *items[3:]]
+    called, results = ids(Transcript(left), anthropic_messages)
+    assert called == results == ["call_0", "call_0_2"]

@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Agent, Conversation, ConversationStatus, MemoryStore, ScriptedLLM, SQLiteStore
+from holdfast import Agent, Conversation, ConversationStatus, FallbackLLM, MemoryStore, ScriptedLLM, SQLiteStore
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed
 from holdfast.content import Usage
 from holdfast.conversation.replay import replay
 from holdfast.conversation.totals import Totals, totals
-from holdfast.errors import ConfigurationError, ContextTooLong, ConversationNotFound
+from holdfast.errors import BadRequest, ConfigurationError, ContextTooLong, ConversationNotFound, RateLimited
 from holdfast.llm import LLM, Completion
 from tests.model_server import ModelServer, chat, text
 
@@ -171,6 +171,32 @@ def test_a_switch_of_providers_is_noted_where_it_happens(tmp_path: Path) -> None
     )
     assert notes[3] == ()
     assert replay(journal).same
+    store.close()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_conversation_stays_with_its_model_when_a_condensation_hides_all_it_said(resumed: bool, tmp_path: Path) -> None:
+    """Whoever resumes it does not even read what was condensed."""
+    store = SQLiteStore(tmp_path / "c.db")
+    main = ScriptedLLM([RateLimited("busy"), *["main"] * 9], model="main")
+    spare = ScriptedLLM(["one", "two", ContextTooLong("too long"), BadRequest("no") if resumed else "three", "three"], model="spare")
+    agent = Agent(FallbackLLM([main, spare]), condenser=DropOldest())
+    with Conversation(agent, store, "c") as conversation:
+        for said in ("a", "b", "c"):
+            conversation.send_message(said)
+            conversation.run()
+        if not resumed:
+            journal = conversation.get_history()
+    if resumed:
+        with Conversation(agent, store, "c") as conversation:
+            conversation.send_message("d")
+            assert conversation.run().status is S.FINISHED
+            journal = conversation.get_history()
+    hidden = next(event.hidden for event in journal if isinstance(event, ev.Condensation))
+    answers = [event for event in journal if isinstance(event, ev.Assistant)]
+    assert {event.seq for event in answers[:2]} <= set(hidden)
+    assert [(event.route, event.text) for event in answers] == [("spare", "one"), ("spare", "two"), ("spare", "three")]
+    assert replay(journal, agent).same
     store.close()
 
 

@@ -270,7 +270,9 @@ class Driver:
             for event in new:
                 self._view.feed(event)
         self._seen = journal.fold.last_seq
-        return self._view.ready()
+        transcript = self._view.ready()
+        transcript.last_answer = journal.fold.assistant  # also one that a condensation hides
+        return transcript
 
     def _write_answer(self, answer: Completion, based_on: int, duration: float, token: Cancellation) -> None:
         """One append: the answer, what the loop says to an empty one, and the starts of the calls that run at once."""

@@ -9,6 +9,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.llm.secrets import shown
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -126,14 +127,19 @@ def is_local(host: str) -> bool:
     )
 
 
-def shown(url: object) -> str:
-    """A URL for a message: without credentials."""
-    text = str(url)
-    scheme, mark, rest = text.partition("://")
-    if not mark:
-        return text.rpartition("@")[2]
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+def take_apart(url: str) -> SplitResult | None:
+    """A URL's parts, its host in ASCII (IDNA); None for what is none. The words of the library's own errors repeat parts of the URL, and
+    those may be a password's."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+        if parts.hostname and not parts.hostname.isascii():
+            user, at, place = parts.netloc.rpartition("@")
+            host, colon, port = place.partition(":")
+            parts = parts._replace(netloc=f"{user}{at}{host.encode('idna').decode()}{colon}{port}")
+    except ValueError:
+        return None
+    return parts
 
 
 # --- without a base_url ----------------------------------------------------------------------------
@@ -229,15 +235,13 @@ def _at(model: str, base_url: str, wire: str | None) -> Address:
 
 def _checked(base_url: str) -> SplitResult:
     takes = f"LLM: base_url takes an address such as 'https://api.example.com/v1', not {shown(base_url)!r}"
-    try:
-        parts = urlsplit(base_url.strip())
-        _ = parts.port
-    except ValueError as error:
-        raise ConfigurationError(f"{takes} ({error}).") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in base_url.strip()):
-        raise ConfigurationError(f"{takes}.")
-    if parts.username is not None:
+    parts = take_apart(base_url.strip())
+    if "@" in base_url and (parts is None or parts.username is not None):
         raise ConfigurationError("LLM: base_url takes no user and password; give the key as api_key, or use headers.")
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in base_url.strip()):
+        raise ConfigurationError(f"{takes}.")
+    if not (parts.path + parts.query).isascii():
+        raise ConfigurationError(f"{takes}: its path is not ASCII. Percent-encode it (urllib.parse.quote).")
     if parts.fragment:
         raise ConfigurationError(f"{takes}: it has a fragment.")
     return parts

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from holdfast.content import Usage
-from holdfast.errors import BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout, StreamInterrupted
-from holdfast.llm import settings
+from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
+from holdfast.llm import prices, settings
 from holdfast.llm.address import Address, locate
-from holdfast.llm.completion import Completion, Delta, OnDelta
+from holdfast.llm.completion import Completion, Delta, OnDelta, Told
+from holdfast.llm.line import Line, read_stream
 from holdfast.llm.model import ToolLike
 from holdfast.llm.request import Request, make_request
 from holdfast.llm.retry import retrying
+from holdfast.llm.secrets import blot, blot_data, holds_one, secrets, shown
 from holdfast.llm.transcript import Messages
-from holdfast.llm.wires import Wire, wire_of
+from holdfast.llm.wires import reader, wire_of
 
 if TYPE_CHECKING:
     from holdfast.events import Agent
@@ -25,26 +27,42 @@ if TYPE_CHECKING:
     from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
 
-AFTER_FINISH = 10.0  # seconds to wait, once an answer is complete, for a server to count tokens and end the stream
-
 
 class LLM:
     """A model behind an HTTP API.
 
-    `model` is a name as the provider writes it, or `provider/name`, such as `anthropic/claude-sonnet-4-5` or `groq/openai/gpt-oss-120b`;
-    `base_url` the API's address, with or without `/chat/completions` and the like at its end (None: the provider's own). A provider's
-    name before a slash is taken off where the request goes to that provider's own address; to any other address the name is sent
-    as it is. `wire` is the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini` (None: the one that the address speaks).
+        LLM("anthropic/claude-sonnet-4-5", api_key="...").completion("Hello!").text
 
-    `temperature`, `top_p`, `max_output_tokens`, `stop`, `reasoning_effort`, `reasoning_budget` (tokens), `seed`, `parallel_tool_calls` and
-    `response_format` (a JSON Schema, or what Chat Completions takes) are sent only if given, in the words of the wire; `extra_body` is
-    merged into every request's JSON last (its `tools`, the provider's own, stand beside the agent's), `headers` into its headers. `prompt_caching` places what a provider needs to read the
-    stable beginning of requests from its cache. `tool_calls="text"` is for models that cannot call tools: they are told of them in the
-    system prompt, and write their calls as text. `stream` asks for the answer piece by piece. `timeout` is how long to wait without a byte, `connect_timeout` for a connection, `deadline` for a whole
-    completion with its retries (None: for ever); all in seconds. `proxy` is an `http://` URL; nothing is read from the environment.
+    Which model, and where:
 
-    `api_key` and `headers` are shown nowhere: not by `repr`, in errors, or in `parameters`; `extra_body` is, so keep keys out of it. An LLM cannot be pickled, since its key would be in
-    the bytes; copies are the LLM itself. `replace` makes one with changes.
+    - `model`: its name as the provider writes it, or `provider/name`, such as `anthropic/claude-sonnet-4-5` or
+      `groq/openai/gpt-oss-120b`. The provider's name is taken off where the request goes to that provider's own address; to any other
+      address the name is sent as it is.
+    - `base_url`: the API's address, with or without `/chat/completions` and the like at its end. None: the provider's own.
+    - `wire`: the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini`. None: the one that the address speaks.
+    - `headers`: sent with every request, also in place of those that Holdfast sends.
+
+    What shapes its answers. Each is sent only if given, in the words of the wire:
+
+    - `temperature`, `top_p`, `max_output_tokens`, `stop`, `reasoning_effort`, `reasoning_budget` (tokens), `seed`,
+      `parallel_tool_calls`, and `response_format` (a JSON Schema, or what Chat Completions takes).
+    - `extra_body`: merged into every request's JSON last. Its `tools`, the provider's own, stand beside the agent's.
+    - `tool_calls`: "text" is for models that cannot call tools: they are told of them in the system prompt, and write calls as text.
+    - `prompt_caching`: whether to place what a provider needs to read the stable beginning of requests from its cache.
+    - `stream`: whether to ask for the answer piece by piece.
+
+    How long to try, in seconds:
+
+    - `timeout`: to wait without a byte; `connect_timeout`: for a connection; `deadline`: for a whole completion with its retries (None:
+      for ever).
+    - `max_retries`: how often to ask again after a failure that passes.
+
+    How to get there: `proxy` is an `http://` URL, with user and password if need be; `ssl_context` the certificates to trust (None: the
+    system's). Nothing is read from the environment.
+
+    Secrets: `api_key`, `headers`, and the values in the query of `base_url` are shown nowhere: not by `repr`, in errors, or in
+    `parameters` (what is shorter than 8 characters is no secret). `extra_body` is shown, so keep keys out of it. An LLM cannot be
+    pickled, since its key would be in the bytes; copies are the LLM itself. `replace` makes one with changes.
 
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
@@ -95,7 +113,7 @@ class LLM:
             "_address": address,
             "_sent": address.model,
             "_parameters": parameters,
-            "_secrets": settings.secrets(given),
+            "_secrets": secrets(given),
             "_lock": threading.Lock(),
             "_line": None,
         }
@@ -108,7 +126,7 @@ class LLM:
     _parameters: dict[str, Any]
     _secrets: tuple[str, ...]
     _lock: threading.Lock
-    _line: _Line | None
+    _line: Line | None
 
     # --- asking -------------------------------------------------------------------------------
 
@@ -131,93 +149,95 @@ class LLM:
         Failures that pass are retried up to `max_retries` times; Retry-After is honoured. Raises what is left, an `LLMError`.
         """
         line = self._line or self._open()
-        # What the journal says is what is asked for, unless it speaks of another model, for which this one stands in.
-        journaled = head is not None and head.model == self.model
-        parameters = head.parameters if head is not None and journaled else self._parameters
-        key = line.key if journaled else f"{line.key} {self._parameters}"
+        parameters, key = self._asked_for(line, head)
         request = make_request(line.wire, self._sent, parameters, messages, tools, system, head, self.stream, key)
         began = time.monotonic()
         wait: float | None = self._given["deadline"]
         until = None if wait is None else began + wait
-        told = False
-
-        def tell(delta: Delta) -> None:
-            nonlocal told
-            told = True
-            if on_delta is not None:
-                on_delta(delta)
-
-        def restart(_: LLMError) -> None:
-            nonlocal told
-            if told and on_delta is not None:
-                told = False
-                on_delta(Delta("restart"))
-
+        told = Told(on_delta)
         answer = retrying(
-            lambda: self._ask(line, request, tell, cancelled, until),
+            lambda: self._ask(line, request, told, cancelled, until),
             max_retries=self._given["max_retries"],
             deadline=until,
             cancelled=cancelled,
-            before_retry=restart,
+            before_retry=told.restart,
         )
         return request.canonically(
             answer,
             duration=time.monotonic() - began,
-            cost=line.cost(answer.usage, self._sent, self.base_url),
-            notes=request.transcript.notes(line.wire, self._sent, parameters.get("host", "")),
-            host=self._parameters["host"],
+            cost=self.cost(answer.usage),
+            notes=request.transcript.notes(line.wire, self._sent, parameters["host"]),
+            host=parameters["host"],
         )
 
-    def _ask(self, line: _Line, request: Request, tell: OnDelta, cancelled: Cancellation | None, until: float | None) -> Completion:
+    def _asked_for(self, line: Line, head: Agent | None) -> tuple[Mapping[str, Any], str]:
+        """The parameters of a request, and the key under which a transcript keeps what is made of them and of `head`.
+
+        What the journal says is what is asked for, unless it speaks of another model, for which this one stands in. Where the request goes
+        and how it is said there is ours to know.
+        """
+        own = self._parameters
+        if head is None or head.model != self.model:
+            return own, f"{line.key} {own}"
+        if head.parameters.get("host") == own["host"] and head.parameters.get("wire") == own["wire"]:
+            return head.parameters, line.key
+        return {**head.parameters, "wire": own["wire"], "host": own["host"]}, f"{line.key} at {own['host']}"
+
+    def _ask(self, line: Line, request: Request, told: OnDelta, cancelled: Cancellation | None, until: float | None) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
         response: Exchange | None = None
+        wire = reader(line.wire, bool(request.tools))
         try:
             response = line.pool.post(line.path, request.body, line.headers, cancelled=cancelled, stream=True, deadline=until)
             if response.status != 200:
                 raise self._failure(line, response)
             if self.stream and "json" not in response.headers.get("content-type", ""):
-                return _read_stream(line.wire, response, tell)
-            answer = line.wire.parse(response.read())
-            if self.stream and answer.text:  # a server that does not stream: whoever watches is told all the same
-                tell(Delta("text", answer.text))
+                answer = read_stream(wire, response, told)
+            else:
+                answer = wire.parse(response.read())
+                if self.stream and answer.text:  # a server that does not stream: whoever watches is told all the same
+                    told(Delta("text", answer.text))
+            response.settle(None)
             return answer
         except LLMError as error:
+            if response is not None:
+                response.settle(error)
             self._scrub(error)
             raise
         finally:
             if response is not None:
                 response.close()
 
-    def _failure(self, line: _Line, response: Exchange) -> LLMError:
+    def _failure(self, line: Line, response: Exchange) -> LLMError:
         try:
             body = response.read()
         except (LLMConnectionError, LLMTimeout):  # the status says enough
             body = b""
-        return line.wire.error(response.status, response.headers, body, line.url, self._sent)
+        # Before anything is read in it: what is shown of it is cut to a length, which could leave a part of a key.
+        headers = {name: blot(value, self._secrets) for name, value in response.headers.items()}
+        return line.wire.error(response.status, headers, blot_data(body, self._secrets), line.url, self._sent)
 
     def _scrub(self, error: LLMError) -> None:
         """Take our secrets out of an error: some servers repeat the key that they refuse. What led to it may hold the answer whole."""
         text = str(error)
-        for secret in self._secrets:
-            if secret in text:
-                text = text.replace(secret, "***")
-                error.args = (text,)
-            error.code = error.code.replace(secret, "***")
-            error.request_id = error.request_id.replace(secret, "***")
+        if holds_one(text, self._secrets):
+            error.args = (blot(text, self._secrets),)
+        error.code = blot(error.code, self._secrets)
+        error.request_id = blot(error.request_id, self._secrets)
         led: BaseException | None = error.__cause__ or error.__context__
         while led is not None:
             held = f"{led.args!r} {vars(led)!r} {getattr(led, 'doc', '')} {getattr(led, 'object', '')!r}"
-            if any(secret in held for secret in self._secrets):
+            if holds_one(held, self._secrets):
                 error.__cause__ = error.__context__ = None
                 break
             led = led.__cause__ or led.__context__
 
-    def _open(self) -> _Line:
+    def _open(self) -> Line:
         """The connection pool and what every request has in common, made at the first call."""
         with self._lock:
             if self._line is None:
-                object.__setattr__(self, "_line", _Line(self._address, self._parameters, self._given))
+                object.__setattr__(self, "_line", Line(self._address, self._parameters, self._given))
             line = self._line
         assert line is not None
         return line
@@ -231,9 +251,7 @@ class LLM:
 
     def cost(self, usage: Usage) -> float | None:
         """What `usage` costs in USD by a table of list prices; None for a model that is not in it. Asks no network."""
-        from holdfast.llm.prices import cost
-
-        return cost(usage, self._sent, self.base_url)
+        return prices.cost(usage, self._sent, self.base_url)
 
     @property
     def info(self) -> ModelInfo | None:
@@ -269,8 +287,8 @@ class LLM:
         raise AttributeError("LLM is frozen.")
 
     def __repr__(self) -> str:
-        shown = {name: value for name, value in self._parameters.items() if name not in ("wire", "host")}
-        return f"LLM({', '.join([repr(self.model), f'base_url={self.base_url!r}', *(f'{k}={v!r}' for k, v in shown.items())])})"
+        sent = {name: value for name, value in self._parameters.items() if name not in ("wire", "host")}
+        return f"LLM({', '.join([repr(self.model), f'base_url={shown(self.base_url)!r}', *(f'{k}={v!r}' for k, v in sent.items())])})"
 
     def __copy__(self) -> LLM:
         return self
@@ -280,56 +298,3 @@ class LLM:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("An LLM cannot be pickled: its api_key would be in the bytes. Send its arguments and make it anew.")
-
-
-class _Line:
-    """What all requests of one LLM share: wire, pool, path, header lines."""
-
-    __slots__ = ("cost", "headers", "key", "path", "pool", "url", "wire")
-
-    wire: Wire
-    pool: Transport
-    cost: Callable[[Usage, str, str], float | None]
-
-    def __init__(self, address: Address, parameters: dict[str, Any], given: dict[str, Any]) -> None:
-        from holdfast.llm.http import HTTPPool, header_text
-        from holdfast.llm.prices import cost
-
-        self.cost = cost
-        base_url, model = address.base_url, address.model
-        self.wire = wire_of(parameters)
-        self.key = f"{self.wire.name} {model}"
-        parts = urlsplit(base_url)
-        path, _, query = self.wire.path(model, given["stream"]).partition("?")
-        query = "&".join(part for part in (query, parts.query) if part)
-        self.path = f"{parts.path}{path}?{query}" if query else parts.path + path
-        self.url = f"{parts.scheme}://{parts.netloc}{parts.path}{path}"
-        headers: dict[str, str] = {"User-Agent": "holdfast", **self.wire.headers(given["api_key"]), **(given["headers"] or {})}
-        # The later of two names that differ only in case counts: a caller's Authorization replaces ours.
-        self.headers = header_text({name.lower(): value for name, value in headers.items()})
-        self.pool = HTTPPool(
-            base_url,
-            timeout=(given["connect_timeout"], given["timeout"]),
-            proxy=given["proxy"],
-            ssl_context=given["ssl_context"],
-        )
-
-
-def _read_stream(wire: Wire, response: Exchange, tell: OnDelta) -> Completion:
-    parser = wire.stream()
-    try:
-        for chunk in response:
-            try:
-                parser.feed(chunk, tell)
-            except BadResponse:
-                if not parser.finished:
-                    raise
-                break  # garbage behind a whole answer does not make it less whole
-            if parser.finished:
-                response.hurry(AFTER_FINISH if not parser.done else 0.1)  # the end of the body lets the connection be reused
-    except (LLMConnectionError, LLMTimeout) as error:
-        if not parser.finished:
-            if isinstance(error, LLMTimeout):
-                raise
-            raise StreamInterrupted(f"The stream broke off before the answer was complete: {error}") from error
-    return parser.finish()

@@ -18,12 +18,22 @@ NO_NATIVE: msgspec.Raw = next(field.default for field in msgspec.structs.fields(
 class Completion(Data, frozen=True):
     """One answer of a model.
 
-    `text` and `reasoning` are what it wrote, `calls` what it asks for: their `name` is canonical, their `id` empty (a conversation
-    gives its own), their `provider_id` the provider's. `stop_reason` is `stop`, `tool_calls`, `length`, `content_filter`, `pause`
-    (the provider wants to be asked again to go on), or the provider's own word where it is none of these. `native` is the provider's own message, kept only where it says more than
-    the fields here. `model` is what the provider says answered. `duration` is in seconds, retries included. `request_hash` tells two requests apart.
-    `host` is where it came from. `cost` is in US dollars, None where the price is not known.
-    `route` names which of a composite's models answered, `notes` say what of earlier answers its provider could not be told.
+    What it says:
+
+    - `text` and `reasoning`: what it wrote.
+    - `calls`: what it asks for. Their `name` is canonical, their `id` empty (a conversation gives its own), their `provider_id` the
+      provider's.
+    - `stop_reason`: why it ended: `stop`, `tool_calls`, `length`, `content_filter`, `pause` (the provider wants to be asked again to go
+      on), or the provider's own word where it is none of these.
+    - `native`: the provider's own message, kept only where it says more than the fields here.
+
+    Who said it, and what it took:
+
+    - `model`: who the provider says answered; `wire` and `host`: over which protocol, and from where; `response_id`: the provider's id.
+    - `route`: which of a composite's models it was.
+    - `usage`: in tokens; `cost`: in US dollars, None where the price is not known; `duration`: in seconds, retries included.
+    - `request_hash`: tells two requests apart.
+    - `notes`: what of earlier answers the provider could not be told.
     """
 
     text: str = ""
@@ -57,3 +67,23 @@ class Delta(msgspec.Struct, frozen=True):
 
 
 OnDelta = Callable[[Delta], object]
+
+
+class Told:
+    """Passes deltas on to whoever listens, if anybody does, and knows whether there were any since the last restart."""
+
+    __slots__ = ("_on_delta", "_some")
+
+    def __init__(self, on_delta: OnDelta | None) -> None:
+        self._on_delta = on_delta
+        self._some = False
+
+    def __call__(self, delta: Delta) -> None:
+        self._some = delta.kind != "restart"
+        if self._on_delta is not None:
+            self._on_delta(delta)
+
+    def restart(self, _: object = None) -> None:
+        """Have the pieces so far forgotten, if there were any."""
+        if self._some:
+            self(Delta("restart"))

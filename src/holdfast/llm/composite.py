@@ -15,6 +15,7 @@ from holdfast.content import Usage
 from holdfast.errors import (
     AuthenticationError,
     BadResponse,
+    Cancelled,
     ConfigurationError,
     LLMConnectionError,
     LLMError,
@@ -24,8 +25,8 @@ from holdfast.errors import (
     RateLimited,
     ServerError,
 )
-from holdfast.events import Agent, Assistant, ToolDefinition
-from holdfast.llm.completion import Completion, Delta, OnDelta
+from holdfast.events import Agent, ToolDefinition
+from holdfast.llm.completion import Completion, OnDelta, Told
 from holdfast.llm.model import Model, ToolLike
 from holdfast.llm.request import definition
 from holdfast.llm.transcript import Item, Messages, Transcript, as_transcript
@@ -43,6 +44,18 @@ PASSING: tuple[type[LLMError], ...] = (
 )  # fmt: skip
 
 On = Iterable[type[LLMError]] | Callable[[LLMError], bool]
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What `completion` was given, and by which route."""
+
+    transcript: Transcript
+    tools: Sequence[ToolLike]
+    system: str | None
+    head: Agent | None
+    on_delta: OnDelta | None
+    cancelled: Cancellation | None
+    within: tuple[str, ...] = ()  # the composites around this one, outermost first
 
 
 class _Composite:
@@ -70,18 +83,31 @@ class _Composite:
         for model in self.models.values():
             model.close()
 
-    def _ask(
+    def completion(
         self,
-        name: str,
-        transcript: Transcript,
-        tools: Sequence[ToolLike],
-        system: str | None,
-        head: Agent | None,
-        on_delta: OnDelta | None,
-        cancelled: Cancellation | None,
+        messages: Messages,
+        tools: Sequence[ToolLike] = (),
+        *,
+        system: str | None = None,
+        head: Agent | None = None,
+        on_delta: OnDelta | None = None,
+        cancelled: Cancellation | None = None,
     ) -> Completion:
-        inner = None if head is None else routed(head, name, transcript)
-        answer = self.models[name].completion(transcript, tools, system=system, head=inner, on_delta=on_delta, cancelled=cancelled)
+        """The answer of one of the models. Takes what `LLM.completion` takes."""
+        return self._answer(_Asked(as_transcript(messages), tools, system, head, on_delta, cancelled))
+
+    def _answer(self, asked: _Asked) -> Completion:
+        raise NotImplementedError
+
+    def _ask(self, name: str, asked: _Asked) -> Completion:
+        head = None if asked.head is None else routed(asked.head, name, asked.transcript)
+        model = self.models[name]
+        if isinstance(model, _Composite):
+            answer = model._answer(msgspec.structs.replace(asked, head=head, within=(*asked.within, name)))
+        else:
+            answer = model.completion(
+                asked.transcript, asked.tools, system=asked.system, head=head, on_delta=asked.on_delta, cancelled=asked.cancelled
+            )
         return msgspec.structs.replace(answer, route=f"{name}{WITHIN}{answer.route}" if answer.route else name)
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
@@ -94,12 +120,14 @@ class _Composite:
 class FallbackLLM(_Composite):
     """Models in an order: each is asked when the one before it failed, after that one's own retries.
 
-    `models` are two or more, as a list (each is known by its `model`) or as a mapping of names to models. `on` says which failures move on:
-    classes of `LLMError` (None: all but requests that are wrong themselves, and a cancel), or a function of the error. With `sticky` a
-    conversation stays with the model that answered last, whose cache holds its beginning; else each request starts with the first.
+    - `models`: one or more, as a list (each is known by its `model`) or as a mapping of names to models.
+    - `on`: which failures move on: classes of `LLMError` (None: all but requests that are wrong themselves), or a function of the error.
+      A cancel never does.
+    - `sticky`: whether a conversation stays with the model that answered last, whose cache holds its beginning; else each request starts
+      with the first.
 
-    Give the models few `max_retries`, or it takes long until the next has its turn. `completion` raises the last model's error, to
-    which those of the others are added as notes.
+    Give the models few `max_retries`, or it takes long until the next has its turn. `completion` raises the error that was the last,
+    with those before it as notes. Where a model failed in the midst of its answer and another is asked, `on_delta` is told to `restart`.
 
         FallbackLLM([LLM("claude-sonnet-4-5", key), LLM("gpt-5", other_key)])
     """
@@ -117,41 +145,31 @@ class FallbackLLM(_Composite):
         """Those of each model under its name, with its `model`."""
         return {**super().parameters(), "sticky": self.sticky}
 
-    def completion(
-        self,
-        messages: Messages,
-        tools: Sequence[ToolLike] = (),
-        *,
-        system: str | None = None,
-        head: Agent | None = None,
-        on_delta: OnDelta | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> Completion:
-        """The first answer that one of the models gives. Takes what `LLM.completion` takes; `on_delta` is told to `restart` where one failed
-        in the middle of its answer."""
+    def _answer(self, asked: _Asked) -> Completion:
         began = time.monotonic()
-        transcript = as_transcript(messages)
+        told = Told(asked.on_delta)
+        asked = msgspec.structs.replace(asked, on_delta=told)
+        names = self._order(asked)
         failed: list[tuple[str, LLMError]] = []
-        told = _Told(on_delta)
-        for name in self._order(transcript):
+        while True:
+            name = names[len(failed)]
             try:
-                answer = self._ask(name, transcript, tools, system, head, told, cancelled)
+                answer = self._ask(name, asked)
             except LLMError as error:
-                if not self._moves_on(error):
+                over = isinstance(error, Cancelled) or asked.cancelled or name == names[-1]
+                if over or not self._moves_on(error):
+                    for before, earlier in failed:
+                        error.add_note(f"Before that {before} failed: {type(earlier).__name__}: {earlier}")
                     raise
-                failed.append((name, error))
                 _log.warning("%s failed: %s", name, error)
+                failed.append((name, error))
                 told.restart()
-                continue
-            return msgspec.structs.replace(answer, duration=time.monotonic() - began) if failed else answer
-        _, last = failed.pop()
-        for name, error in failed:
-            last.add_note(f"Before that {name} failed: {type(error).__name__}: {error}")
-        raise last
+            else:
+                return msgspec.structs.replace(answer, duration=time.monotonic() - began) if failed else answer
 
-    def _order(self, transcript: Transcript) -> list[str]:
+    def _order(self, asked: _Asked) -> list[str]:
         names = list(self.models)
-        last = last_route(transcript.items, self.models) if self.sticky else ""
+        last = last_route(asked.transcript, self.models, asked.within) if self.sticky else ""
         start = names.index(last) if last in self.models else 0
         return names[start:] + names[:start]
 
@@ -183,47 +201,24 @@ class RouterLLM(_Composite):
             raise ConfigurationError(f"RouterLLM: pick takes a function of a RouterRequest, not {pick!r}.")
         object.__setattr__(self, "pick", pick)
 
-    def completion(
-        self,
-        messages: Messages,
-        tools: Sequence[ToolLike] = (),
-        *,
-        system: str | None = None,
-        head: Agent | None = None,
-        on_delta: OnDelta | None = None,
-        cancelled: Cancellation | None = None,
-    ) -> Completion:
-        """The answer of the model that `pick` names. Takes what `LLM.completion` takes."""
-        transcript = as_transcript(messages)
-        given = tuple([definition(tool) for tool in tools]) if head is None else head.tools
-        prompt = (system or "") if head is None else head.system_prompt
-        name = self.pick(RouterRequest(transcript.items, given, prompt, last_route(transcript.items, self.models)))
+    def _answer(self, asked: _Asked) -> Completion:
+        head = asked.head
+        tools = tuple([definition(tool) for tool in asked.tools]) if head is None else head.tools
+        prompt = (asked.system or "") if head is None else head.system_prompt
+        last = last_route(asked.transcript, self.models, asked.within)
+        name = self.pick(RouterRequest(asked.transcript.items, tools, prompt, last))
         if name not in self.models:
             raise ConfigurationError(f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}.")
-        return self._ask(name, transcript, tools, system, head, on_delta, cancelled)
+        return self._ask(name, asked)
 
 
-class _Told:
-    """Passes deltas on, and knows whether there were any since the last restart."""
-
-    def __init__(self, on_delta: OnDelta | None) -> None:
-        self._on_delta = on_delta
-        self._some = False
-
-    def __call__(self, delta: Delta) -> None:
-        self._some = delta.kind != "restart"
-        if self._on_delta is not None:
-            self._on_delta(delta)
-
-    def restart(self) -> None:
-        if self._some:
-            self(Delta("restart"))
-
-
-def last_route(items: Sequence[Item], models: Container[str]) -> str:
-    """Which of a composite's `models` answered last; "" for none of them."""
-    last = next((item for item in reversed(items) if isinstance(item, Assistant | Completion)), None)
-    return "" if last is None else next((name for name in last.route.split(WITHIN) if name in models), "")
+def last_route(transcript: Transcript, models: Container[str], within: tuple[str, ...] = ()) -> str:
+    """Which of a composite's `models` answered last; "" for none of them. `within` is the composite's own route."""
+    answer = transcript.last_answer
+    route = () if answer is None else tuple(answer.route.split(WITHIN))
+    if route[: len(within)] != within:
+        return ""
+    return next((name for name in route[len(within) :] if name in models), "")
 
 
 def routed(head: Agent, route: str, transcript: Transcript) -> Agent:

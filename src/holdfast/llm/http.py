@@ -10,11 +10,13 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMTimeout
+from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
+from holdfast.llm.address import take_apart
 from holdfast.llm.dial import dial, ready
 from holdfast.llm.http1 import NEVER, Connection, ConnectionLost, body_chunks, lost, read_head
+from holdfast.llm.secrets import basic, shown
 
 if TYPE_CHECKING:
     import ssl
@@ -33,7 +35,8 @@ class Exchange(Protocol):
     def headers(self) -> dict[str, str]: ...
     def __iter__(self) -> Iterator[bytes]: ...
     def read(self) -> bytes: ...
-    def hurry(self, seconds: float) -> None: ...
+    def hurry(self, seconds: float | None) -> None: ...
+    def settle(self, error: LLMError | None) -> None: ...
     def close(self) -> None: ...
 
 
@@ -60,13 +63,14 @@ class Response:
     Iteration and `read` raise `LLMConnectionError`, `LLMTimeout` or `Cancelled`.
     """
 
-    __slots__ = ("_body", "_chunks", "_connection", "_pool", "headers", "status")
+    __slots__ = ("_body", "_chunks", "_connection", "_deadline", "_pool", "headers", "status")
 
     def __init__(self, pool: HTTPPool, connection: Connection, status: int, headers: dict[str, str], first: bytes) -> None:
         self.status = status
         self.headers = headers
         self._pool = pool
         self._connection: Connection | None = connection
+        self._deadline = connection.deadline
         self._chunks = body_chunks(connection, status, headers, first)
         self._body: bytes | None = None
 
@@ -90,10 +94,14 @@ class Response:
             self._body = b"".join(self)
         return self._body
 
-    def hurry(self, seconds: float) -> None:
-        """Have the rest come within `seconds`: what matters is there."""
-        if self._connection is not None:
-            self._connection.deadline = min(self._connection.deadline, time.monotonic() + seconds)
+    def hurry(self, seconds: float | None) -> None:
+        """Have the rest come within `seconds`, since what matters is there; None: it is not, so take back what was said before."""
+        connection = self._connection
+        if connection is not None:
+            connection.deadline = self._deadline if seconds is None else min(connection.deadline, time.monotonic() + seconds)
+
+    def settle(self, error: LLMError | None) -> None:
+        """Be told what came of it: an answer (None), or this error. Not called if something else broke off the reading."""
 
     def close(self) -> None:
         """Drop the connection unless the body has been read to its end. May be called again."""
@@ -303,23 +311,14 @@ def header_text(headers: Mapping[str, str]) -> str:
 def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str, int, str]:
     """(tls, host, port, Basic credentials) of a URL."""
     takes = " or ".join(f"{scheme}://host[:port]" for scheme in schemes)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as error:
-        raise ConfigurationError(f"{argument} takes {takes}: {error}.") from None
-    if parts.scheme not in schemes or not parts.hostname:
-        raise ConfigurationError(f"{argument} takes {takes}, not {_without_credentials(url)!r}.")
+    parts = take_apart(url)
+    if parts is not None and argument == "proxy" and "@" in parts.path + parts.query:
+        parts = None  # a / in the password made the user's name the host
+    if parts is None or parts.scheme not in schemes or not parts.hostname:
+        hint = " Percent-encode what stands before the @ (urllib.parse.quote)." if "@" in url else ""
+        raise ConfigurationError(f"{argument} takes {takes}, not {shown(url)!r}.{hint}")
     credentials = ""
     if parts.username is not None:
-        import base64
-
-        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        credentials = "Basic " + base64.b64encode(pair.encode()).decode()
+        credentials = "Basic " + basic(f"{unquote(parts.username)}:{unquote(parts.password or '')}")
     tls = parts.scheme == "https"
-    return tls, parts.hostname, port or (443 if tls else 80), credentials
-
-
-def _without_credentials(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
-    return scheme + mark + rest.rpartition("@")[2] if mark else url.rpartition("@")[2]
+    return tls, parts.hostname, parts.port or (443 if tls else 80), credentials

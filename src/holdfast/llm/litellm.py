@@ -6,18 +6,20 @@ is for what no wire here speaks.
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import msgspec
 
 from holdfast.content import Usage
 from holdfast.errors import BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
-from holdfast.llm.completion import Completion, OnDelta
+from holdfast.llm.completion import Completion, OnDelta, Told
 from holdfast.llm.model import ToolLike
 from holdfast.llm.request import make_request
 from holdfast.llm.retry import retrying
+from holdfast.llm.secrets import blot, credentials, worth_hiding
 from holdfast.llm.transcript import Messages
 from holdfast.llm.wires import openai_chat
 
@@ -25,15 +27,19 @@ if TYPE_CHECKING:
     from holdfast.events import Agent
     from holdfast.tools.context import Cancellation
 
-_SECRET = ("key", "token", "secret", "password", "credential", "header")
+HOST = "litellm"
+
+# How settings are called that hold secrets. `max_tokens` and the like do not.
+_SECRET = re.compile(r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE)
 
 
 class LiteLLM:
     """A model by litellm's name for it, such as `bedrock/anthropic.claude-sonnet-4-5`.
 
-    `settings` go to `litellm.completion` as they are (`temperature=`, `api_key=`, `aws_region_name=`, ...). Its own retries and fallbacks are
-    off: `max_retries` are made here. A cancel is heeded between the pieces of a stream and between retries, since litellm cannot be
-    interrupted. litellm reads environment variables by itself. Raises `ConfigurationError` if the package is not installed.
+    `settings` go to `litellm.completion` as they are (`temperature=`, `api_key=`, `aws_region_name=`, ...). Those whose names sound like a
+    secret's (keys, tokens, passwords, headers, ...) are shown nowhere. Its own retries and fallbacks are off: `max_retries` are made
+    here. A cancel is heeded between the pieces of a stream and between retries, since litellm cannot be interrupted. litellm reads
+    environment variables by itself. Raises `ConfigurationError` if the package is not installed.
     """
 
     model: str
@@ -49,22 +55,23 @@ class LiteLLM:
             "_timeout": timeout,
             "_max_retries": max_retries,
             "_settings": settings,
+            "_secrets": worth_hiding(_held(settings)),
         }.items():
             object.__setattr__(self, name, value)
 
     _timeout: float
     _max_retries: int
     _settings: dict[str, Any]
+    _secrets: tuple[str, ...]
 
     def parameters(self) -> dict[str, Any]:
         """The settings that JSON can say, but none whose name sounds like a secret's."""
-        found: dict[str, Any] = {"wire": "openai_chat", "host": "litellm"}
-        for name, value in self._settings.items():
-            if not any(word in name.lower() for word in _SECRET):
-                try:
-                    found[name] = msgspec.json.decode(msgspec.json.encode(value))
-                except (TypeError, ValueError):
-                    continue  # no JSON: a client object, a callback
+        found: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}
+        for name, value in _open_part(self._settings).items():
+            try:
+                found[name] = msgspec.json.decode(msgspec.json.encode(value))
+            except (TypeError, ValueError):
+                continue  # no JSON: a client object, a callback
         return found
 
     def completion(
@@ -84,10 +91,22 @@ class LiteLLM:
         request = make_request(openai_chat, self.model, parameters, messages, tools, system, head, self.stream, f"litellm {self.model}")
         body: dict[str, Any] = msgspec.json.decode(request.body)
         sent = {**body, **self._settings, "timeout": self._timeout, "num_retries": 0, "max_retries": 0}
-        answer = retrying(lambda: self._ask(litellm, sent, on_delta, cancelled), max_retries=self._max_retries, cancelled=cancelled)
-        return request.canonically(answer, duration=time.monotonic() - began, cost=self.cost(answer.usage))
+        told = Told(on_delta)
+        answer = retrying(
+            lambda: self._ask(litellm, sent, told, cancelled),
+            max_retries=self._max_retries,
+            cancelled=cancelled,
+            before_retry=told.restart,
+        )
+        return request.canonically(
+            answer,
+            duration=time.monotonic() - began,
+            cost=self.cost(answer.usage),
+            notes=request.transcript.notes(openai_chat, self.model, parameters.get("host", "")),
+            host=HOST,
+        )
 
-    def _ask(self, litellm: Any, sent: Mapping[str, Any], on_delta: OnDelta | None, cancelled: Cancellation | None) -> Completion:
+    def _ask(self, litellm: Any, sent: Mapping[str, Any], told: OnDelta, cancelled: Cancellation | None) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
         try:
@@ -98,7 +117,7 @@ class LiteLLM:
             for chunk in answer:
                 if cancelled:
                     raise Cancelled("The model call was cancelled.")
-                parser.feed(b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", on_delta)
+                parser.feed(b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", told)
             return parser.finish()
         except LLMError:
             raise
@@ -106,10 +125,7 @@ class LiteLLM:
             raise self._failure(error) from None
 
     def _failure(self, error: Exception) -> LLMError:
-        text = str(error)
-        for name, value in self._settings.items():
-            if isinstance(value, str) and value and any(word in name.lower() for word in _SECRET):
-                text = text.replace(value, "***")
+        text = blot(str(error), self._secrets)
         status = getattr(error, "status_code", None)
         kind = type(error).__name__
         if kind == "Timeout" or isinstance(error, TimeoutError):
@@ -140,6 +156,28 @@ class LiteLLM:
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and make it anew.")
+
+
+def _held(settings: Any, secret: bool = False) -> Iterator[str]:
+    """The texts in what is called like a secret, at any depth."""
+    if isinstance(settings, Mapping):
+        for name, value in cast("Mapping[Any, Any]", settings).items():
+            yield from _held(value, secret or bool(_SECRET.search(str(name))))
+    elif isinstance(settings, list | tuple):
+        for value in cast("Sequence[Any]", settings):
+            yield from _held(value, secret)
+    elif secret and isinstance(settings, str):
+        yield from credentials(settings)
+
+
+def _open_part(settings: Any) -> Any:
+    """The same without what is called like a secret."""
+    if isinstance(settings, Mapping):
+        found = cast("Mapping[Any, Any]", settings).items()
+        return {name: _open_part(value) for name, value in found if not _SECRET.search(str(name))}
+    if isinstance(settings, list | tuple):
+        return [_open_part(value) for value in cast("Sequence[Any]", settings)]
+    return settings
 
 
 def _package() -> Any:

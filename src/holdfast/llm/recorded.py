@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from holdfast.errors import Cancelled, ConfigurationError, LLMError
 from holdfast.llm.client import LLM
 from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.model import ToolLike
+from holdfast.llm.secrets import blot, blot_data, shown_path
 from holdfast.llm.transcript import Messages
 
 if TYPE_CHECKING:
@@ -31,34 +33,46 @@ _VARYING = ("prompt_cache_key",)
 _KEPT = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
 
 _sorted = msgspec.json.Encoder(order="sorted")
+_log = logging.getLogger("holdfast.llm")
 
 
 class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
-    """One exchange, a line of the file. `body` is the answer's text to the letter (`hex` if it is none); `error` and `message` what broke it
-    off, if something did."""
+    """One exchange, a line of the file."""
 
     path: str
     request: msgspec.Raw
+    hash: str = ""  # by which it is known, where the request does not stand here to the letter
     status: int = 0
     headers: dict[str, str] = {}
-    body: str = ""
-    hex: str = ""
-    error: str = ""
+    body: str = ""  # the answer's text to the letter
+    hex: str = ""  # the answer's bytes, if they are no text
+    error: str = ""  # what broke it off, if something did: the error's class, its message, and whether to ask again
     message: str = ""
+    retryable: bool = True
+    failed: bool = False  # whether no answer came of it
 
     @property
     def data(self) -> bytes:
         """The answer's bytes."""
         return bytes.fromhex(self.hex) if self.hex else self.body.encode()
 
+    @property
+    def key(self) -> str:
+        """What tells its request from others."""
+        return self.hash or _key(self.path, bytes(self.request))
+
 
 class RecordedLLM:
     """`llm`, with its HTTP exchanges in the file at `path` (JSON lines, one each).
 
-    `mode` "auto": a request that is in the file is answered from it, any other is asked and added. "replay": nothing is asked, and no key is
-    needed. "record": the file is begun anew, and everything asked. Requests are known by their bytes; of several that are the
-    same the answers come in the order of the file. Keys are not in the file: neither `headers` nor `api_key` are written, and where
-    an answer repeats them they are blotted out.
+    - `mode` "auto": a request that is in the file is answered from it, any other is asked and its answer added. Failures are neither
+      added nor repeated: the next try, or another key, may have better luck.
+    - "replay": nothing is asked, and no key is needed. Failures in the file are repeated.
+    - "record": the file is begun anew, and everything asked and added, failures as well.
+
+    Requests are known by their bytes and path; of several that are the same the answers come in the order of the file. What was broken
+    off from this side (a cancel, Ctrl-C, an `on_delta` that raises) is not kept. Secrets are not in the file: no request's headers, and of
+    `api_key`, `headers` and the base URL's query nothing, wherever it stands; what is shorter than 8 characters is taken for none.
 
     Use it wherever an `LLM` is. Thread-safe. Raises `ConfigurationError` for a file that cannot be read, and in `completion`, if replaying,
     for a request that is not in it.
@@ -120,21 +134,14 @@ class Tape:
         self.path = path
         self.mode = mode
         self._lock = threading.Lock()
-        self._held: dict[bytes, list[Recording]] = {}
+        self._held: dict[str, list[Recording]] = {}
         if mode == "record":
             self._write(b"", os.O_TRUNC)
         elif mode == "replay" or path.exists():
-            for number, line in enumerate(self._read().splitlines(), 1):
-                if line.strip():
-                    try:
-                        recording = msgspec.json.decode(line, type=Recording)
-                        self._held.setdefault(_key(recording.path, bytes(recording.request)), []).append(recording)
-                    except ValueError as error:
-                        raise ConfigurationError(f"RecordedLLM: line {number} of {str(path)!r} is no recorded exchange: {error}.") from None
+            self._load()
 
-    def find(self, path: str, body: bytes) -> Recording | None:
-        """The next recorded answer to this request. Raises `ConfigurationError` if there is none and nothing may be asked."""
-        key = _key(path, body)
+    def find(self, key: str, request: str) -> Recording | None:
+        """The next recorded answer to a request. Raises `ConfigurationError` if there is none and nothing may be asked."""
         with self._lock:
             held = self._held.get(key)
             if held:
@@ -144,26 +151,45 @@ class Tape:
                 why = "its answers have all been given" if held is not None else f"it is not in {str(self.path)!r}"
                 raise ConfigurationError(
                     f"RecordedLLM: this request cannot be replayed: {why} ({left} other recorded answers are left). Its end: "
-                    f"{body[-300:].decode('utf-8', 'replace')!r}. Record again with mode='record', or use mode='auto'."
+                    f"{request[-300:]!r}. Record again with mode='record', or use mode='auto'."
                 )
         return None
 
     def add(self, recording: Recording) -> None:
         """Write one exchange."""
+        if recording.failed and self.mode == "auto":
+            return
         line = msgspec.json.encode(recording) + b"\n"
         with self._lock:  # it guards the file
             self._write(line, os.O_APPEND)
 
-    def _read(self) -> bytes:
+    def _load(self) -> None:
         try:
-            return self.path.read_bytes()
+            data = self.path.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"RecordedLLM: {str(self.path)!r} cannot be read: {error.strerror}.") from None
+        for number, line in enumerate(data.splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                recording = msgspec.json.decode(line, type=Recording)
+                key = recording.key
+            except ValueError as error:
+                if "truncated" in str(error):  # a crash in the midst of a write
+                    _log.warning("line %d of %s broke off when it was written; it is left out", number, self.path)
+                    continue
+                raise ConfigurationError(f"RecordedLLM: line {number} of {str(self.path)!r} is no recorded exchange: {error}.") from None
+            if self.mode == "replay" or not (recording.failed or recording.status != 200):
+                self._held.setdefault(key, []).append(recording)
 
     def _write(self, data: bytes, how: int) -> None:
         try:
-            file = os.open(self.path, os.O_WRONLY | os.O_CREAT | how, 0o600)
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | how, 0o600)
             try:
+                if os.lseek(file, 0, os.SEEK_END):
+                    os.lseek(file, -1, os.SEEK_END)
+                    if os.read(file, 1) != b"\n":  # behind a line that broke off
+                        data = b"\n" + data
                 while data:
                     data = data[os.write(file, data) :]
             finally:
@@ -172,14 +198,15 @@ class Tape:
             raise ConfigurationError(f"RecordedLLM: {str(self.path)!r} cannot be written: {error.strerror}.") from None
 
 
-def _key(path: str, body: bytes) -> bytes:
+def _key(path: str, body: bytes) -> str:
+    """Of a path without its query, which may hold a key, and a request's meaning."""
     from hashlib import sha256
 
     found: Any = msgspec.json.decode(body)
     if isinstance(found, dict):
         for name in _VARYING:
             cast("dict[str, Any]", found).pop(name, None)
-    return sha256(path.encode() + b"\n" + _sorted.encode(found)).digest()
+    return sha256(path.partition("?")[0].encode() + b"\n" + _sorted.encode(found)).hexdigest()
 
 
 class _Pool:
@@ -200,51 +227,59 @@ class _Pool:
         stream: bool = False,
         deadline: float | None = None,
     ) -> Exchange:
-        known = self._tape.find(path, body)
+        key = _key(path, body)
+        request = blot_data(body, self._secrets)
+        known = self._tape.find(key, request.decode())
         if known is not None:
             if known.error and not known.status:
                 raise _error(known)
             return _Played(known)
-        made = Recording(path, msgspec.Raw(self._blot(body.decode()).encode()))
+        made = Recording(blot(shown_path(path), self._secrets), msgspec.Raw(request))
+        if made.key != key:
+            made.hash = key
         try:
             response = self._pool.post(path, body, headers, cancelled=cancelled, stream=stream, deadline=deadline)
-        except Cancelled:
-            raise
         except LLMError as error:
-            self._failed(made, error)
+            self.broke_off(made, error)
+            self.keep(made, b"", error)
             raise
         made.status = response.status
-        made.headers = {name: self._blot(value) for name, value in response.headers.items() if name in _KEPT or "ratelimit" in name}
+        made.headers = {
+            name: blot(value, self._secrets) for name, value in response.headers.items() if name in _KEPT or "ratelimit" in name
+        }
         return _Recorded(response, made, self)
 
     def close(self) -> None:
         self._pool.close()
 
-    def keep(self, made: Recording, data: bytes) -> None:
+    def broke_off(self, made: Recording, error: LLMError) -> None:
+        """Note why an answer's bytes ended early, or never came."""
+        made.error, made.message, made.retryable = type(error).__name__, blot(str(error), self._secrets), error.retryable
+
+    def keep(self, made: Recording, data: bytes, error: LLMError | None) -> None:
+        """Write down what came, and whether it was an answer."""
+        if isinstance(error, Cancelled):
+            return
+        if error is None:  # then what broke it off came behind the answer, and was forgiven
+            made.error = made.message = ""
+            made.retryable = True
+        made.failed = error is not None
+        data = blot_data(data, self._secrets)
         try:
-            made.body = self._blot(data.decode())
+            made.body = data.decode()
         except UnicodeDecodeError:
             made.hex = data.hex()
         self._tape.add(made)
 
-    def _failed(self, made: Recording, error: LLMError) -> None:
-        made.error, made.message = type(error).__name__, self._blot(str(error))
-        self._tape.add(made)
-
-    def _blot(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "***")
-        return text
-
 
 class _Recorded:
-    """A response that is written down when it has been read, or when it broke off."""
+    """A response that is written down once it is known what came of it."""
 
     def __init__(self, response: Exchange, made: Recording, pool: _Pool) -> None:
         self.status = response.status
         self.headers = response.headers
         self._response = response
-        self._made: Recording | None = made
+        self._made = made
         self._pool = pool
         self._chunks: list[bytes] = []
         self._body: bytes | None = None
@@ -254,25 +289,20 @@ class _Recorded:
             for chunk in self._response:
                 self._chunks.append(chunk)
                 yield chunk
-        except Cancelled:
-            self._made = None
-            raise
         except LLMError as error:
-            if self._made is not None:
-                self._made.error, self._made.message = type(error).__name__, str(error)
+            self._pool.broke_off(self._made, error)
             raise
-        finally:
-            made, self._made = self._made, None
-            if made is not None:
-                self._pool.keep(made, b"".join(self._chunks))
 
     def read(self) -> bytes:
         if self._body is None:
             self._body = b"".join(self)
         return self._body
 
-    def hurry(self, seconds: float) -> None:
+    def hurry(self, seconds: float | None) -> None:
         self._response.hurry(seconds)
+
+    def settle(self, error: LLMError | None) -> None:
+        self._pool.keep(self._made, b"".join(self._chunks), error)
 
     def close(self) -> None:
         self._response.close()
@@ -295,7 +325,10 @@ class _Played:
     def read(self) -> bytes:
         return b"".join(self)
 
-    def hurry(self, seconds: float) -> None:
+    def hurry(self, seconds: float | None) -> None:
+        pass
+
+    def settle(self, error: LLMError | None) -> None:
         pass
 
     def close(self) -> None:
@@ -304,4 +337,6 @@ class _Played:
 
 def _error(known: Recording) -> LLMError:
     kind: Any = getattr(errors, known.error, None)
-    return kind(known.message) if isinstance(kind, type) and issubclass(kind, LLMError) else LLMError(known.message)
+    error = kind(known.message) if isinstance(kind, type) and issubclass(kind, LLMError) else LLMError(known.message)
+    error.retryable = known.retryable
+    return error

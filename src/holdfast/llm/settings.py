@@ -62,7 +62,7 @@ def check(given: Mapping[str, Any]) -> None:
         value = given[name]
         if (value is None and name not in _REQUIRED) or (value is not None and fits(value)):
             continue
-        what = "what was given" if name in ("api_key", "proxy") else repr(value)  # those hold secrets
+        what = "what was given" if name in ("api_key", "base_url", "headers", "proxy") else repr(value)  # those hold secrets
         raise ConfigurationError(f"LLM: {name} takes {takes}, not {what}.")
     if given["headers"]:
         for name, value in given["headers"].items():
@@ -79,14 +79,6 @@ def check(given: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"LLM: extra_body takes the provider's own parameters, not {key!r}.")
     if given["proxy"]:
         HTTPPool("http://localhost", proxy=given["proxy"])
-
-
-def secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """What must not be seen in a message: the key, and what headers that sound like one hold."""
-    headers: Mapping[str, str] = given["headers"] or {}
-    held: list[str] = [given["api_key"]]
-    held += [value for name, value in headers.items() if any(word in name.lower() for word in ("key", "auth", "token"))]
-    return tuple(secret for value in held if (secret := value.removeprefix("Bearer ").strip()))
 
 
 def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]:

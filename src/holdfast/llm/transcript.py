@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, TypeVar, cast
 from zlib import crc32
+
+import msgspec
 
 from holdfast.content import ContentLike, Message, TextContent, ToolCall, ToolResult, blocks
 from holdfast.errors import ConfigurationError
@@ -14,6 +15,8 @@ from holdfast.events import Assistant
 from holdfast.events import Message as Said
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires import Names, Wire
+from holdfast.llm.wires.calls import wire_id
+from holdfast.llm.wires.makers import maker
 
 T = TypeVar("T")
 
@@ -22,28 +25,15 @@ Who = tuple[str, str]  # the maker of a model, and the host where its native for
 Answer = tuple[ToolCall, ToolResult]
 Item = Message | Said | Assistant | Completion | Answer
 
-# What a model's name begins with -> who made it. Only to know when an answer goes to somebody else's model.
-_MAKERS = {
-    "gpt-oss": "openai's open models", "gpt": "openai", "chatgpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "codex": "openai",
-    "claude": "anthropic", "gemini": "google", "gemma": "google", "deepseek": "deepseek", "qwen": "qwen", "qwq": "qwen",
-    "kimi": "moonshot", "glm": "zhipu", "grok": "xai", "mistral": "mistral", "magistral": "mistral", "devstral": "mistral",
-    "codestral": "mistral", "ministral": "mistral", "llama": "meta", "minimax": "minimax", "nova": "amazon", "command": "cohere",
-}  # fmt: skip
-
-
-@lru_cache(256)  # asked for every item of every request, of a handful of names
-def maker(model: str) -> str:
-    """Who made a model, by its name: `deepseek/deepseek-chat` is `deepseek`'s. Empty when the name does not tell."""
-    name = model.rpartition("/")[2].lower()
-    return next((owner for start, owner in _MAKERS.items() if name.startswith(start)), "")
-
 
 class _Cache:
-    """The fragments of one wire for the models of one maker (at one host, where that counts), and what is needed to go on from there."""
+    """The fragments of one wire for the models of one maker and family (at one host, where that counts), and what is needed to go on
+    from there."""
 
-    __slots__ = ("batch", "done", "foreign", "fragments", "hash", "hashed", "open", "partial")
+    __slots__ = ("batch", "done", "family", "foreign", "fragments", "given", "hash", "hashed", "ids", "open", "partial", "renamed")
 
-    def __init__(self) -> None:
+    def __init__(self, family: str) -> None:
+        self.family = family
         self.fragments: list[bytes] = []
         self.done = 0  # items encoded
         self.batch: list[Answer] = []  # answers since the last assistant item
@@ -52,6 +42,42 @@ class _Cache:
         self.foreign: dict[str, int] = {}  # whose native forms were left out, and how many
         self.hash: Any = None  # of the first `hashed` fragments
         self.hashed = 0
+        self.ids: dict[str, int] = {}  # of calls, as they were sent -> how often one was asked for
+        self.given: list[tuple[ToolCall, ToolCall]] = []  # the calls of the last answer and what they are sent as, if any has another id
+        self.renamed: dict[str, str] = {}  # our id of a call -> what it is sent as, where that is another one
+
+    def say(self, calls: Sequence[ToolCall], wire: Wire, verbatim: bool = False) -> Sequence[ToolCall]:
+        """The calls of an answer, with ids that the wire takes and that no other call has. An id that is so already stays as it is; of an
+        answer that goes back `verbatim` to the host that gave the ids, all do."""
+        self.given = []
+        if not calls:
+            return calls
+        said = [self._with_id(call, wire, verbatim) for call in calls]
+        if any(one is not call for one, call in zip(said, calls, strict=True)):
+            self.given = list(zip(calls, said, strict=True))
+            self.renamed.update((call.id, one.provider_id) for call, one in self.given if call.id and one is not call)
+        return said
+
+    def _with_id(self, call: ToolCall, wire: Wire, verbatim: bool) -> ToolCall:
+        id = wire.call_id(call, self.family)
+        if not id:
+            return call
+        if id in self.ids and not verbatim:
+            wanted = id
+            while id in self.ids:
+                self.ids[wanted] += 1
+                id = wire.call_id(msgspec.structs.replace(call, provider_id=f"{wanted}_{self.ids[wanted]}"), self.family)
+        self.ids.setdefault(id, 1)
+        return call if id == wire_id(call) else msgspec.structs.replace(call, provider_id=id)
+
+    def said(self, call: ToolCall) -> ToolCall:
+        """A call that is answered, with the id that it was sent with. Of calls that are alike and have no ids, the first comes first."""
+        for place, (one, sent) in enumerate(self.given):
+            if one is call or (one.id == call.id and (one.id or one == call)):
+                del self.given[place]
+                return sent
+        id = self.renamed.get(call.id)
+        return call if id is None else msgspec.structs.replace(call, provider_id=id)
 
     def end_batch(self, wire: Wire, names: Names) -> None:
         self.fragments.append(wire.results(self.batch, names))
@@ -74,14 +100,15 @@ class Transcript:
     A request costs what was appended since the last one: `fragments` encodes each item once per wire and maker of models.
     """
 
-    __slots__ = ("_caches", "_calls", "_items", "_kept", "_lock")
+    __slots__ = ("_caches", "_calls", "_items", "_kept", "_lock", "last_answer")
 
     def __init__(self, items: Sequence[Item] = ()) -> None:
         self._items: list[Item] = []
         self._calls: dict[str, ToolCall] = {}  # calls by both ids, for tool messages that name one
-        self._caches: dict[tuple[str, Who], _Cache] = {}
+        self._caches: dict[tuple[str, Who, str], _Cache] = {}
         self._kept: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
+        self.last_answer: Assistant | Completion | None = None  # of the conversation, also if it is not among the items
         for item in items:
             self.append(item)
 
@@ -116,6 +143,8 @@ class Transcript:
             raise ConfigurationError(
                 f"A transcript takes messages, answers (Assistant, Completion) and (ToolCall, ToolResult) pairs, not {item!r}."
             )
+        if isinstance(item, Assistant | Completion):
+            self.last_answer = item
         self._items.append(item)
 
     def say(self, content: ContentLike) -> None:
@@ -129,11 +158,12 @@ class Transcript:
         known to be another and the wire's forms are good at one alone. The list is the transcript's own: it grows, and is not
         to be changed.
         """
-        who = (maker(model), host if wire.bound else "")
+        key = _key(wire, model, host)
+        _, who, family = key
         with self._lock:
-            cache = self._caches.get((wire.name, who))
+            cache = self._caches.get(key)
             if cache is None:
-                cache = self._caches[wire.name, who] = _Cache()
+                cache = self._caches[key] = _Cache(family)
             end = len(self._items)
             if cache.partial and cache.done < end:
                 cache.take_back()
@@ -148,7 +178,7 @@ class Transcript:
     def digest(self, wire: Wire, model: str = "", host: str = "") -> bytes:
         """A hash of all that `fragments` gave so far; costs what was appended since the last one."""
         with self._lock:
-            cache = self._caches[wire.name, (maker(model), host if wire.bound else "")]
+            cache = self._caches[_key(wire, model, host)]
             if cache.hash is None:
                 from hashlib import sha256  # 3 ms of import
 
@@ -162,9 +192,10 @@ class Transcript:
     def notes(self, wire: Wire, model: str = "", host: str = "") -> tuple[str, ...]:
         """What a request to `model` leaves out, if it is the first one since an answer of somebody else's model: their own forms
         (signed reasoning, encrypted items), which only they can read. Their texts, calls and results are there."""
-        who = (maker(model), host if wire.bound else "")
+        key = _key(wire, model, host)
+        _, who, _ = key
         with self._lock:
-            cache = self._caches.get((wire.name, who))
+            cache = self._caches.get(key)
         if cache is None or not cache.foreign:
             return ()
         last = next((item for item in reversed(self._items) if isinstance(item, Assistant | Completion)), None)
@@ -189,7 +220,7 @@ class Transcript:
     def _encode(self, item: Item, cache: _Cache, wire: Wire, names: Names, who: Who) -> None:
         out = cache.fragments
         if type(item) is tuple:
-            cache.batch.append(item)
+            cache.batch.append((cache.said(item[0]), item[1]))
             cache.open -= 1
             if cache.open <= 0:
                 cache.end_batch(wire, names)
@@ -200,14 +231,16 @@ class Transcript:
             ours = _is_ours(item, wire, who)
             if not ours and item.native:
                 cache.foreign[item.model or item.wire] = cache.foreign.get(item.model or item.wire, 0) + 1
-            said = wire.assistant(item.text, item.calls, item.native if ours else NO_NATIVE, names)
+            native = item.native if ours else NO_NATIVE
+            calls = cache.say(item.calls, wire, wire.bound and bool(native))
+            said = wire.assistant(item.text, calls, native, names, cache.family)
             if said:
                 out.append(said)
             cache.open = len(item.calls)
         elif isinstance(item, Message) and item.role == "system":
             out.append(wire.system(item.text))
         elif isinstance(item, Message) and item.role == "assistant":
-            said = wire.assistant(item.text, item.tool_calls, NO_NATIVE, names)
+            said = wire.assistant(item.text, cache.say(item.tool_calls, wire), NO_NATIVE, names, cache.family)
             if said:
                 out.append(said)
             cache.open = len(item.tool_calls)
@@ -225,6 +258,10 @@ class Transcript:
             known = ", ".join(map(repr, self._calls)) or "none"
             raise ConfigurationError(f"A tool message takes the tool_call_id of a call before it ({known}), not {id!r}.")
         return self._calls[id]
+
+
+def _key(wire: Wire, model: str, host: str) -> tuple[str, Who, str]:
+    return wire.name, (maker(model), host if wire.bound else ""), wire.family(model, host)
 
 
 Messages = str | Sequence[Message | Completion] | Transcript

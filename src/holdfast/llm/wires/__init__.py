@@ -58,6 +58,15 @@ class Parser(Protocol):
         ...
 
     @property
+    def closed(self) -> bool:
+        """Whether it is finished, and no content came with the finish or behind it: what may still come only counts tokens.
+
+        Some servers say a finish with every piece. Their answers are `finished` from the first piece on and never `closed`: they
+        end where the bytes do.
+        """
+        ...
+
+    @property
     def done(self) -> bool:
         """Whether nothing more is to come."""
         ...
@@ -98,8 +107,22 @@ class Wire(Protocol):
         """A user message."""
         ...
 
-    def assistant(self, text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
-        """An answer of the model. `native` is empty, or its own form of this wire, which goes back verbatim. b"": nothing to say."""
+    def family(self, model: str, host: str) -> str:
+        """What of a model and its host counts for how calls and answers are said to it; "" where nothing is known to. Fragments made for
+        one are good for all of its family (of one maker, and where the wire is `bound`, at one host)."""
+        ...
+
+    def call_id(self, call: ToolCall, family: str = "") -> str:
+        """The id by which a call is known to the API, a pure function, of which a legal id is a fixed point; "" if it needs none.
+
+        Whoever encodes a conversation makes ids unique within it, and hands the call with that id as its `provider_id` to `assistant`
+        and `results`.
+        """
+        ...
+
+    def assistant(self, text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
+        """An answer of the model. `native` is empty, or its own form of this wire, which goes back verbatim, but for ids of calls that are
+        others by now. b"": nothing to say."""
         ...
 
     def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
@@ -139,6 +162,17 @@ def wire(name: str) -> Wire:
     from holdfast.llm.wires.text_calls import TextCalls
 
     return TextCalls(found)
+
+
+def reader(wire: Wire, tools: bool) -> Wire:
+    """The wire to read an answer with, by whether its request told of tools: without, what looks like a call as text is text. A summary of
+    a conversation may quote calls, for one."""
+    inner: Wire | None = None if tools else getattr(wire, "inner", None)
+    if inner is None:
+        return wire
+    from holdfast.llm.wires.text_calls import TextCalls
+
+    return TextCalls(inner, reads=False)
 
 
 def known(name: str) -> bool:

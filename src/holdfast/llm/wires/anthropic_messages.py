@@ -58,6 +58,14 @@ def headers(api_key: str) -> dict[str, str]:
     return found
 
 
+call_id = answer.call_id
+
+
+def family(model: str, host: str) -> str:
+    """What is said is the same for all models."""
+    return ""
+
+
 # --- fragments ---------------------------------------------------------------------------------------
 # One message each. A user's ends in `}]}`, where `body` puts a mark.
 
@@ -105,7 +113,7 @@ def _media(block: Content) -> dict[str, Any] | None:
     return {"type": "image" if kind in _PICTURES else "document", "source": source}
 
 
-def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
+def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
     """An answer of the model. b"" if nothing of it may be said: the API refuses empty messages."""
     blocks: list[bytes] = []
     if native:
@@ -152,7 +160,7 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
     """All of a request but its messages.
 
     The API wants `max_tokens`. Without `max_output_tokens` it is 4096 for Claude 3, 8192 for Claude 3.5 and for models of other makers,
-    else 32000; more by the `reasoning_budget`, if there is one, but never above 32000 for Opus 4 and 4.1, which allow no more.
+    else 32000; more by the `reasoning_budget`, if there is one, up to what the model allows.
 
     `reasoning_budget` (tokens) becomes `thinking` with that budget, which Claude 4.7 and later refuse; 0 turns it off, as does
     `reasoning_effort` "none". Any other effort becomes `output_config.effort` with adaptive thinking for Claude 4.6 and later ("minimal"
@@ -164,7 +172,8 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
     `extra_body` comes last and replaces what is of the same name; `thinking`, `output_config` and `tool_choice` are merged by key,
     and its `tools` (the provider's own) stand behind ours.
 
-    Raises `ConfigurationError` for `seed`, `response_format` without a schema, and an effort that is not known.
+    Raises `ConfigurationError` for `seed`, `response_format` without a schema, an effort that is not known, and for what Claude cannot
+    do: a budget below 1024, or one that leaves no room in the output limit; thinking before Claude 3.7.
     """
     if parameters.get("seed") is not None:
         raise ConfigurationError("LLM: seed cannot be said on the wire anthropic_messages. Leave it out.")
@@ -204,15 +213,25 @@ def _version(model: str) -> tuple[int, int] | None:
 
 
 def _max_tokens(model: str, parameters: Mapping[str, Any]) -> int:
-    if parameters.get("max_output_tokens") is not None:
-        return parameters["max_output_tokens"]
+    extra: Mapping[str, Any] = parameters.get("extra_body") or {}
+    given = extra.get("max_tokens")
+    given = given if isinstance(given, int) else parameters.get("max_output_tokens")
+    if given is not None:
+        return given
     version = _version(model)
     if version is None or version == (3, 5):
         limit = 8192
     else:
         limit = 4096 if version < (3, 5) else 32000
-    more = max(0, parameters.get("reasoning_budget") or 0)
-    return limit if version is not None and (4, 0) <= version <= (4, 1) else limit + more
+    room = limit + max(0, parameters.get("reasoning_budget") or 0)
+    return room if version is None else max(limit, min(room, _most(model, version)))
+
+
+def _most(model: str, version: tuple[int, int]) -> int:
+    """The most tokens that a Claude model writes."""
+    if version >= (4, 6):
+        return 128000
+    return 32000 if version <= (4, 1) and "opus" in model.lower() else 64000
 
 
 def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str, Any]:
@@ -220,11 +239,13 @@ def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str
     if budget == 0 or effort == "none":
         return {"thinking": {"type": "disabled"}}
     found: dict[str, Any] = {}
+    version = _version(model)
+    if version is not None and (budget is not None or effort is not None):
+        _check_room(model, version, budget, limit)
     if budget is not None:
         found["thinking"] = {"type": "enabled", "budget_tokens": budget}
     if effort is None:
         return found
-    version = _version(model)
     if version is not None and version >= (4, 6):
         found.setdefault("thinking", {"type": "adaptive"})
         found["output_config"] = {"effort": "low" if effort == "minimal" else effort}
@@ -234,6 +255,22 @@ def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str
     elif budget is None:  # leaving room for the answer
         found["thinking"] = {"type": "enabled", "budget_tokens": max(_LEAST_BUDGET, min(_BUDGETS[effort], limit * 3 // 4))}
     return found
+
+
+def _check_room(model: str, version: tuple[int, int], budget: int | None, limit: int) -> None:
+    """Raises for thinking that the API refuses. What `extra_body` says of `thinking` is left to the API."""
+    if version < (3, 7):
+        raise ConfigurationError(f"LLM: {model} cannot think; leave out reasoning_effort and reasoning_budget.")
+    if budget is not None and budget < _LEAST_BUDGET:
+        raise ConfigurationError(f"LLM: reasoning_budget takes 0 (off) or at least {_LEAST_BUDGET} tokens for {model}, not {budget}.")
+    if budget is not None and budget >= limit:
+        raise ConfigurationError(
+            f"LLM: reasoning_budget takes less than all that {model} may write, thinking and answer together: {limit} tokens, not {budget}."
+        )
+    if version < (4, 6) and limit <= _LEAST_BUDGET:
+        raise ConfigurationError(
+            f"LLM: max_output_tokens must be above {_LEAST_BUDGET} for {model} to think, which takes that many at least; it is {limit}."
+        )
 
 
 def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -10,12 +10,12 @@ from zlib import crc32
 import msgspec
 
 from holdfast.content import ToolCall, Usage
-from holdfast.errors import BadResponse, ContentFiltered, LLMError
+from holdfast.errors import ContentFiltered
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires import Names
 from holdfast.llm.wires.calls import read_call, wire_id, wire_name
 from holdfast.llm.wires.failures import reported_error, shorten
-from holdfast.llm.wires.lenient import clean, decode
+from holdfast.llm.wires.lenient import clean, count, decode, read_answer
 
 NAME = "anthropic_messages"
 GAP = "\n\n"  # between texts that another block stands between, and between thoughts
@@ -51,19 +51,13 @@ _answers = msgspec.json.Decoder(_Answer)
 
 def parse(data: bytes) -> Completion:
     """A plain answer. Raises the error that it reports, `ContentFiltered` for a refusal that says nothing, or `BadResponse`."""
-    try:
-        try:
-            answer = _answers.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            data = _json(clean(decode(data)))
-            answer = _answers.decode(data)
-        if answer.error or answer.type == "error":
-            raise reported_error(decode(data))
-        blocks = _blocks.decode(answer.content)
-    except LLMError:
-        raise
-    except (ValueError, RecursionError):  # from any decoder; what has no content is empty, which is no JSON
-        raise BadResponse(f"The answer is no message: {shorten(data.decode('utf-8', 'replace'))}") from None
+    return read_answer(data, _answers, _read, "a message")
+
+
+def _read(answer: _Answer, data: bytes) -> Completion:
+    if answer.error or answer.type == "error":
+        raise reported_error(decode(data))
+    blocks = _blocks.decode(answer.content)  # what has no content is empty, which is no JSON
     return completion_of(blocks, answer.stop_reason, answer.stop_details, answer.usage, answer.id, answer.model, answer.content)
 
 
@@ -72,17 +66,8 @@ def completion_of(
 ) -> Completion:
     """A completion of a message's parts, plain or put together from a stream. `raw` is the JSON of `blocks`, where there is one.
 
-    Raises `ContentFiltered` for a refusal that says nothing, and `BadResponse` for blocks of another shape.
+    Raises `ContentFiltered` for a refusal that says nothing, and `lenient.MISSHAPEN` for blocks of another shape.
     """
-    try:
-        return _completion(blocks, stop, details, usage, id, model, raw)
-    except LLMError:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadResponse(f"The answer has content of another shape ({error!r}).") from error
-
-
-def _completion(blocks: list[dict[str, Any]], stop: Any, details: Any, usage: Any, id: Any, model: Any, raw: Any) -> Completion:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
@@ -150,21 +135,15 @@ def read_usage(found: Any) -> Usage:
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
-    read, written = _count(usage, "cache_read_input_tokens"), _count(usage, "cache_creation_input_tokens")
-    details: Any = usage.get("output_tokens_details")
-    thought = _count(cast("dict[str, Any]", details), "thinking_tokens") if isinstance(details, dict) else 0
-    return Usage(_count(usage, "input_tokens") + read + written, _count(usage, "output_tokens"), read, written, thought)
-
-
-def _count(usage: dict[str, Any], key: str) -> int:
-    value = usage.get(key)
-    return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
+    read, written = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
+    thought = count(usage.get("output_tokens_details"), "thinking_tokens")
+    return Usage(count(usage, "input_tokens") + read + written, count(usage, "output_tokens"), read, written, thought)
 
 
 # --- back to the API ---------------------------------------------------------------------------------
 
 
-def call_id(call: ToolCall) -> str:
+def call_id(call: ToolCall, family: str = "") -> str:
     """The id of a call, in the letters that the API allows; others are replaced, with a checksum so that two ids stay two."""
     id = wire_id(call)
     return id if _ID.fullmatch(id) else f"{_NOT_ID.sub('_', id)}_{crc32(id.encode()):08x}"
@@ -185,6 +164,7 @@ class _Block(msgspec.Struct):
     type: Any = None
     text: Any = None
     id: Any = None
+    name: Any = None
     input: Any = None
     caller: Any = msgspec.UNSET
     citations: Any = None
@@ -204,15 +184,20 @@ def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[b
     """
     kept: list[tuple[_Block, bytes]] = []
     waiting = list(calls)
-    for block, raw in zip(_known.decode(native), cast("list[bytes]", _raws.decode(native)), strict=True):
+    blocks = _known.decode(native)
+    # If they are the same calls by their names, they go in order, whatever their ids are by now.
+    paired = [block.name for block in blocks if block.type == "tool_use"] == [wire_name(call.name, names) for call in calls]
+    for block, raw in zip(blocks, cast("list[bytes]", _raws.decode(native)), strict=True):
         changes: dict[str, Any] = {}
         if block.type == "text":
             if not str(block.text or "").strip():
                 continue
-            if block.citations and any("file_id" in citation for citation in block.citations):
-                changes["citations"] = [{key: value for key, value in one.items() if key != "file_id"} for one in block.citations]
+            given: Any = block.citations
+            cited = cast("list[Any]", given) if isinstance(given, list) else []
+            if any(isinstance(one, dict) and "file_id" in one for one in cited):
+                changes["citations"] = [_without_file(one) for one in cited]
         elif block.type == "tool_use":
-            call = _called(waiting, block.id)
+            call = waiting.pop(0) if paired else _called(waiting, block.id)
             if call is None:
                 continue
             if block.id != call_id(call):
@@ -228,6 +213,12 @@ def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[b
         if kept and kept[-1][0].type == "text" and kept[-1][0].text[-1].isspace():
             kept[-1] = (kept[-1][0], _changed(kept[-1][1], {"text": kept[-1][0].text.rstrip()}))
     return [raw for _, raw in kept] + [call_block(call, names) for call in waiting]
+
+
+def _without_file(citation: Any) -> Any:
+    if not isinstance(citation, dict):
+        return citation
+    return {key: value for key, value in cast("dict[str, Any]", citation).items() if key != "file_id"}
 
 
 def _called(waiting: list[ToolCall], id: Any) -> ToolCall | None:

@@ -32,6 +32,12 @@ def as_text(block: Content) -> str:
             return text if isinstance(text, str) else f"[resource {block.resource.get('uri', '')}, not shown]"
 
 
+def mention(block: Content, kind: str) -> Content:
+    """What stands in a result's text for a block of this MIME type that is shown behind it; the block itself if `kind` is empty, or for
+    a picture, which `result_text` counts."""
+    return TextContent(f"({kind}, shown below)") if kind and not isinstance(block, ImageContent) else block
+
+
 def result_text(result: ToolResult, pictures: str = "shown below") -> str:
     """A tool's result as text that is never empty. `pictures` says where those of the result are."""
     texts = [as_text(block) for block in result.content if not isinstance(block, ImageContent)]

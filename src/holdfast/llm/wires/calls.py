@@ -76,6 +76,13 @@ def wire_id(call: ToolCall) -> str:
     return call.provider_id or call.id or "call_0"
 
 
+def digest(text: str) -> str:
+    """64 letters that stand for a text, always the same ones."""
+    from hashlib import sha256  # 3 ms of import that few need
+
+    return sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
 def wire_name(name: str, names: Names) -> str:
     """A tool's name on the wire; one that is not in the table any more gets the name that it would have there."""
     known = names.get(name)

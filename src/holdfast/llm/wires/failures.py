@@ -42,13 +42,11 @@ _TRY_AGAIN = re.compile(
     r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s|m|h|seconds?|minutes?)((?:\d+(?:\.\d+)?(?:ms|s|m))*)", re.IGNORECASE
 )
 
-_TOO_LONG_CODES = {
-    "context_length_exceeded",
-    "exceed_context_size_error",
-    "context_window_exceeded",
-    "request_too_large",
-    "string_above_max_length",
-}
+_TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "request_too_large"}
+# OpenAI's code for any text above its limit, such as an id or a tool's description. In what a message says it is a matter of length.
+_STRING_TOO_LONG = "string_above_max_length"
+_SAID = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
+_NAMED = re.compile(r"'((?:messages|input)\b[^']*)'")
 _FILTERED_CODES = {
     "content_filter",
     "content_policy_violation",
@@ -143,12 +141,14 @@ _KEYS = re.compile(r"\b(?:sk|gsk|xai|pplx|hf|csk|fw|nvapi|r8)[-_][\w-]{16,}|\bAI
 
 
 class Said(msgspec.Struct):
-    """What an error body says: the message, the codes (most telling first), whether it was a JSON error at all, and what else
-    it tells: an id for the provider's support, seconds to wait, headers of an upstream, whether a quota of the day is used up."""
+    """What an error body says: the message, the codes (most telling first), whether it was a JSON error at all, and what else it tells:
+    the parameter that is wrong, an id for the provider's support, seconds to wait, headers of an upstream, whether a quota of the day
+    is used up."""
 
     message: str = ""
     codes: list[str] = []
     json: bool = False
+    param: str = ""
     request_id: str = ""
     retry_after: float | None = None
     headers: dict[str, str] = {}
@@ -159,10 +159,9 @@ def read_error(body: bytes) -> Said:
     """Whatever shape it has: OpenAI's, Anthropic's, Gemini's (also in a list), FastAPI's `detail`, a bare string, or a proxy's
     HTML page."""
     try:
-        found: Any = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        return said(msgspec.json.decode(body))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Said(shorten(body.decode("utf-8", "replace")))
-    return said(found)
 
 
 def said(found: Any) -> Said:
@@ -179,6 +178,8 @@ def said(found: Any) -> Said:
         text = level.get("message") or level.get("detail") or level.get("msg")
         if text:
             what.message = text if isinstance(text, str) else msgspec.json.encode(text).decode()
+        if isinstance(level.get("param"), str):
+            what.param = level["param"]
         if isinstance(level.get("request_id"), str):
             what.request_id = level["request_id"][:200]
         _read_details(level.get("details"), what)
@@ -263,6 +264,9 @@ def _asked(error: LLMError, what: Said) -> float | None:
 
 
 def _too_long(what: Said) -> bool:
+    if _STRING_TOO_LONG in what.codes:
+        named = _NAMED.search(what.message)
+        return bool(_SAID.fullmatch(what.param or (named[1] if named else "")))
     return bool(_TOO_LONG_CODES & set(what.codes)) or bool(_TOO_LONG.search(what.message))
 
 

@@ -17,12 +17,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.wires import Head, Names, Parser
 from holdfast.llm.wires import gemini_answer as answer
-from holdfast.llm.wires.blocks import as_text, base64, result_text
+from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
 from holdfast.llm.wires.calls import wire_name
 from holdfast.llm.wires.failures import http_error
 
@@ -38,6 +38,12 @@ _json = _encoder.encode
 # for it, on Gemini API and Vertex AI alike, for calls that another model made. Models before, which need no signature, are sent it as
 # well: a fragment does not know who reads it.
 _NO_SIGNATURE = "skip_thought_signature_validator"
+
+_USER = b'{"role":"user"'
+# A request begins and ends with a user's content, or is refused: the beginning may have been condensed away, and an answer may end in a
+# pause, at another provider.
+_OPENING = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]},'
+_GO_ON = b'{"role":"user","parts":[{"text":"Go on."}]}'
 
 _FULL_NAMES = ("models/", "tunedModels/", "publishers/", "projects/", "endpoints/")
 _MEDIA = ("image/", "audio/", "video/", "application/pdf")
@@ -69,6 +75,16 @@ def headers(api_key: str) -> dict[str, str]:
     if api_key:
         found["x-goog-api-key"] = api_key
     return found
+
+
+def family(model: str, host: str) -> str:
+    """What is said is the same for all models."""
+    return ""
+
+
+def call_id(call: ToolCall, family: str = "") -> str:
+    """The id of a call, if the model gave it one: calls without go by their order."""
+    return call.provider_id
 
 
 # --- fragments ---------------------------------------------------------------------------------------
@@ -121,7 +137,7 @@ _natives = msgspec.json.Decoder(_Native)
 _shapes = msgspec.json.Decoder(_Parts)
 
 
-def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
+def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
     """An answer of the model: the content that it came as, to the byte if its calls are still called the same.
 
     Without `native`, or if its calls are not the answer's, a content is made of text and calls, with the word for a missing signature.
@@ -189,17 +205,14 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
             if any(media):
                 shown.append({"text": f"Returned by {known}" + (f" (call {call.provider_id}):" if call.provider_id else ":")})
                 shown += [data for data in media if data]
-                result = msgspec.structs.replace(result, content=tuple(map(_mention, result.content, media)))
+                kinds = [data["inlineData"]["mimeType"] if data else "" for data in media]
+                result = msgspec.structs.replace(result, content=tuple(map(mention, result.content, kinds)))
             output = result_text(result)
         found: dict[str, Any] = {"name": known, "response": {"error" if result.is_error else "output": output}}
         if call.provider_id:
             found["id"] = call.provider_id
         responses.append({"functionResponse": found})
     return _content(responses) + (b"," + _content(shown) if shown else b"")
-
-
-def _mention(block: Content, data: dict[str, Any] | None) -> Content:
-    return TextContent(f"({data['inlineData']['mimeType']}, shown below)") if data and not isinstance(block, ImageContent) else block
 
 
 # --- requests ----------------------------------------------------------------------------------------
@@ -302,8 +315,10 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
     if not fragments:
         return head.prefix + head.suffix
     parts = list(fragments)
+    if not parts[-1].startswith(_USER):
+        parts.append(_GO_ON)
     parts[-1] += head.suffix
-    parts[0] = head.prefix + parts[0]
+    parts[0] = head.prefix + (b"" if fragments[0].startswith(_USER) else _OPENING) + parts[0]
     return b",".join(parts)
 
 

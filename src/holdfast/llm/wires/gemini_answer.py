@@ -12,7 +12,7 @@ from holdfast.errors import BadRequest, BadResponse, ContentFiltered
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires.calls import read_call
 from holdfast.llm.wires.failures import reported_error, shorten
-from holdfast.llm.wires.lenient import clean, decode
+from holdfast.llm.wires.lenient import bad_answer, clean, count, read_answer
 
 NAME = "gemini"
 
@@ -57,6 +57,7 @@ class _Answer(msgspec.Struct, rename="camel"):
 
 
 _answers = msgspec.json.Decoder(_Answer)
+_lists = msgspec.json.Decoder(list[Any])
 
 
 def parse(data: bytes) -> Completion:
@@ -64,32 +65,25 @@ def parse(data: bytes) -> Completion:
 
     Raises the error that it reports, `ContentFiltered` for a prompt that was blocked, or `BadResponse` for what is no answer.
     """
-    try:
-        if data.lstrip()[:1] == b"[":
-            return _parse_chunks(data)
-        try:
-            answer = _answers.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            data = _json(clean(decode(data)))
-            answer = _answers.decode(data)
-    except BadResponse:
-        raise
-    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
-        raise BadResponse(f"The answer is not one of Gemini's: {_shown(data)}") from None
+    if data.lstrip()[:1] == b"[":
+        return read_answer(data, _lists, _read_chunks, "one of Gemini's")
+    return read_answer(data, _answers, _read, "one of Gemini's")
+
+
+def _read(answer: _Answer, data: bytes) -> Completion:
     if answer.error:
         raise reported_error(answer.error)
     candidate = answer.candidates[0] if answer.candidates else None
     if candidate is None and not block_reason(answer.prompt_feedback):
-        raise BadResponse(f"The answer has no candidates: {_shown(data)}")
+        raise bad_answer("one of Gemini's: it has no candidates", data)
     return completion_of(candidate or Candidate(), answer.usage_metadata, answer.response_id, answer.model_version, answer.prompt_feedback)
 
 
-def _parse_chunks(data: bytes) -> Completion:
+def _read_chunks(chunks: list[Any], data: bytes) -> Completion:
     from holdfast.llm.wires.gemini_stream import GeminiStream
 
-    chunks: Any = clean(decode(data))
     parser = GeminiStream()
-    parser.feed(b"".join([b"data: %b\n\n" % _json(chunk) for chunk in chunks]))
+    parser.feed(b"".join([b"data: %b\n\n" % _json(clean(chunk)) for chunk in chunks]))
     return parser.finish()
 
 
@@ -145,10 +139,7 @@ def completion_of(candidate: Candidate, usage: Any, id: Any, model: Any, feedbac
 
 def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """A content and its parts; an answer may have neither."""
-    try:
-        found: Any = _decoder.decode(raw) if raw else None
-    except RecursionError:
-        found = "nested too deep"
+    found: Any = _decoder.decode(raw) if raw else None
     if found is None:
         return {}, []
     content = cast("dict[str, Any]", found if isinstance(found, dict) else {"parts": "none"})
@@ -213,19 +204,14 @@ def read_usage(found: Any) -> Usage:
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
-    thoughts = _count(usage, "thoughtsTokenCount")
+    thoughts = count(usage, "thoughtsTokenCount")
     return Usage(
-        _count(usage, "promptTokenCount") + _count(usage, "toolUsePromptTokenCount"),
-        _count(usage, "candidatesTokenCount") + thoughts,
-        _count(usage, "cachedContentTokenCount"),
+        count(usage, "promptTokenCount") + count(usage, "toolUsePromptTokenCount"),
+        count(usage, "candidatesTokenCount") + thoughts,
+        count(usage, "cachedContentTokenCount"),
         0,
         thoughts,
     )
-
-
-def _count(usage: dict[str, Any], key: str) -> int:
-    value = usage.get(key)
-    return value if type(value) is int else 0
 
 
 def name_to_wire(name: str) -> str:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.errors import BadResponse, StreamInterrupted
+from holdfast.errors import StreamInterrupted
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires.failures import reported_error
 from holdfast.llm.wires.gemini_answer import METADATA, Candidate, block_reason, completion_of, name_from_wire
@@ -82,16 +82,13 @@ class GeminiStream(StreamParser):
         if data[:1] == b"[" and data.strip() != b"[DONE]":  # an error may come as an array, as it does for a failed request
             try:
                 items: Any = clean(decode(data))
-            except (ValueError, RecursionError):
+            except (ValueError, RecursionError):  # the latter from `clean`
                 items = None
             if isinstance(items, list):
                 for item in cast("list[Any]", items):
                     super()._event(name, _json(item))
                 return
-        try:
-            super()._event(name, data)
-        except RecursionError:
-            raise BadResponse("The stream has an event that is nested too deep.") from None
+        super()._event(name, data)
 
     def _take(self, name: bytes, found: dict[str, Any]) -> None:
         usage = found.get("usageMetadata")

@@ -1,12 +1,52 @@
-"""JSON as models and their servers write it, where that is not quite JSON."""
+"""JSON as models and their servers write it, where that is not quite JSON, or not of the shape that it should have."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from holdfast.errors import BadResponse, LLMError
+
+T = TypeVar("T")
+A = TypeVar("A")
+
 _decoder = msgspec.json.Decoder()
+_encoder = msgspec.json.Encoder()
+
+# What reading JSON of another shape raises; also text that cannot be encoded, numbers without end, and nesting without end.
+MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+
+
+def read_answer(data: bytes, decoder: msgspec.json.Decoder[T], make: Callable[[T, bytes], A], what: str) -> A:
+    """`make(what data says, data)`, where data may be as little JSON as `decode` takes. `BadResponse` for anything that is not `what`;
+    an `LLMError` of `make` goes through."""
+    try:
+        try:
+            found = decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            data = _encoder.encode(clean(decode(data)))
+            found = decoder.decode(data)
+        return make(found, data)
+    except LLMError:
+        raise
+    except MISSHAPEN as error:
+        raise bad_answer(what, data, error) from None
+
+
+def bad_answer(what: str, data: bytes, error: Exception | None = None) -> BadResponse:
+    """The error for an answer that is not `what`, with as much of it as a message can carry."""
+    from holdfast.llm.wires.failures import shorten
+
+    why = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
+    return BadResponse(f"The answer is not {what}{why}: {shorten(data[:5000].decode('utf-8', 'replace'))}")
+
+
+def count(found: Any, key: str) -> int:
+    """A number of tokens; 0 for what is none."""
+    value: Any = cast("dict[str, Any]", found).get(key) if isinstance(found, dict) else None
+    return int(value) if isinstance(value, int | float) and 0 < value < 2**63 else 0
 
 
 def decode(data: bytes | str) -> Any:
@@ -14,6 +54,8 @@ def decode(data: bytes | str) -> Any:
     send that cut UTF-16 text into pieces. Raises `ValueError` for anything else."""
     try:
         return _decoder.decode(data)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         import json
 

@@ -1,8 +1,9 @@
 """The OpenAI Chat Completions wire, spoken by OpenAI and by most other servers: requests and errors.
 
-Answers are read in `openai_chat_answer`, streams in `openai_chat_stream`. What goes back to a provider with its own answers, beyond text and calls, is only what
-`native` has: `tool_calls` entries verbatim (thought signatures in `extra_content`), `reasoning_details`, and the reasoning text of
-answers that called tools, which DeepSeek and gpt-oss servers want until the turn is over, and refuse after it.
+Answers are read in `openai_chat_answer`, streams in `openai_chat_stream`. What goes back to a provider with its own answers, beyond
+text and calls, is only what `native` has: what `tool_calls` entries hold besides (thought signatures in `extra_content`),
+`reasoning_details`, and the reasoning text of answers that called tools, which DeepSeek and gpt-oss servers want until the turn is
+over, and refuse after it.
 """
 
 from __future__ import annotations
@@ -13,25 +14,32 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.content import AudioContent, Content, EmbeddedResource, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.wires import Head, Names, Parser
 from holdfast.llm.wires import openai_chat_answer as answer
-from holdfast.llm.wires.blocks import as_text, base64, result_text
-from holdfast.llm.wires.calls import wire_arguments, wire_id, wire_name
+from holdfast.llm.wires import openai_parts as parts
+from holdfast.llm.wires.blocks import as_text, base64, mention, result_text
+from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
+from holdfast.llm.wires.makers import maker
 
 name = answer.NAME
 bound = False
 parse = answer.parse
+headers = parts.headers
+system = parts.system
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 _json = _encoder.encode
 
 # Parameters that go into the body under their own names.
-_PLAIN = ("temperature", "top_p", "stop", "seed", "reasoning_effort", "response_format")
+_PLAIN = ("temperature", "top_p", "stop", "seed", "reasoning_effort")
+_CACHES = ("api.openai.com",)  # Azure takes a cache key for OpenAI's models alone, and a deployment's name need not tell its model
+_ASSISTANT = b'{"role":"assistant"'
+_GO_ON = b'{"role":"user","content":"Go on."}'  # behind an answer that broke off with a pause, at another provider
 # OpenAI deprecated max_tokens, and its reasoning models refuse it; hardly another server knows the new name.
 _NEW_MAX = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
 
@@ -41,39 +49,46 @@ def path(model: str, stream: bool) -> str:
     return "/chat/completions"
 
 
-def headers(api_key: str) -> dict[str, str]:
-    """The headers of every request; a server without keys gets none."""
-    found = {"Content-Type": "application/json", "Accept": "*/*"}
-    if api_key:
-        found["Authorization"] = f"Bearer {api_key}"
-    return found
+def family(model: str, host: str) -> str:
+    """Whose rules hold for the ids of calls: `openai`'s, `mistral`'s, or nobody's that is known."""
+    if host.endswith(".mistral.ai"):
+        return "mistral"
+    if host.endswith(("api.openai.com", ".openai.azure.com")):
+        return "openai"
+    made = maker(model)
+    return made if made in ("openai", "mistral") else ""
+
+
+def call_id(call: ToolCall, family: str = "") -> str:
+    """The id of a call: Mistral wants exactly 9 letters and digits, OpenAI at most 40 characters. What fits is left as it is."""
+    id = wire_id(call)
+    if family == "mistral":
+        return id if len(id) == 9 and id.isascii() and id.isalnum() else digest(id)[:9]
+    return "call_" + digest(id)[:32] if family == "openai" and len(id) > 40 else id
 
 
 # --- fragments ---------------------------------------------------------------------------------------
 
 
-def system(text: str) -> bytes:
-    """A system message."""
-    return _json({"role": "system", "content": text})
-
-
 def user(content: Sequence[Content]) -> bytes:
-    """A user message. Text alone goes as a str, which every server takes; pictures and sound as parts."""
-    if all(isinstance(block, TextContent) for block in content):
-        return _json({"role": "user", "content": "\n".join([cast(TextContent, block).text for block in content])})
-    return _json({"role": "user", "content": [_part(block) for block in content]})
+    """A user message. Text alone goes as a str, which every server takes; pictures, sound and PDF files as parts."""
+    return parts.user(content, _part)
 
 
 def _part(block: Content) -> dict[str, Any]:
-    if isinstance(block, ImageContent):
-        return {"type": "image_url", "image_url": {"url": f"data:{block.mime_type};base64,{base64(block.data)}"}}
+    url = parts.picture(block)
+    if url:
+        return {"type": "image_url", "image_url": {"url": url}}
+    file = parts.document(block)
+    if file:
+        return {"type": "file", "file": file}
     if isinstance(block, AudioContent):
         kind = block.mime_type.rpartition("/")[2].removeprefix("x-")
         return {"type": "input_audio", "input_audio": {"data": base64(block.data), "format": "mp3" if kind == "mpeg" else kind}}
     return {"type": "text", "text": as_text(block)}
 
 
-def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
+def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
     """An answer of the model, with what must go back of its `native` form."""
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
     own: dict[str, Any] = _decoder.decode(native) if native else {}
@@ -87,43 +102,59 @@ def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: 
         for key in answer.REASONING:
             if own.get(key):
                 message[key] = own[key]
-        message["tool_calls"] = [_call(call, names) for call in calls]
         entries: list[Any] = own.get("tool_calls") or []
-        if len(entries) == len(calls):
-            for number, call in enumerate(calls):
-                if not call.invalid and entries[number].get("id") == call.provider_id:
-                    message["tool_calls"][number] = entries[number]
+        if len(entries) != len(calls):
+            entries = [{} for _ in calls]
+        message["tool_calls"] = [_call(call, entry, names) for call, entry in zip(calls, entries, strict=True)]
     return _json(message)
 
 
-def _call(call: ToolCall, names: Names) -> dict[str, Any]:
-    function = {"name": wire_name(call.name, names), "arguments": wire_arguments(call)}
-    return {"id": wire_id(call), "type": "function", "function": function}
+def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]:
+    """A call with all that its `entry` has besides: signatures. Its id is the one that its result will have, its arguments are the
+    entry's own text where that is JSON."""
+    said: dict[str, Any] = {**entry} or {"id": "", "type": "function", "function": {"name": wire_name(call.name, names)}}
+    said["id"] = wire_id(call)
+    said.setdefault("type", "function")
+    said["function"] = {**said["function"], "arguments": wire_arguments(call)}
+    return said
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """A tool message for each call: text, which is all that the role takes. Pictures follow in a user message."""
-    parts: list[dict[str, Any]] = []
+    """A tool message for each call: text, which is all that the role takes. Pictures follow in a user message. PDF files do not: a
+    server that knows no files would refuse the conversation from then on, for what a tool chose to return."""
+    shown: list[dict[str, Any]] = []
     found: list[bytes] = []
     for call, result in batch:
+        pictures = [parts.picture(block) for block in result.content]
+        if any(pictures):
+            shown.append({"type": "text", "text": f"Returned by {call.name} (call {wire_id(call)}):"})
+            shown += [{"type": "image_url", "image_url": {"url": url}} for url in pictures if url]
+            result = msgspec.structs.replace(result, content=tuple(map(mention, result.content, map(_kind, result.content))))
         found.append(_json({"role": "tool", "tool_call_id": wire_id(call), "content": result_text(result)}))
-        pictures = [_part(block) for block in result.content if isinstance(block, ImageContent)]
-        if pictures:
-            parts.append({"type": "text", "text": f"Returned by {call.name} (call {wire_id(call)}):"})
-            parts += pictures
-    if parts:
-        found.append(_json({"role": "user", "content": parts}))
+    if shown:
+        found.append(_json({"role": "user", "content": shown}))
     return b",".join(found)
 
 
+def _kind(block: Content) -> str:
+    return str(block.resource["mimeType"]) if isinstance(block, EmbeddedResource) and parts.picture(block) else ""
+
+
 # --- requests ----------------------------------------------------------------------------------------
+
+
+class ChatHead(Head, frozen=True):
+    """`closed`: whether the server refuses a request that ends in an answer of the model."""
+
+    closed: bool = False
 
 
 def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
     """All of a request but its messages.
 
     `max_output_tokens` is sent as `max_completion_tokens` to OpenAI's and Azure's hosts and for models named o1, o3, gpt-5, ...;
-    as `max_tokens` otherwise. `extra_body` comes last and replaces what is of the same name, but its `tools` stand behind ours.
+    as `max_tokens` otherwise. `cache_key` goes to OpenAI alone. `extra_body` comes last and replaces what is of the same name, but its
+    `tools` stand behind ours, and `stream_options` None leaves these out.
     """
     body: dict[str, Any] = {"model": model}
     if parameters.get("reasoning_budget") is not None:
@@ -133,9 +164,12 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
     for key in _PLAIN:
         if parameters.get(key) is not None:
             body[key] = parameters[key]
+    form: Mapping[str, Any] | None = parameters.get("response_format")
+    if form is not None:
+        body["response_format"] = {**form, "json_schema": parts.named(form["json_schema"])} if form.get("json_schema") else form
+    host = str(parameters.get("host", ""))
     limit = parameters.get("max_output_tokens")
     if limit is not None:
-        host = str(parameters.get("host", ""))
         new = host == "api.openai.com" or host.endswith(".openai.azure.com") or _NEW_MAX.match(model)
         body["max_completion_tokens" if new else "max_tokens"] = limit
     if tools:
@@ -145,7 +179,10 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
         if parameters.get("parallel_tool_calls") is not None:  # refused by OpenAI where there are no tools
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
-    options = {"include_usage": True, **extra.get("stream_options", {})}
+    body.update(parts.cache_key(parameters, _CACHES))
+    options: Any = extra.get("stream_options", {})
+    if isinstance(options, Mapping):
+        options = {"include_usage": True, **cast("Mapping[str, Any]", options)}
     own = extra.get("tools")
     if isinstance(own, list | tuple):  # tools that the provider runs itself stand beside ours
         body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", own)]
@@ -153,7 +190,8 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
     prefix = _json(body)[:-1] + b',"messages":['
     if system_prompt:
         prefix += system(system_prompt)
-    return Head(prefix, not system_prompt, b"]}", b'],"stream":true,"stream_options":' + _json(options) + b"}")
+    streamed = b'],"stream":true}' if options is None else b'],"stream":true,"stream_options":' + _json(options) + b"}"
+    return ChatHead(prefix, not system_prompt, b"]}", streamed, family(model, host) == "mistral")
 
 
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
@@ -161,13 +199,15 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
         return head.prefix + suffix
-    parts = list(fragments)
-    parts[-1] += suffix
+    said = list(fragments)
+    if isinstance(head, ChatHead) and head.closed and said[-1].startswith(_ASSISTANT):
+        said.append(_GO_ON)
+    said[-1] += suffix
     if head.first:
-        parts[0] = head.prefix + parts[0]
+        said[0] = head.prefix + said[0]
     else:
-        parts.insert(0, head.prefix)
-    return b",".join(parts)
+        said.insert(0, head.prefix)
+    return b",".join(said)
 
 
 # --- answers -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from holdfast.errors import BadResponse, ServerError
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires.calls import read_call
 from holdfast.llm.wires.failures import reported_error, shorten
-from holdfast.llm.wires.lenient import clean, decode
+from holdfast.llm.wires.lenient import bad_answer, count, read_answer
 
 NAME = "openai_chat"
 
@@ -49,32 +49,27 @@ _answers = msgspec.json.Decoder(_Answer)
 
 def parse(data: bytes) -> Completion:
     """A plain answer. Raises the error that it reports, or `BadResponse` for what is no answer."""
-    try:
-        try:
-            answer = _answers.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            data = _json(clean(decode(data)))
-            answer = _answers.decode(data)
-        if answer.error:
-            raise reported_error(answer.error)
-        if not answer.choices:
-            raise BadResponse(f"The answer has no choices: {shorten(data.decode('utf-8', 'replace'))}")
-        message: Any = _decoder.decode(answer.choices[0].message)
-    except BadResponse:
-        raise
-    except ValueError:  # from either decoder
-        raise BadResponse(f"The answer is not a chat completion: {shorten(data.decode('utf-8', 'replace'))}") from None
+    return read_answer(data, _answers, _read, "a chat completion")
+
+
+def _read(answer: _Answer, data: bytes) -> Completion:
+    if answer.error:
+        raise reported_error(answer.error)
+    if not answer.choices:
+        raise bad_answer("a chat completion: it has no choices", data)
+    choice = answer.choices[0]
+    message: Any = _decoder.decode(choice.message)
     if not isinstance(message, dict):
-        raise BadResponse(f"The answer has no message: {shorten(data.decode('utf-8', 'replace'))}")
-    return completion_of(
-        cast("dict[str, Any]", message), answer.choices[0].finish_reason, answer.usage, answer.id, answer.model, answer.choices[0].message
-    )
+        raise bad_answer("a chat completion: it has no message", data)
+    return completion_of(cast("dict[str, Any]", message), choice.finish_reason, answer.usage, answer.id, answer.model, choice.message)
 
 
 def completion_of(message: dict[str, Any], finish: Any, usage: Any, id: Any, model: Any, raw: msgspec.Raw | None = None) -> Completion:
     """A completion of a message's parts, plain or put together from a stream."""
     text, reasoning = _text_and_reasoning(message)
     entries: list[Any] = message.get("tool_calls") or []
+    if not isinstance(entries, list):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
+        raise BadResponse(f"The answer has tool calls that are none: {shorten(_json(entries).decode())}")
     calls: list[ToolCall] = []
     seen: set[str] = set()
     more = any(value and key not in _BASIC and (entries or key not in REASONING) for key, value in message.items())
@@ -110,7 +105,8 @@ def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
         parts = cast("list[Any]", content)
         reasoning = reasoning or "".join(_texts(part.get("thinking")) for part in _objects(parts))
         content = _texts(parts)
-    return (content if isinstance(content, str) else "") or message.get("refusal") or "", reasoning
+    refusal: Any = message.get("refusal")
+    return (content if isinstance(content, str) else "") or (refusal if isinstance(refusal, str) else ""), reasoning
 
 
 def _texts(parts: Any) -> str:
@@ -122,9 +118,10 @@ def _objects(parts: Any) -> list[dict[str, Any]]:
 
 
 def _stop_reason(finish: Any, calls: bool) -> str:
-    if finish in _BROKEN:
-        raise ServerError(f"The provider broke off its answer (finish_reason {finish!r}).")
-    reason = _STOP_REASONS.get(finish, str(finish or "stop"))
+    word = str(finish or "stop")
+    if word in _BROKEN:
+        raise ServerError(f"The provider broke off its answer (finish_reason {word!r}).")
+    reason = _STOP_REASONS.get(word, word)
     return "tool_calls" if reason == "stop" and calls else reason
 
 
@@ -133,16 +130,10 @@ def read_usage(found: Any) -> Usage:
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
-    details = cast("dict[str, Any]", usage.get("prompt_tokens_details") or {})
-    given = _count(usage, "prompt_tokens")
-    made = _count(usage, "completion_tokens")
-    thought = _count(cast("dict[str, Any]", usage.get("completion_tokens_details") or {}), "reasoning_tokens")
-    if thought and (thought > made or _count(usage, "total_tokens") == given + made + thought):
+    details: Any = usage.get("prompt_tokens_details")
+    given, made = count(usage, "prompt_tokens"), count(usage, "completion_tokens")
+    thought = count(usage.get("completion_tokens_details"), "reasoning_tokens")
+    if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
         made += thought
-    cached = _count(details, "cached_tokens") or _count(usage, "prompt_cache_hit_tokens")  # the latter is DeepSeek's
-    return Usage(given, made, cached, _count(details, "cache_write_tokens"), thought)
-
-
-def _count(usage: dict[str, Any], key: str) -> int:
-    value = usage.get(key)
-    return int(value) if isinstance(value, int | float) else 0
+    cached = count(details, "cached_tokens") or count(usage, "prompt_cache_hit_tokens")  # the latter is DeepSeek's
+    return Usage(given, made, cached, count(details, "cache_write_tokens"), thought)

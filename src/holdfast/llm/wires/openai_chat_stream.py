@@ -50,7 +50,7 @@ class ChatStream(StreamParser):
         for key, pieces in self._reasoning.items():
             message[key] = whole("".join(pieces))
         if self._calls:
-            message["tool_calls"] = [call.entry() for call in self._calls]
+            message["tool_calls"] = clean([call.entry() for call in self._calls])
         message.update(clean(self._extra))
         return completion_of(message, self._finish, self._usage, self._id, self._model)
 
@@ -93,7 +93,7 @@ class ChatStream(StreamParser):
                 self._refusal.append(value)
                 self._told.append(Delta("text", whole(value)))
             else:
-                self._extra[key] = merge(self._extra.get(key), value, key)
+                merge(self._extra, key, value)
 
     def _parts(self, parts: Any) -> None:
         """Content as parts, as Mistral streams its thinking."""
@@ -153,40 +153,43 @@ class _Call:
         if len(piece) > 2:  # more than index and function
             for key, value in piece.items():
                 if value and key not in ("index", "id", "type", "function"):
-                    self.extra[key] = merge(self.extra.get(key), value, key)
+                    merge(self.extra, key, value)
         if len(function) > 1:
             for key, value in function.items():
                 if value and key not in ("name", "arguments"):
-                    self.function[key] = merge(self.function.get(key), value, key)
+                    merge(self.function, key, value)
         return first
 
     def entry(self) -> dict[str, Any]:
         """The call as a plain answer has it."""
-        function = {"name": self.name, "arguments": whole("".join(self.arguments)), **self.function}
+        function = {"name": self.name, "arguments": "".join(self.arguments), **self.function}
         return {"id": self.id, "type": "function", "function": function, **self.extra}
 
 
-def merge(old: Any, new: Any, key: str = "") -> Any:
-    """What a key of a streamed object holds after another piece: strings are joined, objects merged, lists merged by `index`."""
-    if old is None or type(old) is not type(new):
-        return new if new is not None else old
-    if isinstance(new, str):
-        return new if key in _WHOLE else old + new
-    if isinstance(new, dict):
-        merged = dict(cast("dict[str, Any]", old))
+def merge(into: dict[str, Any], key: str, new: Any) -> None:
+    """Add a piece to a key of a streamed object, in place: strings are joined, objects merged, lists merged by `index`."""
+    old = into.get(key)
+    if type(old) is not type(new):
+        if new is not None:
+            into[key] = new
+    elif isinstance(old, str) and key not in _WHOLE:
+        into[key] = None  # else there are two that hold the text, and all of it is copied for each piece
+        old += new
+        into[key] = old
+    elif isinstance(old, dict):
         for name, value in cast("dict[str, Any]", new).items():
-            merged[name] = merge(merged.get(name), value, name)
-        return merged
-    if isinstance(new, list):
-        items = list(cast("list[Any]", old))
+            merge(cast("dict[str, Any]", old), name, value)
+    elif isinstance(old, list):
+        items = cast("list[Any]", old)
         for value in cast("list[Any]", new):
             place = _same(items, value)
             if place is None:
                 items.append(value)
             else:
-                items[place] = merge(items[place], value)
-        return items
-    return new
+                for name, inner in value.items():
+                    merge(items[place], name, inner)
+    else:
+        into[key] = new
 
 
 def _same(items: list[Any], value: Any) -> int | None:

@@ -19,26 +19,29 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.content import Content, TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.wires import Head, Names, Parser
+from holdfast.llm.wires import openai_parts as parts
 from holdfast.llm.wires import openai_responses_answer as answer
-from holdfast.llm.wires.blocks import as_text, base64, result_text
-from holdfast.llm.wires.calls import wire_arguments, wire_id, wire_name
+from holdfast.llm.wires.blocks import as_text, result_text
+from holdfast.llm.wires.calls import digest, wire_arguments, wire_id, wire_name
 from holdfast.llm.wires.failures import http_error
 
 name = answer.NAME
 bound = True  # encrypted reasoning is read by who made it
 parse = answer.parse
+headers = parts.headers
+system = parts.system
 
 _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
 
 ENCRYPTED = "reasoning.encrypted_content"
-LONGEST_ID = 64  # of items, calls and cache keys alike: "string too long. Expected a string with maximum length 64"
-# Models that think. All others refuse to be asked for encrypted reasoning, gpt-5-chat too.
+# Models that think. All others refuse to be asked for encrypted reasoning, and to be sent it, gpt-5-chat too.
 _THINKS = re.compile(r"(.*/)?(ft:)?(o\d|gpt-([5-9]|[12]\d)(?!\d)|codex)(?!.*-chat)", re.IGNORECASE)
+_OPENAIS = re.compile(r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE)  # other names, such as a deployment's, tell nothing
 _CACHES = ("api.openai.com", ".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com")
 _PLAIN = ("temperature", "top_p", "max_output_tokens")
 # Parameters that this API does not have -> what has them.
@@ -57,6 +60,7 @@ class _Look(msgspec.Struct):
     call_id: Any = ""
     status: Any = msgspec.UNSET
     encrypted_content: Any = None
+    arguments: Any = None
     content: msgspec.Raw = msgspec.Raw()
     action: Any = msgspec.UNSET
 
@@ -70,44 +74,25 @@ def path(model: str, stream: bool) -> str:
     return "/responses"
 
 
-def headers(api_key: str) -> dict[str, str]:
-    """The headers of every request; a server without keys gets none."""
-    found = {"Content-Type": "application/json", "Accept": "*/*"}
-    if api_key:
-        found["Authorization"] = f"Bearer {api_key}"
-    return found
+def family(model: str, host: str) -> str:
+    """`plain` for a model that is known not to think, which is sent no reasoning."""
+    return "plain" if _OPENAIS.match(model) and not _THINKS.match(model) else ""
 
 
 # --- fragments ---------------------------------------------------------------------------------------
 
 
-def system(text: str) -> bytes:
-    """A system message."""
-    return _json({"role": "system", "content": text})
-
-
 def user(content: Sequence[Content]) -> bytes:
     """A user message: text alone as a str, pictures and PDF files as parts. The API takes no sound."""
-    if all(isinstance(block, TextContent) for block in content):
-        return _json({"role": "user", "content": "\n".join([cast(TextContent, block).text for block in content])})
-    return _json({"role": "user", "content": [_part(block) for block in content]})
+    return parts.user(content, _part)
 
 
 def _part(block: Content) -> dict[str, Any]:
-    if isinstance(block, ImageContent):
-        return _picture(f"data:{block.mime_type};base64,{base64(block.data)}")
-    if isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
-        kind, url = str(block.resource.get("mimeType") or ""), f"data:{block.resource.get('mimeType')};base64,{block.resource['blob']}"
-        if kind.startswith("image/"):
-            return _picture(url)
-        if kind == "application/pdf":
-            title = str(block.resource.get("uri") or "").rpartition("/")[2]
-            return {"type": "input_file", "filename": title or "file.pdf", "file_data": url}
-    return {"type": "input_text", "text": as_text(block)}
-
-
-def _picture(url: str) -> dict[str, Any]:
-    return {"type": "input_image", "image_url": url, "detail": "auto"}
+    url = parts.picture(block)
+    if url:
+        return {"type": "input_image", "image_url": url, "detail": "auto"}
+    file = parts.document(block)
+    return {"type": "input_file", **file} if file else {"type": "input_text", "text": as_text(block)}
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
@@ -126,23 +111,17 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
     return b",".join(found)
 
 
-def call_id(call: ToolCall) -> str:
+def call_id(call: ToolCall, family: str = "") -> str:
     """The id of a call as this API takes it: another provider's may be too long or hold other characters."""
     id = wire_id(call)
-    if len(id) <= LONGEST_ID and id.isascii() and id.replace("_", "").replace("-", "").isalnum():
+    if len(id) <= parts.LONGEST and id.isascii() and id.replace("_", "").replace("-", "").isalnum():
         return id
-    return "call_" + _digest(id)[:32]
+    return "call_" + digest(id)[:32]
 
 
-def _digest(text: str) -> str:
-    from hashlib import sha256  # 3 ms of import that few need
-
-    return sha256(text.encode("utf-8", "replace")).hexdigest()
-
-
-def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
+def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
     """An answer of the model: its own items, or a message and its calls."""
-    found: list[Any] = _echo(calls, native) if native else []
+    found: list[Any] = _echo(calls, native, family != "plain") if native else []
     if not found:
         if text or not calls:
             found.append(_json({"role": "assistant", "content": text}))
@@ -152,8 +131,8 @@ def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: 
     return b",".join(found)
 
 
-def _echo(calls: Sequence[ToolCall], native: msgspec.Raw) -> list[Any]:
-    """The provider's items as they go back; none if they are not those of `calls`."""
+def _echo(calls: Sequence[ToolCall], native: msgspec.Raw, thinks: bool) -> list[Any]:
+    """The provider's items as they go back, reasoning only to a model that `thinks`; none if they are not those of `calls`."""
     try:
         looks, raws = _looks.decode(native), _raws.decode(native)
     except msgspec.DecodeError:
@@ -169,14 +148,14 @@ def _echo(calls: Sequence[ToolCall], native: msgspec.Raw) -> list[Any]:
         changed = look.status is None or not (look.id is msgspec.UNSET or _is_id(look.id))
         call = None
         if look.type == "reasoning":
-            if not look.encrypted_content and bytes(look.content) in (b"", b"null", b"[]"):
+            if not thinks or (not look.encrypted_content and bytes(look.content) in (b"", b"null", b"[]")):
                 orphaned = True
                 continue
             changed = changed or look.status is not msgspec.UNSET or bytes(look.content) == b"null"
         elif look.type == "function_call":
             call = calls[number]
             number += 1
-            changed = changed or orphaned or bool(call.invalid) or look.call_id != call_id(call)
+            changed = changed or orphaned or look.arguments != wire_arguments(call) or look.call_id != call_id(call)
         elif look.type == "message":
             changed = changed or orphaned
         elif look.action is not msgspec.UNSET:
@@ -186,7 +165,7 @@ def _echo(calls: Sequence[ToolCall], native: msgspec.Raw) -> list[Any]:
 
 
 def _is_id(id: Any) -> bool:
-    return isinstance(id, str) and 0 < len(id) <= LONGEST_ID
+    return isinstance(id, str) and 0 < len(id) <= parts.LONGEST
 
 
 def _action(given: Any) -> Any:
@@ -211,8 +190,7 @@ def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> byte
         item["action"] = _action(item["action"])
     if call is not None:
         item["call_id"] = call_id(call)
-        if call.invalid:
-            item["arguments"] = wire_arguments(call)
+        item["arguments"] = wire_arguments(call)
     return _json(item)
 
 
@@ -251,9 +229,7 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
         body["tools"] = [styles.openai_responses(tool, wire_name(tool.name, names)) for tool in tools]
         if parameters.get("parallel_tool_calls") is not None:
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
-    key = str(parameters.get("cache_key") or "")
-    if key and parameters.get("prompt_caching") is not False and str(parameters.get("host")).endswith(_CACHES):
-        body["prompt_cache_key"] = key if len(key) <= LONGEST_ID else _digest(key)
+    body.update(parts.cache_key(parameters, _CACHES))
     _add(body, parameters.get("extra_body") or {})
     return Head(_json(body)[:-1] + b',"input":[', True, b"]}", b'],"stream":true}')
 
@@ -277,7 +253,7 @@ def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
 
 def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A `response_format` of Chat Completions, which nests what this API has in one object."""
-    return {"type": "json_schema", **given["json_schema"]} if isinstance(given.get("json_schema"), Mapping) else given
+    return {"type": "json_schema", **parts.named(given["json_schema"])} if isinstance(given.get("json_schema"), Mapping) else given
 
 
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
@@ -285,10 +261,10 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
         return head.prefix + suffix
-    parts = list(fragments)
-    parts[-1] += suffix
-    parts[0] = head.prefix + parts[0]
-    return b",".join(parts)
+    said = list(fragments)
+    said[-1] += suffix
+    said[0] = head.prefix + said[0]
+    return b",".join(said)
 
 
 # --- answers -----------------------------------------------------------------------------------------

@@ -7,11 +7,11 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.content import ToolCall, Usage
-from holdfast.errors import BadResponse, ContentFiltered, LLMError, ServerError
+from holdfast.errors import BadResponse, ContentFiltered, ServerError
 from holdfast.llm.completion import NO_NATIVE, Completion
 from holdfast.llm.wires.calls import read_call
 from holdfast.llm.wires.failures import reported_error, shorten
-from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.llm.wires.lenient import bad_answer, clean, count, read_answer, whole
 
 NAME = "openai_responses"
 
@@ -42,23 +42,15 @@ _answers = msgspec.json.Decoder(_Answer)
 
 def parse(data: bytes) -> Completion:
     """A plain answer. Raises the error that it reports, or `BadResponse` for what is no whole answer."""
-    try:
-        try:
-            answer = _answers.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            data = _json(clean(decode(data)))
-            answer = _answers.decode(data)
-        check_status(answer.status, answer.error)
-        if not answer.output:
-            raise BadResponse(f"The answer has no output: {_shown(data)}")
-        items = _items.decode(answer.output)
-        return completion_of(items, answer.status, answer.incomplete_details, answer.usage, answer.id, answer.model, answer.output)
-    except BadResponse:
-        raise
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-        if isinstance(error, LLMError):
-            raise
-        raise BadResponse(f"The answer is not a response: {_shown(data)}") from None
+    return read_answer(data, _answers, _read, "a response")
+
+
+def _read(answer: _Answer, data: bytes) -> Completion:
+    check_status(answer.status, answer.error)
+    if not answer.output:
+        raise bad_answer("a response: it has no output", data)
+    items = _items.decode(answer.output)
+    return completion_of(items, answer.status, answer.incomplete_details, answer.usage, answer.id, answer.model, answer.output)
 
 
 def check_status(status: Any, error: Any) -> None:
@@ -190,21 +182,12 @@ def read_usage(found: Any) -> Usage:
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
-    details = _object(usage.get("input_tokens_details"))
-    given, made = _count(usage, "input_tokens"), _count(usage, "output_tokens")
-    thought = _count(_object(usage.get("output_tokens_details")), "reasoning_tokens")
-    if thought and (thought > made or _count(usage, "total_tokens") == given + made + thought):
+    details: Any = usage.get("input_tokens_details")
+    given, made = count(usage, "input_tokens"), count(usage, "output_tokens")
+    thought = count(usage.get("output_tokens_details"), "reasoning_tokens")
+    if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
         made += thought
-    return Usage(given, made, _count(details, "cached_tokens"), _count(details, "cache_write_tokens"), thought)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def _count(usage: dict[str, Any], key: str) -> int:
-    value = usage.get(key)
-    return int(value) if isinstance(value, int | float) and abs(value) < 2**63 else 0
+    return Usage(given, made, count(details, "cached_tokens"), count(details, "cache_write_tokens"), thought)
 
 
 def _shown(data: bytes) -> str:

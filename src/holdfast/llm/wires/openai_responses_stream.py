@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from holdfast.errors import BadResponse, LLMError
+from holdfast.errors import BadResponse
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.wires.lenient import whole
 from holdfast.llm.wires.openai_responses_answer import check_status, completion_of, message_text, thoughts
@@ -48,18 +48,13 @@ class ResponseStream(StreamParser):
         check_status(self._status, response.get("error"))
         items = [item for _, item in sorted(self._items.items(), key=lambda entry: entry[0][0])]
         last: Any = response.get("output")
-        try:
-            if isinstance(last, list) and len(cast("list[Any]", last)) > len(items):
-                items = cast("list[dict[str, Any]]", last)
-            missing = {place for place in self._heard if isinstance(place, int) and place >= len(items)}
-            if missing and len(items) < len(self._heard):
-                raise BadResponse("The stream ended without an item of which it had sent pieces.")
-            details = response.get("incomplete_details")
-            return completion_of(items, self._status, details, response.get("usage"), response.get("id"), response.get("model"))
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            if isinstance(error, LLMError):
-                raise
-            raise BadResponse("The stream has items of another shape.") from error
+        if isinstance(last, list) and len(cast("list[Any]", last)) > len(items):
+            items = cast("list[dict[str, Any]]", last)
+        missing = {place for place in self._heard if isinstance(place, int) and place >= len(items)}
+        if missing and len(items) < len(self._heard):
+            raise BadResponse("The stream ended without an item of which it had sent pieces.")
+        details = response.get("incomplete_details")
+        return completion_of(items, self._status, details, response.get("usage"), response.get("id"), response.get("model"))
 
     def _take(self, name: bytes, found: dict[str, Any]) -> None:
         kind = found.get("type") or name.decode("utf-8", "replace")

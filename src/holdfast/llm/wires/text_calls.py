@@ -11,25 +11,19 @@ which is how many open models were trained to; results come in a user message, e
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolResult
 from holdfast.errors import LLMError
 from holdfast.events import ToolDefinition
-from holdfast.llm.completion import Completion, Delta, OnDelta
+from holdfast.llm.completion import NO_NATIVE, Completion, Delta, OnDelta
 from holdfast.llm.wires import TEXT, Head, Names, Parser, Wire
 from holdfast.llm.wires.blocks import result_text
-from holdfast.llm.wires.calls import read_call, wire_arguments, wire_name
-from holdfast.llm.wires.lenient import clean, decode
-
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_RESULT = "<tool_result"
-_NAME = re.compile(r'"name"\s*:\s*"([^"]*)"')
-_FENCE = re.compile(r"^```\w*\s*|\s*```$")
+from holdfast.llm.wires.calls import wire_arguments, wire_name
+from holdfast.llm.wires.text_reading import CLOSE, OPEN, RESULT, Ahead, read_text
 
 _json = msgspec.json.Encoder().encode
 
@@ -48,10 +42,11 @@ the results in the next message, within <tool_result>. Never write a <tool_resul
 
 
 class TextCalls:
-    """`inner`, spoken without tools of its own."""
+    """`inner`, spoken without tools of its own. Unless it `reads`, what an answer says stays text, whatever it looks like."""
 
-    def __init__(self, inner: Wire) -> None:
+    def __init__(self, inner: Wire, reads: bool = True) -> None:
         self.inner = inner
+        self.reads = reads
         self.name = inner.name + TEXT
         self.bound = inner.bound
         self.path = inner.path
@@ -59,19 +54,26 @@ class TextCalls:
         self.system = inner.system
         self.user = inner.user
         self.body = inner.body
+        self.family = inner.family
 
-    def assistant(self, text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names) -> bytes:
-        """An answer, its calls written as the model wrote them."""
+    def call_id(self, call: ToolCall, family: str = "") -> str:
+        """Calls as text have no ids: their results stand in order."""
+        return ""
+
+    def assistant(self, text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
+        """An answer, its calls written as the model wrote them. Of one whose calls are partly the provider's own, text and calls alone."""
+        if any(call.provider_id for call in calls):
+            native = NO_NATIVE
         parts = [text] if text else []
         parts += [f'{OPEN}\n{{"name": {_string(wire_name(c.name, names))}, "arguments": {wire_arguments(c)}}}\n{CLOSE}' for c in calls]
-        return self.inner.assistant("\n".join(parts), (), native, names)
+        return self.inner.assistant("\n".join(parts), (), native, names, family)
 
     def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
         """The results of a batch, in one user message."""
         found: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
-            said = f"{_RESULT} name={_string(wire_name(call.name, names))}{error}>\n{result_text(result)}\n</tool_result>"
+            said = f"{RESULT} name={_string(wire_name(call.name, names))}{error}>\n{result_text(result)}\n</tool_result>"
             found.append(TextContent(said))
             found += [block for block in result.content if isinstance(block, ImageContent)]
         return self.inner.user(found)
@@ -92,56 +94,22 @@ class TextCalls:
 
     def stream(self) -> Parser:
         """A parser for one streamed answer."""
-        return _Stream(self.inner.stream(), self._with_calls)
+        return _Stream(self.inner.stream(), self._with_calls, self.reads)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
         """As the inner wire's."""
         return self.inner.error(status, headers, body, url, model)
 
     def _with_calls(self, answer: Completion) -> Completion:
-        text, written, rest = read_text(answer.text)
-        calls = [_call(block) for block in written]
-        if rest and answer.stop_reason != "length":  # it forgot the end, or a stop sequence took it
-            calls.append(_call(rest))
-        elif rest:
-            text = f"{text}\n{OPEN}{rest}"
-        if not calls:
-            return msgspec.structs.replace(answer, wire=self.name)
-        return msgspec.structs.replace(answer, text=text, calls=tuple(calls), stop_reason="tool_calls", wire=self.name)
+        text, written = read_text(answer.text, answer.stop_reason in _CUT_OFF) if self.reads else (answer.text, [])
+        native = NO_NATIVE if answer.calls else answer.native  # which would show the provider its own calls, but no results of them
+        if not written:
+            return msgspec.structs.replace(answer, native=native, wire=self.name)
+        calls = (*answer.calls, *written)
+        return msgspec.structs.replace(answer, text=text, calls=calls, stop_reason="tool_calls", native=native, wire=self.name)
 
 
-def read_text(said: str) -> tuple[str, list[str], str]:
-    """What an answer says besides its calls, what stands within each of them, and what stands in one that has no end."""
-    texts: list[str] = []
-    blocks: list[str] = []
-    at = 0
-    while (start := said.find(OPEN, at)) >= 0:
-        texts.append(said[at:start])
-        end = said.find(CLOSE, start)
-        if end < 0:
-            return "".join(texts).strip(), blocks, said[start + len(OPEN) :]
-        blocks.append(said[start + len(OPEN) : end])
-        at = end + len(CLOSE)
-    if blocks:  # some go on and make up the results
-        texts.append(said[at:].partition(_RESULT)[0])
-        return "".join(texts).strip(), blocks, ""
-    return said, [], ""
-
-
-def _call(block: str) -> ToolCall:
-    text = _FENCE.sub("", block.strip()).strip()
-    try:
-        found = clean(decode(text))
-    except ValueError:
-        found = None
-    if isinstance(found, dict):
-        item = cast("dict[str, Any]", found)
-        if isinstance(item.get("name"), str):
-            return read_call(item["name"], item.get("arguments", item.get("parameters")), "")
-    name = _NAME.search(text)
-    call = read_call(name[1] if name else "", text, "")
-    why = call.invalid or 'A call takes one JSON object with "name" and "arguments".'
-    return ToolCall("", call.name, {}, "", text, why)
+_CUT_OFF = ("length", "content_filter")
 
 
 def _string(text: str) -> str:
@@ -149,18 +117,24 @@ def _string(text: str) -> str:
 
 
 class _Stream:
-    """The inner parser; text goes on to whoever listens, a call's as a call."""
+    """The inner parser. Text goes on to whoever listens, as it comes, until a call may have begun: what is behind that is told at the
+    end. Only then is it known whether the model was still thinking, gave an example, or called."""
 
-    def __init__(self, inner: Parser, with_calls: Any) -> None:
+    def __init__(self, inner: Parser, with_calls: Callable[[Completion], Completion], reads: bool) -> None:
         self._inner = inner
         self._with_calls = with_calls
-        self._held = ""  # text that may be the beginning of a call, or is one
-        self._index = 0
+        self._ahead = Ahead() if reads else None
+        self._blank: list[str] = []  # white space at the end of what came, which falls away before calls
+        self._told = 0  # characters
         self._listener: OnDelta | None = None
 
     @property
     def finished(self) -> bool:
         return self._inner.finished
+
+    @property
+    def closed(self) -> bool:
+        return self._inner.closed
 
     @property
     def done(self) -> bool:
@@ -174,35 +148,29 @@ class _Stream:
             self._inner.feed(chunk, lambda delta: self._tell(delta, on_delta))
 
     def _tell(self, delta: Delta, on_delta: OnDelta) -> None:
-        if delta.kind != "text":
+        if delta.kind != "text" or self._ahead is None:
             on_delta(delta)
             return
-        self._held += delta.text
-        while True:
-            start = self._held.find(OPEN)
-            if start < 0:
-                keep = next((n for n in range(min(len(OPEN) - 1, len(self._held)), 0, -1) if OPEN.startswith(self._held[-n:])), 0)
-                end = len(self._held) - keep
-                if self._held[:end]:
-                    on_delta(Delta("text", self._held[:end]))
-                self._held = self._held[end:]
-                return
-            if start:
-                on_delta(Delta("text", self._held[:start]))
-                self._held = self._held[start:]
-            end = self._held.find(CLOSE)
-            if end < 0:
-                return
-            call = _call(self._held[len(OPEN) : end])
-            on_delta(Delta("tool", call.raw_arguments, self._index, call.name))
-            self._index += 1
-            self._held = self._held[end + len(CLOSE) :]
+        text = self._ahead.feed(delta.text)
+        said = text.rstrip()
+        if said:
+            self._say("".join([*self._blank, said]), on_delta)
+            self._blank = []
+        if len(said) < len(text):
+            self._blank.append(text[len(said) :])
+
+    def _say(self, text: str, on_delta: OnDelta) -> None:
+        self._told += len(text)
+        on_delta(Delta("text", text))
 
     def finish(self) -> Completion:
-        answer = self._with_calls(self._inner.finish())
-        if self._listener is not None and self._held and len(answer.calls) == self._index:
-            self._listener(Delta("text", self._held))
-        elif self._listener is not None:
-            for index, call in enumerate(answer.calls[self._index :], self._index):
+        answer = self._inner.finish()
+        own = len(answer.calls)
+        answer = self._with_calls(answer)
+        if self._listener is not None and self._ahead is not None:
+            rest = answer.text[self._told :]
+            if rest:
+                self._say(rest, self._listener)
+            for index, call in enumerate(answer.calls[own:], own):
                 self._listener(Delta("tool", call.raw_arguments, index, call.name))
         return answer

@@ -1,0 +1,114 @@
+"""What of a model's arguments must not be seen, and how it is taken out of texts that are shown or kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import msgspec
+
+# A shorter one ("test", "EMPTY") stands for no key at a local server, and is a word that messages have too: to take it out would
+# garble them. No provider's key is as short.
+LEAST = 8  # characters
+
+BLOT = "***"
+
+# What callers set and may read in a message: nothing of it is secret. Every other header of theirs may be.
+_PUBLIC = frozenset(
+    ("accept", "accept-language", "anthropic-beta", "anthropic-version", "content-type", "http-referer", "openai-beta", "referer",
+     "user-agent", "x-title")
+)  # fmt: skip
+_PUBLIC_QUERY = frozenset(("alt", "api-version"))
+
+
+def secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Those of an `LLM`'s arguments: the key, the headers, what stands in the base URL's query, the proxy's password."""
+    headers: Mapping[str, str] = given["headers"] or {}
+    held = credentials(given["api_key"])
+    for name, value in headers.items():
+        if name.lower() not in _PUBLIC:
+            held += credentials(value)
+    query = urlsplit(given["base_url"] or "").query
+    if query:
+        held += [part.partition("=")[2] or part for part in query.split("&") if not _public(part)]
+        held += [value for name, value in parse_qsl(query) if name not in _PUBLIC_QUERY]
+    proxy = urlsplit(given["proxy"] or "")
+    if proxy.password:
+        pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password)}"
+        held += [proxy.password, unquote(proxy.password), basic(pair)]
+    return worth_hiding(held)
+
+
+def credentials(header: str) -> list[str]:
+    """What a header's value holds: it, without the word for its scheme if it has one (`Bearer`); what Basic credentials stand for."""
+    value = header.strip()
+    scheme, _, rest = value.partition(" ")
+    held = [rest.strip() if scheme.isalpha() and rest.strip() else value]
+    if scheme.lower() == "basic":
+        from base64 import b64decode
+
+        try:
+            pair = b64decode(rest).decode()
+        except ValueError:
+            return held
+        held += [pair, pair.partition(":")[2]]
+    return held
+
+
+def basic(pair: str) -> str:
+    """`user:password` as Basic credentials have it."""
+    from base64 import b64encode
+
+    return b64encode(pair.encode()).decode()
+
+
+def worth_hiding(held: Iterable[str]) -> tuple[str, ...]:
+    """Each once, also as JSON writes it, the longest first; without those that are too short to be one."""
+    found: set[str] = set()
+    for secret in held:
+        if len(secret) >= LEAST:
+            found |= {secret, msgspec.json.encode(secret).decode()[1:-1]}
+    return tuple(sorted(found, key=len, reverse=True))
+
+
+def blot(text: str, secrets: Sequence[str]) -> str:
+    """`text` without the secrets, or their beginnings: messages are cut to a length."""
+    for secret in secrets:
+        if secret[:LEAST] in text:
+            for end in range(min(len(secret), len(text)), LEAST - 1, -1):
+                text = text.replace(secret[:end], BLOT)
+    return text
+
+
+def blot_data(data: bytes, secrets: Sequence[str]) -> bytes:
+    """`data` without the secrets."""
+    for secret in secrets:
+        data = data.replace(secret.encode(), BLOT.encode())
+    return data
+
+
+def holds_one(text: str, secrets: Sequence[str]) -> bool:
+    """Whether there is a secret in `text`, or the beginning of one."""
+    return any(secret[:LEAST] in text for secret in secrets)
+
+
+def shown(url: object) -> str:
+    """A URL for a message: without credentials, and without the values of its query."""
+    text = str(url)
+    scheme, mark, rest = text.partition("://")
+    # Up to the last @, not the last of the host: a password that should have been percent-encoded may hold a / or a ?.
+    rest = (rest if mark else text).rpartition("@")[2]
+    rest, fragment, _ = rest.partition("#")
+    return f"{scheme}://{shown_path(rest)}{fragment}" if mark else shown_path(rest) + fragment
+
+
+def shown_path(path: str) -> str:
+    """The same for a path with a query."""
+    path, mark, query = path.partition("?")
+    parts = [part if _public(part) else f"{part.partition('=')[0]}={BLOT}" if "=" in part else BLOT for part in query.split("&")]
+    return path + mark + "&".join(parts) if mark else path
+
+
+def _public(part: str) -> bool:
+    return not part or part.partition("=")[0] in _PUBLIC_QUERY

@@ -1,0 +1,74 @@
+"""What OpenAI's two wires have in common: headers, messages of text, content parts, cache keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent
+from holdfast.llm.wires.blocks import base64
+from holdfast.llm.wires.calls import digest
+
+LONGEST = 64  # of item ids, Responses' call ids, and cache keys alike: "string too long. Expected a string with maximum length 64"
+
+_json = msgspec.json.Encoder().encode
+
+Part = dict[str, Any]
+
+
+def headers(api_key: str) -> dict[str, str]:
+    """The headers of every request; a server without keys gets none."""
+    found = {"Content-Type": "application/json", "Accept": "*/*"}
+    if api_key:
+        found["Authorization"] = f"Bearer {api_key}"
+    return found
+
+
+def system(text: str) -> bytes:
+    """A system message."""
+    return _json({"role": "system", "content": text})
+
+
+def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
+    """A user message. Text alone goes as a str, which every server takes; anything else as parts."""
+    if all(isinstance(block, TextContent) for block in content):
+        return _json({"role": "user", "content": "\n".join([cast(TextContent, block).text for block in content])})
+    return _json({"role": "user", "content": [part(block) for block in content]})
+
+
+def picture(block: Content) -> str:
+    """A picture as a data URL, on its own or in a resource; "" for any other block."""
+    if isinstance(block, ImageContent):
+        return f"data:{block.mime_type};base64,{base64(block.data)}"
+    kind, blob = _blob(block)
+    return f"data:{kind};base64,{blob}" if kind.startswith("image/") else ""
+
+
+def document(block: Content) -> Part | None:
+    """Name and data of a PDF file in a resource, as both APIs call them; None for any other block."""
+    kind, blob = _blob(block)
+    if kind != "application/pdf":
+        return None
+    title = str(cast(EmbeddedResource, block).resource.get("uri") or "").rpartition("/")[2]
+    return {"filename": title or "file.pdf", "file_data": f"data:{kind};base64,{blob}"}
+
+
+def _blob(block: Content) -> tuple[str, str]:
+    if isinstance(block, EmbeddedResource) and isinstance(block.resource.get("blob"), str):
+        return str(block.resource.get("mimeType") or ""), block.resource["blob"]
+    return "", ""
+
+
+def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str, str]:
+    """`prompt_cache_key`, if the request goes to a host that ends so and caching was not turned off."""
+    key = str(parameters.get("cache_key") or "")
+    if not key or parameters.get("prompt_caching") is False or not str(parameters.get("host")).endswith(hosts):
+        return {}
+    return {"prompt_cache_key": key if len(key) <= LONGEST else digest(key)}
+
+
+def named(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The `json_schema` of a `response_format`, with the name that both APIs want."""
+    return dict(schema) if schema.get("name") else {**schema, "name": "answer"}
