@@ -84,6 +84,26 @@ def test_importing_holdfast_loads_the_vocabulary_alone() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_every_module_can_be_imported_first_and_without_the_optional_packages() -> None:
+    """In one interpreter, from which the house is cleared before each: a cycle of imports shows only to who comes in by the wrong door."""
+    program = """
+import importlib, sys
+for optional in ("litellm", "a2a", "langchain_core"):
+    sys.modules[optional] = None
+for name in sys.argv[1:]:
+    for module in [module for module in sys.modules if module.split(".")[0] == "holdfast"]:
+        del sys.modules[module]
+    try:
+        importlib.import_module(name)
+    except BaseException as error:
+        print(f"{name}: {type(error).__name__}: {error}")
+"""
+    paths = [path for path in MODULES if path.name != "__main__.py"]
+    names = [".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    found = subprocess.run([sys.executable, "-c", program, *names], capture_output=True, text=True, check=True)
+    assert found.stdout == ""
+
+
 def test_the_library_reads_no_environment_but_in_the_cli() -> None:
     found: list[str] = []
     for path in MODULES:

@@ -550,3 +550,145 @@ def test_a_cancelled_call_is_told_as_such() -> None:
     token.cancel()
     with pytest.raises(ToolCancelled):
         manager.call("waits", context=ToolContext(cancelled=token))
+
+
+# --- guards that hold -------------------------------------------------------------------------------------
+
+
+def test_a_wire_name_meets_the_same_guards() -> None:
+    ran: list[str] = []
+
+    class Clock(Service):
+        def discover(self) -> list[Tool]:
+            return [Tool("clock.set_time", "", lambda: ran.append("set"), {"type": "object"})]
+
+    manager = ToolManager(sources=[Clock("clock", lazy=True)], hooks=[Hook(deny, tools="clock.*")])  # pyright: ignore
+    assert manager.run(ToolCall("1", "clock__set_time")).error.type == "authentication"  # pyright: ignore
+    llm = ScriptedLLM([("clock__set_time", {}), "done"])
+    agent = Agent(llm, ToolManager(sources=[Clock("clock", lazy=True)]), confirm={"clock.*": "deny"})  # pyright: ignore
+    with Conversation(agent) as conversation:
+        conversation.send_message("go")
+        conversation.run()
+        calls = [call for event in conversation.get_history() if isinstance(event, ev.Assistant) for call in event.calls]
+    assert [call.name for call in calls] == ["clock.set_time"]
+    assert not ran
+
+
+def test_a_cancel_during_a_slow_hook_keeps_the_tool_from_beginning() -> None:
+    ran: list[str] = []
+    context = ToolContext()
+
+    def slow_guard(call: ToolCall, context: ToolContext) -> None:
+        context.cancelled.cancel()
+
+    manager = ToolManager([Tool("t", "", lambda: ran.append("t"))], hooks=[Hook(slow_guard)])
+    assert manager.run(ToolCall("1", "t"), context).error.type == "cancelled"  # pyright: ignore
+    assert not ran
+
+
+def test_what_a_hook_or_a_callback_changes_in_place_is_its_own() -> None:
+    seen: list[Any] = []
+
+    def sneaky(call: ToolCall, context: ToolContext) -> None:
+        call.arguments["list"].append("hook")
+
+    def work(list: list[str]) -> None:
+        seen.append([*list])
+        list.append("attempt")
+        if len(seen) < 2:
+            raise ToolError("again", "network")
+
+    schema = {"type": "object", "properties": {"list": {"type": "array"}}}
+    manager = ToolManager([Tool("t", "", work, schema, annotations=ToolAnnotations(idempotent=True))], hooks=[Hook(sneaky)])
+    arguments = {"list": ["mine"]}
+    manager.run(ToolCall("1", "t", arguments))
+    assert (seen, arguments) == ([["mine"], ["mine"]], {"list": ["mine"]})
+
+
+def test_arguments_of_a_hook_that_json_cannot_say_are_refused_before_the_effect(tmp_path: Path) -> None:
+    ran: list[Any] = []
+    manager = ToolManager(
+        [Tool("t", "", lambda **a: ran.append(a), {"type": "object"})], hooks=[Hook(lambda call, context: {"p": tmp_path})]
+    )
+    assert "gave arguments that are not JSON" in manager.run(ToolCall("1", "t")).text
+    assert not ran
+
+
+def test_a_timed_out_call_that_goes_on_is_not_made_again_beside_itself() -> None:
+    from holdfast.tools import RetryPolicy
+
+    running: list[int] = []
+    over = threading.Event()
+
+    def pay() -> None:
+        running.append(1)
+        over.wait(10)
+
+    manager = ToolManager([Tool("pay", "", pay, timeout=0.05, retry=RetryPolicy(3, "none"))])
+    assert "may still be running" in manager.run(ToolCall("1", "pay")).text
+    assert len(running) == 1
+    over.set()
+
+
+def test_an_async_tool_that_waits_for_another_is_told_and_sys_exit_ends_nothing_but_itself() -> None:
+    manager = ToolManager([slow])
+
+    async def waits_for_itself() -> str:
+        return manager.call("slow", {"seconds": 0.0}).text
+
+    async def awaits() -> str:
+        return (await manager.acall("slow", {"seconds": 0.0})).text
+
+    async def leaves() -> None:
+        raise SystemExit(3)
+
+    for tool in (waits_for_itself, awaits, leaves):
+        manager.register(tool)
+    assert "would wait for itself" in manager.run(ToolCall("1", "waits_for_itself")).text
+    assert "called sys.exit(3)" in manager.run(ToolCall("2", "leaves")).text
+    found: list[str] = []
+    threads = [threading.Thread(target=lambda: found.append(manager.call("awaits").text)) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert found == ["holdfast-async"] * 12
+    manager.close()
+
+
+def test_the_last_conversations_end_leaves_a_direct_call_alone() -> None:
+    begun, over = threading.Event(), threading.Event()
+
+    async def work() -> str:
+        begun.set()
+        while not over.is_set():
+            await asyncio.sleep(0.01)
+        return "whole"
+
+    manager = ToolManager([work])
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.append(manager.call("work").text))
+    with Conversation(Agent(ScriptedLLM(["hi"]), manager)) as conversation:
+        conversation.send_message("x")
+        conversation.run()
+        thread.start()
+        begun.wait(5)
+    over.set()
+    thread.join(5)
+    assert found == ["whole"]
+    eventually(lambda: "holdfast-async" not in [thread.name for thread in threading.enumerate()])
+
+
+def test_a_resume_brings_back_what_find_tools_had_found(tmp_path: Path) -> None:
+    from holdfast import SQLiteStore
+
+    store = SQLiteStore(tmp_path / "c.db")
+    for script in ([("find_tools", {"query": "log"}), "found"], [("git.log", {}), "done"]):
+        manager = ToolManager([lambda_tool("local")], [Service("git", "log", "diff", lazy=True)])  # pyright: ignore
+        with Conversation(Agent(ScriptedLLM(script), manager), store, "c") as conversation:
+            conversation.send_message("go")
+            conversation.run()
+            journal = conversation.get_history()
+    agents = [[tool.name for tool in event.tools] for event in journal if isinstance(event, ev.Agent)]
+    assert agents == [["local", "find_tools"], ["local", "find_tools", "git.log"]]
+    store.close()

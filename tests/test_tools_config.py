@@ -17,6 +17,7 @@ import jsonschema
 import msgspec
 import pytest
 
+from holdfast.agent.load import load_agent
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
 from holdfast.tools import RetryPolicy, Tool, ToolAnnotations, ToolManager, config
@@ -240,6 +241,22 @@ def test_a_real_server_from_a_file_is_called_through_the_manager(tmp_path: Path)
         assert found
 
 
+def test_a_tool_that_was_used_has_the_config_s_name_in_all_that_it_says(module: Callable[[str], str]) -> None:
+    name = module(
+        "from holdfast.tools import tool\n@tool\ndef orig(a: int) -> int:\n    return a\n"
+        "@tool(isolation='process')\ndef far(a: int) -> int:\n    raise SystemExit(3)\norig.validate({'a': 1}), far.validate({'a': 1})"
+    )
+    functions = [{"function": f"{name}:orig", "name": "renamed"}, {"function": f"{name}:far", "name": "away", "timeout": 20}]
+    with ToolManager.from_config({"local_functions": functions}) as manager:
+        assert manager.run(ToolCall("1", "renamed", {"a": "x"})).text.startswith("'renamed' was not run")
+        assert manager.run(ToolCall("2", "renamed", {"a": 3})).data == 3
+        assert "'away'" in (said := manager.run(ToolCall("3", "away", {"a": 3})).text)
+        assert "'far'" not in said
+    assert sys.modules[name].orig.validate({"a": 1}) == {"a": 1}
+    with pytest.raises(ConfigurationError, match="two tools named 'same'"):
+        ToolManager.from_config({"local_functions": [{"function": f"{name}:{one}", "name": "same"} for one in ("orig", "far")]})
+
+
 def test_skills_give_a_tool_and_a_prompt(tmp_path: Path) -> None:
     (tmp_path / "skills" / "one").mkdir(parents=True)
     (tmp_path / "skills" / "one" / "SKILL.md").write_text("---\nname: one\ndescription: The first.\n---\nDo it.")
@@ -247,6 +264,15 @@ def test_skills_give_a_tool_and_a_prompt(tmp_path: Path) -> None:
     assert [tool.name for tool in built.tools] == ["read_skill"]
     assert "- one: The first." in built.skills.prompt()
     assert config.build(config.read({"skills": []})).tools == ()
+
+
+def test_an_agent_from_a_file_is_told_of_its_skills_once(tmp_path: Path) -> None:
+    (tmp_path / "skills" / "one").mkdir(parents=True)
+    (tmp_path / "skills" / "one" / "SKILL.md").write_text("---\nname: one\ndescription: The first.\n---\nDo it.")
+    agent = load_agent({"model": "gpt-5", "tools": {"skills": ["skills"]}}, base=tmp_path)
+    (reader,) = agent.tools.definitions()
+    assert agent.system_prompt.count("- one: The first.") == 1
+    assert "The first." not in str((reader.description, reader.input_schema))
 
 
 def test_one_id_for_a_server_and_an_agent_is_refused() -> None:

@@ -19,7 +19,10 @@ import pytest
 
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout
 from holdfast.tools.context import ToolContext
+from holdfast.tools.manager import ToolManager
 from holdfast.tools.mcp import MCPClient, MCPPool
+from holdfast.tools.mcp.config import read_servers
+from holdfast.tools.mcp.secrets import bare_url, redaction
 from holdfast.tools.tool import Tool
 
 DATA = Path(__file__).parent / "data"
@@ -81,6 +84,7 @@ class Web:
         self.seen: list[str | None] = []
         self.redirect = ""
         self.endpoint = ""
+        self.refuse = False
         web = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -98,7 +102,9 @@ class Web:
 
             def do_GET(self) -> None:
                 web.seen.append(self.headers["authorization"])
-                if web.endpoint and not web.redirect:
+                if web.refuse:
+                    self.answer(403)
+                elif web.endpoint and not web.redirect:
                     self.answer(200, f"event: endpoint\ndata: {web.endpoint}\n\n".encode(), **{"content-type": "text/event-stream"})
                 elif web.redirect:
                     self.answer(307, location=web.redirect)
@@ -108,7 +114,9 @@ class Web:
             def do_POST(self) -> None:
                 web.seen.append(self.headers["authorization"])
                 asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                if web.redirect:
+                if web.refuse:
+                    self.answer(403)
+                elif web.redirect:
                     self.answer(307, location=web.redirect)
                 elif "id" not in asked:
                     self.answer(202)
@@ -133,6 +141,8 @@ class Web:
                 return {"result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}}
             case "tools/list":
                 return {"result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("who", "drop", "wait")]}}
+            case "tools/call" if asked["params"]["arguments"].get("echo"):
+                return {"error": {"code": -32602, "message": f"no access for {dict(headers)} at {self.url}?api_key=hunter2-query!"}}
             case "tools/call":
                 return {"result": {"content": [{"type": "text", "text": str(headers["authorization"])}]}}
             case _:
@@ -164,6 +174,57 @@ def test_a_token_does_not_follow_a_redirect_to_another_origin(webs: list[Web]) -
             assert "mine" not in client.errors["web"]
     assert "Bearer mine" in webs[0].seen
     assert webs[1].seen == []
+
+
+@pytest.mark.parametrize("kind", ["http", "sse"])
+def test_no_error_shows_what_is_secret_of_an_address(webs: list[Web], kind: str) -> None:
+    webs[0].refuse = True
+    url = webs[0].url.replace("http://", "http://user:hunter2-word@") + "?api_key=hunter2-query"
+    with MCPClient({"web": {"url": url, "type": kind, "lazy": True}}, timeout=10.0) as client:
+        told = ToolManager([], client.sources()).call("find_tools", {"query": "x"}).text
+        assert "HTTP 403" in told
+        assert client.tools() == []
+        health = client.sources()[0].health(5.0)
+        assert not health.ok
+    assert "hunter2" not in told + client.errors["web"] + health.detail
+
+
+def test_no_error_shows_a_token_or_a_header_that_the_server_says_back(webs: list[Web]) -> None:
+    headers = {"Authorization": "Bearer hunter2-token", "X-Key": "hunter2"}
+    with MCPClient({"web": {"url": webs[0].url, "headers": headers}}) as client:
+        who = by_name(client)["who"]
+        assert who.remote_name == "who"  # pyright: ignore[reportAttributeAccessIssue]: an MCPTool
+        with pytest.raises(ToolError) as caught:
+            who.run({"echo": True})
+    assert "no access for" in str(caught.value)
+    assert "/mcp" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_no_error_shows_the_environment_of_a_server() -> None:
+    script = "echo starting with level info >&2; echo refused: $KEY and $PEM in informal >&2; exit 3"
+    env = {"KEY": "hunter2", "PEM": "-----BEGIN hunter2-----\nMIIhunter2/x\n-----END hunter2-----", "LEVEL": "info", "ON": "1"}
+    with MCPClient({"own": {**shell(script), "env": env}}, timeout=10.0) as client:
+        assert client.tools() == []
+    assert "refused: *** and" in client.errors["own"]
+    assert "in informal" in client.errors["own"]
+    assert "hunter2" not in client.errors["own"]
+
+
+def test_tokens_and_queries_are_taken_out_of_a_text_and_nothing_else_is() -> None:
+    (server,) = read_servers({"a": {"url": "http://[broken"}}).values()
+    redact = redaction(server)
+    assert redact("see https://u:p@h/x?key=1#f, or http://h/y.") == "see https://h/x or http://h/y."
+    assert redact("sent 'Bearer abc12345.x'; Bearer authentication is needed") == "sent 'Bearer ***'; Bearer authentication is needed"
+    assert bare_url("http://h/a@b?c") == "http://h/a@b"
+
+
+def test_the_repr_of_a_server_shows_no_secret() -> None:
+    given = {
+        "a": {"command": "run", "env": {"KEY": "hunter2"}, "args": ["--key", "hunter2"]},
+        "b": {"url": "https://u:hunter2@h/mcp?key=hunter2", "headers": {"X-Key": "hunter2"}},
+    }
+    assert repr(read_servers(given)) == "{'a': Stdio('run'), 'b': Http('https://h/mcp')}"
 
 
 def test_an_sse_server_cannot_have_messages_sent_to_another_origin(webs: list[Web]) -> None:

@@ -212,6 +212,28 @@ def test_the_prompt_has_a_line_for_each_and_no_body(tmp_path: Path) -> None:
     assert skills.discover([]).prompt() == ""
 
 
+def test_a_manager_by_itself_tells_the_model_of_its_skills(tmp_path: Path) -> None:
+    skill(tmp_path / "a", description="'Several\n\n  lines'")
+    skill(tmp_path / "b", description="x" * 500)
+    with ToolManager.from_config({"skills": [str(tmp_path)]}) as manager:
+        (told,) = manager.definitions()
+    assert "\n- a: Several lines\n- b: xxx" in told.description
+    assert len(told.description.splitlines()[-1]) <= 202
+    assert "Several" not in skills.discover([tmp_path]).tool(listed=False).description
+
+
+def test_more_skills_than_a_description_holds_are_told_at_the_parameter_and_their_number_is_bounded(tmp_path: Path) -> None:
+    for number in range(120):
+        skill(tmp_path / f"s{number:03}", description="'Does: it, {all}'")
+    tool = skills.discover([tmp_path]).tool()
+    assert len(tool.description) <= 1024
+    assert "s000" not in tool.description
+    told = tool.input_schema["properties"]["name"]["description"]
+    assert "s000: Does: it, {all} | s001: " in told
+    assert told.endswith("s099: Does: it, {all} | ... and 20 more")
+    assert tool.input_schema["properties"]["file"]["description"].startswith("A file of the skill")
+
+
 def test_the_tool_reads_the_body_and_the_files_beside_it_anew_each_time(tmp_path: Path) -> None:
     path = skill(tmp_path / "pdf", "# Use it\n---\nrule")
     write(tmp_path / "pdf/references/forms.md", "Forms.")
@@ -251,6 +273,12 @@ def test_the_tool_reads_the_body_and_the_files_beside_it_anew_each_time(tmp_path
         ("picture.png", "binary file"),
         ("large.txt", "larger than 1024 KB"),
         ("latin.txt", "not UTF-8"),
+        (".env", "is hidden"),
+        (".git/config", "is hidden"),
+        ("references/.secret", "is hidden"),
+        ("./.git/../.env", "is hidden"),
+        ("to-env.txt", "is hidden"),
+        (".absent", "is hidden"),
     ],
 )
 def test_no_path_leads_out_of_a_skill(tmp_path: Path, file: str, told: str) -> None:
@@ -264,6 +292,9 @@ def test_no_path_leads_out_of_a_skill(tmp_path: Path, file: str, told: str) -> N
     (folder / "link.txt").symlink_to("../outside.txt")
     (folder / "way").symlink_to("..")
     (folder / "loop").symlink_to("loop")
+    for hidden in (".env", ".git/config", "references/.secret"):
+        write(folder / hidden, "secret")
+    (folder / "to-env.txt").symlink_to(".env")
     os.mkfifo(folder / "fifo")
     found = skills.discover([tmp_path / "skills"])
     with pytest.raises(ToolError, match=told):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import events as ev
 from holdfast.agent import prompt
-from holdfast.agent.confirmation import Confirm, ConfirmationPolicy, policy
+from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
 from holdfast.agent.limits import Limits
 from holdfast.content import Usage
@@ -89,6 +89,8 @@ class Agent:
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
+        if isinstance(self.confirm, ByTool) and not mcp_servers:
+            self.confirm.look_for_typos([tool.name for tool in manager.list_tools()])
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"Agent is frozen; make a new one to change {name!r}.")

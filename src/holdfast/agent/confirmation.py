@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, cast
 
 import msgspec
@@ -13,6 +15,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.tools.results import clean
 
 _VERDICTS = ("allow", "ask", "deny")
+
+_log = logging.getLogger("holdfast")
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -31,13 +35,15 @@ class ConfirmationPolicy(Protocol):
 
 
 class ByTool:
-    """A policy that looks at the tool's name: `{"terminal": "ask", "*": "allow"}`; `*` is every other one, allowed if it is not there."""
+    """A policy that looks at the tool's name: `{"terminal": "ask", "git.*": "deny", "*": "allow"}`. A name itself counts before a pattern, and of
+    patterns the first that fits; `*` is every other one, allowed if it is not there."""
 
     def __init__(self, verdicts: Mapping[str, str]) -> None:
         for name, verdict in verdicts.items():
             if verdict not in _VERDICTS:
                 raise ConfigurationError(f"Agent: confirm takes allow, ask or deny for each tool, not {verdict!r} for {name!r}.")
         self._verdicts = {name: Verdict(cast(Any, verdict), self._reason(name, verdict)) for name, verdict in verdicts.items()}
+        self._patterns = [(name, verdict) for name, verdict in self._verdicts.items() if name != "*" and any(c in name for c in "*?[")]
         self._other = self._verdicts.get("*", Verdict("allow"))
 
     @staticmethod
@@ -47,7 +53,18 @@ class ByTool:
 
     def decide(self, call: ToolCall) -> Verdict:
         """See `ConfirmationPolicy.decide`."""
-        return self._verdicts.get(call.name, self._other)
+        found = self._verdicts.get(call.name)
+        if found is None and self._patterns:
+            found = next((verdict for pattern, verdict in self._patterns if fnmatchcase(call.name, pattern)), None)
+        return found or self._other
+
+    def look_for_typos(self, names: Sequence[str]) -> None:
+        """Warn of names that are no tool's now and look like one that is: a guard that guards nothing. Others may be of tools that come later."""
+        from difflib import get_close_matches
+
+        for name in self._verdicts:
+            if name not in names and not any(c in name for c in "*?[") and (near := get_close_matches(name, names, 1, 0.75)):
+                _log.warning("Agent: confirm names %r, which is no tool of this agent. Did you mean %r?", name, near[0])
 
     def __repr__(self) -> str:
         return f"ByTool({ {name: verdict.decision for name, verdict in self._verdicts.items()} })"

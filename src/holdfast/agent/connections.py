@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.llm.model import Model
@@ -23,12 +23,14 @@ class Connections:
         if mcp_servers:
             from holdfast.tools.mcp import MCPClient
 
-            for source in MCPClient(mcp_servers).sources():
-                tools.add_source(source)
+            sources = MCPClient(mcp_servers).sources()
+            if sources:
+                tools.add_source(*sources)  # all or none
 
-    def connect(self) -> None:
-        """Bring in the tools of all services that are not lazy, all at once; one that fails harms only itself, and the log says why."""
-        self._tools.discover()
+    def connect(self, names: Sequence[str] = ()) -> None:
+        """Bring in the tools of all services that are not lazy, and of lazy ones those of these names, which a conversation had before; all at
+        once. One that fails harms only itself, and the log says why."""
+        self._tools.want(names)
 
     def opened(self) -> None:
         """A conversation began to use the agent."""

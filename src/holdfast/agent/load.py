@@ -89,7 +89,7 @@ def load_agent(
     if "condenser" in found:
         given = found["condenser"]
         options["condenser"] = _part(Use(given) if isinstance(given, str) else Use(**given), known, document.places["condenser"])
-    built = tool_config.build(_tools(found, document, root, variables), known)
+    built = tool_config.build(_tools(found, document, root, variables), known, list_skills=False)  # the prompt below does
     extensions = [_prompt(item, at, root) for item, at in _members(found, document, "system_prompt_extensions")]
     if prompt := built.skills.prompt():
         extensions.append(prompt)

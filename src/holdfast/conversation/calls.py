@@ -293,7 +293,7 @@ class Calls:
             found = tool.reconcile(call, self._context(call, attempt, token))
             if isinstance(found, bool):  # it reads as "it happened", or not, and would be taken for the result
                 raise TypeError(f"reconcile returned {found}; it takes the call's result, or None if it did not happen")
-            return None if found is None else as_result(tool.name, found)
+            return None if found is None else self._agent.tools.told(call, as_result(tool.name, found), self._context(call, attempt, token))
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
         except BaseException as error:

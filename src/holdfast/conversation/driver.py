@@ -93,7 +93,8 @@ class Driver:
         """
         inside.set((*inside.get(), id(self)))
         try:
-            self.agent.connections.connect()
+            head = self.journal.fold.agent
+            self.agent.connections.connect(() if head is None else [tool.name for tool in head.tools])
             while (action := self._next(until_rest)) is not None:
                 try:
                     self._do(action)
@@ -279,12 +280,18 @@ class Driver:
         cost = answer.cost
         if cost is None and self.agent.limits.cost is not None:
             cost = self.agent.llm.cost(answer.usage)
-        verdicts = self.calls.decide(answer.calls) if answer.calls else []
+        asked = answer.calls
+        if asked:  # a model may use a wire name that it was not told now: guards know the other one
+            tools = self.agent.tools
+            asked = tuple(
+                [call if (name := tools.canonical(call.name)) == call.name else msgspec.structs.replace(call, name=name) for call in asked]
+            )
+        verdicts = self.calls.decide(asked) if asked else []
         allowed: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
         with self.journal as journal:
             seq = journal.next_seq
-            calls = tuple([msgspec.structs.replace(call, id=f"{seq}.{index}") for index, call in enumerate(answer.calls)])
+            calls = tuple([msgspec.structs.replace(call, id=f"{seq}.{index}") for index, call in enumerate(asked)])
             event = journal.add(
                 ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=answer.usage, based_on=based_on,
                 stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,

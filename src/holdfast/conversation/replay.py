@@ -119,7 +119,8 @@ def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
         return _replay(events, None)
     agent.connections.opened()
     try:
-        agent.connections.connect()
+        heads = [event for event in events if isinstance(event, ev.Agent)]
+        agent.connections.connect([tool.name for tool in heads[-1].tools] if heads else ())
         return _replay(events, agent)
     finally:
         agent.connections.closed()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from holdfast.content import Usage
-from holdfast.errors import Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
+from holdfast.errors import AuthenticationError, BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
 from holdfast.llm import prices, settings
 from holdfast.llm.address import Address, locate
 from holdfast.llm.completion import Completion, Delta, OnDelta, Told
@@ -203,6 +203,10 @@ class LLM:
         except LLMError as error:
             if response is not None:
                 response.settle(error)
+            if isinstance(error, AuthenticationError) and not self._secrets:
+                error.args = (f"{error} No api_key was given, and none is read from the environment.",)
+            elif type(error) is BadResponse and line.url not in str(error):
+                error.args = (f"{error} It came from {line.url}: is that the API's address (base_url)?",)
             self._scrub(error)
             raise
         finally:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import logging
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.events import ToolDefinition
@@ -19,45 +19,70 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast.tools")
 
+_REMOTE = ("mcp_tool", "a2a_tool")  # types of tools whose definitions others make
 _SHOWN = 40  # names in the answer to an unknown one; some agents have hundreds
 
 
 class Catalogue:
     """Thread-safe. `tools` is replaced whole at every change, so that readers need no lock."""
 
-    __slots__ = ("_canonical", "_definitions", "_lock", "_pins", "held", "origins", "tools", "wanted")
+    __slots__ = (
+        "_approvals", "_canonical", "_definitions", "_lock", "_pins", "_versions", "held", "origins", "removed", "tools",
+        "wanted_services", "wanted_tools",
+    )  # fmt: skip
 
     def __init__(self, pins: Pins | None) -> None:
         self.tools: dict[str, Tool] = {}
         self.origins: dict[str, str] = {}  # of the tools that services brought in
-        self.wanted: frozenset[str] = frozenset()  # lazy services all of whose tools are in, and names of tools that were found
-        self.held: dict[str, tuple[Tool, str]] = {}  # held back by the pins: the tool, and what changed
+        self.wanted_services: frozenset[str] = frozenset()  # lazy ones all of whose tools are in
+        self.wanted_tools: frozenset[str] = frozenset()  # that are in besides, such as those that were found
+        self.removed: dict[str, str] = {}  # tools of services that were taken out, and stay out; of which service
+        self.held: dict[str, Held] = {}  # held back by the pins
         self._pins = pins
+        self._approvals = 0
+        self._versions: dict[str, int] = {}  # of the lists that services offered
         self._lock = threading.Lock()
         self._canonical: dict[str, str] = {}
         self._definitions: tuple[ToolDefinition, ...] | None = None
 
     def add(self, tool: Tool) -> None:
-        """Raises `ConfigurationError` if its name is taken."""
+        """Bring in a tool that no service offers; a remote one only if its definition is approved. Raises `ConfigurationError` if its name is
+        taken."""
+        change = self._pins.check(tool) if self._pins is not None and tool.tool_type in _REMOTE else ""
         with self._lock:
-            if tool.name in self.tools:
+            if tool.name in self.tools or (tool.name in self.held and self.held[tool.name].origin is None):
                 raise ConfigurationError(f"tools has two tools named {tool.name!r}. Names are unique within an agent.")
             wire = wire_name(tool.name)
             if wire in self._canonical:
                 raise ConfigurationError(
                     f"tools has {self._canonical[wire]!r} and {tool.name!r}, which model APIs would see under one name, {wire!r}."
                 )
-            self._replace({**self.tools, tool.name: tool})
+            self.removed.pop(tool.name, None)
+            if change:
+                self.held = {**self.held, tool.name: Held(tool, change, None)}
+            else:
+                self._replace({**self.tools, tool.name: tool})
+        if change:
+            _held_back(tool.name, change)
 
     def remove(self, name: str) -> Tool:
-        """Raises `ToolNotFound`."""
+        """Take out a tool, or one that is held back. One that a service offers stays out until `restore`. Raises `ToolNotFound`."""
         with self._lock:
-            found = self.tools.get(name)
+            held = self.held.get(name)
+            found = self.tools.get(name) or (None if held is None else held.tool)
             if found is None:
                 raise self.not_found(name)
-            self.origins.pop(name, None)
+            origin = self.origins.pop(name, None) or (None if held is None else held.origin)
+            if origin is not None:
+                self.removed[name] = origin
+            self.held = {key: entry for key, entry in self.held.items() if key != name}
             self._replace({key: tool for key, tool in self.tools.items() if key != name})
         return found
+
+    def restore(self, id: str) -> None:
+        """Forget which tools of a service were taken out."""
+        with self._lock:
+            self.removed = {name: origin for name, origin in self.removed.items() if origin != id}
 
     def _replace(self, tools: dict[str, Tool]) -> None:
         self.tools = tools
@@ -68,13 +93,14 @@ class Catalogue:
         """By canonical or wire name."""
         return self.tools.get(name) or self.tools.get(self._canonical.get(name, ""))
 
-    def not_found(self, name: str) -> ToolNotFound:
-        """The error for an unknown name, which names the nearest one."""
+    def not_found(self, name: str, why: str = "") -> ToolNotFound:
+        """The error for an unknown name, which names the nearest one, and says why it may be missing."""
         names = list(self.tools)
         near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
         hint = f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?" if near else ""
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        return ToolNotFound(f"Unknown tool {name!r}.{hint} This agent has: {', '.join(names[:_SHOWN]) or 'no tools'}{more}.")
+        reason = f" {why}" if why else ""
+        return ToolNotFound(f"Unknown tool {name!r}.{reason}{hint} This agent has: {', '.join(names[:_SHOWN]) or 'no tools'}{more}.")
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """What a model is told: made once, and the same object until the set changes."""
@@ -89,22 +115,42 @@ class Catalogue:
 
     # --- what services offer ---
 
-    def want(self, *names: str) -> None:
-        """Have the tools of these lazy services, and these tools, brought in when they are offered."""
+    def want(self, services: Iterable[str] = (), tools: Iterable[str] = ()) -> None:
+        """Have all tools of these lazy services, and these tools, brought in when they are offered."""
         with self._lock:
-            self.wanted = self.wanted | set(names)
+            self.wanted_services = self.wanted_services | set(services)
+            self.wanted_tools = self.wanted_tools | set(tools)
 
-    def offer(self, source: Source, offered: Sequence[Tool]) -> None:
-        """Bring in what a service offers and is wanted, in place of what it offered before. What stays keeps its place."""
-        changes = {} if self._pins is None else {tool.name: change for tool in offered if (change := self._pins.check(tool))}
-        with self._lock:
-            self.held = {name: entry for name, entry in self.held.items() if name.partition(".")[0] != source.id}
-            self.held.update((tool.name, (tool, changes[tool.name])) for tool in offered if tool.name in changes)
-            everything = not source.lazy or source.id in self.wanted
-            new = {tool.name: tool for tool in offered if (everything or tool.name in self.wanted) and tool.name not in changes}
-            self._merge(source.id, new)
-        for name, change in changes.items():
-            _log.warning("%r is held back until it is approved again: %s", name, change)
+    def offer(self, source: Source, offered: Sequence[Tool], version: int) -> None:
+        """Bring in what a service offers and is wanted, in place of what it offered before, unless that is of a higher version. What stays
+        keeps its place. Raises what the pins raise."""
+        while True:
+            approvals = self._approvals
+            # Not under the lock: the pins have a file. They are asked again if one was approved meanwhile.
+            changes = {} if self._pins is None else self._pins.check_all(offered)
+            with self._lock:
+                if approvals != self._approvals:
+                    continue
+                if version < self._versions.get(source.id, 0):
+                    return
+                self._versions[source.id] = version
+                before = self.held
+                held = {name: entry for name, entry in before.items() if entry.origin != source.id}
+                for tool in offered:
+                    if tool.name in changes and tool.name not in held and tool.name not in self.removed:
+                        held[tool.name] = Held(tool, changes[tool.name], source.id)
+                self.held = held
+                everything = not source.lazy or source.id in self.wanted_services
+                new = {
+                    tool.name: tool
+                    for tool in offered
+                    if (everything or tool.name in self.wanted_tools) and tool.name not in held and tool.name not in self.removed
+                }
+                self._merge(source.id, new)
+            break
+        for name, entry in held.items():
+            if name not in before or before[name].change != entry.change:
+                _held_back(name, entry.change)
 
     def _merge(self, id: str, new: dict[str, Tool]) -> None:
         theirs = {name for name, origin in self.origins.items() if origin == id}
@@ -124,13 +170,40 @@ class Catalogue:
         if list(tools.items()) != list(self.tools.items()):
             self._replace(tools)
 
-    def approve(self, name: str) -> Tool:
-        """Pin a tool that is held back as it is now. Raises `ToolNotFound`."""
+    def approve(self, name: str, change: str | None) -> Held:
+        """Pin a tool that is held back as it is now, if that is the change that was shown. Raises `ToolNotFound`, `ConfigurationError`, and
+        what the pins raise."""
         held = self.held.get(name)
         if held is None or self._pins is None:
             raise ToolNotFound(f"{name!r} is not held back. Held back are: {', '.join(self.held) or 'none'}.")
-        self._pins.approve(held[0])
-        return held[0]
+        if change is not None and change != held.change:
+            raise ConfigurationError(
+                f"{name!r} was not approved: it has changed since it was shown as {change!r}. What is held back now: {held.change}."
+            )
+        self._pins.approve(held.tool)
+        with self._lock:
+            self._approvals += 1
+            if self.held.get(name) is held:
+                self.held = {key: entry for key, entry in self.held.items() if key != name}
+        if held.origin is None:
+            self.add(held.tool)
+        return held
+
+    def find_held(self, name: str) -> Held | None:
+        """A tool that is held back, by canonical or wire name."""
+        return self.held.get(name) or next((held for key, held in self.held.items() if wire_name(key) == name), None)
+
+
+class Held(NamedTuple):
+    """A tool that is held back: what changed, and which service offers it (None: it was registered)."""
+
+    tool: Tool
+    change: str
+    origin: str | None
+
+
+def _held_back(name: str, change: str) -> None:
+    _log.warning("%r is held back until it is approved again: %s", name, change)
 
 
 def definition(tool: Tool) -> ToolDefinition:

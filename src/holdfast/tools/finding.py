@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.tools.tool import Tool, ToolAnnotations
@@ -28,6 +28,7 @@ def find_tools(manager: ToolManager) -> Tool:
         """
         found = manager.search(query, max(1, min(limit, 50)))
         lines = [f"- {tool.name}: {tool.description.strip().partition(chr(10))[0][:200]}" for tool in found]
+        lines += [f"- {name}: held back until somebody approves it; it cannot be called." for name in _fitting(query, manager.held)]
         lines += [f"(not searched: {error})" for error in manager.errors.values()]
         return "\n".join(lines) if lines else f"No tool fits {query!r}. Try other words."
 
@@ -51,6 +52,12 @@ def best(words: str, tools: Sequence[Tool], limit: int) -> list[Tool]:
         if score:
             scored.append((-score, place, tool))
     return [tool for _, _, tool in sorted(scored, key=lambda found: found[:2])[:limit]]
+
+
+def _fitting(words: str, names: Iterable[str]) -> list[str]:
+    """Of names that are told without their descriptions, which nobody has approved, those that fit; at most ten."""
+    wanted = _words(words)
+    return [name for name in names if wanted & _words(name) or words.strip().lower() in name.lower()][:10]
 
 
 def _words(text: str) -> set[str]:

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any, cast
@@ -15,6 +16,7 @@ import msgspec
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
 from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.results import as_result
 
 _log = logging.getLogger("holdfast.tools")
 
@@ -43,6 +45,10 @@ class Hooks:
 
     def __init__(self, hooks: tuple[Hook, ...]) -> None:
         for hook in hooks:
+            if isinstance(hook, Hook) and not isinstance(hook.tools, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+                raise ConfigurationError(
+                    f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use a Hook for each."
+                )
             if not isinstance(hook, Hook) or not (hook.before or hook.after):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
                 raise ConfigurationError(f"hooks takes Hook(before=..., after=..., tools=...) with at least one of the two, not {hook!r}.")
         self._before = [(hook.tools, *_function(hook.before)) for hook in hooks if hook.before is not None]
@@ -52,10 +58,11 @@ class Hooks:
         """The call with the arguments that it is to have, or its answer without running it. Raises `ToolError` for a denied one."""
         for pattern, name, function in self._before:
             if fnmatchcase(call.name, pattern):
-                found = _asked(f"{call.name!r} was not run: its hook {name}", function, call, context)
+                found = _asked(f"{call.name!r} was not run: its hook {name}", function, _copy(call), context)
                 if isinstance(found, ToolResult):
-                    return found
+                    return as_result(call.name, found)
                 if isinstance(found, dict):
+                    _check_json(call.name, name, found)
                     call = msgspec.structs.replace(call, arguments=cast("dict[str, Any]", found), raw="")
                 elif found is not None:
                     raise ToolError(f"{call.name!r} was not run: its hook {name} returned {type(found).__name__}.", retryable=False)
@@ -65,15 +72,32 @@ class Hooks:
         """The result as it is to be told. Raises `ToolError` if it may not be."""
         for pattern, name, function in self._after:
             if fnmatchcase(call.name, pattern):
-                found = _asked(f"{call.name!r} was run, but its result is held back: its hook {name}", function, call, result, context)
+                found = _asked(
+                    f"{call.name!r} was run, but its result is held back: its hook {name}", function, _copy(call), result, context
+                )
                 if isinstance(found, ToolResult):
-                    result = found
+                    result = as_result(call.name, found)
                 elif found is not None:
                     raise ToolError(
                         f"{call.name!r} was run, but its result is held back: its hook {name} returned {type(found).__name__}.",
                         retryable=False,
                     )
         return result
+
+
+def _copy(call: ToolCall) -> ToolCall:
+    """The call with arguments of its own: the journal's are not a hook's to change."""
+    return msgspec.structs.replace(call, arguments=deepcopy(call.arguments))
+
+
+def _check_json(tool: str, hook: str, arguments: Any) -> None:
+    """What JSON cannot say could not be journaled once the effect has happened."""
+    try:
+        msgspec.json.decode(msgspec.json.encode(arguments))
+        if msgspec.to_builtins(arguments, str_keys=True) != arguments:
+            raise TypeError("there are values in them that JSON has not")
+    except (TypeError, ValueError) as error:
+        raise ToolError(f"{tool!r} was not run: its hook {hook} gave arguments that are not JSON: {error}.", retryable=False) from None
 
 
 def _asked(what: str, function: Callable[..., Any], *arguments: Any) -> Any:

@@ -26,6 +26,7 @@ _log = logging.getLogger("holdfast.tools.langchain")
 def to_langchain(tool: Tool) -> Any:
     """A `StructuredTool` that runs `tool`, with `invoke` and `ainvoke`, under the name that model APIs allow.
 
+    It is the bare tool: the hooks, limits, pins and access of a `ToolManager` that holds it do not apply to these calls.
     A call goes through a `ToolManager`: arguments are checked, `timeout` and `retry` hold. The message's artifact is the `ToolResult`. A
     failure is a `ToolException` (its `result` is the `ToolResult`), which LangChain shows to the model with status `error`. Raises
     `ConfigurationError` if langchain-core is not installed.

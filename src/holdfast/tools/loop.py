@@ -64,6 +64,10 @@ class LoopThread:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(work)
 
+    def inside(self) -> bool:
+        """Whether the caller is on this thread, which must not wait for itself."""
+        return threading.current_thread() is self._thread
+
     def stop(self) -> None:
         """Begin to close, without waiting. Idempotent, and safe inside the garbage collector."""
         with self._lock:

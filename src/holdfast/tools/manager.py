@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -38,8 +38,8 @@ class ToolManager:
     calls; a lazy one when `discover(id)`, a call or `get` of one of its tools, or the builtin `find_tools` names it. A failure is
     remembered, in `errors`, and not tried again but with `force`.
 
-    `hooks` stand around calls (`Hook`). `concurrency` caps how many calls run at once, by patterns of names (`{"srv.*": 2}`); a tool that calls
-    tools under its own cap waits for itself. `result_limit` (characters, by patterns) sends longer texts to files in `result_dir`. With `pins`
+    `hooks` stand around calls (`Hook`). `concurrency` caps how many calls run at once, in all or by patterns of names (`{"srv.*": 2}`); a tool that calls
+    tools under its own cap waits for itself. `result_limit` (characters, by patterns) sends longer texts to files in `result_dir`. With `pins` (`holdfast.tools.pins.Pins`, or the path of a file)
     a remote tool whose definition has changed is held back (`held`) until `approve`.
 
     Raises `ConfigurationError` for two tools of one name, and naming the argument that does not fit.
@@ -51,17 +51,25 @@ class ToolManager:
         sources: Iterable[Source] = (),
         *,
         hooks: Sequence[Hook] = (),
-        concurrency: Mapping[str, int] | None = None,
-        result_limit: Mapping[str, int] | None = None,
+        concurrency: Mapping[str, int] | int | None = None,
+        result_limit: Mapping[str, int] | int | None = None,
         result_dir: str | Path | None = None,
-        pins: Pins | None = None,
+        pins: Pins | str | Path | None = None,
     ) -> None:
+        if isinstance(pins, str | Path):
+            from holdfast.tools.pins import Pins
+
+            pins = Pins(pins)
+        elif pins is not None and not callable(getattr(pins, "check", None)):
+            raise ConfigurationError(f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}.")
         self._catalogue = Catalogue(pins)
         self._discovery: Discovery | None = None  # only with services: most agents have none
         self._lock = threading.Lock()  # for the rest
         self._styled: dict[str, tuple[object, list[dict[str, Any]]]] = {}
         self._loop: LoopThread | None = None
         self._users = 0
+        self._calls = 0  # direct ones that run; the last user leaves closing to them
+        self._due = False
         self._hooks: Hooks | None = None
         self._caps: Caps | None = None
         self._overflow: Overflow | None = None
@@ -72,11 +80,11 @@ class ToolManager:
         if concurrency:
             from holdfast.tools.hooks import Caps
 
-            self._caps = Caps(concurrency)
+            self._caps = Caps(_patterns("concurrency", concurrency))
         if result_limit:
             from holdfast.tools.overflow import Overflow
 
-            self._overflow = Overflow(result_limit, result_dir)
+            self._overflow = Overflow(_patterns("result_limit", result_limit), result_dir)
         self._plain = self._hooks is None and self._caps is None and self._overflow is None
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"tools takes a list of Tool objects or functions, not {tools!r}.")
@@ -107,15 +115,16 @@ class ToolManager:
     # --- the set ---
 
     def register(self, tool: ToolLike) -> Tool:
-        """Add a tool. Raises `ConfigurationError` if its name is taken (`unregister` first to replace one) or it cannot be
-        described to a model."""
+        """Add a tool. With `pins`, one of an MCP server or A2A agent is held back like those of services until it is approved. Raises
+        `ConfigurationError` if its name is taken (`unregister` first to replace one) or it cannot be described to a model."""
         found = _as_tool(tool)
         _ = found.input_schema  # made now: a signature that cannot be described is the caller's to hear of, not a run's
         self._catalogue.add(found)
         return found
 
     def unregister(self, name: str) -> Tool:
-        """Take a tool out and return it. Raises `ToolNotFound`."""
+        """Take a tool out and return it. One that a service offers stays out, until `discover(id, force=True)` names its service, or a tool of
+        its name is registered. Raises `ToolNotFound`."""
         return self._catalogue.remove(name)
 
     def list_tools(self, category: str | None = None, tool_type: str | None = None) -> list[Tool]:
@@ -140,36 +149,55 @@ class ToolManager:
 
     # --- services ---
 
-    def add_source(self, source: Source) -> None:
-        """Have the tools of one service more, from its discovery on. Raises `ConfigurationError` for an id that is taken."""
+    def add_source(self, source: Source, *more: Source) -> None:
+        """Have the tools of one service more (or several: all or none), from its discovery on. Raises `ConfigurationError` for an id that is
+        taken."""
         if self._discovery is None:
             from holdfast.tools.discovery import Discovery
 
             with self._lock:
                 self._discovery = self._discovery or Discovery(self._catalogue.offer)
-        self._discovery.add(source)
-        if source.lazy and not self.exists("find_tools"):
+        self._discovery.add((source, *more))
+        if any(one.lazy for one in (source, *more)) and not self.exists("find_tools"):
             from holdfast.tools.finding import find_tools
 
             self.register(find_tools(self))
 
     def discover(self, id: str | None = None, force: bool = False) -> list[Tool]:
         """Ask services for their tools, all at once, and return those that are in now. Without `id`: all that are not lazy. A service is asked
-        once; `force` asks again. Does not raise for a service that fails: see `errors`. Raises `ToolNotFound` for an id that is none."""
-        sources = {} if self._discovery is None else self._discovery.sources
-        if id is None:
-            ids = [one for one, source in sources.items() if not source.lazy or one in self._catalogue.wanted]
-        elif id in sources:
-            ids = [id]
-            self._catalogue.want(id)
-        else:
+        once; `force` asks again, and with `id` brings back what was unregistered. Does not raise for a service that fails: see `errors`. Raises
+        `ToolNotFound` for an id that is none, `ToolError` within the discovery of a service, for that service itself."""
+        discovery = self._discovery
+        sources = {} if discovery is None else discovery.sources
+        if id is not None and id not in sources:
             raise ToolNotFound(f"There is no service {id!r}. This agent has: {', '.join(sources) or 'none'}.")
-        if self._discovery is None:
+        if discovery is None:
             return []
-        self._discovery.ask(ids, force)
+        wanted = self._catalogue.wanted_services
+        ids = [one for one, source in sources.items() if not source.lazy or one in wanted] if id is None else [id]
+        if id is not None:
+            self._catalogue.want([id])
+            if force:
+                self._catalogue.restore(id)
+        discovery.ask(ids, force)
         if id is not None:  # it may have been asked before, when not all of it was wanted
-            self._catalogue.offer(sources[id], self._discovery.tools(id))
+            self._offer_again(discovery, ids)
         return [tool for name, tool in self._catalogue.tools.items() if self._catalogue.origins.get(name) in ids]
+
+    def want(self, names: Iterable[str]) -> None:
+        """`discover()`, and have these tools of lazy services in as well, as `search` would have found them: for a conversation that goes on
+        with tools that it had. All services are asked at once. Does not raise for one that fails, nor for a name that is none."""
+        missing = [name for name in names if not self.exists(name)]
+        discovery = self._discovery
+        if discovery is None or not missing:
+            self.discover()
+            return
+        sources, wanted = discovery.sources, self._catalogue.wanted_services
+        of = {name: name.partition(".")[0] for name in missing}
+        lazy = {id for id in of.values() if id in sources and sources[id].lazy and id not in wanted}
+        self._catalogue.want(tools=[name for name, id in of.items() if id in lazy])
+        discovery.ask([id for id, source in sources.items() if not source.lazy or id in wanted or id in lazy])
+        self._offer_again(discovery, lazy)
 
     def search(self, words: str, limit: int = 10) -> list[Tool]:
         """The tools of lazy services whose names or descriptions fit, the best first; asks those that were not asked yet, and brings in what
@@ -179,13 +207,21 @@ class ToolManager:
         discovery = self._discovery
         if discovery is None:
             return []
-        lazy = {id: source for id, source in discovery.sources.items() if source.lazy}
+        lazy = [id for id, source in discovery.sources.items() if source.lazy]
         discovery.ask(lazy)
-        found = best(words, [tool for id in lazy for tool in discovery.tools(id)], limit)
-        self._catalogue.want(*[tool.name for tool in found])
-        for id, source in lazy.items():
-            self._catalogue.offer(source, discovery.tools(id))
+        out = {**self._catalogue.removed, **self._catalogue.held}
+        lists = [known[0] for id in lazy if (known := discovery.offered(id)) is not None]
+        found = best(words, [tool for tools in lists for tool in tools if tool.name not in out], limit)
+        self._catalogue.want(tools=[tool.name for tool in found])
+        self._offer_again(discovery, lazy)
         return [tool for tool in found if tool.name in self._catalogue.tools]
+
+    def _offer_again(self, discovery: Discovery, ids: Iterable[str]) -> None:
+        """What services offered when they were asked last, now that more of it is wanted or approved."""
+        for id in ids:
+            known = discovery.offered(id)
+            if known is not None:
+                self._catalogue.offer(discovery.sources[id], *known)
 
     @property
     def errors(self) -> dict[str, str]:
@@ -195,28 +231,55 @@ class ToolManager:
     @property
     def held(self) -> dict[str, str]:
         """Remote tools that are held back, since their definition is not the one that was approved: what changed, by name."""
-        return {name: change for name, (_, change) in self._catalogue.held.items()}
+        return {name: held.change for name, held in self._catalogue.held.items()}
 
-    def approve(self, name: str) -> Tool:
-        """Let a tool in that is held back, as it is now. Raises `ToolNotFound`."""
-        found = self._catalogue.approve(name)
-        if self._discovery is not None:
-            source = self._discovery.sources[name.partition(".")[0]]
-            self._catalogue.offer(source, self._discovery.tools(source.id))
-        return found
+    def approve(self, name: str, change: str | None = None) -> Tool:
+        """Let a tool in that is held back, as it is now. `change` is what `held` said of it when somebody looked: if the service has changed it
+        since, nothing is approved. Raises `ToolNotFound`, `ConfigurationError` for another `change`, `StoreError` for a file that cannot be
+        written."""
+        held = self._catalogue.approve(name, change)
+        if self._discovery is not None and held.origin is not None:
+            self._offer_again(self._discovery, [held.origin])
+        return held.tool
 
     def _fetch(self, name: str) -> Tool | None:
-        """A tool that is not in: of a lazy service that was not asked yet, or whose other tools alone were wanted. None if there is none."""
+        """A tool that is not in: of a lazy service that was not asked yet, or whose other tools alone were wanted. None if there is none.
+        Raises `ToolError` for one that is held back, `ToolNotFound` saying why its service has told of no tools."""
+        self._refuse_held(name)
         if self._discovery is None:
             return None
-        held = self._catalogue.held.get(name)
-        if held is not None:
-            raise ToolError(f"{name!r} is held back until somebody approves its new definition: {held[1]}.", "authentication")
-        for id, source in self._discovery.sources.items():
-            if source.lazy and id not in self._catalogue.wanted and name.startswith((f"{id}.", f"{id}__")):
+        sources = self._discovery.sources
+        ids = [id for id in sources if name.startswith(f"{id}.")]  # exact; of the wire name, the longest id that fits
+        ids += sorted([id for id in sources if name.startswith(f"{id}__")], key=len, reverse=True)
+        for id in ids:
+            if (self._discovery.offered(id) is None and id not in self.errors) or (
+                sources[id].lazy and id not in self._catalogue.wanted_services
+            ):
                 self.discover(id)
-                return self._catalogue.find(name)
+                self._refuse_held(name)
+                found = self._catalogue.find(name)
+                if found is not None:
+                    return found
+        for id in ids:
+            if id in self.errors:
+                raise self._catalogue.not_found(name, f"Its service {id!r} could not be asked: {self.errors[id].rstrip('.')}.")
+            if self._discovery.offered(id) is None:
+                raise self._catalogue.not_found(name, f"Its service {id!r} was not asked for its tools yet.")
         return None
+
+    def _refuse_held(self, name: str) -> None:
+        held = self._catalogue.find_held(name)
+        if held is not None:
+            raise ToolError(f"{held.tool.name!r} is held back until somebody approves its new definition: {held.change}.", "authentication")
+
+    def canonical(self, name: str) -> str:
+        """The canonical name of a tool by that or its wire name; of a lazy service's tool also before it is in. Asks nobody."""
+        found = self._catalogue.find(name)
+        if found is not None:
+            return found.name
+        sources = {} if self._discovery is None else self._discovery.sources
+        ids = [id for id in sources if name.startswith(f"{id}__")]
+        return name if not ids or "." in name else f"{max(ids, key=len)}.{name[len(max(ids, key=len)) + 2 :]}"
 
     # --- what is told of them ---
 
@@ -282,17 +345,51 @@ class ToolManager:
         """Run a tool once and return its result, also one that says it failed. Raises `ToolError` if there is none."""
         tool = self.get(name)
         given = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
+        with self._lock:
+            self._calls += 1
+        try:
+            return self._direct(tool, given, context)
+        finally:
+            with self._lock:
+                self._calls -= 1
+                due = self._due and not self._calls and not self._users
+            if due:
+                self.close()
+
+    def _direct(self, tool: Tool, given: ToolCall, context: ToolContext | None) -> ToolResult:
         return self._guarded(
             tool, given, context or ToolContext(), lambda tool, arguments, context: self._once(tool, arguments, context, start_thread)
         )
 
     async def acall(self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> ToolResult:
-        """`call` for async hosts: the same on a thread. A cancelled task cancels the call."""
+        """`call` for async hosts: the same on a thread of its own. A cancelled task cancels the call."""
         import asyncio
 
         context = context or ToolContext()
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[ToolResult] = loop.create_future()
+
+        def settle(result: ToolResult | None, error: BaseException | None) -> None:
+            if not done.done():
+                if error is not None:
+                    done.set_exception(error)
+                elif result is not None:
+                    done.set_result(result)
+
+        def work() -> None:  # not asyncio.to_thread, whose few threads calls within calls would use up
+            result, failure = None, None
+            try:
+                result = self.call(name, arguments, context)
+            except BaseException as error:
+                failure = error
+            try:
+                loop.call_soon_threadsafe(settle, result, failure)
+            except RuntimeError:
+                pass  # the host's loop is gone
+
+        start_thread(work, f"holdfast-call-{name}")
         try:
-            return await asyncio.to_thread(self.call, name, arguments, context)
+            return await done
         except asyncio.CancelledError:
             context.cancelled.cancel()
             raise
@@ -310,7 +407,6 @@ class ToolManager:
         `before_attempt(n)` is called before the second and every further attempt; what it raises ends the call.
         """
         context = context if context is not None else ToolContext(call_id=call.id)
-        announcing: list[BaseException] = []
 
         def attempts(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
             while True:
@@ -326,9 +422,8 @@ class ToolManager:
                 if before_attempt is not None:
                     try:
                         before_attempt(context.attempt)
-                    except BaseException as error:
-                        announcing.append(error)
-                        raise
+                    except Exception as error:
+                        raise _Unannounced(error) from error
 
         try:
             if call.invalid:
@@ -336,11 +431,13 @@ class ToolManager:
             tool = self._catalogue.tools.get(call.name) or self._fetch(call.name)
             if tool is None:
                 raise self._catalogue.not_found(call.name)
+            if tool.name != call.name:  # it was called by its wire name: guards know the other one
+                call = msgspec.structs.replace(call, name=tool.name)
             return self._guarded(tool, call, context, attempts)
         except ToolError as error:
-            if announcing:  # the journal's own, not the tool's
-                raise
             return failed(error)
+        except _Unannounced as stop:
+            raise stop.error.with_traceback(stop.error.__traceback__) from None
 
     def _guarded(
         self, tool: Tool, call: ToolCall, context: ToolContext, attempts: Callable[[Tool, dict[str, Any], ToolContext], ToolResult]
@@ -372,7 +469,19 @@ class ToolManager:
             result = self._hooks.after(changed, result, context)
         return result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
 
+    def told(self, call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
+        """A result that came otherwise than by a call, such as a tool's `reconcile`, as it is to be told: after hooks and limits."""
+        if self._plain:
+            return result
+        try:
+            if self._hooks is not None:
+                result = self._hooks.after(call, result, context)
+        except ToolError as error:
+            return failed(error)
+        return result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+
     def _once(self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread) -> ToolResult:
+        context.cancelled.raise_if_set()  # a hook or a wait before this may have taken long
         if tool.is_async:
             context.loop = self._submit
         return attempt(tool, checked(tool, arguments), context, start)
@@ -384,7 +493,12 @@ class ToolManager:
                 from holdfast.tools.loop import LoopThread
 
                 self._loop = LoopThread("holdfast-async")
-            return self._loop.submit(work)
+            if not self._loop.inside():
+                return self._loop.submit(work)
+        work.close()
+        raise ToolError(
+            "An async tool called another one without await, and would wait for itself: use `await manager.acall(...)`.", retryable=False
+        )
 
     def __enter__(self) -> ToolManager:
         return self
@@ -403,16 +517,35 @@ class ToolManager:
             self._users -= 1
             if self._users:
                 return
+            self._due = bool(self._calls)
+            if self._due:
+                return
         self.close()
 
     def close(self) -> None:
         """Let go of all connections, and end the processes behind them. Idempotent; the next use connects again."""
         with self._lock:
+            self._due = False
             loop, self._loop = self._loop, None
         if self._discovery is not None:
             self._discovery.close()
         if loop is not None:
             loop.close()
+
+
+def _patterns(argument: str, given: Any) -> Mapping[str, int]:
+    if isinstance(given, Mapping):
+        return cast("Mapping[str, int]", given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return {"*": given}
+    raise ConfigurationError(f"ToolManager: {argument} takes a number, or a mapping of name patterns to numbers, not {given!r}.")
+
+
+class _Unannounced(Exception):
+    """An attempt could not be announced: the journal's error, which is none of the tool's."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 def _as_tool(tool: Any) -> Tool:

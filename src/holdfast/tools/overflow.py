@@ -1,4 +1,4 @@
-"""Results that are too long to be shown whole: the text goes to a file, a preview of it stays."""
+"""Results that are too long to be shown whole: what is too long goes to a file, a preview of it stays."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import re
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import msgspec
 
-from holdfast.content import TextContent, ToolResult
+from holdfast.content import Content, EmbeddedResource, TextContent, ToolResult
 from holdfast.errors import ConfigurationError
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
@@ -19,6 +20,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 class Overflow:
     """Limits in characters by patterns of tool names (the tightest that fits counts), and the folder for what goes over them.
 
+    A limit holds for all texts of a result together (those of embedded resources included), and for its structured content as JSON.
     A conversation has `Agent(output_limit=)`, which keeps whole outputs in its store; this is for a `ToolManager` by itself.
     """
 
@@ -32,26 +34,58 @@ class Overflow:
         self._folder = Path() if folder is None else Path(folder)
 
     def shown(self, name: str, call_id: str, result: ToolResult) -> ToolResult:
-        """The result, its long texts in files. A file that cannot be written costs the rest of the text, not the result."""
-        fitting = [limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)]
-        if not fitting or all(not isinstance(block, TextContent) or len(block.text) <= min(fitting) for block in result.content):
+        """The result, with what is too long in files: texts as one with its middle left out, structured content as `{"note": where it is}`.
+        A file that cannot be written costs what was to stand in it, not the result."""
+        limit = min((limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)), default=None)
+        if limit is None:
             return result
-        limit = min(fitting)
-        content = tuple(
-            TextContent(self._cut(name, call_id, block.text, limit))
-            if isinstance(block, TextContent) and len(block.text) > limit
-            else block
-            for block in result.content
-        )
-        return msgspec.structs.replace(result, content=content)
+        stem = f"{_UNSAFE.sub('_', f'{name}-{call_id}' if call_id else name)[:100]}-{uuid4().hex[:8]}"
+        changes: dict[str, Any] = {}
+        texts = [text for block in result.content if (text := _text(block)) is not None]
+        if sum(map(len, texts)) > limit:
+            text = "\n".join(texts)
+            changes["content"] = _with_one_text(result.content, _cut(text, limit, self._kept(f"{stem}.txt", text, "text")))
+        data = _json(result.structured_content)
+        if len(data) > limit:
+            note = f"{len(data):,} characters of JSON are left out: {self._kept(f'{stem}.json', data, 'JSON')}."
+            changes["structured_content"] = {"note": note}
+        if result.error is not None and len(result.error.message) > limit:
+            message = _cut(result.error.message, limit, "see the text of the result")
+            changes["error"] = msgspec.structs.replace(result.error, message=message)
+        return msgspec.structs.replace(result, **changes) if changes else result
 
-    def _cut(self, name: str, call_id: str, text: str, limit: int) -> str:
-        path = self._folder / f"{_UNSAFE.sub('_', f'{name}-{call_id}' if call_id else name)[:100]}-{uuid4().hex[:8]}.txt"
+    def _kept(self, name: str, text: str, what: str) -> str:
+        path = self._folder / name
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", errors="surrogatepass")
-            where = f"the whole text is in {path}"
         except OSError as error:
-            where = f"the rest is lost: {path} cannot be written ({error.strerror})"
-        end = limit // 4
-        return f"{text[: limit - end]}\n\n[... {len(text) - limit:,} of {len(text):,} characters left out; {where} ...]\n\n{text[-end:]}"
+            return f"the rest is lost: {path} cannot be written ({error.strerror})"
+        return f"the whole {what} is in {path}"
+
+
+def _text(block: Content) -> str | None:
+    if isinstance(block, TextContent):
+        return block.text
+    text = block.resource.get("text") if isinstance(block, EmbeddedResource) else None
+    return text if isinstance(text, str) else None
+
+
+def _with_one_text(content: tuple[Content, ...], text: str) -> tuple[Content, ...]:
+    """The blocks that are no text, and `text` where the first one was that is."""
+    first = next(index for index, block in enumerate(content) if _text(block) is not None)
+    rest = [block for block in content[first:] if _text(block) is None]
+    return (*content[:first], TextContent(text), *rest)
+
+
+def _json(data: Any) -> str:
+    """ "" for none, and for what JSON cannot say, which is for others to refuse."""
+    try:
+        return "" if data is None else msgspec.json.encode(data).decode()
+    except (TypeError, ValueError):
+        return ""
+
+
+def _cut(text: str, limit: int, where: str) -> str:
+    end = limit // 4
+    return f"{text[: limit - end]}\n\n[... {len(text) - limit:,} of {len(text):,} characters left out; {where} ...]\n\n{text[-end:]}"

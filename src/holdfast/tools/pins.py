@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, StoreError
 from holdfast.tools.tool import Tool
 
 _sorted = msgspec.json.Encoder(order="sorted")
 
 
-class Pins:
-    """Which definitions were approved, by the tools' canonical names. In memory, or in the JSON file at `path`, written at each approval.
+class _Pin(msgspec.Struct, frozen=True):
+    hash: str
+    definition: dict[str, Any]
 
-    A tool that is seen for the first time is approved by that, or with `first="hold"` held back like one that has changed. Thread-safe. Raises
+
+class Pins:
+    """Which definitions were approved, by the tools' canonical names. In memory, or in the JSON file at `path`, whose folder is made if need be.
+
+    A tool that is seen for the first time is approved by that, or with `first="hold"` held back like one that has changed. Thread-safe, and
+    several processes may have one file: each adds its approvals to the others', under a lock on the file `{path}.lock`, and heeds theirs. Raises
     `ConfigurationError` for a file that cannot be read.
     """
 
@@ -28,73 +36,136 @@ class Pins:
         self.path = None if path is None else Path(path)
         self._first = first
         self._lock = threading.Lock()
-        self._held: dict[str, dict[str, Any]] = {}
-        if self.path is not None and self.path.exists():
-            try:
-                self._held = msgspec.json.decode(self.path.read_bytes(), type=dict[str, dict[str, Any]])
-            except (OSError, ValueError) as error:
-                raise ConfigurationError(f"Pins: {str(self.path)!r} is no file of pins: {error}.") from None
+        self._held: dict[str, _Pin] = {}
+        self._told: dict[str, str] = {}  # the hash of the definition of which `check` told first, since the last approval
+        self._read()
 
     def check(self, tool: Tool) -> str:
-        """ "" if this definition is approved, else what is other than in the one that was."""
-        now = _definition(tool)
+        """ "" if this definition is approved, else what is other than in the one that was; two definitions are never told in the same words.
+        Raises `StoreError` if the file cannot be written, `ConfigurationError` if it is no file of pins any more."""
+        return self.check_all([tool]).get(tool.name, "")
+
+    def check_all(self, tools: Iterable[Tool]) -> dict[str, str]:
+        """What `check` says of each tool that is not approved, by name; what is seen for the first time is written at once."""
+        pins = {tool.name: _pin(tool) for tool in tools}
         with self._lock:
-            known = self._held.get(tool.name)
-        if known is None:
+            if any(not _same(self._held.get(name), pin) for name, pin in pins.items()):
+                self._read()  # another process may have approved it
             if self._first == "approve":
-                self.approve(tool)
-                return ""
-            return "it is new"
-        return "" if known["hash"] == _hash(now) else _difference(known["definition"], now)
+                self._write(lambda: {name: pin for name, pin in pins.items() if name not in self._held})
+            return {name: self._change(name, pin) for name, pin in pins.items() if not _same(self._held.get(name), pin)}
 
     def approve(self, tool: Tool) -> None:
-        """Let this definition through from here on. Raises `OSError` if the file cannot be written."""
-        now = _definition(tool)
+        """Let this definition through from here on. Raises as `check`."""
         with self._lock:  # it guards the file
-            held = {**self._held, tool.name: {"hash": _hash(now), "definition": now}}
-            if self.path is not None:
-                beside = self.path.with_name(f"{self.path.name}.{os.getpid()}.new")
-                beside.write_bytes(msgspec.json.format(_sorted.encode(held), indent=1) + b"\n")
-                beside.replace(self.path)
-            self._held = held
+            self._write(lambda: {tool.name: _pin(tool)})
+            self._told.pop(tool.name, None)
 
     def __repr__(self) -> str:
         return f"Pins({len(self._held)} tools{'' if self.path is None else f', {str(self.path)!r}'})"
 
+    def _change(self, name: str, pin: _Pin) -> str:
+        known = self._held.get(name)
+        text, whole = ("it is new", True) if known is None else _difference(known.definition, pin.definition)
+        # A person approves what these words say: they must not fit a later definition as well.
+        unique = self._told.setdefault(name, pin.hash) == pin.hash and whole
+        return text if unique else f"{text} (definition {pin.hash})"
 
-def _definition(tool: Tool) -> dict[str, Any]:
+    # --- the file ---
+
+    def _read(self) -> None:
+        if self.path is None:
+            return
+        try:
+            self._held = msgspec.json.decode(self.path.read_bytes(), type=dict[str, _Pin])
+        except FileNotFoundError:
+            return  # nothing was approved, or somebody has taken it away: what is known here is kept
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"Pins: {str(self.path)!r} is no file of pins: {error}.") from None
+
+    def _write(self, made: Callable[[], dict[str, _Pin]]) -> None:
+        """Add what `made` gives once the file was read under its lock."""
+        if not made():
+            return
+        if self.path is None:
+            self._held = {**self._held, **made()}
+            return
+        try:
+            with _locked(self.path):
+                self._read()
+                held = {**self._held, **made()}
+                beside = self.path.with_name(f"{self.path.name}.new")
+                with beside.open("wb") as file:
+                    file.write(msgspec.json.format(_sorted.encode(held), indent=1) + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                beside.replace(self.path)
+        except OSError as error:
+            raise StoreError(f"Pins: {str(self.path)!r} cannot be written: {type(error).__name__}: {error}.") from error
+        self._held = held
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Generator[None]:
+    import fcntl
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.with_name(f"{path.name}.lock").open("ab") as file:  # it stays: whoever took it away would let two in
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+# --- definitions -----------------------------------------------------------------------------------
+
+
+def definition(tool: Tool) -> dict[str, Any]:
+    """All that a remote service says of a tool, as JSON values: what is pinned, and its name."""
     found = {
+        "name": tool.name,
         "description": tool.description,
         "inputSchema": tool.input_schema,
         "outputSchema": tool.output_schema,
         "annotations": msgspec.to_builtins(tool.annotations),
     }
+    remote = getattr(tool, "remote_name", None)
+    if remote is not None and remote != tool.name.partition(".")[2]:
+        found["remoteName"] = remote  # two may come out as one name here
     return msgspec.json.decode(_sorted.encode(found))
 
 
-def _hash(definition: dict[str, Any]) -> str:
+def _pin(tool: Tool) -> _Pin:
     from hashlib import sha256
 
-    return sha256(_sorted.encode(definition)).hexdigest()
+    found = definition(tool)
+    del found["name"]
+    return _Pin(sha256(_sorted.encode(found)).hexdigest(), found)
 
 
-def _difference(before: dict[str, Any], now: dict[str, Any]) -> str:
-    """What changed, by its places, in a few words."""
-    parts: list[str] = []
-    for key in now:
-        if before.get(key) != now[key]:
-            parts.extend(_places(key, before.get(key), now[key]))
-    return "; ".join(parts[:5]) + (f"; and {len(parts) - 5} more" if len(parts) > 5 else "")
+def _same(known: _Pin | None, pin: _Pin) -> bool:
+    return known is not None and known.hash == pin.hash
 
 
-def _places(place: str, before: Any, now: Any) -> list[str]:
-    if not isinstance(before, dict) or not isinstance(now, dict):
-        return [f"{place} was {_short(before)}, is {_short(now)}"]
-    old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", now)
-    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
-    return [found for key in changed for found in _places(f"{place}.{key}", old.get(key), new.get(key))]
+def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, bool]:
+    """What changed, by its places, in a few words; and whether that is all of it."""
+    parts = [part for key in sorted({*before, *now}) for part in _places(key, before.get(key), now.get(key))]
+    if not parts:
+        return "it is written otherwise", False
+    text = "; ".join(part for part, _ in parts[:5]) + (f"; and {len(parts) - 5} more" if len(parts) > 5 else "")
+    return text, len(parts) <= 5 and all(whole for _, whole in parts)
 
 
-def _short(value: Any) -> str:
-    text = _sorted.encode(value).decode()
-    return text if len(text) <= 120 else f"{text[:120]}..."
+def _places(place: str, before: Any, now: Any) -> list[tuple[str, bool]]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", now)
+        return [found for key in sorted({*old, *new}) for found in _places(f"{place}.{key}", old.get(key), new.get(key))]
+    was, is_ = _sorted.encode(before).decode(), _sorted.encode(now).decode()
+    if was == is_:  # as they are written: to Python, true is 1
+        return []
+    return [(f"{place} was {_short(was)}, is {_short(is_)}", max(len(was), len(is_)) <= _SHORT)]
+
+
+_SHORT = 120  # characters of a value that are shown
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHORT else f"{text[:_SHORT]}..."

@@ -6,6 +6,7 @@ import contextvars
 import random
 import threading
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any, cast
 
 from holdfast.content import ErrorInfo, TextContent, ToolResult
@@ -30,13 +31,24 @@ def start_thread(work: Callable[[], None], name: str) -> object:
 
 def _called(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
     found = tool.call(arguments, context)
-    return as_result(tool.name, context.complete(found) if tool.is_async else found)
+    return as_result(tool.name, context.complete(_whole(found)) if tool.is_async else found)
+
+
+async def _whole(work: Any) -> Any:
+    """A callback's coroutine, which must not end the loop that others share."""
+    try:
+        return await work
+    except SystemExit as error:
+        raise ToolError(f"The callback called sys.exit({error.code!r}).", retryable=False) from error
 
 
 def checked(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments as the tool takes them. Raises `ToolError`."""
     try:
-        return tool.validate(arguments)
+        found = tool.validate(arguments)
+        if any(type(value) in (dict, list) for value in found.values()):  # the journal's own; a callback may change what it is given
+            found = deepcopy(found)
+        return found
     except ToolError:
         raise
     except Exception as error:  # the tool's own schema or types; trying again would not help
@@ -124,11 +136,9 @@ def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | Non
     """Seconds to wait before the next attempt, None for no further one. An effect that may have happened is not repeated unasked."""
     if not error.retryable:
         return None
-    policy = tool.retry
-    if policy is None:
-        if not tool.annotations.repeatable:
-            return None
-        policy = RetryPolicy(error.max_retries, error.backoff)
+    if not tool.annotations.repeatable and tool.retry is None:
+        return None  # its effect may have happened
+    policy = tool.retry or RetryPolicy(error.max_retries, error.backoff)
     if attempt > policy.max_retries:
         return None
     asked = error.retry_after or 0.0
@@ -169,8 +179,12 @@ def _within(tool: Tool, arguments: dict[str, Any], context: ToolContext, start_t
     if not finished:
         token.cancel()
         # One that heeds `cancelled` gets the moment it needs to clean up.
-        left = "" if done.wait(1.0) else " It did not stop when asked to and may still be running."
-        raise ToolTimeout(f"{tool.name!r} did not answer within {timeout:g} s and was given up.{left}")
+        stopped = done.wait(1.0)
+        left = "" if stopped else " It did not stop when asked to and may still be running."
+        error = ToolTimeout(f"{tool.name!r} did not answer within {timeout:g} s and was given up.{left}")
+        if not stopped and not tool.annotations.repeatable:
+            error.retryable = False  # whatever its `retry` says: two at once is not what it asked for
+        raise error
     found = outcome[0]
     if isinstance(found, BaseException):
         raise found

@@ -14,6 +14,8 @@ from holdfast.tools.tool import Tool, ToolAnnotations
 
 _log = logging.getLogger(__name__)
 _MOST_FILES = 100  # names of a skill's other files that its reader is told
+_MOST_SKILLS, _LONGEST_LINE = 100, 200  # what the tool itself tells of them
+_LONGEST_DESCRIPTION = 1024  # of a tool: OpenAI's API refuses longer ones
 
 
 class Skills:
@@ -41,20 +43,21 @@ class Skills:
         )
         return "\n".join([head, "", *lines])
 
-    def tool(self) -> Tool:
-        """The tool by which a model reads them."""
+    def tool(self, listed: bool = True) -> Tool:
+        """The tool by which a model reads them. If `listed`, it names them itself, in its description, or in its parameter's if that is too
+        long for APIs: at most 100 skills, 200 characters each. An agent whose system prompt has `prompt()` needs no second list."""
+        description, name = _told(self._skills.values() if listed else ())
 
         def read_skill(name: str, file: str | None = None) -> str:
-            """Read a skill: its instructions, or another file of its folder.
-
-            Args:
-                name: The skill's name, as in the list of skills.
-                file: A file of the skill that its instructions name, relative to its folder. Leave it out for the instructions.
-            """
             return self.read(name, file)
 
+        read_skill.__doc__ = (
+            f"Args:\n    name: {name}\n"
+            "    file: A file of the skill that its instructions name, relative to its folder. Leave it out for the instructions."
+        )
         return Tool.from_function(
             read_skill,
+            description=description,
             annotations=ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False),
             category="skills",
         )
@@ -126,6 +129,29 @@ def discover(folders: Iterable[str | os.PathLike[str]]) -> Skills:
     return Skills(found.values(), unreadable)
 
 
+# --- what is told of them ---
+
+
+def _told(skills: Iterable[Skill]) -> tuple[str, str]:
+    """What the tool says of itself, and of its parameter `name`."""
+    about, name = "Read a skill: its instructions, or another file of its folder.", "The skill's name, as in the list of skills."
+    lines = [_line(skill) for skill in skills]
+    if not lines:
+        return about, name
+    if len(lines) > _MOST_SKILLS:
+        lines = [*lines[:_MOST_SKILLS], f"... and {len(lines) - _MOST_SKILLS} more"]
+    about += " Each is know-how for one kind of task: before a task that one of them fits, read it and do as it says."
+    whole = "\n".join([about, "", "The skills:", *[f"- {line}" for line in lines]])
+    if len(whole) <= _LONGEST_DESCRIPTION:
+        return whole, name
+    return f"{about} The parameter `name` lists them.", f"The skill's name, one of these. {' | '.join(lines)}"
+
+
+def _line(skill: Skill) -> str:
+    line = f"{skill.name}: {one_line(skill.description) or '(no description)'}"
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
+
+
 # --- the files of a skill ---
 
 
@@ -140,6 +166,12 @@ def _file(skill: Skill, file: str) -> str:
         relative = found.relative_to(os.path.realpath(root))
     except ValueError:
         raise ToolError(f"{file!r} leads out of the folder of the skill {skill.name!r}. Give a path inside of it.", "validation") from None
+    if any(part.startswith(".") for part in relative.parts):
+        raise ToolError(
+            f"{file!r} of the skill {skill.name!r} is hidden (a part of its path begins with a dot), and hidden files are not read: they hold "
+            "secrets more often than know-how. Give another file.",
+            "validation",
+        )
     try:
         return text_below(root, *relative.parts)
     except FileNotFoundError:

@@ -76,7 +76,8 @@ class Tool:
     `isolation="process"` runs each call in a process of its own, which imports the callback by its name: when `timeout` passes or the call is
     cancelled, that process is killed with all that it started. It inherits neither environment nor open files, and has no `context.runtime`.
 
-    `timeout` is in seconds. `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a `ValueError`)
+    `timeout` is in seconds. `retry` says that a call that failed may be made again, whatever the annotations say; but one that a timeout left at work
+    only if the tool is read-only or idempotent. `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a `ValueError`)
     naming the argument that does not fit.
     """
 

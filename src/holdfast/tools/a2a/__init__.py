@@ -39,19 +39,19 @@ class A2ATool(Tool):
     """A skill of an A2A agent, `agent.skill`. Made by `A2AClient`.
 
     Calls of one conversation share the agent's context, and one that follows a question of the agent goes on with the same task. The result's
-    `meta` has `taskId`, `contextId` and `state`.
+    `meta` has `taskId`, `contextId` and `state`. `remote_name` is the skill's id.
     """
 
     tool_type = "a2a_tool"
 
     def __init__(self, source: A2ASource, skill: Skill) -> None:
         super().__init__(f"{source.id}.{skill.tool}", skill.description, None, schema_of(skill), category="a2a")
+        self.remote_name = skill.id
         self._source = source
-        self._skill = skill.id
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Ask the agent. Raises `ToolError`; a task that the agent itself reports as failed is returned, with `is_error`."""
-        return self._source._call(self.name, self._skill, arguments, context)  # pyright: ignore[reportPrivateUsage]: one room
+        return self._source._call(self.name, self.remote_name, arguments, context)  # pyright: ignore[reportPrivateUsage]: one room
 
 
 # --- what is kept of a conversation --------------------------------------------------------------
@@ -66,7 +66,8 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Memory:
-    """Which context of one agent belongs to which conversation, and which of its tasks wait there. Thread-safe, bounded."""
+    """Which context of one agent belongs to which conversation, and which of its tasks wait there. Thread-safe, bounded. It outlives
+    connections and conversations, for a conversation that is opened again goes on with what waits for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,16 +89,6 @@ class Memory:
                 self._pending.setdefault(conversation, {})[skill] = pending
             while len(self._contexts) > _REMEMBERED:
                 self._pending.pop(self._contexts.popitem(last=False)[0], None)
-
-    def forget(self, conversation: str | None = None) -> None:
-        """Forget that conversation, or all."""
-        with self._lock:
-            if conversation is None:
-                self._contexts.clear()
-                self._pending.clear()
-            else:
-                self._contexts.pop(conversation, None)
-                self._pending.pop(conversation, None)
 
 
 # --- one agent -----------------------------------------------------------------------------------
@@ -166,16 +157,14 @@ class A2ASource:
         return Health(self.id, True, time.monotonic() - started, f"{card.name} {card.version}, {card.spoken}".strip())
 
     def close(self) -> None:
-        """Cancel the calls under way, close the connections and forget the conversations. Idempotent; takes some seconds at most."""
-        self._memory.forget()
+        """Cancel the calls under way and close the connections. Idempotent; takes some seconds at most. The conversations' contexts and what
+        waits in them are kept."""
         self._hub.leave(self.id)
 
     def _call(self, name: str, skill: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         context.cancelled.raise_if_set()
         conversation = context.conversation_id
         parts = parts_of(name, arguments)
-        if conversation:
-            context.on_close((self, conversation), lambda: self._memory.forget(conversation))
         context_id, pending = self._memory.take(conversation, skill)
         known = conversation and context.call_id
         message = {
@@ -250,6 +239,10 @@ class A2AClient:
     agent id (or tool name, for a skill that cannot be used), and a warning is logged; it is tried again after `close`. A call takes at most
     `call_timeout` seconds (None: no limit) and heeds `context.cancelled`; either way the agent is told to cancel the task.
 
+    Which context and which waiting task belong to a conversation is known as long as this object lives, also over `close` and for a conversation
+    that is opened again, for the 1000 conversations of each agent that called last. Another process does not know it: there a conversation
+    begins a new context, and the answer to a question that was asked before goes to a new task, without the question.
+
     Raises `ConfigurationError` naming the agent and the key that does not fit.
     """
 
@@ -307,8 +300,6 @@ class A2AClient:
         with self._lock:
             self._tools = None
             self._closed += 1
-        for source in self._sources:
-            source._memory.forget()  # pyright: ignore[reportPrivateUsage]: one room
         self._hub.close()
 
     def __enter__(self) -> A2AClient:

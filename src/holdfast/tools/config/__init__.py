@@ -74,7 +74,7 @@ class Parsed(msgspec.Struct, frozen=True):
 
 class Built(msgspec.Struct, frozen=True):
     """What a config gives a `ToolManager`: `ToolManager(**built.arguments())`. The services have not been connected to. The tool that reads
-    the skills is among the tools; what a system prompt says of them is `skills.prompt()`."""
+    the skills is among the tools, and lists them."""
 
     tools: tuple[Tool, ...]
     sources: tuple[Service, ...] = ()
@@ -184,12 +184,13 @@ class _Rules:
 # --- building ------------------------------------------------------------------------------------
 
 
-def build(parsed: Parsed, builtins: Builtins | None = None) -> Built:
+def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool = True) -> Built:
     """Import the functions, take the builtins, look for skills and make clients for the services, which connect to nothing yet.
 
     `builtins` are the preset tools that the host offers: a list of tools (`runtime.tools`), or a mapping of names to tools or to
     functions that make one (their arguments: the entry's `parameters`). Raises `ConfigurationError` with the place in the config of what
-    cannot be made. A hook that cannot be imported is no error here: it lets nothing through.
+    cannot be made. A hook that cannot be imported is no error here: it lets nothing through. `list_skills=False` is for a caller whose system
+    prompt lists the skills (`built.skills.prompt()`), which the tool that reads them then does not do.
     """
     rules = _Rules()
     rules.hooks, rules.concurrency, rules.result_limit = list(parsed.hooks), dict(parsed.concurrency), dict(parsed.result_limit)
@@ -208,7 +209,7 @@ def build(parsed: Parsed, builtins: Builtins | None = None) -> Built:
         add(_builtin(entry, known), entry)
     skills = discover(parsed.skills)
     if skills.list():
-        reader = skills.tool()
+        reader = skills.tool(list_skills)
         add(reader, Entry(reader.name, {}, parsed.place.at("skills")))
     for id in parsed.mcp_servers.keys() & parsed.a2a_agents.keys():
         raise parsed.place.at("a2a_agents").error(f"{id!r} is an MCP server too. Servers and agents have ids of their own.")
@@ -303,6 +304,10 @@ def _changed(tool: Tool, options: Mapping[str, Any], entry: Entry) -> Tool:
     changed = copy.copy(tool)
     for key, value in options.items():
         setattr(changed, key, value)
+    if tool.name != changed.name:  # what was made under the old name is made again, at the first use
+        vars(changed).update(_schema=None, _validate=None)
+        if tool.isolation is not None:
+            vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
     return changed
 
 

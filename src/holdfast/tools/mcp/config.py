@@ -12,6 +12,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from holdfast.errors import ConfigurationError
+from holdfast.tools.mcp.secrets import bare_url
 
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # no dot: it separates server and tool in a tool's name
 
@@ -19,7 +20,7 @@ Mode = Literal["auto", "legacy", "2025-11-25", "2026-07-28"]
 
 
 class Stdio(msgspec.Struct, frozen=True):
-    """A server that is a process of ours, spoken to over its stdin and stdout."""
+    """A server that is a process of ours, spoken to over its stdin and stdout. Its repr shows no secret."""
 
     command: str
     args: list[str] = []
@@ -32,9 +33,12 @@ class Stdio(msgspec.Struct, frozen=True):
     call_timeout: float | None = None
     mode: Mode = "auto"
 
+    def __repr__(self) -> str:
+        return f"Stdio({self.command!r})"
+
 
 class Http(msgspec.Struct, frozen=True):
-    """A server at an address: streamable HTTP, or the older SSE."""
+    """A server at an address: streamable HTTP, or the older SSE. Its repr shows no secret."""
 
     url: str
     headers: dict[str, str] = {}
@@ -44,6 +48,9 @@ class Http(msgspec.Struct, frozen=True):
     timeout: float | None = None
     call_timeout: float | None = None
     mode: Mode = "auto"
+
+    def __repr__(self) -> str:
+        return f"Http({bare_url(self.url)!r})"
 
 
 Server = Stdio | Http

@@ -25,6 +25,7 @@ from holdfast.tools.mcp.auth import provider_of
 from holdfast.tools.mcp.config import Http, Server
 from holdfast.tools.mcp.hooks import Hooks, answer_elicitation, answer_roots, answer_sampling
 from holdfast.tools.mcp.results import reason_of
+from holdfast.tools.mcp.secrets import redaction
 from holdfast.tools.mcp.stdio import Errors, stdio
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Link:
     def __init__(self, spec: Spec, changed: Callable[[], None], watched: asyncio.Event) -> None:
         self.spec = spec
         self.name = spec.name
+        self._redact = redaction(spec.server)
         self.ended = False
         self.retired = False  # for what still runs on it; nothing new begins
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -99,7 +101,7 @@ class Link:
             with self._scope:
                 await self._open()
         except Exception as error:
-            text, kind = ("it ended before it answered.", "network") if self.ended else reason_of(trace.failure or error, trace.status)
+            text, kind = ("it ended before it answered.", "network") if self.ended else self._reason(trace.failure or error, trace.status)
             self._fail(ToolError(f"MCP server {self.name!r} could not be connected to: {text}{self._last_words()}", kind))
         finally:
             self.ended = True
@@ -174,8 +176,11 @@ class Link:
             self.ready.exception()  # whoever waits gets it; nobody waiting is no reason for asyncio to complain
 
     def _last_words(self) -> str:
-        words = "" if self._errors is None else self._errors.last_words()
+        words = "" if self._errors is None else self._errors.last_words(self._redact)
         return f" Its stderr ended with: {words}" if words else ""
+
+    def _reason(self, error: BaseException, status: int) -> tuple[str, str]:
+        return reason_of(error, status, self._redact)
 
     def _lost(self) -> None:
         """The server closed its side: leave, so that the next call connects again. Whoever waits is told by mcp's own error."""
@@ -334,7 +339,7 @@ class Link:
             if self.ended or broken:
                 lost = f"MCP server {self.name!r} went away during the call, whose effect may have happened; the next call connects again."
                 raise ToolError(f"{lost}{self._last_words()}", "network") from None
-            text, kind = reason_of(error, trace.status if trace is not None else 0)
+            text, kind = self._reason(error, trace.status if trace is not None else 0)
             if trace is not None and trace.status == 404 and not self._modern:
                 self.retired = True  # the server has forgotten the session; the specification asks for a new one
                 kind = "network"

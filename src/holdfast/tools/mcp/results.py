@@ -14,6 +14,8 @@ from holdfast.tools.tool import ToolAnnotations
 if TYPE_CHECKING:
     import mcp_types
 
+    from holdfast.tools.mcp.secrets import Redact
+
 
 def annotations_of(hints: mcp_types.ToolAnnotations | None) -> ToolAnnotations:
     """A server's hints, with MCP's defaults for those that it does not give."""
@@ -75,8 +77,8 @@ _KIND_OF_STATUS = {
 }
 
 
-def reason_of(error: BaseException, status: int) -> tuple[str, str]:
-    """What went wrong, in a few words, and its error_type: by HTTP status (0: none), JSON-RPC code or exception type."""
+def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, str]:
+    """What went wrong, in a few words and without secrets, and its error_type: by HTTP status (0: none), JSON-RPC code or exception type."""
     import httpx2
     from mcp import MCPError
     from mcp.client.auth import OAuthFlowError
@@ -87,11 +89,11 @@ def reason_of(error: BaseException, status: int) -> tuple[str, str]:
     leaf = next((one for one in found if not isinstance(one, MCPError)), found[0])
     kind = "internal"
     if isinstance(leaf, MCPError):
-        text = clip(leaf.message)
+        text = clip(redact(leaf.message))
         codes = {INVALID_PARAMS: "validation", METHOD_NOT_FOUND: "not_found", REQUEST_TIMEOUT: "timeout", CONNECTION_CLOSED: "network"}
         kind = codes.get(leaf.code, kind)
     else:
-        text = clip(f"{type(leaf).__name__}: {leaf}")
+        text = clip(redact(f"{type(leaf).__name__}: {leaf}"))
         if isinstance(leaf, FileNotFoundError):
             kind = "not_found"
         elif isinstance(leaf, OAuthFlowError):

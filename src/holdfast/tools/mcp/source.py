@@ -31,7 +31,7 @@ Found = tuple[list[Tool], dict[str, str]]
 
 
 class MCPTool(Tool):
-    """A tool of an MCP server, `server.tool`."""
+    """A tool of an MCP server, `server.tool`. `remote_name` is what the server calls it."""
 
     tool_type = "mcp_tool"
 
@@ -46,11 +46,11 @@ class MCPTool(Tool):
             "mcp",
         )
         self._source = source
-        self._tool = found.name
+        self.remote_name = found.name
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Ask the server. Raises `ToolError`; a result by which the tool itself reports an error is returned, with `is_error`."""
-        return self._source.call(self._tool, arguments, context)
+        return self._source.call(self.remote_name, arguments, context)
 
 
 class MCPSource:

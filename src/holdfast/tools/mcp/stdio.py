@@ -25,6 +25,8 @@ from holdfast.tools.mcp.streams import LONGEST_MESSAGE, Inbox, Outbox
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
+    from holdfast.tools.mcp.secrets import Redact
+
 # Seconds. The order is the specification's (2025-11-25, Lifecycle, Shutdown): close stdin, wait, SIGTERM, wait, SIGKILL. How long is
 # ours to say: two seconds each for a server that has served, next to none for one that never answered.
 _GRACE, _TERM, _KILL = 2.0, 2.0, 2.0
@@ -58,13 +60,13 @@ class Errors:
             os.write(descriptor, tail)
             self._start = 0
 
-    def last_words(self) -> str:
-        """The last lines, on one."""
+    def last_words(self, redact: Redact) -> str:
+        """The last lines, on one and without secrets."""
         descriptor = self.file.fileno()
         end = os.fstat(descriptor).st_size
         start = max(self._start, end - 4000)  # 4000 bytes hold the end of a traceback
         lines = [line.strip() for line in os.pread(descriptor, max(0, end - start), start).decode(errors="replace").splitlines()]
-        return clip(" / ".join([line for line in lines if line][-3:]))
+        return clip(redact(" / ".join([line for line in lines if line][-3:])))
 
     def close(self) -> None:
         """Let go of the file."""
