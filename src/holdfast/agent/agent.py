@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast import events as ev
 from holdfast.agent import prompt
 from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
 from holdfast.agent.limits import Limits
-from holdfast.content import Usage
+from holdfast.content import ToolCall, Usage
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.model import Model
@@ -110,6 +110,9 @@ class Agent:
         answer: Any = self.llm.completion(transcript, head=head, on_delta=on_delta, cancelled=cancelled)
         if not isinstance(answer, Completion):  # a model may be anybody's class
             raise BadResponse(f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a Completion.")
+        for call in cast("tuple[Any, ...]", answer.calls):
+            if not isinstance(call, ToolCall):
+                raise BadResponse(f"{self.llm.model!r} answered with {type(call).__name__} among its calls; those are ToolCall objects.")
         return answer
 
     def definitions(self, last: ev.Agent | None) -> tuple[ev.ToolDefinition, ...]:
