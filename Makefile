@@ -24,7 +24,7 @@ demo: install  ## watch an agent find and fix a bug with real tools (no key need
 
 # Quiet unless it fails: what pytest says goes to a file, and is shown whole if anything is wrong.
 test: install  ## the whole suite but for the long proofs; quiet unless it fails
-	@echo "Running the tests (a minute or two)..."
+	@echo "Running the tests (some minutes)..."
 	@$(BIN)/python -m pytest -m 'not slow' > .venv/test.log 2>&1 || { cat .venv/test.log; exit 1; }
 	@tail -n 1 .venv/test.log
 

@@ -182,7 +182,7 @@ def _open_part(settings: Any) -> Any:
 
 def _package() -> Any:
     try:
-        import litellm  # pyright: ignore[reportMissingImports]
+        import litellm  # pyright: ignore[reportMissingImports]: an extra, 300 MB, that is not there in development
     except ImportError:
         raise ConfigurationError("LiteLLM needs the litellm package: pip install 'holdfast[litellm]'.") from None
     found = cast(Any, litellm)

@@ -53,7 +53,9 @@ def retrying(
                 raise
             failure = error
         number += 1
-        _log.info("%s Trying again in %.1f s (%d of %d).", failure, seconds, number, max_retries)
+        _log.info(
+            "%s: %s Trying again in %.1f s (%d of %d).", type(failure).__name__, _sentence(str(failure)), seconds, number, max_retries
+        )
         if sleep is not None:
             sleep(seconds)
         elif cancelled is not None:
@@ -64,6 +66,11 @@ def retrying(
             raise Cancelled("The model call was cancelled.") from failure
         if before_retry is not None:
             before_retry(failure)
+
+
+def _sentence(text: str) -> str:
+    """A provider's words do not always end in a period."""
+    return text if text.endswith((".", "!", "?")) else f"{text}."
 
 
 def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | None:

@@ -28,7 +28,7 @@ def _mapping(value: Any) -> bool:
 _FOREVER = 1e9
 # argument -> (what it takes, whether a value is that). None is allowed besides, where it is the default.
 _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "model": ("a model's name", lambda v: isinstance(v, str) and bool(v.strip())),
+    "model": ("a model's name, without spaces around it", lambda v: isinstance(v, str) and bool(v) and v == v.strip()),
     "api_key": ("a str on one line", lambda v: isinstance(v, str) and v.isascii() and (not v or v.isprintable())),
     "base_url": ("an address such as 'https://api.example.com/v1'", lambda v: isinstance(v, str)),
     "temperature": ("a number from 0 to 2", _number(0, 2)),

@@ -203,6 +203,6 @@ def _file(agent: str, part: Any, kind: str) -> Content:
     if kind.startswith("text/") or kind == "application/json" or kind.endswith(("+json", "+xml")):
         try:
             return EmbeddedResource({**resource, "text": part.raw.decode()})
-        except UnicodeDecodeError:
+        except UnicodeDecodeError:  # not the text that it says it is: bytes, then
             pass
     return EmbeddedResource({**resource, "blob": base64.b64encode(part.raw).decode()})

@@ -174,7 +174,7 @@ class ProcessCall:
             for kill in (lambda: os.killpg(process.pid, signal.SIGKILL), process.kill):
                 try:
                     kill()
-                except OSError:
+                except OSError:  # gone meanwhile, or not ours to kill: what is left is logged
                     pass
             _log.error("the process of %s left something behind that could not be killed", self._tool)
         process.wait()

@@ -61,7 +61,7 @@ def end(worker: int, alive: bool) -> None:
         for pid in descendants() if LINUX else [worker] if alive else []:
             try:
                 os.kill(pid, signal.SIGKILL)
-            except OSError:
+            except OSError:  # gone meanwhile; the loop looks again
                 pass
         time.sleep(0.001)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, ImageContent, Message, TextContent
+from holdfast.content import Content, Message
 from holdfast.errors import ConfigurationError
 from holdfast.tools.context import Cancellation
 
@@ -161,17 +161,11 @@ async def answer_sampling(
 
 
 def _block(block: Any) -> Content:
-    import base64
+    if block.type not in ("text", "image", "audio"):
+        raise ValueError(f"Sampling takes text, images and audio here, not {block.type!r}.")
+    from holdfast.tools.mcp.results import block_of
 
-    match block.type:
-        case "text":
-            return TextContent(block.text)
-        case "image":
-            return ImageContent(base64.b64decode(block.data), block.mime_type)
-        case "audio":
-            return AudioContent(base64.b64decode(block.data), block.mime_type)
-        case other:
-            raise ValueError(f"Sampling takes text, images and audio here, not {other!r}.")
+    return block_of(block)
 
 
 # --- roots ---------------------------------------------------------------------------------------

@@ -219,7 +219,7 @@ class Link:
                         self._changed()  # nothing tells what happened meanwhile
                     async for _ in events:  # `_heard` is told too, and has said so
                         pause = _LISTEN_AGAIN
-            except SubscriptionLost:
+            except SubscriptionLost:  # listened for anew below, after a pause
                 pass
             except MCPError as error:
                 if error.code == mcp_types.METHOD_NOT_FOUND:

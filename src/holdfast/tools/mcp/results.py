@@ -29,7 +29,7 @@ def result_of(name: str, found: mcp_types.CallToolResult) -> ToolResult:
     from mcp_types import SERVER_INFO_META_KEY
 
     try:
-        content = tuple([_block(block) for block in found.content])
+        content = tuple([block_of(block) for block in found.content])
     except ValueError as error:
         raise ToolError(
             f"{name!r} sent content that is not valid base64 ({error}). Its effect may have happened.", retryable=False
@@ -42,7 +42,8 @@ def result_of(name: str, found: mcp_types.CallToolResult) -> ToolResult:
     return result
 
 
-def _block(block: mcp_types.ContentBlock) -> Content:
+def block_of(block: mcp_types.ContentBlock) -> Content:
+    """A block of MCP's as ours. Raises `ValueError` for what is not base64."""
     match block.type:
         case "text":
             return TextContent(block.text)
