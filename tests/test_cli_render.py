@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import os
-import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +19,7 @@ from holdfast.cli.settings import api_key, base_url, model_name, shell_environme
 from holdfast.cli.text import clip, duration, one_line, safe, summary
 from holdfast.content import ErrorInfo, ImageContent, TextContent, ToolCall, ToolResult, Usage
 from holdfast.llm.completion import Delta
+from tests.leftovers import Owned
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -332,10 +332,10 @@ def test_a_reader_that_went_away_is_noted_and_not_raised() -> None:
 
 
 def test_a_screen_that_is_no_terminal_starts_no_thread() -> None:
-    before = threading.active_count()
+    before = Owned()
     screen = Screen({}, io.StringIO(), io.StringIO())
     screen.status("thinking")
-    assert threading.active_count() == before
+    assert before.new_threads() == 0
     screen.close()
 
 

@@ -40,6 +40,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.llm.completion import Completion
+from tests.leftovers import Owned
 
 RUNNING, FINISHED, PAUSED = ConversationStatus.RUNNING, ConversationStatus.FINISHED, ConversationStatus.PAUSED
 
@@ -439,7 +440,7 @@ def test_ctrl_c_in_a_tool_is_journaled_and_raised() -> None:
 
 def test_close_ends_threads_in_mid_call_and_everything_after_it_is_refused() -> None:
     gate = Gate()
-    before = threading.active_count()
+    before = Owned()
     conversation = Conversation(Agent(ScriptedLLM([[("gate", {})] * 3]), [gate.tool]))
     conversation.register_event_callback(lambda event: None)
     conversation.start_thread()
@@ -449,7 +450,7 @@ def test_close_ends_threads_in_mid_call_and_everything_after_it_is_refused() -> 
     conversation.close()
     conversation.close()
     assert time.monotonic() - began < 1
-    assert threading.active_count() == before
+    assert before.new_threads() == 0
     for action in (conversation.run, conversation.start_thread, conversation.pause, conversation.resume, conversation.interrupt):
         with pytest.raises(ConversationClosed):
             action()

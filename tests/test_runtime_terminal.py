@@ -18,6 +18,7 @@ from holdfast.errors import ToolCancelled
 from holdfast.runtime import LocalRuntime, processes
 from holdfast.runtime.output import Output, clean
 from holdfast.tools import Cancellation, Tool, ToolContext
+from tests.leftovers import Owned
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def until(condition: object, seconds: float = 3.0) -> bool:
+def until(condition: object, seconds: float = 30.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if condition():  # type: ignore[operator]
@@ -505,10 +506,7 @@ def test_the_timeout_holds_for_a_command_that_nobody_waits_for(runtime: LocalRun
 
 
 def test_nothing_is_left_after_close() -> None:
-    def counted() -> tuple[int, int]:
-        return len(os.listdir("/proc/self/fd")), threading.active_count()
-
-    before = counted()
+    before = Owned()
     runtime = LocalRuntime()
     folder = runtime.terminal.outputs.parent
     for n in range(3):
@@ -520,7 +518,7 @@ def test_nothing_is_left_after_close() -> None:
     groups = runtime.process_groups()
     runtime.close()
     runtime.close()
-    assert counted() == before
+    before.gone()
     assert not folder.exists()
     assert not any(alive(group) for group in groups)
     with pytest.raises(OSError, match="closed"):
@@ -528,18 +526,18 @@ def test_nothing_is_left_after_close() -> None:
 
 
 def test_a_runtime_that_never_ran_a_command_has_no_thread_and_no_process() -> None:
-    before = threading.active_count()
+    before = Owned()
     with LocalRuntime() as runtime:
         assert runtime.process_groups() == []
-        assert threading.active_count() == before
+        assert before.new() == []
 
 
 def test_many_commands_leave_no_descriptor_open(runtime: LocalRuntime) -> None:
     runtime.run_command("true")
-    before = len(os.listdir("/proc/self/fd"))
+    before = Owned()
     for _ in range(100):
         runtime.run_command("echo x")
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert before.new() == []
 
 
 def test_a_shell_that_does_not_exist_is_named(tmp_path: Path) -> None:

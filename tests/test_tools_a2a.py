@@ -22,6 +22,7 @@ from holdfast.tools.a2a.parts import Answer, Skill, result_of, schema_of
 from holdfast.tools.context import ToolContext
 from holdfast.tools.sources import Source
 from tests.a2a_parts import TOKEN, VARIANTS, Agents, Running, by_skill, lines, needs_a2a
+from tests.leftovers import Owned
 
 pytestmark = needs_a2a
 SKILLS = ["echo", "everything", "form", "failed", "rejected", "canceled", "ask", "auth", "work", "hang", "crash", "die"]
@@ -51,10 +52,10 @@ def client(variant: Running) -> Iterator[A2AClient]:
 
 @pytest.mark.parametrize("config", [None, {}])
 def test_a_config_without_agents_gives_no_tools_and_starts_nothing(config: Any) -> None:
-    before = threading.active_count()
+    before = Owned()
     with A2AClient(config) as client:
         assert [*client] == client.tools() == client.sources() == []
-        assert threading.active_count() == before
+        assert before.new_threads() == 0
 
 
 def test_importing_the_room_loads_neither_a2a_nor_asyncio() -> None:

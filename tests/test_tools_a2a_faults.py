@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import socket
 import threading
 import time
@@ -20,6 +19,7 @@ from holdfast.tools.a2a.config import Remote
 from holdfast.tools.a2a.link import Link
 from holdfast.tools.context import ToolContext
 from tests.a2a_parts import TOKEN, VARIANTS, Agents, Cutter, Running, Scripted, by_skill, lines, needs_a2a
+from tests.leftovers import Owned
 
 pytestmark = needs_a2a
 
@@ -41,11 +41,6 @@ def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to that"
         time.sleep(0.01)
-
-
-def owned() -> tuple[int, int]:
-    """This process's threads and file descriptors."""
-    return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
 def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
@@ -208,7 +203,7 @@ def test_a_bad_agent_harms_only_itself_and_says_why(agents: Agents, caplog: pyte
             "grpc": {"url": agents.shared(card={"supportedInterfaces": [{"url": "x:1", "protocolBinding": "GRPC"}]})["url"]},
             "ag": {"url": good["url"]},
         }
-        before = owned()
+        before = Owned()
         started = time.monotonic()
         with A2AClient(config, timeout=20.0) as client:
             assert {tool.name.partition(".")[0] for tool in client} == {"ag"}
@@ -220,7 +215,7 @@ def test_a_bad_agent_harms_only_itself_and_says_why(agents: Agents, caplog: pyte
                     source.discover()
                 kinds[source.id] = caught.value.error_type
             assert by_skill(client)["echo"].run({"message": "x"}).success
-        until(lambda: owned() == before)
+        before.gone()
     assert set(errors) == set(config) - {"ag"}
     assert "did not answer within 1 s." in errors["deaf"]
     assert "did not answer within 1 s." in errors["silent"]
@@ -273,7 +268,7 @@ def test_an_agent_that_takes_the_message_and_keeps_silent_is_given_up_at_the_dea
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         for streaming in (True, False):
             mine = agents.shared(streaming=streaming, endpoint=f"http://127.0.0.1:{deaf.getsockname()[1]}")
-            before = owned()
+            before = Owned()
             with A2AClient({"ag": {"url": mine["url"], "timeout": 0.5, "call_timeout": 1.0}}) as client:
                 echo = by_skill(client)["echo"]
                 started = time.monotonic()
@@ -281,7 +276,7 @@ def test_an_agent_that_takes_the_message_and_keeps_silent_is_given_up_at_the_dea
                     echo.run({"message": "x"})
                 assert time.monotonic() - started < 2.0
             assert time.monotonic() - started < 6.0
-            until(lambda before=before: owned() == before)
+            before.gone()
 
 
 @pytest.mark.slow
@@ -498,7 +493,7 @@ def test_no_secret_is_logged_at_any_level(agents: Agents, caplog: pytest.LogCapt
 
 
 def test_no_thread_and_no_socket_is_left_after_close(variant: Running) -> None:
-    before = owned()
+    before = Owned()
     for _ in range(2):
         with A2AClient({"ag": {"url": variant["url"]}}, timeout=10.0) as client:
             tools = by_skill(client)
@@ -508,14 +503,14 @@ def test_no_thread_and_no_socket_is_left_after_close(variant: Running) -> None:
                 for number in range(4)
             ]
             started = [in_thread(one) for one in work]
-            assert threading.active_count() <= before[0] + 1 + len(work)  # one thread for all agents
+            assert before.new_threads() <= 1 + len(work)  # one thread for all agents
             for thread, _ in started[4:]:
                 thread.join()
         for thread, _ in started[:4]:  # ended by `close`
             thread.join()
         assert all(isinstance(found[0], ToolError) for _, found in started[:4] + started[16:])
         assert all(not isinstance(found[0], Exception) for _, found in started[4:16])
-        until(lambda: owned() == before)
+        before.gone()
 
 
 def test_a_client_works_again_after_close_its_old_tools_included(agents: Agents) -> None:
@@ -529,7 +524,7 @@ def test_a_client_works_again_after_close_its_old_tools_included(agents: Agents)
 
 
 def test_a_client_that_is_dropped_without_close_ends_its_thread(agents: Agents) -> None:
-    before = owned()
+    before = Owned()
     client = A2AClient({"ag": {"url": agents.shared()["url"]}})
     tools = by_skill(client)
     del client
@@ -537,7 +532,7 @@ def test_a_client_that_is_dropped_without_close_ends_its_thread(agents: Agents) 
     assert tools["echo"].run({"message": "x"}).success  # the tools still have it
     del tools
     gc.collect()
-    until(lambda: owned() == before)
+    before.gone()
 
 
 def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(agents: Agents) -> None:

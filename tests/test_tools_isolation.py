@@ -24,6 +24,7 @@ from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout, ToolValidationError
 from holdfast.tools import Cancellation, RetryPolicy, Tool, ToolContext, ToolManager
 from tests.data import isolated as callbacks
+from tests.leftovers import Owned
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 AT_ONCE = RetryPolicy(2, "none")
@@ -53,21 +54,14 @@ def until(condition: Callable[[], Any], seconds: float = 10.0) -> None:
         time.sleep(0.005)
 
 
-def owned() -> tuple[int, int, int]:
-    """This process's threads, file descriptors and children, dead ones included."""
-    children = sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
-    return threading.active_count(), len(os.listdir("/proc/self/fd")), children
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left() -> Iterator[None]:
     if sys.platform != "linux":
         yield
         return
-    before = owned()
+    before = Owned()
     yield
-    until(lambda: owned() <= before)
-    assert owned() == before
+    before.gone()
 
 
 # --- what crosses --------------------------------------------------------------------------------
@@ -322,7 +316,7 @@ def test_retries_are_announced_and_keep_the_idempotency_key(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_two_hundred_calls_four_at_a_time_leave_nothing_behind() -> None:
     manager = ToolManager([callbacks.add, made(callbacks.echo_context, timeout=60.0)])
-    before = owned()
+    before = Owned()
     wrong: list[str] = []
 
     def work(thread: int) -> None:
@@ -337,7 +331,7 @@ def test_two_hundred_calls_four_at_a_time_leave_nothing_behind() -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-    until(lambda: owned() == before)
+    before.gone()
 
 
 def scripted(name: str, arguments: dict[str, Any]) -> ScriptedLLM:

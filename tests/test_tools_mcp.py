@@ -23,6 +23,7 @@ from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTi
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp import MCPClient
 from holdfast.tools.tool import Tool
+from tests.leftovers import Owned
 
 SERVER = str(Path(__file__).parent / "data" / "mcp_server.py")
 STDIO: dict[str, Any] = {"command": sys.executable, "args": [SERVER]}
@@ -48,12 +49,6 @@ def alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def owned() -> tuple[int, int, int]:
-    """This process's threads, file descriptors and children."""
-    children = sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
-    return threading.active_count(), len(os.listdir("/proc/self/fd")), children
 
 
 def by_name(tools: list[Tool]) -> dict[str, Tool]:
@@ -96,10 +91,10 @@ def url() -> Iterator[str]:
 
 @pytest.mark.parametrize("config", [None, {}, {"mcpServers": {}}])
 def test_a_config_without_servers_gives_no_tools_and_starts_nothing(config: Any) -> None:
-    before = owned()
+    before = Owned()
     with MCPClient(config) as client:
         assert [*client] == client.tools() == []
-        assert owned() == before
+        assert before.new() == []
 
 
 def test_importing_the_room_loads_neither_mcp_nor_asyncio() -> None:
@@ -316,7 +311,7 @@ def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFi
         "unreachable": {"url": "http://127.0.0.1:9/mcp"},
         "srv": STDIO,
     }
-    before = owned()
+    before = Owned()
     started = time.monotonic()
     with caplog.at_level(logging.WARNING, logger="holdfast"), MCPClient(config, timeout=2.5) as client:
         assert [tool.name for tool in client.tools()] == [f"srv.{name}" for name in NAMES]
@@ -331,7 +326,7 @@ def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFi
     assert "did not answer within 2.5 s. Its stderr ended with: thinking" in errors["silent"]
     assert "ConnectError" in errors["unreachable"]
     assert sorted(record.getMessage() for record in caplog.records if record.name == "holdfast.tools.mcp") == sorted(errors.values())
-    until(lambda: owned() == before)
+    before.gone()
 
 
 def test_a_silent_server_that_will_not_end_is_given_up_at_the_deadline(tmp_path: Path) -> None:
@@ -394,12 +389,12 @@ def test_a_server_killed_between_calls_is_started_again_by_the_next_one(trusted:
 
 
 def test_close_leaves_no_process_thread_or_descriptor_and_may_be_repeated(tmp_path: Path) -> None:
-    before = owned()
+    before = Owned()
     client = MCPClient({"one": STDIO, "two": STDIO})
     assert len(client.tools()) == 2 * len(NAMES)
-    assert owned() > before
+    assert before.new()
     client.close()
-    until(lambda: owned() == before)
+    before.gone()
     client.close()
 
 
@@ -465,13 +460,13 @@ def test_the_interpreter_exits_without_close_and_leaves_no_server() -> None:
 
 
 def test_a_server_over_http_gives_the_same_tools(url: str) -> None:
-    before = owned()
+    before = Owned()
     with MCPClient({"web": {"url": url, "headers": {"Authorization": f"Bearer {TOKEN}"}}}) as client:
         tools = by_name(client.tools())
         assert list(tools) == NAMES
         assert tools["add"].run({"a": 40, "b": 2}).data == {"total": 42}
         assert tools["fail"].run({}).is_error
-    until(lambda: owned() == before)
+    before.gone()
 
 
 def test_a_call_over_http_is_cancelled_at_its_timeout(url: str, tmp_path: Path) -> None:

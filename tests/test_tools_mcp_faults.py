@@ -24,6 +24,7 @@ from holdfast.tools.mcp import MCPClient, MCPPool
 from holdfast.tools.mcp.config import read_servers
 from holdfast.tools.mcp.secrets import bare_url, redaction
 from holdfast.tools.tool import Tool
+from tests.leftovers import Owned
 
 DATA = Path(__file__).parent / "data"
 STDIO: dict[str, Any] = {"command": sys.executable, "args": [str(DATA / "mcp_server.py")]}
@@ -60,12 +61,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def owned() -> tuple[int, int, int]:
-    """This process's threads, file descriptors (sockets among them) and children."""
-    children = sum(len(path.read_text().split()) for path in Path("/proc/self/task").glob("*/children"))
-    return threading.active_count(), len(os.listdir("/proc/self/fd")), children
 
 
 def by_name(client: MCPClient) -> dict[str, Tool]:
@@ -266,7 +261,7 @@ def test_a_connection_that_breaks_off_harms_only_the_call_on_it(webs: list[Web])
 def test_fifty_servers_of_which_ten_are_dead_are_discovered_side_by_side() -> None:
     dead = [{"command": "/no/such/command"}, shell("exit 3"), {"url": "http://127.0.0.1:9/mcp"}]
     config = {f"s{n}": shell(STUB) if n % 5 else dead[n % 3] for n in range(50)}
-    before = owned()
+    before = Owned()
     with MCPClient(config) as client:
         started = time.monotonic()
         tools = client.tools()
@@ -274,11 +269,11 @@ def test_fifty_servers_of_which_ten_are_dead_are_discovered_side_by_side() -> No
         assert len(tools) == 40
         assert len(client.errors) == 10
         assert len({tool.run({}).text for tool in tools}) == 40
-    until(lambda: owned() == before)
+    before.gone()
 
 
 def test_thirty_two_threads_that_discover_at_once_start_one_server_and_see_the_same() -> None:
-    before = owned()
+    before = Owned()
     with MCPClient({"a": STDIO}) as client:
         [source] = client.sources()
         found: list[list[str]] = []
@@ -295,12 +290,12 @@ def test_thirty_two_threads_that_discover_at_once_start_one_server_and_see_the_s
             thread.join()
         assert len(found) == 32
         assert all(names == found[0] for names in found)
-        assert owned()[2] == before[2] + 1
-    until(lambda: owned() == before)
+        assert before.new_children() == 1
+    before.gone()
 
 
 def test_one_connection_is_shared_in_a_pool_and_ends_with_its_last_user() -> None:
-    before = owned()
+    before = Owned()
     pool = MCPPool()
     first, second = MCPClient({"a": STDIO}, pool=pool), MCPClient({"a": STDIO}, pool=pool)
     alone = MCPClient({"a": STDIO})
@@ -317,7 +312,7 @@ def test_one_connection_is_shared_in_a_pool_and_ends_with_its_last_user() -> Non
     assert by_name(first)["pid"].run({}).success
     first.close()
     alone.close()
-    until(lambda: owned() == before)
+    before.gone()
 
 
 def test_what_tells_connections_apart_is_not_shared(tmp_path: Path) -> None:
@@ -336,7 +331,7 @@ def test_what_tells_connections_apart_is_not_shared(tmp_path: Path) -> None:
 
 
 def test_a_close_while_a_silent_server_is_being_connected_to_is_heeded_at_once() -> None:
-    before = owned()
+    before = Owned()
     client = MCPClient({"mute": SILENT, "good": STDIO})
     failed: list[ToolError] = []
 
@@ -348,14 +343,14 @@ def test_a_close_while_a_silent_server_is_being_connected_to_is_heeded_at_once()
 
     thread = threading.Thread(target=discover)
     thread.start()
-    until(lambda: owned()[2] > before[2])
+    until(lambda: before.new_children() > 0)
     started = time.monotonic()
     client.close()
     thread.join()
     assert time.monotonic() - started < 1.5
     assert [error.error_type for error in failed] == ["network"]
     assert "'mute': the client was closed" in str(failed[0])
-    until(lambda: owned() == before)
+    before.gone()
 
 
 def test_a_cancel_while_connecting_is_heeded_at_once() -> None:
@@ -383,7 +378,7 @@ def test_a_health_check_takes_no_longer_than_it_may(webs: list[Web]) -> None:
 
 def test_a_server_that_stops_reading_holds_up_neither_the_call_nor_the_close() -> None:
     deaf = shell(STUB.replace("while read -r line; do", "n=0; while [ $n -lt 4 ] && read -r line; do n=$((n+1))") + "exec sleep 60")
-    before = owned()
+    before = Owned()
     client = MCPClient({"deaf": {**deaf, "call_timeout": 0.5}})
     pid = by_name(client)["pid"]
     started = time.monotonic()
@@ -392,7 +387,7 @@ def test_a_server_that_stops_reading_holds_up_neither_the_call_nor_the_close() -
     assert time.monotonic() - started < 2.0
     client.close()  # it does not end at the end of its stdin either: SIGTERM after two seconds
     assert time.monotonic() - started < 5.0
-    until(lambda: owned() == before)
+    before.gone()
 
 
 def test_each_server_may_have_timeouts_of_its_own() -> None:
