@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.conversation import Conversation, ConversationState, ConversationStatus
     from holdfast.errors import ToolError
     from holdfast.llm import LLM, FallbackLLM, ScriptedLLM
+    from holdfast.remote import RemoteConversation, RemoteWorkspace
     from holdfast.runtime import LocalRuntime
     from holdfast.store import MemoryStore, SQLiteStore
     from holdfast.tools import Tool, ToolAnnotations, ToolContext, ToolManager, ToolRegistry, register_tool, tool
@@ -34,6 +35,8 @@ _ROOMS = {
     "MCPClient": "tools.mcp",
     "MemoryStore": "store",
     "Message": "content",
+    "RemoteConversation": "remote",
+    "RemoteWorkspace": "remote",
     "SQLiteStore": "store",
     "ScriptedLLM": "llm",
     "TextContent": "content",
@@ -63,6 +66,8 @@ __all__ = [
     "MCPClient",
     "MemoryStore",
     "Message",
+    "RemoteConversation",
+    "RemoteWorkspace",
     "SQLiteStore",
     "ScriptedLLM",
     "TextContent",

@@ -6,11 +6,11 @@ A command that a newer version posted is left where it is.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from holdfast.content import Content, blocks
+from holdfast.content import Content, ToolResult, blocks
 from holdfast.errors import ConfigurationError
 
 
@@ -19,9 +19,11 @@ class _Command(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 
 
 class Send(_Command, frozen=True):
-    """As `Conversation.send_message`: a str, a content block or a list of blocks."""
+    """As `Conversation.send_message`: a str, a content block or a list of blocks. `event_id` is the id of the `Message` event, by which its
+    sender knows it again; a new one if it is not given."""
 
     content: tuple[Content, ...]
+    event_id: str = ""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "content", blocks(self.content))
@@ -50,6 +52,50 @@ class Reject(_Command, frozen=True):
     by: str = "user"
 
 
+class Answer(_Command, frozen=True):
+    """As `Conversation.answer`: the values of the form that the question `question_id` asks for (True: a yes, or the form's defaults).
+    None or False declines, with the `reason` if one is given. Posted, secret values stand in the inbox until it is done."""
+
+    question_id: str
+    values: dict[str, Any] | bool | None = True
+    reason: str = ""
+    by: str = "user"
+
+
+class Claim(_Command, frozen=True):
+    """The client `runner` begins to run the call `call_id` of a tool whose `executor` is "client". One claim alone is taken; the same runner
+    may repeat its own. Not while the call waits for a decision, nor while the conversation is paused."""
+
+    call_id: str
+    runner: str
+
+    def __post_init__(self) -> None:
+        if not self.runner:
+            raise ConfigurationError("Claim: runner takes the name of the client; it is empty.")
+
+
+class Return(_Command, frozen=True):
+    """The `result` of a call that `runner` claimed, `duration` seconds later. Also taken while the conversation is paused."""
+
+    call_id: str
+    runner: str
+    result: ToolResult
+    duration: float = 0.0
+
+
+class Settle(_Command, frozen=True):
+    """The server's word for a call that a client was to run, where none will tell any more: `reason` is told to the model.
+
+    A claimed call's outcome is unknown, and its error of the type `kind`; one that nobody took was not run, which is `cancelled`. With `runner`
+    it is settled only while that one has the claim ("": nobody has).
+    """
+
+    call_id: str
+    reason: str
+    kind: Literal["unknown", "timeout", "cancelled"] = "unknown"
+    runner: str | None = None
+
+
 class Pause(_Command, frozen=True):
     """As `Conversation.pause`."""
 
@@ -62,7 +108,7 @@ class Interrupt(_Command, frozen=True):
     """As `Conversation.interrupt`."""
 
 
-Command = Send | Approve | Reject | Pause | Resume | Interrupt
+Command = Send | Approve | Reject | Answer | Claim | Return | Settle | Pause | Resume | Interrupt
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Command)

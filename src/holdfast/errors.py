@@ -2,6 +2,8 @@
 
 HoldfastError
 ├── ConfigurationError (ValueError)          a wrong argument or setting; the message names it
+├── Conflict (ValueError)                    an agent server has something else under that id or key
+├── TooMany (RuntimeError)                   an agent server's bound is reached; `bound` names it
 ├── ConversationError
 │   ├── ConversationClosed (RuntimeError)    a method that needs an open conversation, after `close`
 │   ├── ConversationBusy (RuntimeError)      someone else drives it, or it would wait on itself
@@ -47,6 +49,24 @@ class HoldfastError(Exception):
 
 class ConfigurationError(HoldfastError, ValueError):
     """A wrong argument or setting. The message names it and what it takes."""
+
+
+# --- agent servers -------------------------------------------------------------------------------
+
+
+class Conflict(HoldfastError, ValueError):
+    """An id, or an idempotency key, stands for something else on the agent server already, or what it names is in use."""
+
+
+class TooMany(HoldfastError, RuntimeError):
+    """An agent server has as many of something as its operator allows. `bound` names the setting."""
+
+    def __init__(self, message: str, bound: str = "") -> None:
+        super().__init__(message)
+        self.bound = bound
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.bound)
 
 
 # --- conversations -------------------------------------------------------------------------------

@@ -41,12 +41,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A tool as the model is told of it. `wire_name` is `name` in the letters that model APIs allow."""
+    """A tool as the model is told of it. `wire_name` is `name` in the letters that model APIs allow. `executor` is not told: `client` says that
+    a client of the agent server runs its calls, not the loop."""
 
     name: str
     description: str
     input_schema: dict[str, Any]
     wire_name: str = ""
+    executor: str = ""
 
 
 class Agent(Event, frozen=True):
@@ -99,9 +101,24 @@ class Assistant(Event, frozen=True):
             msgspec.structs.force_setattr(self, "native", _NO_NATIVE)
 
 
+class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What a running call asks the user, id `{call_id}?{n}`: for a form by `schema`, a JSON Schema of flat properties, for a visit of
+    the page at `url`, or, with neither, for a yes. `asker` is the tool or the MCP server that asks: show it, for it is not us."""
+
+    id: str
+    message: str
+    schema: dict[str, Any] | None = None
+    url: str = ""
+    asker: str = ""
+
+
 class Decision(Event, frozen=True):
     """Whether a call may run: who decided, what, and why. Bound to the call's id and the hash of its arguments as the model gave
-    them; `arguments` are what an approver put in their place."""
+    them; `arguments` are what an approver put in their place.
+
+    With `question` it is a running call that asks ("ask"); with `question_id` the answer ("approve", the values in `arguments`, secret
+    ones as `***`) or that there is none ("reject").
+    """
 
     call_id: str
     decision: Literal["allow", "ask", "deny", "approve", "reject"]
@@ -109,14 +126,18 @@ class Decision(Event, frozen=True):
     reason: str = ""
     arguments_hash: str = ""
     arguments: dict[str, Any] | None = None
+    question: Question | None = None
+    question_id: str = ""
 
 
 class ToolCallStarted(Event, frozen=True):
-    """Written before an attempt of a call begins; the effect may exist from here on."""
+    """Written before an attempt of a call begins; the effect may exist from here on. `runner` is the client that claimed the call, "" for the
+    loop itself."""
 
     call_id: str
     attempt: int = 1
     idempotency_key: str = ""
+    runner: str = ""
 
 
 class ToolResult(Event, frozen=True):

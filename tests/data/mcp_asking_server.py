@@ -16,7 +16,7 @@ from mcp.server.caching import CacheHint
 from mcp.server.elicitation import ElicitationResult
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.resolve import Elicit, ListRoots, Resolve, Sample
-from mcp_types import CreateMessageResult, ListRootsResult, SamplingMessage, TextContent
+from mcp_types import CreateMessageResult, ListRootsResult, NotificationParams, SamplingMessage, TextContent
 from pydantic import BaseModel
 
 ttl = int(os.environ.get("TTL_MS", "0"))
@@ -38,6 +38,40 @@ async def greet(who: Annotated[ElicitationResult[Name], Resolve(ask_name)]) -> s
     return f"{who.action}: {getattr(who, 'data', None)}"
 
 
+async def ask_as_told(message: str) -> Elicit[Name]:
+    return Elicit(message, Name)
+
+
+@server.tool()
+async def ask(message: str, who: Annotated[ElicitationResult[Name], Resolve(ask_as_told)]) -> str:
+    """Asks for a name, in these words."""
+    return f"{who.action}: {getattr(who, 'data', None)}"
+
+
+@server.tool()
+async def visit(ctx: Context, url: str) -> str:
+    """Asks the user to visit a page; in the older era."""
+    return (await ctx.elicit_url("Please log in.", url, "1")).action
+
+
+@server.tool()
+def declared(ctx: Context) -> list[str]:
+    """What the client says that it can do."""
+    can = ctx.client_capabilities
+    return [] if can is None else sorted(can.model_dump(exclude_none=True))
+
+
+@server.tool()
+async def think_often(ctx: Context, count: int) -> str:
+    """Asks for so many completions; in the older era."""
+    for number in range(count):
+        try:
+            await ctx.session.create_message([SamplingMessage(role="user", content=TextContent(text="Say it."))], max_tokens=10)
+        except Exception as error:
+            return f"{number}: {error}"
+    return str(count)
+
+
 async def ask_model() -> Sample:
     return Sample([SamplingMessage(role="user", content=TextContent(text="Say it."))], max_tokens=10, system_prompt="Be brief.")
 
@@ -56,6 +90,22 @@ async def ask_roots() -> ListRoots:
 async def folders(found: Annotated[ListRootsResult, Resolve(ask_roots)]) -> list[str]:
     """Asks where to work."""
     return [str(root.uri) for root in found.roots]
+
+
+changed: list[str] = []
+
+
+async def on_roots_changed(ctx: Any, params: Any) -> None:
+    changed.append("roots")
+
+
+server._lowlevel_server.add_notification_handler("notifications/roots/list_changed", NotificationParams, on_roots_changed)
+
+
+@server.tool()
+def roots_changed() -> int:
+    """How often it was told that the folders are others."""
+    return len(changed)
 
 
 @server.tool()

@@ -21,6 +21,7 @@ from holdfast.tools.manager import ToolLike
 
 if TYPE_CHECKING:
     from holdfast.agent.condenser import Condenser
+    from holdfast.agent.form import Origin
     from holdfast.runtime.microagents import Microagent
 
 
@@ -44,7 +45,10 @@ class Agent:
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
 
-    __slots__ = ("condenser", "confirm", "connections", "limits", "llm", "output_limit", "parallel_calls", "system_prompt", "tools")
+    __slots__ = (
+        "condenser", "confirm", "connections", "limits", "llm", "mcp_servers", "origins", "output_limit", "parallel_calls", "system_prompt",
+        "tools",
+    )  # fmt: skip
 
     connections: Connections
     llm: Model
@@ -55,6 +59,9 @@ class Agent:
     confirm: ConfirmationPolicy | None
     output_limit: int
     condenser: Condenser | None
+    mcp_servers: Mapping[str, Any]
+    origins: tuple[Origin, ...]
+    """How those parts were made that `load_agent` had code make."""
 
     def __init__(
         self,
@@ -86,6 +93,8 @@ class Agent:
             "output_limit": output_limit,
             "condenser": condenser,
             "connections": Connections(llm, manager, mcp_servers),
+            "mcp_servers": dict(mcp_servers or {}),
+            "origins": (),
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
@@ -97,6 +106,23 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"Agent(model={self.llm.model!r}, tools={[tool.name for tool in self.tools.list_tools()]})"
+
+    def to_json(self) -> bytes:
+        """The agent as JSON that `from_json` and `load_agent` read: no secrets (`${secret_1}` stands for the first), of its own tools the names.
+
+        `agent.form.form_of` gives the secrets too. Raises `ConfigurationError` naming the part that no other process could make.
+        """
+        from holdfast.agent.form import form_of
+
+        return form_of(self).to_json()
+
+    @staticmethod
+    def from_json(data: bytes | str, *, variables: Mapping[str, Any] | None = None, builtins: Any = None) -> Agent:
+        """The inverse of `to_json`. `variables` are the secrets by name, `builtins` the tools by name (or a list of them). Raises
+        `ConfigurationError`."""
+        from holdfast.agent.form import agent_of
+
+        return agent_of(data, variables, builtins)
 
     def step(
         self,

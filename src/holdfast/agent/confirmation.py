@@ -46,6 +46,11 @@ class ByTool:
         self._patterns = [(name, verdict) for name, verdict in self._verdicts.items() if name != "*" and any(c in name for c in "*?[")]
         self._other = self._verdicts.get("*", Verdict("allow"))
 
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """What it was made with: `ByTool(policy.verdicts)` is the same."""
+        return {name: verdict.decision for name, verdict in self._verdicts.items()}
+
     @staticmethod
     def _reason(name: str, verdict: str) -> str:
         what = "every call" if name == "*" else f"every call of {name}"
@@ -67,7 +72,7 @@ class ByTool:
                 _log.warning("Agent: confirm names %r, which is no tool of this agent. Did you mean %r?", name, near[0])
 
     def __repr__(self) -> str:
-        return f"ByTool({ {name: verdict.decision for name, verdict in self._verdicts.items()} })"
+        return f"ByTool({self.verdicts})"
 
 
 Confirm = Literal["never", "always"] | Iterable[str] | Mapping[str, str] | ConfirmationPolicy

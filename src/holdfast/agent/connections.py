@@ -32,17 +32,17 @@ class Connections:
         once. One that fails harms only itself, and the log says why."""
         self._tools.want(names)
 
-    def opened(self) -> None:
-        """A conversation began to use the agent."""
+    def opened(self, runtime: object | None = None) -> None:
+        """A conversation began to use the agent; the folder of its `runtime` is what services may be told to work in."""
         with self._lock:
             self.open += 1
-        self._tools.opened()
+        self._tools.opened(runtime)
 
-    def closed(self) -> None:
+    def closed(self, runtime: object | None = None) -> None:
         """A conversation is done with the agent; the last one closes what is open. It can be opened again."""
         with self._lock:
             self.open -= 1
             last = not self.open
-        self._tools.closed()
+        self._tools.closed(runtime)
         if last:
             self._llm.close()

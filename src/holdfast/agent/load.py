@@ -24,13 +24,15 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import msgspec
 
+from holdfast import errors
 from holdfast.agent.agent import Agent
+from holdfast.agent.form import Origin, remember
 from holdfast.agent.limits import Limits
 from holdfast.agent.load_keys import AGENT, Use
 from holdfast.errors import ConfigurationError
@@ -63,7 +65,8 @@ def load_agent(
         tools: {builtin: [terminal, read_file]}
         limits: {steps: 50}
 
-    Keys are the arguments of `Agent`. `model` is a name, a mapping with the settings of `LLM`, or a list of these (`FallbackLLM`). `tools` is what
+    Keys are the arguments of `Agent`. `model` is a name, a mapping with the settings of `LLM`, or a list of these (`FallbackLLM`); or `{fallback: models, sticky:
+    ..., on: [RateLimited, ...]}` or `{router: models, pick: "module:qualname"}`, where models are a mapping of names to them. `tools` is what
     `ToolManager.from_config` takes, or the path of it. Prompts are texts or `{file: path}`. Other parts (a model, `condenser`, `confirm`) are
     `{use: "module:qualname", parameters: {...}}`, where a class or function is called with the parameters; `use` may also name one of `builtins`.
 
@@ -80,22 +83,24 @@ def load_agent(
     document = _modern(fill(document, variables or {}))
     found = AGENT.read(document, document.place)
     known = _known(builtins, runtime)
+    parts = _Parts(known, variables or {})
     options = {name: found[name] for name in ("parallel_calls", "output_limit") if name in found}
     if "limits" in found:
         options["limits"] = Limits(**found["limits"])
     if "confirm" in found:
         given = found["confirm"]
-        options["confirm"] = _part(given, known, document.places["confirm"]) if isinstance(given, Use) else given
+        options["confirm"] = parts.make(given, document.places["confirm"]) if isinstance(given, Use) else given
     if "condenser" in found:
         given = found["condenser"]
-        options["condenser"] = _part(Use(given) if isinstance(given, str) else Use(**given), known, document.places["condenser"])
-    built = tool_config.build(_tools(found, document, root, variables), known, list_skills=False)  # the prompt below does
+        options["condenser"] = parts.make(Use(given) if isinstance(given, str) else Use(**given), document.places["condenser"])
+    parsed = _tools(found, document, root, variables)
+    built = tool_config.build(parsed, known, list_skills=False)  # the prompt below does
     extensions = [_prompt(item, at, root) for item, at in _members(found, document, "system_prompt_extensions")]
     if prompt := built.skills.prompt():
         extensions.append(prompt)
     try:
-        return Agent(
-            _model(found["model"], document["model"], document.places["model"], known),
+        agent = Agent(
+            _model(found["model"], document["model"], document.places["model"], parts),
             ToolManager(**built.arguments()),
             system_prompt=_prompt(found.get("system_prompt"), document.places.get("system_prompt"), root),
             system_prompt_extensions=extensions,
@@ -106,6 +111,7 @@ def load_agent(
         if str(error).startswith(document.place.source):
             raise
         raise document.place.error(str(error)) from error
+    return remember(agent, parts.made, parsed.mcp_servers)
 
 
 def _modern(document: Map) -> Map:
@@ -177,47 +183,96 @@ def _microagent(given: Any, place: Place, root: Path) -> Any:
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def _part(wanted: Use, known: Mapping[str, Any], place: Place) -> Any:
-    """The object that `use` names, called with the parameters if it is a class or a function."""
-    name, parameters = wanted
-    if name in known:
-        found = known[name]
-    elif ":" in name:
-        found = tool_config.load_object(name, place)
-    else:
+class _Parts:
+    """Makes what `use` names, and notes how, for the agent's serial form."""
+
+    def __init__(self, known: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
+        self.known = known
+        self.made: list[Origin] = []
+        self._hidden = frozenset(value for value in variables.values() if isinstance(value, str) and value)
+
+    def make(self, wanted: Use, place: Place, more: Mapping[str, Any] = {}) -> Any:
+        """The object that `use` names, called with the parameters if it is a class or a function."""
+        name, parameters = wanted
+        found = self._find(name, place, more)
+        if inspect.isclass(found) or inspect.isroutine(found):
+            found = tool_config.call_with(found, parameters, name, place)
+        elif parameters is not None:
+            raise place.error(f"{name!r} is an object that was made already; it takes no parameters.")
+        self.made.append(Origin(found, name, parameters, self._hidden))
+        return found
+
+    def function(self, name: str, place: Place) -> Any:
+        """The function or class itself that a name stands for."""
+        found = self._find(name, place, {})
+        self.made.append(Origin(found, name))
+        return found
+
+    def _find(self, name: str, place: Place, more: Mapping[str, Any]) -> Any:
+        known = {**more, **self.known}
+        if name in known:
+            return known[name]
+        if ":" in name:
+            return tool_config.load_object(name, place)
         near = difflib.get_close_matches(name, list(known), 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise place.error(
             f"no builtin is named {name!r}.{hint} It takes 'module:qualname', or a name of builtins: {', '.join(known) or 'none given'}."
         )
-    if inspect.isclass(found) or inspect.isroutine(found):
-        return tool_config.call_with(found, parameters, name, place)
-    if parameters is not None:
-        raise place.error(f"{name!r} is an object that was made already; it takes no parameters.")
-    return found
 
 
-def _model(given: Any, document: Any, place: Place, known: Mapping[str, Any]) -> Any:
-    from holdfast.llm import LLM, FallbackLLM, LiteLLM, ScriptedLLM
+def _model(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
+    from holdfast.llm import LLM, FallbackLLM, LiteLLM, RouterLLM, ScriptedLLM
 
     if isinstance(given, list):
-        places = cast(Seq, document).places
-        models = [_model(one, document[i], places[i], known) for i, one in enumerate(cast("list[Any]", given))]
-        if len(models) == 1:
-            return models[0]
-        try:
-            return FallbackLLM(models)
-        except ConfigurationError as error:
-            raise place.error(str(error)) from error
+        models = _models(cast("list[Any]", given), document, parts)
+        return models[0] if len(models) == 1 else _checked(lambda: FallbackLLM(models), place)
     options: dict[str, Any] = {"name": given} if isinstance(given, str) else dict(given)
     if "use" in options:
-        made = _part(Use(**options), {"scripted": ScriptedLLM, "litellm": LiteLLM, **known}, place)
+        made = parts.make(Use(**options), place, {"scripted": ScriptedLLM, "litellm": LiteLLM})
         if not callable(getattr(made, "completion", None)):
             raise place.error(f"{options['use']!r} gives {type(made).__name__}, which is no model: it has no method completion.")
         return made
+    if "fallback" in options:
+        models = _models(options["fallback"], document["fallback"], parts)
+        on = _moves_on(options["on"], document.places["on"], parts) if "on" in options else None
+        return _checked(lambda: FallbackLLM(models, on=on, sticky=options.get("sticky", True)), place)
+    if "router" in options:
+        named = _models(options["router"], document["router"], parts)
+        pick = parts.function(options["pick"], document.places["pick"])
+        return _checked(lambda: RouterLLM(pick, named), place)
     try:
         return LLM(options.pop("name"), **options)
     except ConfigurationError as error:
         match = re.match(r"LLM: (\w+) ", str(error))
         at = document.places.get(match[1], place) if match is not None and isinstance(document, Map) else place
         raise at.error(str(error)) from error
+
+
+def _models(given: Any, document: Any, parts: _Parts) -> Any:
+    """The models of a composite, in a list or by name."""
+    keys: Any = cast("dict[str, Any]", given) if isinstance(given, dict) else range(len(given))
+    made = {key: _model(given[key], document[key], document.places[key], parts) for key in keys}
+    return made if isinstance(given, dict) else list(made.values())
+
+
+def _checked(make: Callable[[], Any], place: Place) -> Any:
+    try:
+        return make()
+    except ConfigurationError as error:
+        raise place.error(str(error)) from error
+
+
+def _moves_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
+    """What `FallbackLLM(on=)` takes, of names of errors or of a function."""
+    if isinstance(given, str) and (":" in given or given in parts.known):
+        return parts.function(given, place)
+    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.LLMError)}
+    found: list[Any] = []
+    for name in [given] if isinstance(given, str) else given:
+        if name not in kinds and ":" not in name:
+            near = difflib.get_close_matches(name, kinds, 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            raise place.error(f"no error of models is named {name!r}.{hint} It takes: {', '.join(kinds)}, or 'module:qualname'.")
+        found.append(kinds[name] if name in kinds else parts.function(name, place))
+    return found

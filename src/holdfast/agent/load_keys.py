@@ -18,13 +18,36 @@ _PROMPT = Either(
 )
 
 
-def _name_or_use(found: dict[str, Any], place: Place) -> None:
-    if ("name" in found) == ("use" in found):
-        raise place.error("a model has either name (and settings), or use: 'module:qualname' (and parameters).")
-    if "use" in found and (others := [key for key in found if key not in ("use", "parameters")]):
-        raise place.at(others[0]).error(f"a model with use takes parameters alone; put {others[0]} into them.")
-    if "parameters" in found and "name" in found:
-        raise place.at("parameters").error("a model with name takes its settings beside the name.")
+# What a model has beside the key that says what kind it is; one with a name has its settings.
+_BESIDE = {"use": ("parameters",), "fallback": ("sticky", "on"), "router": ("pick",)}
+
+
+def _one_kind(found: dict[str, Any], place: Place) -> None:
+    kinds = [kind for kind in ("name", *_BESIDE) if kind in found]
+    if len(kinds) != 1:
+        raise place.error(
+            "a model has either name (and settings), use: 'module:qualname' (and parameters), fallback: models (and sticky, on), or "
+            "router: models (and pick)."
+        )
+    kind = kinds[0]
+    if kind in _BESIDE and (others := [key for key in found if key not in (kind, *_BESIDE[kind])]):
+        put = f"; put {others[0]} into them" if kind == "use" else ""
+        raise place.at(others[0]).error(f"a model with {kind} takes {' and '.join(_BESIDE[kind])} alone{put}.")
+    for other, beside in _BESIDE.items():
+        if kind == "name" and (wrong := [key for key in beside if key in found]):
+            raise place.at(wrong[0]).error(f"a model with name takes its settings beside the name; {wrong[0]} is for one with {other}.")
+    if kind == "router" and "pick" not in found:
+        raise place.error("a model with router has pick, the function that says which of them answers: 'module:qualname'.")
+
+
+class _Model(NamedTuple):
+    """A model within a model."""
+
+    def read(self, value: Any, place: Place) -> Any:
+        return _ONE_MODEL.read(value, place)
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        return _ONE_MODEL.schema(defs)
 
 
 _SETTINGS: dict[str, Shape] = {
@@ -46,8 +69,19 @@ _MODEL = Record(
         **{name: Key(shape, "As LLM takes it.") for name, shape in _SETTINGS.items()},
         "use": Key(_SOME, "Another class or function that makes one: 'module:qualname', or a builtin's name."),
         "parameters": Key(_PARAMETERS, "What that is called with."),
+        "fallback": Key(
+            Either(list=ListOf(_Model()), map=MapOf(_Model()), what="a list of models, or a mapping of names to models"),
+            "Models of which the next is asked when one fails, by name if need be.",
+        ),
+        "sticky": Key(Flag(), "Whether a conversation stays with the model that answered last; true, if not given."),
+        "on": Key(
+            Either(text=_SOME, list=ListOf(_SOME), what="names of errors, or a function as 'module:qualname'"),
+            "Which failures move on: names of LLM errors such as RateLimited, or a function of the error.",
+        ),
+        "router": Key(MapOf(_Model(), "a mapping of names to models"), "Models of which a function picks one for each request."),
+        "pick": Key(_SOME, "That function: 'module:qualname', or a builtin's name."),
     },
-    _name_or_use,
+    _one_kind,
 )
 _ONE_MODEL = Either(text=_SOME, map=_MODEL, what="a model's name or a mapping")
 _PART = Record(
@@ -134,8 +168,10 @@ AGENT = Record(
         "condenser": Key(
             Either(text=_SOME, map=_PART, what="'module:qualname', or {use, parameters}"), "What shortens long conversations."
         ),
-        "parallel_calls": Key(Number("a whole number from 1", 1, whole=True), "How many calls of one answer run at once."),
-        "output_limit": Key(Number("a number of characters from 1000", 1000, whole=True), "Characters of an output that a model is shown."),
+        "parallel_calls": Key(Number("a whole number from 1", 1, 1e18, whole=True), "How many calls of one answer run at once."),
+        "output_limit": Key(
+            Number("a number of characters from 1000", 1000, 1e18, whole=True), "Characters of an output that a model is shown."
+        ),
     },
 )
 

@@ -8,6 +8,7 @@ from typing import NoReturn
 
 from holdfast import __version__
 from holdfast.cli.exits import MEANINGS, Exit
+from holdfast.cli.serve_arguments import add_serve
 from holdfast.cli.tools_arguments import add_commands
 
 # Written for 80 columns: argparse does not wrap what it is told to leave as it is.
@@ -45,6 +46,8 @@ environment (an option comes before its variable):
   HOLDFAST_API_KEY   the key for that address
   OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, GROQ_API_KEY, ...
                      a provider's key; sent to that provider's address only
+  HOLDFAST_SERVER_KEY
+                     serve: the key that clients have to bring
   HOLDFAST_DEBUG     1 shows tracebacks and the library's log
   NO_COLOR           no colour
   FORCE_COLOR        colour also where the output is no terminal
@@ -90,11 +93,13 @@ conversation is opened next.
   send TEXT                       say something to the agent; - reads stdin
   approve [CALL] [--arguments J]  let a waiting call run, with other arguments
   reject [CALL] [REASON]          do not run it, and tell the model why
+  answer [QUESTION] [JSON]        what a running call asks; JSON has the form's values
+  decline [QUESTION] [REASON]     do not answer it
   pause                           go no further after what runs now
   resume                          go on after a pause or an error
   interrupt                       pause at once; what runs is cancelled
 
-Without CALL it is the one call that waits. An approval holds for the arguments
+Without CALL or QUESTION it is the one that waits. An approval holds for the arguments
 that the call has in the store now.
 
 Exit code 0: posted (with --wait: and taken). 1: not taken in time. 2: nothing
@@ -266,8 +271,10 @@ def make_parser() -> Parser:
     tell = add("tell", "send, approve, pause: whoever drives the conversation", TELL, "")
     tell.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
     tell.add_argument("id", metavar="ID", help="the conversation, or the first letters of its id")
-    tell.add_argument("what", metavar="WHAT", choices=["send", "approve", "reject", "pause", "resume", "interrupt"], help="see above")
-    tell.add_argument("words", metavar="MORE", nargs="*", help="the text, the call, the reason")
+    tell.add_argument(
+        "what", metavar="WHAT", choices=["send", "approve", "reject", "answer", "decline", "pause", "resume", "interrupt"], help="see above"
+    )
+    tell.add_argument("words", metavar="MORE", nargs="*", help="the text, the call or question, the values or the reason")
     tell.add_argument("--arguments", metavar="JSON", help='approve: run the call with these instead, such as \'{"command": "ls"}\'')
     tell.add_argument("--key", metavar="KEY", help="drop it if something was posted under this key before")
     tell.add_argument("--wait", metavar="SECONDS", type=_seconds, help="wait until it was taken, at most so long")
@@ -290,4 +297,5 @@ def make_parser() -> Parser:
     taken.add_argument("--store", metavar="STORE", required=True, help="the SQLite file to write to, made if it is not there")
     taken.add_argument("--id", metavar="NEW", help="import the only conversation in FILE under this id")
     add_commands(add)
+    add_serve(add)
     return parser

@@ -70,6 +70,8 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             from holdfast.cli.tools import tools as chosen
         case "mcp":
             from holdfast.cli.mcp import mcp as chosen
+        case "serve":
+            from holdfast.cli.serve import serve as chosen
         case _:
             from holdfast.cli.show import show as chosen
     return chosen(options, env)

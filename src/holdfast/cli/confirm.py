@@ -92,7 +92,8 @@ def _prefilled(text: str) -> Generator[None]:
         readline.set_startup_hook(None)
 
 
-def _forget_typed() -> None:
+def forget_typed() -> None:
+    """Drop what was typed and not read yet."""
     with suppress(termios.error):
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
@@ -115,7 +116,7 @@ class Confirmer:
         waiting = session.conversation.state.pending_confirmations
         if not waiting:
             return session.tell_waiting() if session.conversation.status is WAITING else None
-        _forget_typed()  # what was typed before this was seen is no answer to it
+        forget_typed()  # what was typed before this was seen is no answer to it
         self._edits = edit_lines()
         first = waiting[0]
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
@@ -132,7 +133,7 @@ class Confirmer:
             return None
         except Overtaken:
             session.screen.notice("")
-            _forget_typed()  # an answer that was just begun is none to what comes next
+            forget_typed()  # an answer that was just begun is none to what comes next
             self._decided(first.call.id)
             return None
 
@@ -230,7 +231,12 @@ class Confirmer:
             return False
         told = "It does not wait any more: the call was answered as not run."
         for event in reversed(conversation.get_history()):
-            if isinstance(event, ev.Decision) and event.call_id == call_id and event.decision in ("approve", "reject"):
+            if (
+                isinstance(event, ev.Decision)
+                and event.call_id == call_id
+                and not event.question_id
+                and event.decision in ("approve", "reject")
+            ):
                 what = "approved" if event.decision == "approve" else "rejected"
                 why = f": {event.reason}" if event.reason else ""
                 told = f"It was decided elsewhere: {what} by {event.by or 'somebody'}{why}"

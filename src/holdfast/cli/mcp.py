@@ -53,7 +53,8 @@ def _over_stdio(options: argparse.Namespace, env: Mapping[str, str], screen: Scr
 
 def _over_http(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, token: str | None) -> Exit:
     from holdfast.serve import mcp as serve
-    from holdfast.serve.http import address, check
+    from holdfast.serve.http import check
+    from holdfast.server.sockets import address
 
     try:  # before modules are imported and anything is started
         check(address(options.http)[0], token)

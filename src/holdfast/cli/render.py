@@ -262,7 +262,18 @@ class Renderer:
         return f"{one_line(call.name)} {one_line(call.raw)}" if call.invalid else call_title(call.name, call.arguments)
 
     def _decision(self, event: ev.Decision) -> Iterator[Line]:
-        """Who decided what about a call, and why."""
+        """Who decided what about a call, and why; what a call asked, and what was answered."""
+        if event.question is not None:
+            where = f" ({event.question.url})" if event.question.url else ""
+            yield self._cut("dim", f"  {one_line(event.question.asker)} asks: {one_line(event.question.message)}{where}")
+            return
+        if event.question_id:
+            values = f": {msgspec.json.encode(event.arguments).decode()}" if event.arguments else ""
+            why = f": {event.reason}" if event.reason else ""
+            yield self._cut(
+                "dim", f"  {'answered' if event.decision == 'approve' else 'declined'} by {event.by or 'somebody'}{values}{why}"
+            )
+            return
         verb = {"allow": "allowed:", "ask": "waits for you:", "approve": "approved:", "reject": "rejected:"}.get(
             event.decision, event.decision
         )

@@ -55,7 +55,14 @@ class Session:
         self._began = time.monotonic()
         self.live = Live(screen, Renderer(None if full else screen.width, full), lambda: self.conversation.state.last_seq, pace)
         try:
-            self.conversation = Conversation(parts.agent, parts.store, parts.id, runtime=parts.runtime, on_delta=self.live.on_delta)
+            self.conversation = Conversation(
+                parts.agent,
+                parts.store,
+                parts.id,
+                runtime=parts.runtime,
+                on_delta=self.live.on_delta,
+                on_question="wait" if self.interactive else None,
+            )
         except BaseException:  # a damaged store
             self._let_go()
             raise
@@ -148,6 +155,11 @@ class Session:
             self.conversation.pause()
         self._interrupted = self.conversation.status is ConversationStatus.PAUSED
 
+    def interrupt(self) -> None:
+        """Stop at once, as Ctrl-C does while the agent works."""
+        self.conversation.interrupt()
+        self._interrupted = self.conversation.status is ConversationStatus.PAUSED
+
     def ask(self, prompt: str, until: Callable[[], bool] | None = None) -> str:
         """A line from standard input, asked for when all that happened is on the screen.
 
@@ -188,7 +200,7 @@ class Session:
         return None
 
     def drive(self, poll: Callable[[], None] | None = None) -> Exit | None:
-        """Wait until the agent rests, calling `poll` ten times a second; an exit code instead if the command is to end.
+        """Wait until the agent rests, asking the user what its calls ask, and calling `poll` ten times a second; an exit code instead if the command is to end.
 
         The first Ctrl-C interrupts the agent, which then rests, paused; the second one, or the first without a terminal, ends the command.
         """
@@ -203,16 +215,19 @@ class Session:
             if self.signals.take_interrupt():
                 if self._interrupted:
                     return Exit.INTERRUPTED
-                self.conversation.interrupt()
+                self.interrupt()
                 if not self.interactive:
                     return Exit.INTERRUPTED
-                self._interrupted = self.conversation.status is ConversationStatus.PAUSED
                 if self._interrupted:
                     self.screen.status("stopping")
                     continue
             if rests:
                 return None
-            if poll is not None:
+            if self.interactive and self.conversation.state.pending_questions:
+                from holdfast.cli.asking import ask_user  # few calls ask
+
+                ask_user(self)
+            elif poll is not None:
                 poll()
 
     @property

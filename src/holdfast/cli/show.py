@@ -20,6 +20,7 @@ from holdfast.conversation import ConversationState
 from holdfast.conversation.state import AT_REST, ConversationStatus, Fold
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store import SQLiteStore, Summary
+from holdfast.tools.forms import fields
 
 _BEGINS = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
 _LOOK = 0.2  # seconds between two looks at signals, and at whether anybody still reads what is shown
@@ -208,7 +209,16 @@ class _AsText:
         for call in waiting:
             told = f"waiting for you: {one_line(call.id)} {plain(one_line(call.name))} {as_json(call.arguments)}"
             self._screen.show([Line("plain", told)])
+        asking = [question for item in self._fold.open.values() for question in item.questions]
+        for question in asking:
+            told = f"{plain(one_line(question.asker))} asks you: {one_line(question.id)} {plain(one_line(question.message))}"
+            self._screen.show([Line("plain", told + (f" {plain(one_line(question.url))}" if question.url else ""))])
+            if fields(question.schema):
+                self._screen.show([Line("dim", f"  with a form: {', '.join([plain(one_line(name)) for name in fields(question.schema)])}")])
         self._screen.show([GAP, Line("dim", summary(self._steps, self._seconds, self._usage, self._cost))])
         if waiting and options.at is None:
             which = one_line(waiting[0].id) if len(waiting) == 1 else "CALL"
             self._screen.notice(f"approve with: {shlex.join(['holdfast', 'tell', options.file, self._id, 'approve'])} {which}")
+        if asking and options.at is None:
+            values = " JSON" if fields(asking[0].schema) else ""
+            self._screen.notice(f"answer with: {shlex.join(['holdfast', 'tell', options.file, self._id, 'answer', asking[0].id])}{values}")

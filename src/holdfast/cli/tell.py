@@ -24,11 +24,13 @@ from holdfast.conversation import ConversationState, ConversationStatus
 from holdfast.conversation.state import AT_REST, PendingConfirmation
 from holdfast.errors import ToolValidationError
 from holdfast.store import SQLiteStore
+from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 from holdfast.tools.schema import from_json_schema
 
 _LOOK = 0.2  # seconds between two looks at signals
 _CALL = re.compile(r"\d+\.\d+")  # what a call's id looks like
+_QUESTION = re.compile(r"\d+\.\d+\?\d+")  # and a question's
 
 
 def tell(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -70,6 +72,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("tell send takes the text, or - to read it from standard input")
     if what == "approve" and len(words) > 1:
         raise UsageError(f"tell approve takes one call, not {' '.join(words)!r}")
+    if what == "answer" and len(words) > 2:
+        raise UsageError(f"tell answer takes one question and the values as one JSON object, not {' '.join(words)!r}")
     if what in ("pause", "resume", "interrupt") and words:
         raise UsageError(f"tell {what} takes nothing more, not {' '.join(words)!r}")
     if options.arguments is not None and what != "approve":
@@ -91,6 +95,16 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
             words = list(options.words)
             call = words.pop(0) if words and _CALL.fullmatch(words[0]) else None
             return cmd.Reject(_pending(options, state, call).call.id, clean(" ".join(words)))
+        case "answer":
+            words = list(options.words)
+            question = _question(options, state, words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None)
+            if len(words) > 1:
+                raise UsageError(f"{words[0]!r} is no question's id; such an id looks like 4.0?1")
+            return cmd.Answer(question.id, _values(words[0], question) if words else _values("{}", question))
+        case "decline":
+            words = list(options.words)
+            question = _question(options, state, words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None)
+            return cmd.Answer(question.id, None, clean(" ".join(words)))
         case "pause":
             return cmd.Pause()
         case "resume":
@@ -112,6 +126,29 @@ def _pending(options: argparse.Namespace, state: ConversationState, call_id: str
         raise UsageError(f"the call {call_id!r} does not wait for a decision; these do: {listed}")
     command = shlex.join(["holdfast", "tell", options.file, state.id, options.what])
     raise UsageError(f"several calls wait; say which with {command} CALL: {listed}")
+
+
+def _question(options: argparse.Namespace, state: ConversationState, question_id: str | None) -> ev.Question:
+    """The question that waits: the one of that id, or the only one. Raises `UsageError` that lists those there are."""
+    waiting = [question for _, question in state.pending_questions]
+    found = [question for question in waiting if question_id in (None, question.id)]
+    if len(found) == 1:
+        return found[0]
+    if not waiting:
+        raise UsageError(f"nothing that runs in {state.id!r} asks anything: it is {_status(state.status)}")
+    listed = "; ".join(f"{one_line(one.id)} {plain(one_line(one.asker))}: {plain(one_line(one.message))}" for one in waiting)
+    if question_id is not None:
+        raise UsageError(f"the question {question_id!r} does not wait for an answer; these do: {listed}")
+    command = shlex.join(["holdfast", "tell", options.file, state.id, options.what])
+    raise UsageError(f"several questions wait; say which with {command} QUESTION: {listed}")
+
+
+def _values(text: str, question: ev.Question) -> dict[str, Any]:
+    """The values of a form, typed as JSON, held against it."""
+    try:
+        return filled("the answer", question.schema, read_arguments(text)) or {}
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def described(pending: PendingConfirmation) -> str:
@@ -138,6 +175,8 @@ def _said(command: cmd.Command) -> str:
             return f"approve {call_id}" + (f" with {as_json(arguments)}" if arguments is not None else f" (arguments {hash[:12]})")
         case cmd.Reject(call_id, reason):
             return f"reject {call_id}" + (f": {reason}" if reason else "")
+        case cmd.Answer(question_id, values):  # without the values, which may be secret
+            return f"{'decline' if values is None else 'answer'} {question_id}"
         case _:
             return type(command).__name__.lower()
 
@@ -194,9 +233,11 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
     match command, event:
         case cmd.Send(content), ev.Message(sender="user"):
             return event.content == content
-        case cmd.Approve(call_id, arguments=arguments), ev.Decision(decision="approve"):
+        case cmd.Answer(question_id, values), ev.Decision(decision="approve" | "reject"):
+            return event.question_id == question_id and (event.decision == "reject") == (values is None)
+        case cmd.Approve(call_id, arguments=arguments), ev.Decision(decision="approve", question_id=""):
             return event.call_id == call_id and event.arguments == arguments
-        case cmd.Reject(call_id, reason), ev.Decision(decision="reject"):
+        case cmd.Reject(call_id, reason), ev.Decision(decision="reject", question_id=""):
             return event.call_id == call_id and event.reason == reason
         case cmd.Pause() | cmd.Interrupt(), ev.Status():
             return event.status == ConversationStatus.PAUSED
@@ -207,11 +248,19 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
 
 
 def _overtaken(event: ev.AnyEvent, command: cmd.Command) -> str | None:
-    """What else came of the call that a command decides, if this event says so."""
+    """What else came of the call or question that a command decides, if this event says so."""
+    if isinstance(command, cmd.Answer):
+        match event:
+            case ev.Decision(question_id=command.question_id):
+                return f"the question was {'answered' if event.decision == 'approve' else 'declined'} by {event.by or 'somebody'}"
+            case ev.ToolResult() if command.question_id.startswith(f"{event.call_id}?"):
+                return "the call that asked has ended"
+            case _:
+                return None
     if not isinstance(command, cmd.Approve | cmd.Reject) or getattr(event, "call_id", None) != command.call_id:
         return None
     match event:
-        case ev.Decision(decision="approve" | "reject" as decision):
+        case ev.Decision(decision="approve" | "reject" as decision, question_id=""):
             what = "rejected" if decision == "reject" else "approved" if event.arguments is None else "approved with other arguments"
             return f"the call was {what} by {event.by or 'somebody'}" + (f": {event.reason}" if event.reason else "")
         case ev.ToolResult():

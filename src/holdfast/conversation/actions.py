@@ -30,7 +30,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing to do until somebody says something."""
+    """Nothing to do until somebody says something, or a client's result comes."""
 
 
 class Stop(msgspec.Struct, frozen=True):
@@ -50,14 +50,17 @@ _CONFIRM = Stop(ConversationStatus.WAITING_FOR_CONFIRMATION)
 def next_action(state: Fold, limits: Limits = Limits()) -> Action:
     """What to do next: a pure function of the journal's fold and the limits of a run.
 
-    It is asked when no call of this owner is running, so a started call without a result is one that a dead owner left.
+    It is asked when no call of this owner is running, so a started call without a result is one that a dead owner left, or a
+    client's that claimed it. What clients are to run the loop waits for, and for that without a status of its own: it is RUNNING.
     """
     if state.status is not ConversationStatus.RUNNING:
         return _WAIT
     if state.open:
-        lost = tuple([item.call for item in state.open.values() if item.attempt])
-        ready = lost or tuple([item.call for item in state.open.values() if item.asked is None])
-        return Recover(lost) if lost else Call(ready) if ready else _CONFIRM
+        lost = tuple([item.call for item in state.open.values() if item.attempt and not item.runner])
+        ready = lost or tuple([item.call for item in state.open.values() if item.ready])
+        if lost or ready:
+            return Recover(lost) if lost else Call(ready)
+        return _WAIT if any(item.asked is None for item in state.open.values()) else _CONFIRM  # for a client, or for a decision
     if state.blanks >= BLANKS:
         return Stop(ConversationStatus.STUCK, f"{BLANKS} answers in a row were empty or cut off")
     if not state.owed:

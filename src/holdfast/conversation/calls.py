@@ -18,7 +18,8 @@ from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trimmed
-from holdfast.conversation.state import ConversationStatus
+from holdfast.conversation.questions import OnQuestion, Questions
+from holdfast.conversation.state import ConversationStatus, OpenCall
 from holdfast.errors import ConversationClosed, StoreError, ToolNotFound
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.results import as_result
@@ -29,6 +30,7 @@ UNKNOWN_OUTCOME = (
     "The process that ran this call ended before it gave a result, so its outcome is unknown: it may have happened, in part or whole, "
     "or not at all. Check what is there before you repeat it."
 )
+UNKNOWN = "Its outcome is unknown: it may have happened, in part or whole, or not at all. Check what is there before you repeat it."
 REJECTED = "Not run: {by} rejected this call{reason}"
 DENIED = "Not run: this call is not allowed{reason}"
 EDITED = "[Whoever approved this call changed its arguments to {arguments}; it was run with these.]"
@@ -93,14 +95,24 @@ class Calls:
     model call included; `closing` says that nothing further is to begin.
     """
 
-    __slots__ = ("_agent", "_batch", "_cleaned", "_cleanups", "_journal", "_on_progress", "_threads", "closing", "runtime", "token")
+    __slots__ = (
+        "_agent", "_batch", "_cleaned", "_cleanups", "_journal", "_on_progress", "_threads", "closing", "questions", "runtime", "token",
+    )  # fmt: skip
 
-    def __init__(self, agent: Agent, journal: Journal, runtime: object | None, on_progress: Callable[[str, str], object] | None) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        journal: Journal,
+        runtime: object | None,
+        on_progress: Callable[[str, str], object] | None,
+        on_question: OnQuestion = None,
+    ) -> None:
         self.token = Cancellation()
         self.closing = False
         self._agent = agent
         self._journal = journal
         self.runtime = runtime
+        self.questions = Questions(journal, on_question)
         self._on_progress = None if on_progress is None else guarded(on_progress)
         self._batch: _Batch | None = None
         self._threads: set[threading.Thread] | None = None
@@ -117,9 +129,9 @@ class Calls:
                 self.token = Cancellation()
         token.cancel()
 
-    def write_start(self, call: ToolCall, attempt: int) -> None:
+    def write_start(self, call: ToolCall, attempt: int, runner: str = "") -> None:
         journal = self._journal
-        journal.add(ev.ToolCallStarted, call_id=call.id, attempt=attempt, idempotency_key=f"{journal.id}:{call.id}")
+        journal.add(ev.ToolCallStarted, call_id=call.id, attempt=attempt, idempotency_key=f"{journal.id}:{call.id}", runner=runner)
 
     def write_refusal(self, call: ToolCall) -> None:
         self._journal.add(ev.ToolResult, call_id=call.id, result=ToolResult.failure(INTERRUPTED, "cancelled"))
@@ -153,7 +165,7 @@ class Calls:
         with self._journal.changed:
             known = {call.id for call in calls}
             # What was approved since `calls` was drawn up.
-            ready = [item.call for item in self._journal.fold.open.values() if not item.attempt and item.asked is None]
+            ready = [item.call for item in self._journal.fold.open.values() if item.ready]
             calls = [*calls, *(call for call in ready if call.id not in known)]
             # Helpers are this loop's also if whoever approves a call has one started.
             name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
@@ -179,10 +191,11 @@ class Calls:
             raise batch.failures[0]
 
     def admit(self, calls: Sequence[ToolCall]) -> None:
-        """Calls were approved. While others of their batch run they join these; otherwise the loop finds them."""
+        """Calls were approved. While others of their batch run they join these; otherwise the loop finds them, or a client."""
         with self._journal.changed:
-            batch = self._batch
-            if batch is not None:
+            batch, open = self._batch, self._journal.fold.open
+            calls = [call for call in calls if call.id in open and not open[call.id].offered]
+            if batch is not None and calls:
                 batch.queue.extend(calls)
                 batch.hire(len(calls))
 
@@ -195,7 +208,7 @@ class Calls:
                 item = journal.fold.open.get(call.id)
                 if journal.fold.status is not ConversationStatus.RUNNING or self.closing or token:
                     return False
-                if item is None or item.asked is not None or item.attempt >= attempt:
+                if item is None or item.asked is not None or item.attempt >= attempt or item.offered:
                     return True  # it was answered meanwhile, or joined a batch that had it already
                 if item.arguments is not None:
                     call, edited = msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid=""), True
@@ -229,7 +242,18 @@ class Calls:
 
     def _context(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolContext:
         journal, tell = self._journal, self._progress_of(call)
-        return ToolContext(journal.id, call.id, attempt, token, self.runtime, tell, self._keep, journal.process_environment)
+        return ToolContext(
+            journal.id,
+            call.id,
+            attempt,
+            token,
+            self.runtime,
+            tell,
+            self._keep,
+            journal.process_environment,
+            self.questions,
+            self._agent.llm,
+        )
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
         """Within a transaction. A large output is trimmed, and the store keeps the whole."""
@@ -237,6 +261,35 @@ class Calls:
         for data in kept:
             self._journal.keep(data)
         self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
+
+    # --- what clients run ---
+
+    def refused(self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]) -> dict[int, ToolResult]:
+        """Which of an answer's calls that clients would run are answered at once, by their place, and how; runs users' code."""
+        clients, found = self._journal.fold.clients, dict[int, ToolResult]()
+        if clients:
+            for index, call in enumerate(calls):
+                if call.name in clients and not (verdicts and verdicts[index].decision == "deny"):
+                    result = self._agent.tools.refused(call, self._context(call, 1, self.token))
+                    if result is not None:
+                        found[index] = result
+        return found
+
+    def returned(self, item: OpenCall, result: ToolResult) -> ToolResult:
+        """A client's result as it is to be told; runs users' code."""
+        call = item.effective
+        try:
+            result = self._agent.tools.told(call, result, self._context(call, item.attempt, self.token))
+        except Exception as error:  # the effect has happened; that its result cannot be told must not leave the call open
+            result = ToolResult.failure(f"{call.name!r} was run, but its result is held back: {type(error).__name__}: {error}")
+        return result if item.arguments is None else _told_edited(result, call)
+
+    def write_settled(self, item: OpenCall, reason: str, kind: str) -> None:
+        """Within a transaction: answer a call that no client will answer."""
+        if item.runner:
+            self.write_result(item.call, ToolResult.failure(f"{reason} {UNKNOWN}", kind, meta={"outcome": "unknown"}))
+        else:
+            self.write_result(item.call, ToolResult.failure(f"Not run: {reason}", "cancelled"))
 
     # --- what is decided before, and what is settled after ---
 

@@ -16,17 +16,21 @@ from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.content import ContentLike, Message, ToolResult, blocks
 from holdfast.conversation import orders
+from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
 from holdfast.conversation.outputs import blobs_of, whole
+from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.state import ConversationState, ConversationStatus, Fold, fold
 from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store
+from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
+    from holdfast.commands import Command
     from holdfast.conversation.replay import Replay
 
 _log = logging.getLogger("holdfast")
@@ -51,7 +55,9 @@ class Conversation:
     is taken by `start_thread`, `run` or the first write, which raise `LeaseHeld` while another owner has the conversation.
 
     `runtime` is handed to tools as `ToolContext.runtime`. `on_delta` is told of a streamed answer's pieces, `on_progress(call_id,
-    message)` of what tools report, both on the thread where it happens. `clock` and `new_id` default to the system's.
+    message)` of what tools report, both on the thread where it happens. What running calls ask the user is declined at once; with
+    `on_question="wait"` the call waits for `answer` or `decline`, with a function it is what `on_question(question)` returns, on the
+    call's thread: the form's values, True, or None to decline. `clock` and `new_id` default to the system's.
 
     Every method is thread-safe. `with Conversation(agent) as conversation:` closes it. Raises `ConfigurationError` (a
     `ValueError`) naming the argument that does not fit.
@@ -70,16 +76,17 @@ class Conversation:
         runtime: object | None = None,
         on_delta: Callable[[Delta], object] | None = None,
         on_progress: Callable[[str, str], object] | None = None,
+        on_question: OnQuestion = None,
         clock: Clock = utc_now,
         new_id: Callable[[], str] = random_id,
         _known: tuple[list[ev.AnyEvent], Fold] | None = None,
     ) -> None:
-        _check(agent, store, id, on_delta, on_progress)
+        _check(agent, store, id, on_delta, on_progress, on_question)
         self.agent = agent
         self.store: Store = MemoryStore() if store is None else store
         self.id = new_id() if id is None else id
         self._journal = Journal(self.store, self.id, clock, new_id, _weakly(self), _known)
-        self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress)
+        self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress, on_question)
         self._subscriptions: list[Subscription] = []
         self._opened = False
         self._loop: threading.Thread | None = None  # the one that start_thread made
@@ -169,6 +176,31 @@ class Conversation:
         """Why nothing more can be journaled (a `StoreError`: a full disk, a lost lease), None if nothing is wrong. Open it again to go on."""
         return self._driver.failure
 
+    @property
+    def hosted(self) -> bool:
+        """Whether somebody calls `advance` as soon as there is something to do: a message to a conversation at rest has it RUNNING."""
+        return self._driver.hosted
+
+    @hosted.setter
+    def hosted(self, hosted: bool) -> None:
+        with self._journal.changed:
+            self._driver.hosted = hosted
+            self._journal.changed.notify_all()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a loop drives now."""
+        return self._driver.thread is not None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `advance` would do something. Of no meaning while `busy`."""
+        driver, journal = self._driver, self._journal
+        with journal.changed:
+            if journal.closed or driver.calls.closing or driver.failure is not None:
+                return False
+            return journal.fold.asked or not isinstance(next_action(journal.fold, self.agent.limits), Wait)
+
     def get_history(self) -> list[ev.AnyEvent]:
         """The events so far, in order."""
         with self._journal.changed:
@@ -243,10 +275,23 @@ class Conversation:
         """Drive the loop on the caller's thread until the conversation rests, and return its state; `start_thread` and `wait` in one.
 
         Goes on from PAUSED, ERROR or STUCK as `resume` does. A model's or a limit's error is not raised: it is the state's `error`, with
-        status ERROR. Ctrl-C pauses the conversation and is raised. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
+        status ERROR. Ctrl-C pauses the conversation and is raised. Where nothing is left but calls that clients are to run (`state.offers`) it
+        returns with status RUNNING. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
         """
+        self._drive("run", resume=True)
+        return self.state
+
+    def advance(self) -> ConversationStatus:
+        """Drive the loop on the caller's thread while there is something to do, and return the status: as `run`, but goes on from no pause or
+        error. For whoever drives many conversations by few threads (`hosted`). Raises `LeaseHeld`, `StoreError`, `ConversationBusy`."""
         self._open()
-        self._not_inside("run")
+        if self.has_work:
+            self._drive("advance", resume=False)
+        return self.status
+
+    def _drive(self, method: str, resume: bool) -> None:
+        self._open()
+        self._not_inside(method)
         driver = self._driver
         try:
             with self._journal as journal:
@@ -254,7 +299,7 @@ class Conversation:
                     raise ConversationBusy(f"Conversation {self.id!r} is driven by {driver.thread.name!r}; use wait().")
                 if journal.fold.asked:
                     journal.add(ev.Status, status=RUNNING.value)
-                else:
+                elif resume:
                     orders.resume(driver)
                 driver.thread = threading.current_thread()
                 driver.resting = False
@@ -268,7 +313,6 @@ class Conversation:
             driver.leave()
             if self._close_from_within:
                 self._finish(time.monotonic() + 5.0)
-        return self.state
 
     def pause(self) -> None:
         """Step no further: what runs now (a model call, calls that have begun) ends first. Survives a restart; `resume` ends it."""
@@ -330,6 +374,39 @@ class Conversation:
         with self._journal as journal:
             orders.reject(self._driver, orders.pending(journal, call_id), clean(reason), clean(by))
 
+    def answer(self, question_id: str | None = None, values: dict[str, Any] | bool | None = True, *, by: str = "user") -> None:
+        """Answer what a running call asks the user (`state.pending_questions`); without `question_id` the only question there is.
+
+        `values` are the form's, without those that have a default; True for a yes, None or False to decline. Raises `ConfigurationError`
+        if they do not fit the form, or no call waits for that answer.
+        """
+        self._open()
+        question = self._driver.calls.questions.waiting(question_id)
+        found = filled(f"answer: question {question.id!r}", question.schema, values)  # a schema of others: not under the lock
+        with self._journal:
+            effect = self._driver.calls.questions.answer(question.id, found, clean(by), "")
+        effect()
+
+    def decline(self, question_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
+        """Decline what a running call asks the user; without `question_id` the only question there is. Raises as `answer`."""
+        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"decline: reason takes a str, not {reason!r}.")
+        self._open()
+        question = self._driver.calls.questions.waiting(question_id)
+        with self._journal:
+            effect = self._driver.calls.questions.answer(question.id, None, clean(by), clean(reason))
+        effect()
+
+    def obey(self, command: Command, key: str | None = None) -> None:
+        """Do a command (`holdfast.commands`) in one transaction. With a `key` it goes by way of the store's inbox: given again under the same
+        one it is not done again, and this returns at once. Raises the command's `ConfigurationError` if it does not fit;
+        `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        self._open()
+        if key is None:
+            orders.do(self._driver, command)
+        else:
+            orders.obey(self._driver, lambda: self.store.post(self.id, command, key), key)
+
     def drain_inbox(self) -> None:
         """Do what other processes have posted (`store.post`). Comes to pass by itself, well within a second, while this conversation is
         open; to be called by whoever cannot wait."""
@@ -337,12 +414,13 @@ class Conversation:
             orders.drain(self._driver)
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
-        """Block until nothing runs any more, at most `timeout` seconds; returns the status then. Raises `ConversationBusy` inside of itself."""
+        """Block until nothing runs any more, here or at a client, at most `timeout` seconds; returns the status then. Returns at once where
+        nobody drives. Raises `ConversationBusy` inside of itself."""
         self._not_inside("wait")
         journal, driver = self._journal, self._driver
         deadline = None if timeout is None else time.monotonic() + timeout
         with journal.changed:
-            while driver.thread is not None and not journal.closed and not self._at_rest():
+            while (driver.thread is not None or driver.hosted) and not journal.closed and not self._at_rest():
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break
@@ -427,7 +505,7 @@ class Conversation:
             self._journal.close()
         finally:
             if opened:
-                self.agent.connections.closed()
+                self.agent.connections.closed(self._driver.calls.runtime)
 
     def _open(self) -> None:
         """Take the lease, and count as one of the agent's open conversations."""
@@ -441,7 +519,7 @@ class Conversation:
                 return
             journal.acquire()
             self._opened = True
-            self.agent.connections.opened()
+            self.agent.connections.opened(self._driver.calls.runtime)
         orders.drain(self._driver)  # what was posted while nobody held it
 
     def __enter__(self) -> Conversation:
@@ -474,7 +552,7 @@ def _weakly(conversation: Conversation) -> Callable[[], None]:
     return notify
 
 
-def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any) -> None:
+def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any, on_question: Any) -> None:
     if not isinstance(agent, Agent):
         raise ConfigurationError(f"Conversation: agent takes an Agent, not {agent!r}.")
     if isinstance(store, list) or (store is not None and not callable(getattr(store, "append", None))):
@@ -484,3 +562,5 @@ def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any) -> 
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
             raise ConfigurationError(f"Conversation: {name} takes a function or None, not {value!r}.")
+    if on_question not in (None, "wait") and not callable(on_question):
+        raise ConfigurationError(f"Conversation: on_question takes a function of a Question, 'wait' or None, not {on_question!r}.")

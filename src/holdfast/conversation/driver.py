@@ -20,8 +20,9 @@ from holdfast.conversation.actions import Action, Call, Recover, Step, Stop, Wai
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.journal import Journal
+from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import BadResponse, ContextTooLong, ConversationClosed, LimitExceeded, LLMError, StoreError
+from holdfast.errors import BadResponse, ConfigurationError, ContextTooLong, ConversationClosed, LimitExceeded, LLMError, StoreError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.transcript import Transcript
 from holdfast.tools import Cancellation
@@ -56,11 +57,23 @@ def nudge_for(answer: Completion | ev.Assistant) -> str | None:
     return EMPTY_ANSWER if not answer.text.strip() else CUT_ANSWER if answer.stop_reason == "length" else None
 
 
+class Obeyed:
+    """What became of a command of the inbox, for the `waiting` callers that posted it."""
+
+    __slots__ = ("done", "error", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.done = False
+        self.error: ConfigurationError | None = None
+
+
 class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
     __slots__ = (
-        "_announced", "_condensations", "_on_delta", "_seen", "_view", "agent", "calls", "failure", "journal", "resting", "taken", "thread",
+        "_announced", "_condensations", "_on_delta", "_seen", "_view", "agent", "calls", "failure", "hosted", "journal", "obeyed", "resting",
+        "taken", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -70,14 +83,17 @@ class Driver:
         runtime: object | None,
         on_delta: Callable[[Delta], object] | None,
         on_progress: Callable[[str, str], object] | None,
+        on_question: OnQuestion = None,
     ) -> None:
         self.agent = agent
         self.journal = journal
-        self.calls = Calls(agent, journal, runtime, on_progress)
+        self.calls = Calls(agent, journal, runtime, on_progress, on_question)
         self.thread: threading.Thread | None = None  # who drives
         self.resting = True  # whether that one waits for something to do
         self.failure: Exception | None = None  # why nothing more can be journaled
         self.taken = 0  # the number of the last command of the inbox that was done
+        self.hosted = False  # whether somebody drives as soon as there is something to do
+        self.obeyed: dict[str, Obeyed] | None = None  # what became of posted commands, by key, for those who wait to hear it
         self._on_delta = None if on_delta is None else guarded(on_delta)
         self._condensations = 0  # since the last answer
         self._view: View | None = None
@@ -102,8 +118,8 @@ class Driver:
                     raise
                 except BaseException as error:
                     self._view = None  # it may have been fed in part
-                    if until_rest and not isinstance(error, Exception):
-                        raise  # Ctrl-C or sys.exit, for the caller of `run`
+                    if until_rest and not isinstance(error, Exception) and not (self.hosted and isinstance(error, SystemExit)):
+                        raise  # Ctrl-C or sys.exit, for the caller of `run`; a host's thread serves others as well
                     with self.journal:
                         self._write_error(error)
         except ConversationClosed:
@@ -287,6 +303,7 @@ class Driver:
                 [call if (name := tools.canonical(call.name)) == call.name else msgspec.structs.replace(call, name=name) for call in asked]
             )
         verdicts = self.calls.decide(asked) if asked else []
+        refused = self.calls.refused(asked, verdicts) if asked else {}
         allowed: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
         with self.journal as journal:
@@ -299,20 +316,26 @@ class Driver:
                 route=answer.route, notes=answer.notes, host=answer.host,
             )  # fmt: skip
             _check_readable(event)
-            for call, verdict in zip(calls, verdicts, strict=False):
-                self.calls.write_decision(call, verdict)
+            for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
+                if index not in refused:  # nobody is to be asked about what is not run
+                    self.calls.write_decision(call, verdict)
+            for index, result in refused.items():
+                self.calls.write_start(calls[index], 1)
+                self.calls.write_result(calls[index], result)
             if not calls:
                 if (nudge := nudge_for(answer)) is not None:
                     journal.add(ev.Message, content=(TextContent(nudge),), sender="holdfast")
             elif token and not self.calls.closing:  # an interrupt, which this answer outran
                 denied = {call.id for call, verdict in zip(calls, verdicts, strict=False) if verdict.decision == "deny"}
-                for call in calls:
-                    if call.id not in denied:
+                for index, call in enumerate(calls):
+                    if call.id not in denied and index not in refused:
                         self.calls.write_refusal(call)
             elif journal.fold.status is RUNNING and not self.calls.closing:
                 allowed = calls
                 if verdicts:
                     allowed = tuple([call for call, verdict in zip(calls, verdicts, strict=True) if verdict.decision == "allow"])
+                if clients := journal.fold.clients:
+                    allowed = tuple([call for call in allowed if call.name not in clients])
                 started = allowed[: self.agent.parallel_calls]
                 for call in started:
                     self.calls.write_start(call, 1)

@@ -203,11 +203,11 @@ class Journal:
             self._draft = self._aside = None
             self.changed.release()
 
-    def add(self, kind: type[E], **fields: Any) -> E:
-        """Make the next event. `id`, `seq` and `timestamp` are given here."""
+    def add(self, kind: type[E], id: str = "", **fields: Any) -> E:
+        """Make the next event. `seq` and `timestamp` are given here, and `id` if it is not."""
         draft = self._draft
         assert draft is not None, "add outside of a transaction"
-        event = kind(seq=self.fold.last_seq + len(draft) + 1, id=self.new_id(), timestamp=self.clock(), **fields)
+        event = kind(seq=self.fold.last_seq + len(draft) + 1, id=id or self.new_id(), timestamp=self.clock(), **fields)
         draft.append(event)
         return event
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
 
 from holdfast import events as ev
 from holdfast.content import Content, TextContent, ToolCall
-from holdfast.conversation.driver import RUNNING, Driver
+from holdfast.conversation.driver import RUNNING, Driver, Obeyed
 from holdfast.conversation.journal import Journal
-from holdfast.conversation.state import AT_REST, ConversationStatus
+from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall
 from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
 from holdfast.store import Posted
+from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
@@ -32,11 +36,11 @@ def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
     return content
 
 
-def send(driver: Driver, content: tuple[Content, ...]) -> ev.Message:
+def send(driver: Driver, content: tuple[Content, ...], event_id: str = "") -> ev.Message:
     """A user's message. Within a transaction, as all that follows."""
     journal = driver.journal
-    sent = journal.add(ev.Message, content=content)
-    if driver.thread is not None and journal.fold.status in AT_REST:
+    sent = journal.add(ev.Message, event_id, content=content)
+    if (driver.thread is not None or driver.hosted) and journal.fold.status in AT_REST:
         journal.add(ev.Status, status=RUNNING.value)
     return sent
 
@@ -126,17 +130,73 @@ def reject(driver: Driver, calls: list[ToolCall], reason: str, by: str) -> None:
         journal.add(ev.Status, status=RUNNING.value)
 
 
+# --- calls that clients run ---
+
+
+def _offered(journal: Journal, call_id: str) -> OpenCall:
+    """An open call that a client is to run. Raises `ConfigurationError`."""
+    item = journal.fold.open.get(call_id)
+    if item is None:
+        raise ConfigurationError(f"Call {call_id!r} is not open: it has a result, or there is no such call.")
+    if not item.offered:
+        raise ConfigurationError(f"Call {call_id!r} of {item.call.name!r} is not open to clients: it is run where the conversation is.")
+    if item.asked is not None:
+        raise ConfigurationError(f"Call {call_id!r} is not open to clients yet: it waits for a decision.")
+    return item
+
+
+def _claimed(journal: Journal, call_id: str, runner: str) -> OpenCall:
+    """An open call that `runner` has claimed. Raises `ConfigurationError`."""
+    item = _offered(journal, call_id)
+    if not runner or item.runner != runner:
+        whose = f"was claimed by {item.runner!r}" if item.runner else "was not claimed"
+        raise ConfigurationError(f"Call {call_id!r} {whose}; {runner!r} must claim it before it returns a result.")
+    return item
+
+
+def claim(driver: Driver, call_id: str, runner: str) -> None:
+    """A client begins to run a call; claimed once more by the same one it stays as it is."""
+    item, status = _offered(driver.journal, call_id), driver.journal.fold.status
+    if item.runner and item.runner != runner:
+        raise ConfigurationError(f"Call {call_id!r} was claimed by {item.runner!r}.")
+    if not item.runner:
+        if status is not RUNNING:
+            raise ConfigurationError(f"Call {call_id!r} is not to begin now: the conversation is {status.value}.")
+        driver.calls.write_start(item.call, 1, runner)
+
+
+def settle(driver: Driver, call_id: str, reason: str, kind: str, runner: str | None) -> None:
+    """Answer a call that no client will answer."""
+    item = _offered(driver.journal, call_id)
+    if runner is not None and runner != item.runner:
+        whose = f"was claimed by {item.runner!r}" if item.runner else "is claimed by none"
+        raise ConfigurationError(f"Call {call_id!r} {whose}; it was to be settled for {runner or 'none'!r}.")
+    driver.calls.write_settled(item, reason, kind)
+
+
+# --- the inbox ---
+
+
 def _obey(driver: Driver, command: Command) -> Effect | None:
     """One command of the inbox. Raises `ConfigurationError` for what does not fit (any more)."""
     from holdfast import commands as cmd  # few conversations have an inbox that is used
 
     match command:
-        case cmd.Send(content):
-            send(driver, said(content))
+        case cmd.Send(content, event_id):
+            send(driver, said(content), event_id)
+        case cmd.Claim(call_id, runner):
+            claim(driver, call_id, runner)
+        case cmd.Return(call_id, runner, result, duration):  # `_fitted` has asked the hooks
+            driver.calls.write_result(_claimed(driver.journal, call_id, runner).call, result, duration)
+        case cmd.Settle(call_id, reason, kind, runner):
+            settle(driver, call_id, clean(reason), kind, runner)
         case cmd.Approve(call_id, arguments_hash, arguments, by, reason):
             return approve(driver, pending(driver.journal, call_id), arguments_hash, arguments, clean(by), clean(reason))
         case cmd.Reject(call_id, reason, by):
             reject(driver, pending(driver.journal, call_id), clean(reason), clean(by))
+        case cmd.Answer(question_id, values, reason, by):
+            filled_in = values if isinstance(values, dict) else None  # `_fitted` has made a True the form's defaults
+            return driver.calls.questions.answer(question_id, filled_in, clean(by), clean(reason))
         case cmd.Pause():
             pause(driver)
         case cmd.Resume():
@@ -153,8 +213,8 @@ def drain(driver: Driver) -> None:
     """
     try:
         for posted in _waiting(driver):
-            misfit = _misfit(driver, posted.command)  # runs users' code: not under the lock
-            effect = _take(driver, posted, misfit)
+            command = _fitted(driver, posted.command)  # runs users' code: not under the lock
+            effect = _take(driver, posted, command)
             if effect is not None:
                 effect()
     except ConversationClosed:
@@ -168,36 +228,113 @@ def _waiting(driver: Driver) -> list[Posted]:
         return [] if driver.calls.closing or driver.failure is not None else driver.journal.commands()
 
 
-def _misfit(driver: Driver, command: Command) -> bool:
-    """Whether an approval's new arguments do not fit the tool."""
-    from holdfast.commands import Approve
+def _fitted(driver: Driver, command: Command) -> Command | ConfigurationError:
+    """A command with what users' code makes of it, such as a result after the agent's hooks; an error if it does not fit."""
+    from holdfast import commands as cmd
 
-    if not isinstance(command, Approve) or command.arguments is None:
-        return False
     try:
+        if isinstance(command, cmd.Return):
+            with driver.journal.changed:
+                item = copy(_claimed(driver.journal, command.call_id, command.runner))
+            return msgspec.structs.replace(command, result=driver.calls.returned(item, command.result))
+        if isinstance(command, cmd.Answer):
+            question = driver.calls.questions.waiting(command.question_id)
+            try:
+                return msgspec.structs.replace(command, values=filled("answer", question.schema, command.values))
+            except ConfigurationError as error:
+                return _misfit("its values do not fit the form.", error)
+        if not isinstance(command, cmd.Approve) or command.arguments is None:
+            return command
         with driver.journal.changed:
             name = pending(driver.journal, command.call_id)[0].name
-    except ConfigurationError:
-        return False  # which is told more clearly when it is obeyed
+    except ConfigurationError as error:
+        return error
     try:
         driver.agent.tools.get(name).validate(command.arguments)
-    except Exception:  # a tool's own validator may raise anything
-        return True
-    return False
+    except Exception as error:  # a tool's own validator may raise anything
+        return _misfit("its arguments do not fit the tool.", error)
+    return command
 
 
-def _take(driver: Driver, posted: Posted, misfit: bool) -> Effect | None:
+def _misfit(said: str, error: Exception) -> ConfigurationError:
+    """What does not fit, without saying how: the log is no place for arguments."""
+    misfit = ConfigurationError(said)
+    misfit.__cause__ = error
+    return misfit
+
+
+def _take(driver: Driver, posted: Posted, command: Command | ConfigurationError) -> Effect | None:
     journal = driver.journal
     with journal.changed:
         if posted.number <= driver.taken or driver.calls.closing:
             return None  # another thread has done it meanwhile
         driver.taken = posted.number
+        effect = misfit = None
         with journal:
             journal.take(posted)
             try:
-                if misfit:  # without saying how: the log is no place for arguments
-                    raise ConfigurationError("its arguments do not fit the tool.")
-                return _obey(driver, posted.command)
+                effect = _done(driver, command)
             except ConfigurationError as error:
-                _log.warning("conversation %s: a posted %s was dropped: %s", journal.id, type(posted.command).__name__, error)
-                return None
+                misfit = error
+        if driver.obeyed is not None and (heard := driver.obeyed.get(posted.key)) is not None:
+            heard.done, heard.error = True, misfit
+        elif misfit is not None:
+            _log.warning("conversation %s: a posted %s was dropped: %s", journal.id, type(posted.command).__name__, misfit)
+        return effect
+
+
+def _done(driver: Driver, command: Command | ConfigurationError) -> Effect | None:
+    if isinstance(command, ConfigurationError):
+        raise command
+    return _obey(driver, command)
+
+
+def _told(error: ConfigurationError) -> ConfigurationError:
+    """What does not fit, for whoever asked, who may know the arguments."""
+    return error if error.__cause__ is None else ConfigurationError(f"{error} {error.__cause__}")
+
+
+def do(driver: Driver, command: Command) -> None:
+    """Do a command at once, after those that wait in the inbox. Raises its `ConfigurationError`."""
+    from holdfast import commands as cmd
+
+    command = cmd.decode(cmd.encode(command))  # what could not be posted is not taken here either
+    drain(driver)
+    fitted = _fitted(driver, command)
+    try:
+        with driver.journal as journal:
+            if driver.calls.closing:
+                raise ConversationClosed(f"Conversation {journal.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
+            effect = _done(driver, fitted)
+    except ConfigurationError as error:
+        raise _told(error) from error.__cause__
+    if effect is not None:
+        effect()
+
+
+def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
+    """Do a command by way of the inbox: `post` leaves it there under `key`. Raises its `ConfigurationError`, whichever thread did it."""
+    changed = driver.journal.changed
+    with changed:
+        driver.obeyed = {} if driver.obeyed is None else driver.obeyed
+        heard = driver.obeyed.setdefault(key, Obeyed())
+        heard.waiting += 1
+    try:
+        if not post():
+            return  # it was posted before
+        drain(driver)
+    finally:
+        with changed:
+            heard.waiting -= 1
+            if not heard.waiting:
+                del driver.obeyed[key]
+                if not driver.obeyed:
+                    driver.obeyed = None
+    if heard.error is not None:
+        raise _told(heard.error)
+    if not heard.done:
+        if driver.failure is not None:
+            raise driver.failure.with_traceback(None)
+        raise ConversationClosed(
+            f"Conversation {driver.journal.id!r} was closed; what it was asked to do is in its inbox, for whoever opens it next."
+        )

@@ -201,8 +201,8 @@ def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, eve
         parts.append("parameters:\n" + _diff(_json(recorded.parameters), _json(parameters)))
     if agent.system_prompt != recorded.system_prompt:
         parts.append("system prompt:\n" + _diff(recorded.system_prompt, agent.system_prompt))
-    today = {tool.name: tool for tool in agent.tools.definitions()}
-    for tool in recorded.tools:
+    today = {tool.name: _told(tool) for tool in agent.tools.definitions()}
+    for tool in map(_told, recorded.tools):
         if (now := today.get(tool.name)) is None:
             parts.append(f"tool {tool.name!r}:\n- it is there\n+ the agent has no such tool")
         elif now != tool:
@@ -215,6 +215,11 @@ def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, eve
         if ordered != names:
             parts.append(f"order of the tools:\n- {', '.join(names)}\n+ {', '.join(ordered)}")
     return "\n".join(parts)
+
+
+def _told(tool: ev.ToolDefinition) -> ev.ToolDefinition:
+    """A definition as the model has it, which is not told who runs the calls."""
+    return msgspec.structs.replace(tool, executor="") if tool.executor else tool
 
 
 def _messages_differ(request: Request, shown: int) -> str:

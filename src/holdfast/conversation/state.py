@@ -34,19 +34,38 @@ AT_REST = frozenset((ConversationStatus.IDLE, ConversationStatus.FINISHED, Conve
 
 class OpenCall:
     """A call without a result: `attempt` is 0 until it was started; `asked` is why it waits for a decision, None if it does not;
-    `arguments` are those of whoever approved it, if others than the model's."""
+    `arguments` are those of whoever approved it, if others than the model's. `offered`: a client is to run it; `runner` has claimed it."""
 
-    __slots__ = ("arguments", "asked", "attempt", "call")
+    __slots__ = ("arguments", "asked", "attempt", "call", "offered", "questioned", "questions", "runner")
 
-    def __init__(self, call: ToolCall) -> None:
+    def __init__(self, call: ToolCall, offered: bool = False) -> None:
         self.call = call
+        self.offered = offered
+        self.runner = ""
         self.attempt = 0
         self.asked: str | None = None
         self.arguments: dict[str, Any] | None = None
+        self.questions: tuple[ev.Question, ...] = ()  # what it asks the user and was not answered yet
+        self.questioned = 0  # how many questions it has asked, in all of its attempts
+
+    @property
+    def ready(self) -> bool:
+        """Whether the loop may start it now."""
+        return not self.attempt and self.asked is None and not self.offered
+
+    @property
+    def effective(self) -> ToolCall:
+        """The call with the arguments that it is to be run with."""
+        return self.call if self.arguments is None else msgspec.structs.replace(self.call, arguments=self.arguments, raw="", invalid="")
 
     def decide(self, decision: ev.Decision) -> None:
         """Take in a decision about this call. An approval of other arguments than the call has approves nothing."""
-        if decision.decision == "ask":
+        if decision.question is not None:
+            self.questions = (*self.questions, decision.question)
+            self.questioned += 1
+        elif decision.question_id:
+            self.questions = tuple([one for one in self.questions if one.id != decision.question_id])
+        elif decision.decision == "ask":
             self.asked = decision.reason or ""
         elif decision.decision == "approve" and self.asked is not None and decision.arguments_hash == self.call.arguments_hash:
             self.asked = None
@@ -57,8 +76,8 @@ class Fold:
     """What the loop needs to know of a journal, kept up to date event by event. One owner: the journal, under its lock."""
 
     __slots__ = (
-        "_uncounted", "_usage", "agent", "assistant", "based_on", "blanks", "condensed", "cost", "created", "error", "last_seq", "last_time",
-        "message_seq", "open", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "status", "status_seq", "steps", "title",
+        "_uncounted", "_usage", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "error", "last_seq",
+        "last_time", "message_seq", "open", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "status", "status_seq", "steps", "title",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -71,6 +90,7 @@ class Fold:
         self.message_seq = 0
         self.based_on = 0
         self.agent: ev.Agent | None = None
+        self.clients: tuple[str, ...] = ()  # names of the tools of `agent` whose calls clients run
         self.assistant: ev.Assistant | None = None
         self.open: dict[str, OpenCall] = {}
         self.blanks = 0  # answers in a row without text or call
@@ -103,12 +123,14 @@ class Fold:
             case ev.ToolCallStarted():
                 if (call := self.open.get(event.call_id)) is not None:
                     call.attempt = event.attempt
+                    call.runner = event.runner
+                    call.questions = ()  # what an attempt before this one asked, nobody waits for
             case ev.ToolResult():
                 self.open.pop(event.call_id, None)
             case ev.Assistant():
                 self._answered(event)
                 self.assistant = event
-                self.open = {call.id: OpenCall(call) for call in event.calls}
+                self.open = {call.id: OpenCall(call, call.name in self.clients) for call in event.calls}
             case ev.Message():
                 self.message_seq = event.seq
                 if not self.title:
@@ -116,7 +138,7 @@ class Fold:
             case ev.Status():
                 self._became(event)
             case ev.Agent():
-                self.agent = event
+                self._heads(event)
             case ev.Error():
                 self.error = event
             case ev.Condensation():
@@ -127,6 +149,10 @@ class Fold:
                     call.decide(event)
             case _:
                 pass
+
+    def _heads(self, event: ev.Agent) -> None:
+        self.agent = event
+        self.clients = tuple([name for tool in event.tools if tool.executor == "client" for name in (tool.name, tool.wire_name) if name])
 
     def _answered(self, event: ev.Assistant) -> None:
         self.based_on = event.based_on
@@ -184,7 +210,7 @@ class Fold:
         )  # fmt: skip
         found.run_spent = so_far.run_spent
         if so_far.agent_seq:
-            found.agent = cast(ev.Agent, event(so_far.agent_seq))
+            found._heads(cast(ev.Agent, event(so_far.agent_seq)))
         if so_far.assistant_seq:
             found.assistant = cast(ev.Assistant, event(so_far.assistant_seq))
         if so_far.error_seq:
@@ -246,6 +272,13 @@ class PendingConfirmation(Data, frozen=True):
     call: ToolCall
     reason: str
     arguments_hash: str
+
+
+class Offer(Data, frozen=True):
+    """A call that a client is to run, with the arguments that it is to be run with, and the `runner` that claimed it, "" for none."""
+
+    call: ToolCall
+    runner: str = ""
 
 
 class ConversationState:
@@ -322,6 +355,11 @@ class ConversationState:
         return tuple(item.call for item in self._folded.open.values())
 
     @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Calls that clients are to run (`commands.Claim`) or run now, and that wait for no decision."""
+        return tuple(Offer(item.effective, item.runner) for item in self._folded.open.values() if item.offered and item.asked is None)
+
+    @property
     def pending_confirmations(self) -> tuple[PendingConfirmation, ...]:
         """Calls that wait for somebody to approve or reject them."""
         return tuple(
@@ -329,6 +367,11 @@ class ConversationState:
             for item in self._folded.open.values()
             if item.asked is not None
         )
+
+    @property
+    def pending_questions(self) -> tuple[tuple[str, ev.Question], ...]:
+        """What running calls ask the user (`Conversation.answer`, `decline`), each with the id of its call."""
+        return tuple((call_id, question) for call_id, item in self._folded.open.items() for question in item.questions)
 
     def at(self, seq: int) -> ConversationState:
         """The state as it was when event `seq` was the last one; 0 is before the first. Raises `ConfigurationError` for a seq that is not there."""

@@ -248,6 +248,10 @@ class LLM:
 
     # --- about it -----------------------------------------------------------------------------
 
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with, secrets included: `LLM(**llm.arguments())` is the same model."""
+        return dict(self._given)
+
     def parameters(self) -> dict[str, Any]:
         """What shapes the answers beside the messages: the settings that are sent, the wire, and the host (without port or
         credentials, since both change where the answers do not). JSON values, no secrets."""

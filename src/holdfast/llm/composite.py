@@ -137,8 +137,11 @@ class FallbackLLM(_Composite):
     def __init__(self, models: Mapping[str, Model] | Iterable[Model], *, on: On | None = None, sticky: bool = True) -> None:
         super().__init__("fallback", models)
         object.__setattr__(self, "sticky", sticky)
-        object.__setattr__(self, "_moves_on", _condition(PASSING if on is None else on))
+        given = on if on is None or callable(on) or not isinstance(on, Iterable) else tuple(on)  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        object.__setattr__(self, "on", given)
+        object.__setattr__(self, "_moves_on", _condition(PASSING if given is None else given))
 
+    on: tuple[type[LLMError], ...] | Callable[[LLMError], bool] | None
     _moves_on: Callable[[LLMError], bool]
 
     def parameters(self) -> dict[str, Any]:

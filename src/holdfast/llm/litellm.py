@@ -64,6 +64,12 @@ class LiteLLM:
     _settings: dict[str, Any]
     _secrets: tuple[str, ...]
 
+    def arguments(self) -> dict[str, Any]:
+        """What it was made with, secrets included: `LiteLLM(**llm.arguments())` is the same model."""
+        return {
+            "model": self.model, "stream": self.stream, "timeout": self._timeout, "max_retries": self._max_retries, **self._settings,
+        }  # fmt: skip
+
     def parameters(self) -> dict[str, Any]:
         """The settings that JSON can say, but none whose name sounds like a secret's."""
         found: dict[str, Any] = {"wire": openai_chat.name, "host": HOST}

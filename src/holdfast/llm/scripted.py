@@ -65,9 +65,10 @@ Script = Iterable[Any] | Callable[[ScriptedRequest], Any]
 class ScriptedLLM:
     """A model that gives the answers of a script, one for each request.
 
-    `script` is a list (or any iterable) of answers: a str; a call as `ToolCall`, `(name, arguments)` or `{"name": ..., "arguments": ...}`;
-    a list of calls and text, for one answer; a `Completion`; an exception to raise; or a function of the `ScriptedRequest` that
-    returns one of these. Or it is one such function, asked each time: use that where several conversations share the model.
+    `script` is a list (or any iterable) of answers: a str; a call as `ToolCall`, `(name, arguments)` or `{"name": ..., "arguments": ...}`,
+    with an `id` if the provider's matters; a list of calls and text, for one answer; a `Completion`; an exception to raise; or a
+    function of the `ScriptedRequest` that returns one of these. Or it is one such function, asked each time: use that where several
+    conversations share the model.
 
     `requests` are those made so far, with the bytes that an `LLM` would have sent. `delay` is how many seconds an answer takes.
     With `stream`, `on_delta` is told of it word by word. `usage` is made up: a token for every four bytes. Thread-safe.
@@ -78,6 +79,7 @@ class ScriptedLLM:
     def __init__(self, script: Script, model: str = "scripted", *, delay: float = 0.0, stream: bool = False) -> None:
         if isinstance(script, str | bytes | Mapping):
             raise ConfigurationError(f"ScriptedLLM: script takes a list of answers or a function, not {script!r}.")
+        self.script = script
         self.model = model
         self.delay = delay
         self.stream = stream
@@ -146,7 +148,7 @@ class ScriptedLLM:
             name, arguments = cast("tuple[Any, Any]", part)
         elif isinstance(part, Mapping) and "name" in part:
             found = cast("Mapping[str, Any]", part)
-            name, arguments = found["name"], found.get("arguments", {})
+            name, arguments, id = found["name"], found.get("arguments", {}), str(found.get("id", id))
         else:
             name, arguments = None, None
         if not isinstance(name, str) or not isinstance(arguments, Mapping):

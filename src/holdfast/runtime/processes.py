@@ -107,13 +107,14 @@ def kill(find: Callable[[], list[Process]], spare_group: int = 0, tries: int = 2
     return False
 
 
-def of_owners(marks: Iterable[str]) -> list[Process]:
+def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
     """The living processes that carry one of the marks in `OWNER`, what they have started, and the sessions that they lead; not this
-    process and those that it came from. A mark is random, so a pid that was used again is never taken for another's."""
-    return _marked(marks) if _PROC else [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
+    process and those that it came from, nor, without `ours`, what it has started. A mark is random, so a pid that was used again is never
+    taken for another's."""
+    return _marked(marks, ours) if _PROC else [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
 
 
-def _marked(marks: Iterable[str]) -> list[Process]:
+def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
     wanted = [f"\0{OWNER}={mark}\0".encode() for mark in marks]
     every: dict[int, tuple[Process, int, int]] = {}  # pid -> itself, its parent, its session
     carriers: set[int] = set()
@@ -133,7 +134,9 @@ def _marked(marks: Iterable[str]) -> list[Process]:
         except (OSError, IndexError):  # it ended meanwhile, or is another user's
             continue
     # Ours are spared, and what we have started: we may carry the mark ourselves, as a program that the dead owner's agent ran.
-    spared = _ancestry() | _descendants({os.getpid()}, {pid: parent for pid, (_, parent, _) in every.items()})
+    spared = _ancestry()
+    if not ours:
+        spared |= _descendants({os.getpid()}, {pid: parent for pid, (_, parent, _) in every.items()})
     carriers -= spared
     led = {pid for pid, (_, _, session) in every.items() if session in carriers}
     found = _descendants(carriers | led, {pid: parent for pid, (_, parent, _) in every.items()}) - spared
@@ -166,11 +169,12 @@ def _ancestry() -> set[int]:
     return found
 
 
-def end_owned(marks: Iterable[str]) -> bool:
-    """SIGKILL what a dead owner left running: see `of_owners`. Whether nothing of it is left."""
+def end_owned(marks: Iterable[str], ours: bool = False) -> bool:
+    """SIGKILL what a dead owner left running: see `of_owners`. `ours`: the owner was a process that this one had started. Whether nothing of it
+    is left."""
     marks = list(marks)
     for attempt in range(20):
-        found = of_owners(marks)
+        found = of_owners(marks, ours)
         if not found:
             return True
         for process in found:  # one by one: a group may hold others, who did not come from here

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import re
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ConfigurationError
+from holdfast.server.sockets import is_loopback
 
 if TYPE_CHECKING:
     import uvicorn
@@ -21,47 +21,14 @@ _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")  # RFC 6750, section 2.1
 _GRACE = 1  # seconds that open streams have to end when the server does
 
 
-def address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT` as host and port. Raises `ConfigurationError`."""
-    host, _, port = text.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        raise ConfigurationError(f"An address is HOST:PORT, such as 127.0.0.1:8000, not {text!r}.")
-    return host.strip("[]") or "127.0.0.1", int(port)
-
-
 def check(host: str, token: str | None) -> None:
     """Refuse what is not safe. Raises `ConfigurationError`."""
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigurationError("token takes letters, digits and any of ._~+/=- (RFC 6750), and at least one; this one has others.")
-    if token is None and not _is_loopback(host):
+    if token is None and not is_loopback(host):
         raise ConfigurationError(
             f"Serving on {host!r} offers every tool to whoever can reach this machine. Give a token that clients have to send, or serve on 127.0.0.1."
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises `ConfigurationError` if there can be none."""
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, kind, protocol, _, place = found[0]
-        listening = socket.socket(family, kind, protocol)
-        try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(place)
-            listening.listen(128)
-        except BaseException:
-            listening.close()
-            raise
-    except OSError as error:
-        raise ConfigurationError(f"Nothing can be served at {host}:{port}: {error.strerror or error}.") from None
-    return listening
 
 
 def url(host: str, listening: socket.socket) -> str:
@@ -77,7 +44,7 @@ def web(server: Server[Any], host: str, token: str | None, allowed_hosts: Sequen
     from mcp.server.transport_security import TransportSecuritySettings
 
     names = list(allowed_hosts)
-    if _is_loopback(host):
+    if is_loopback(host):
         names += ["127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host]
     hosts = [form for name in names for form in ((name,) if re.search(r":(\d+|\*)$", name) else (name, f"{name}:*"))]
     origins = [*allowed_origins, *(f"http://{name}" for name in hosts)]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import HoldfastError
 from holdfast.serve import http, stdio
 from holdfast.serve.offer import Offer
+from holdfast.server import sockets
 from holdfast.tools.loop import LoopThread
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def mcp(
     naming the argument that does not fit. Not to be called from a coroutine.
     """
     if http is not None:
-        from holdfast.serve.http import address
+        from holdfast.server.sockets import address
 
         host, port = address(http)
         endpoint = MCPEndpoint(
@@ -96,7 +97,7 @@ class MCPEndpoint:
         http.check(host, token)
         offer = Offer(manager, name, instructions, max_calls, runtime)
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
-        self._socket = http.listen(host, port)
+        self._socket = sockets.listen(host, port)
         self.url = http.url(host, self._socket)
         self._running = _Running(offer, lambda: self._web.serve([self._socket]), lambda: setattr(self._web, "should_exit", True))
 

@@ -152,8 +152,9 @@ class Store(Protocol):
         """
         ...
 
-    def list(self) -> list[Summary]:
-        """All conversations that have events, the last written first."""
+    def list(self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False) -> list[Summary]:
+        """All conversations that have events, the last written first; of one status alone; of `ids` alone, in any order. `waiting`: those
+        alone, with or without events, in whose inbox is something that is not done yet."""
         ...
 
     def delete(self, conversation_id: str) -> None:

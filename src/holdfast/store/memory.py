@@ -193,11 +193,14 @@ class MemoryStore:
             fork.events = [*record.events[:seq], *events]
             fork.blobs = [blob for blob in record.blobs or () if blob.seq <= seq] or None
 
-    def list(self) -> list[Summary]:
+    def list(self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False) -> list[Summary]:
         """See `Store.list`."""
         with self._lock:
             self._check_open()
-            found = [record.summary for record in self._records.values() if record.events]
+            records = self._records.values() if ids is None else [self._records[id] for id in dict.fromkeys(ids) if id in self._records]
+            found = [record.summary for record in records if (record.inbox if waiting else record.events)]
+        if status is not None:
+            found = [summary for summary in found if summary.status == status]
         found.reverse()  # of two written at the same time, the newer one first
         return sorted(found, key=lambda summary: str(summary.updated), reverse=True)
 

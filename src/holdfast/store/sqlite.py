@@ -42,10 +42,9 @@ INSERT INTO conversations (id, epoch, holder, last_seq, status, title, created, 
 VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-_LIST = """
-SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed FROM conversations WHERE last_seq > 0
-ORDER BY updated DESC, number DESC
-"""
+_LIST = "SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed FROM conversations WHERE "
+_OF_IDS = " AND id IN (SELECT value FROM json_each(?))"
+_UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 
 
 class _Held(NamedTuple):
@@ -424,12 +423,20 @@ class SQLiteStore:
         db.execute("UPDATE conversations SET epoch = number WHERE number = ?", (number,))
         return number
 
-    def list(self) -> list[Summary]:
+    def list(self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False) -> list[Summary]:
         """See `Store.list`."""
+        query, values = _LIST + (_UNDONE if waiting else "last_seq > 0"), list[str]()
+        if ids is not None:
+            query, values = query + _OF_IDS, [json.dumps(list(ids))]
+        if status is not None:
+            query, values = query + " AND status = ?", [*values, status]
+        if ids is None:
+            query += " ORDER BY updated DESC, number DESC"
 
         def look(db: sqlite3.Connection) -> list[tuple[str, str, str, int, str, str, str, int, int]]:
-            query = _LIST if schema.format_of_locked(db) > 1 else _LIST.replace("parent, parent_seq, condensed", "'', 0, 0")
-            return db.execute(query).fetchall()
+            if schema.format_of_locked(db) < 2:
+                return [] if waiting else db.execute(query.replace("parent, parent_seq, condensed", "'', 0, 0"), values).fetchall()
+            return db.execute(query, values).fetchall()
 
         when = datetime.fromisoformat
         rows = self._reader.read(look)

@@ -95,7 +95,7 @@ def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
     if tools is None:  # nobody went on with it
         return
     for item in fold(before).open.values():
-        if not item.attempt:
+        if not item.attempt or item.runner:  # a client's own, which may give its result yet
             continue
         call, new = item.call, after[len(before) :]
         what = f"call {call.id} of {call.name!r}"

@@ -45,6 +45,11 @@ class Catalogue:
         self._canonical: dict[str, str] = {}
         self._definitions: tuple[ToolDefinition, ...] | None = None
 
+    @property
+    def pinned(self) -> bool:
+        """Whether definitions of remote tools are held against approved ones."""
+        return self._pins is not None
+
     def add(self, tool: Tool) -> None:
         """Bring in a tool that no service offers; a remote one only if its definition is approved. Raises `ConfigurationError` if its name is
         taken."""
@@ -208,4 +213,4 @@ def _held_back(name: str, change: str) -> None:
 
 def definition(tool: Tool) -> ToolDefinition:
     """A tool as a model is told of it."""
-    return ToolDefinition(tool.name, tool.description, tool.input_schema, wire_name(tool.name))
+    return ToolDefinition(tool.name, tool.description, tool.input_schema, wire_name(tool.name), tool.executor)

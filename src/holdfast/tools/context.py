@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from holdfast.errors import ToolCancelled
+from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -84,13 +85,33 @@ class Cancellation:
             raise ToolCancelled("The call was cancelled.")
 
 
+class Asks(Protocol):
+    """Who asks the user what calls ask: one for each conversation."""
+
+    def ask(
+        self,
+        call_id: str,
+        message: str,
+        schema: dict[str, Any] | None,
+        url: str,
+        asker: str,
+        timeout: float | None,
+        flags: list[Cancellation],
+    ) -> dict[str, Any] | None:
+        """See `ToolContext.ask`; `flags` take the question back."""
+        ...
+
+
 class ToolContext:
     """What a callback may know of the call that it serves. A parameter annotated `ToolContext` receives it, hidden from the model.
 
     `idempotency_key` is the same for every attempt of one call, also after a crash: hand it to whatever must not happen twice.
+    `llm` is the model of the agent that calls, None outside of an agent.
     """
 
-    __slots__ = ("_mark", "_on_close", "_progress", "attempt", "call_id", "cancelled", "conversation_id", "loop", "runtime")
+    __slots__ = (
+        "_mark", "_on_close", "_progress", "_waits", "asks", "attempt", "call_id", "cancelled", "conversation_id", "llm", "loop", "runtime",
+    )  # fmt: skip
 
     loop: Callable[[Coroutine[Any, Any, Any]], Future[Any]] | None
     """Where coroutines run: given by the `ToolManager` that makes the call."""
@@ -105,6 +126,8 @@ class ToolContext:
         progress: Callable[[str], None] = _unheard,
         on_close: Callable[[object, Callable[[], None]], None] | None = None,
         mark: Callable[[], dict[str, str]] | None = None,
+        asks: Asks | None = None,
+        llm: Any = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -114,7 +137,10 @@ class ToolContext:
         self._progress = progress
         self._on_close = on_close
         self._mark = mark
+        self.asks = asks
+        self.llm = llm  # a `Model`; its room comes after this one
         self.loop = None
+        self._waits: tuple[list[float], ...] = ()  # when a person was asked, and when that was over
 
     @property
     def idempotency_key(self) -> str:
@@ -124,14 +150,57 @@ class ToolContext:
     def with_cancellation(self, cancelled: Cancellation) -> ToolContext:
         """The same context under another flag."""
         found = ToolContext(
-            self.conversation_id, self.call_id, self.attempt, cancelled, self.runtime, self._progress, self._on_close, self._mark
-        )
+            self.conversation_id, self.call_id, self.attempt, cancelled, self.runtime, self._progress, self._on_close, self._mark,
+            self.asks, self.llm,
+        )  # fmt: skip
         found.loop = self.loop
         return found
 
     def report_progress(self, message: str) -> None:
         """Tell whoever watches how far the call is. Not journaled, not shown to the model."""
         self._progress(message)
+
+    def ask(
+        self,
+        message: str,
+        schema: dict[str, Any] | None = None,
+        *,
+        url: str = "",
+        asker: str = "",
+        timeout: float | None = None,
+        cancelled: Cancellation | None = None,
+    ) -> dict[str, Any] | None:
+        """Ask the user through the conversation, and block until there is an answer: the values of the form `schema` (a JSON Schema of
+        flat properties), its defaults filled in; without one `{}` for a yes. None: declined, or no answer within `timeout` seconds.
+
+        With `url` the user is to visit that page, which nobody opens unasked. `asker` is who asks, for the user to see; the tool, if not
+        given. The tool's own timeout does not run meanwhile. Values of fields that are `writeOnly` or of the format `password` are not
+        journaled. `cancelled` takes the question back. Without a conversation, or if it was not told whom to ask (`on_question`), every
+        question is declined. Raises `ToolCancelled` when the call is cancelled, `ConfigurationError` for what is no form or address.
+        """
+        if url and (schema is not None or not url.startswith(("https://", "http://"))):
+            raise ConfigurationError("ask: url takes an http:// or https:// address, and no schema beside it.")
+        if self.loop is not None and _on_loop():
+            raise ToolError(
+                "context.ask waits, which would hold up every async tool: use `await asyncio.to_thread(context.ask, ...)`.", retryable=False
+            )
+        self.cancelled.raise_if_set()
+        if self.asks is None:
+            return None
+        wait = [time.monotonic()]
+        self._waits = (*self._waits, wait)
+        try:
+            flags = [self.cancelled] if cancelled is None else [self.cancelled, cancelled]
+            found = self.asks.ask(self.call_id, message, schema, url, asker, timeout, flags)
+        finally:
+            wait.append(time.monotonic())
+        self.cancelled.raise_if_set()
+        return found
+
+    def asked_for(self) -> tuple[float, bool]:
+        """For how many seconds the user was asked so far, and whether that still goes on."""
+        now, waits = time.monotonic(), self._waits
+        return sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits]), any(len(wait) < 2 for wait in waits)
 
     def on_close(self, key: object, cleanup: Callable[[], None]) -> None:
         """Have `cleanup` run when the conversation closes; once per `key`. Without a conversation, the tool's owner cleans up."""
@@ -171,3 +240,13 @@ class ToolContext:
         """`time.sleep`, ended by a cancel with `ToolCancelled`."""
         if self.cancelled.wait(max(seconds, 0.0)):
             self.cancelled.raise_if_set()
+
+
+def _on_loop() -> bool:
+    import asyncio
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

@@ -51,6 +51,7 @@ class Hooks:
                 )
             if not isinstance(hook, Hook) or not (hook.before or hook.after):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
                 raise ConfigurationError(f"hooks takes Hook(before=..., after=..., tools=...) with at least one of the two, not {hook!r}.")
+        self.given = hooks
         self._before = [(hook.tools, *_function(hook.before)) for hook in hooks if hook.before is not None]
         self._after = [(hook.tools, *_function(hook.after)) for hook in reversed(hooks) if hook.after is not None]
 
@@ -185,6 +186,7 @@ class Caps:
         for pattern, calls in concurrency.items():
             if not isinstance(calls, int) or isinstance(calls, bool) or calls < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
                 raise ConfigurationError(f"concurrency takes a number of calls from 1 for {pattern!r}, not {calls!r}.")
+        self.given = dict(concurrency)
         self._caps = [(pattern, Cap(calls)) for pattern, calls in sorted(concurrency.items())]
 
     def enter(self, name: str, cancelled: Cancellation) -> list[Cap]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
@@ -17,6 +19,7 @@ from holdfast.tools.catalogue import Catalogue, definition
 from holdfast.tools.context import ToolContext
 from holdfast.tools.names import wire_name
 from holdfast.tools.running import StartThread, attempt, checked, failed, start_thread, wait_before_retry
+from holdfast.tools.sources import Rooted
 from holdfast.tools.tool import Callback, Tool
 
 if TYPE_CHECKING:
@@ -28,6 +31,15 @@ if TYPE_CHECKING:
     from holdfast.tools.sources import Health, Source
 
 ToolLike = Tool | Callback
+
+
+class Rules(NamedTuple):
+    """What stands around a manager's calls: hooks, limits by patterns of names, and whether there are pins."""
+
+    hooks: tuple[Hook, ...]
+    concurrency: dict[str, int]
+    result_limit: dict[str, int]
+    pinned: bool
 
 
 class ToolManager:
@@ -68,6 +80,7 @@ class ToolManager:
         self._styled: dict[str, tuple[object, list[dict[str, Any]]]] = {}
         self._loop: LoopThread | None = None
         self._users = 0
+        self._folders: list[str] = []  # of the open conversations, with those that several have
         self._calls = 0  # direct ones that run; the last user leaves closing to them
         self._due = False
         self._hooks: Hooks | None = None
@@ -147,6 +160,16 @@ class ToolManager:
         """Whether there is a tool of that canonical name now. Asks nobody."""
         return name in self._catalogue.tools
 
+    @property
+    def rules(self) -> Rules:
+        """What stands around the calls, as it was given."""
+        return Rules(
+            () if self._hooks is None else self._hooks.given,
+            {} if self._caps is None else self._caps.given,
+            {} if self._overflow is None else self._overflow.given,
+            self._catalogue.pinned,
+        )
+
     # --- services ---
 
     def add_source(self, source: Source, *more: Source) -> None:
@@ -158,6 +181,9 @@ class ToolManager:
             with self._lock:
                 self._discovery = self._discovery or Discovery(self._catalogue.offer)
         self._discovery.add((source, *more))
+        for one in (source, *more):
+            if isinstance(one, Rooted):
+                one.use_folders(self.folders)
         if any(one.lazy for one in (source, *more)) and not self.exists("find_tools"):
             from holdfast.tools.finding import find_tools
 
@@ -469,6 +495,27 @@ class ToolManager:
             result = self._hooks.after(changed, result, context)
         return result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
 
+    def refused(self, call: ToolCall, context: ToolContext) -> ToolResult | None:
+        """What a call that another process is to run is answered here at once: that its arguments do not fit, or what a hook says in its place.
+        None if it may be run. Its tool need not be there."""
+        try:
+            if call.invalid:
+                raise ToolError(f"{call.name!r} was not run: {call.invalid}", "validation")
+            if self._hooks is not None:
+                found = self._hooks.before(call, context)
+                if isinstance(found, ToolResult):
+                    return found
+                if found is not call:
+                    raise ToolError(
+                        f"{call.name!r} was not run: a hook changed its arguments, which it cannot for another process.", retryable=False
+                    )
+            tool = self._catalogue.find(call.name)
+            if tool is not None:
+                checked(tool, call.arguments)
+        except ToolError as error:
+            return failed(error)
+        return None
+
     def told(self, call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
         """A result that came otherwise than by a call, such as a tool's `reconcile`, as it is to be told: after hooks and limits."""
         if self._plain:
@@ -506,21 +553,42 @@ class ToolManager:
     def __exit__(self, *failure: object) -> None:
         self.close()
 
-    def opened(self) -> None:
-        """A conversation begins to use these tools. Several agents may have one manager."""
+    def opened(self, runtime: object | None = None) -> None:
+        """A conversation begins to use these tools, with that runtime. Several agents may have one manager."""
         with self._lock:
             self._users += 1
+        self._use_folder(runtime, True)
 
-    def closed(self) -> None:
+    def closed(self, runtime: object | None = None) -> None:
         """A conversation is done with them; the last one closes what is open."""
         with self._lock:
             self._users -= 1
-            if self._users:
-                return
-            self._due = bool(self._calls)
-            if self._due:
-                return
-        self.close()
+            last = not self._users
+            self._due = last and bool(self._calls)
+            due = self._due
+        self._use_folder(runtime, False)
+        if last and not due:
+            self.close()
+
+    def folders(self) -> tuple[str, ...]:
+        """Where the runtimes of the open conversations work, each once: what services are told to work in."""
+        return tuple(dict.fromkeys(self._folders))
+
+    def _use_folder(self, runtime: object | None, opened: bool) -> None:
+        workdir: object = getattr(runtime, "workdir", None)
+        if not isinstance(workdir, str | PathLike):
+            return
+        folder = os.fspath(cast("str | PathLike[str]", workdir))
+        before = self.folders()
+        with self._lock:
+            if opened:
+                self._folders.append(folder)
+            elif folder in self._folders:
+                self._folders.remove(folder)
+        if self._discovery is not None and before != self.folders():
+            for source in self._discovery.sources.values():
+                if isinstance(source, Rooted):
+                    source.folders_changed()
 
     def close(self) -> None:
         """Let go of all connections, and end the processes behind them. Idempotent; the next use connects again."""

@@ -30,7 +30,7 @@ class Overflow:
                 raise ConfigurationError(f"result_limit takes a number of characters from 200 for {pattern!r}, not {limit!r}.")
         if limits and folder is None:
             raise ConfigurationError("result_limit needs result_dir, a folder for what goes over it.")
-        self._limits = dict(limits)
+        self.given = self._limits = dict(limits)
         self._folder = Path() if folder is None else Path(folder)
 
     def shown(self, name: str, call_id: str, result: ToolResult) -> ToolResult:

@@ -56,7 +56,7 @@ class ToolRegistry:
             module = importlib.import_module(qualname)
         except (Exception, SystemExit) as error:
             raise ConfigurationError(f"Module {qualname!r} cannot be imported: {type(error).__name__}: {error}") from error
-        declared = _declared(module)
+        declared = declared_in(module)
         if not declared:
             raise ConfigurationError(f"Module {qualname!r} declares no tools. Use @tool or register_tool(name, factory) in it.")
         made = [_make(name, factory, qualname) for name, factory in declared.items()]
@@ -86,10 +86,12 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
     if not isinstance(made, Tool):
         raise ConfigurationError(f"The factory of tool {name!r} in {module!r} returned {made!r}, not a Tool.")
     made.module_qualname = module
+    made.from_factory = True
     return made
 
 
-def _declared(module: ModuleType) -> dict[str, Factory | Tool]:
+def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
+    """The tools that a module declares, by name: `Tool` objects of its own in its namespace, and what it noted by `register_tool`."""
     found: dict[str, Factory | Tool] = {
         value.name: value for value in vars(module).values() if isinstance(value, Tool) and not _is_imported(value, module)
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import random
 import threading
+import time
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any, cast
@@ -18,6 +19,7 @@ from holdfast.tools.tool import RetryPolicy, Tool
 StartThread = Callable[[Callable[[], None], str], object]
 
 _LONGEST_MESSAGE = 10_000  # characters of an exception's message that a model is shown
+_LOOK = 0.05  # seconds between two looks whether the user has answered, once the time would be over
 _LONGEST_WAIT = 60.0  # seconds before a retry, however often the delay was doubled, and however long the service asks for
 
 
@@ -170,7 +172,7 @@ def _within(tool: Tool, arguments: dict[str, Any], context: ToolContext, start_t
     forget = context.cancelled.add_callback(token.cancel)
     try:
         start_thread(work, f"holdfast-call-{context.call_id}")
-        finished = done.wait(timeout)
+        finished = _done_within(done, timeout, inner)
     except BaseException:  # Ctrl-C: this thread no longer waits, so the call should end
         token.cancel()
         raise
@@ -189,3 +191,16 @@ def _within(tool: Tool, arguments: dict[str, Any], context: ToolContext, start_t
     if isinstance(found, BaseException):
         raise found
     return found
+
+
+def _done_within(done: threading.Event, timeout: float, context: ToolContext) -> bool:
+    """Wait `timeout` seconds, not counting those in which the user was asked."""
+    began, left = time.monotonic(), timeout
+    while not done.wait(left):
+        asked, asking = context.asked_for()
+        left = timeout + asked - (time.monotonic() - began)
+        if asking:
+            left = max(left, _LOOK)
+        elif left <= 0:
+            return False
+    return True

@@ -20,6 +20,7 @@ from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.tools.context import ToolContext
 
 Validate = Callable[[dict[str, Any]], dict[str, Any]]
+Explain = Callable[[str, Mapping[str, Any], list[str]], Exception]
 
 _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
@@ -251,10 +252,11 @@ def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]
     return outer
 
 
-def from_json_schema(tool: str, schema: dict[str, Any], known: Set[str] | None = None) -> Validate:
+def from_json_schema(tool: str, schema: dict[str, Any], known: Set[str] | None = None, explain: Explain | None = None) -> Validate:
     """A validator by jsonschema, made at the first call. Text that holds a number, a boolean or JSON is read as such where the schema wants that.
 
-    Names that are not in `known`, if given, are refused. Raises `ConfigurationError` at a call if the schema is none or cannot be applied.
+    Names that are not in `known`, if given, are refused; `explain(tool, schema, problems)` makes the error that says so (None: a
+    `ToolValidationError`). Raises `ConfigurationError` at a call if the schema is none or cannot be applied.
     """
     compiled: list[Any] = []
 
@@ -279,7 +281,7 @@ def from_json_schema(tool: str, schema: dict[str, Any], known: Set[str] | None =
         if known is not None and not problems and not known >= arguments.keys():
             found = [f"{name} is not one of its parameters" for name in arguments if name not in known]
         if found:
-            raise _explain(tool, schema, found)
+            raise (explain or _explain)(tool, schema, found)
         return arguments
 
     return validate

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
 
@@ -52,4 +52,17 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Let go of the connection, and end the process behind it. Idempotent; bounded in time."""
+        ...
+
+
+@runtime_checkable
+class Rooted(Protocol):
+    """A source that tells its service in which folders to work."""
+
+    def use_folders(self, folders: Callable[[], Sequence[str]]) -> None:
+        """Tell the service of what `folders()` returns then, unless its owner said otherwise."""
+        ...
+
+    def folders_changed(self) -> None:
+        """`folders()` returns others now. Must not block."""
         ...

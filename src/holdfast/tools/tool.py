@@ -82,6 +82,10 @@ class Tool:
     """
 
     tool_type = "local_function"
+    executor: str = ""
+    """Who runs its calls: "" the process that has it, "client" a client of the agent server."""
+    from_factory: bool = False
+    """Whether a `ToolRegistry` had the factory make it that its module declares, so that another process can do the same."""
     reconcile: Reconcile | None = None
 
     def __init__(

@@ -33,6 +33,8 @@ _SAYS: Mapping[str, str] = {
     "origins": "Other hosts that may have the token and the headers.",
     "type": "Its transport; known from command or url, if not given.",
     "trusted": "Whether its annotations (read-only, idempotent, ...) are believed.",
+    "sampling": "Whether the model of the agent that calls it answers its requests for completions; false, if not given.",
+    "roots": "Whether it is told the folders that the agent's runtimes work in; true, if not given.",
     "lazy": "Whether it is only asked for its tools when one of them is named or searched for.",
     "timeout": "Seconds that connecting and listing its tools may take.",
     "call_timeout": "Seconds that a call may take; null: as long as it likes.",

@@ -33,6 +33,9 @@ class MCPClient:
     `{"command", "args", "env", "cwd"}` (stdio) or `{"url", "headers"}` (streamable HTTP, or with `"type": "sse"` the older SSE). Both take
 
     - `trusted`: whether its annotations (read_only, idempotent, ...) are believed; without, none of its calls is repeated unasked
+    - `sampling`: whether the model of the agent that calls it answers its requests for completions, at most 32 for each call; what they took
+      is in the result's meta under `holdfast/sampling`. Without it, it is not told that it may ask
+    - `roots`: whether it is told the folders in which the agent's conversations work (their runtimes' `workdir`); true, if not given
     - `timeout`, `call_timeout`: in place of the client's
     - `mode`: `auto` (asks), or the protocol's era: `2026-07-28`, `2025-11-25` (also called `legacy`)
     - `lazy`: for a `ToolManager`, which then asks for its tools only when somebody names it
@@ -43,12 +46,13 @@ class MCPClient:
     asked; it heeds `context.cancelled` and reports progress to `context.report_progress`. A server that died is started again by the next
     call. Works again after `close`, tools that were made before included.
 
-    What servers may ask is the owner's to answer, each on a thread of its own:
+    What servers may ask is answered by the conversation whose call it is, or by what is given here, each on a thread of its own:
 
-    - `elicit(Elicitation)` asks the user: it returns the form's values (for an address: True), or None to decline. Without it, everything is
-      declined. If it raises, the server is told that there was no answer.
-    - `sample`, an `LLM` or what else has `completion(messages, system=, cancelled=)`, answers requests for completions; without it there are none.
-    - `roots`, folders or a function that returns them, are what servers are told to work in.
+    - `elicit(Elicitation)` asks the user: it returns the form's values (for an address: True), or None to decline. If it raises, the server is
+      told that there was no answer. Without it, the conversation's `on_question` is asked, and without a conversation everything is declined.
+    - `sample`, an `LLM` or what else has `completion(messages, system=, cancelled=)`, answers requests for completions of every server; without
+      it those of servers with `sampling` go to the agent's model.
+    - `roots`, folders or a function that returns them, are what servers are told to work in, in place of the conversations' own.
 
     `auth` gives servers over HTTP, by id, an `OAuth`, a `ClientCredentials` or an `httpx2.Auth`. Headers and tokens go to the server's origin
     alone: a redirect to another is not followed. `stderr_dir` is a folder in which each stdio server's stderr is appended to `{id}.log`, at

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import msgspec
 
 from holdfast.content import Content, Message
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, ToolCancelled
 from holdfast.tools.context import Cancellation
+from holdfast.tools.forms import defaults
 
 if TYPE_CHECKING:
     import mcp_types
@@ -110,7 +111,9 @@ async def answer_elicitation(server: str, elicit: Elicit | None, asked: mcp_type
         if question.schema is None:
             return mcp_types.ElicitResult(action="accept")
         given: dict[str, Any] = {} if answer is True else answer
-        return mcp_types.ElicitResult(action="accept", content={**_defaults(question.schema), **given})
+        return mcp_types.ElicitResult(action="accept", content={**defaults(question.schema), **given})
+    except ToolCancelled:
+        return mcp_types.ElicitResult(action="cancel")
     except Exception as error:
         _log.warning(
             "MCP server %r: its question to the user had no answer: elicit raised %s.", server, type(error).__name__, exc_info=True
@@ -120,22 +123,16 @@ async def answer_elicitation(server: str, elicit: Elicit | None, asked: mcp_type
         question.cancelled.cancel()
 
 
-def _defaults(schema: dict[str, Any]) -> dict[str, Any]:
-    properties = cast("dict[str, Any]", schema.get("properties") or {})
-    return {
-        name: field["default"] for name, field in cast("dict[str, dict[str, Any]]", properties).items() if field.get("default") is not None
-    }
-
-
 # --- sampling ------------------------------------------------------------------------------------
 
 _STOP = {"stop": "endTurn", "length": "maxTokens"}
 
 
 async def answer_sampling(
-    server: str, model: Any, asked: mcp_types.CreateMessageRequestParams
+    server: str, model: Any, asked: mcp_types.CreateMessageRequestParams, used: Callable[[str, Any], None]
 ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
-    """A completion of the owner's model, as text. Which model, and its parameters, are the owner's to say, not the server's."""
+    """A completion of the owner's model, as text. Which model, and its parameters, are the owner's to say, not the server's.
+    `used(model, usage)` is told what it took."""
     import mcp_types
 
     try:
@@ -152,6 +149,7 @@ async def answer_sampling(
     finally:
         cancelled.cancel()
     name = str(found.model or getattr(model, "model", "") or "unknown")
+    used(name, found.usage)
     return mcp_types.CreateMessageResult(
         role="assistant",
         content=mcp_types.TextContent(text=found.text),

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
+import logging
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Generator
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import anyio
 import mcp_types
@@ -23,7 +25,7 @@ from holdfast import __version__
 from holdfast.errors import ToolError, ToolTimeout
 from holdfast.tools.mcp.auth import provider_of
 from holdfast.tools.mcp.config import Http, Server
-from holdfast.tools.mcp.hooks import Hooks, answer_elicitation, answer_roots, answer_sampling
+from holdfast.tools.mcp.hooks import Answer, Elicitation, Hooks, answer_elicitation, answer_roots, answer_sampling
 from holdfast.tools.mcp.results import reason_of
 from holdfast.tools.mcp.secrets import redaction
 from holdfast.tools.mcp.stdio import Errors, stdio
@@ -31,9 +33,14 @@ from holdfast.tools.mcp.stdio import Errors, stdio
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
+    from holdfast.tools.context import ToolContext
+
+_log = logging.getLogger(__name__)
+
 _SHORTEST_TTL = 1.0  # seconds; a server that wants to be asked more often than that is asked that often
 _LISTEN_AGAIN, _LISTEN_AT_MOST = 1.0, 60.0  # seconds before a lost subscription is made again, doubled each time
 _FAREWELL = 3.0  # seconds for HTTP's DELETE
+_COMPLETIONS = 32  # that one call may ask of the agent's model; a server must not spend without end
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -50,6 +57,19 @@ class Spec(msgspec.Struct, frozen=True):
 class Waiting(Protocol):
     """Whoever waits for a call."""
 
+    @property
+    def context(self) -> ToolContext:
+        """The call's."""
+        ...
+
+    def elicit(self, question: Elicitation) -> Answer:
+        """Ask the user through the call's conversation. Blocks, on a thread of the caller's."""
+        ...
+
+    def sampled(self, model: str, usage: Any) -> None:
+        """A completion was made for the call."""
+        ...
+
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """The server says how far it is."""
         ...
@@ -63,11 +83,20 @@ class Waiting(Protocol):
         ...
 
 
+# The call within which something runs: since 2026-07-28 what a server asks, it asks within a call.
+_calling: contextvars.ContextVar[Waiting | None] = contextvars.ContextVar("holdfast_mcp_calling", default=None)
+
+Folders = Callable[[], Sequence[str] | None]
+
+
 class Link:
     """One connection's life, in one task: opened, listed, kept until `end` or until the server is gone. Never reopened."""
 
-    def __init__(self, spec: Spec, changed: Callable[[], None], watched: asyncio.Event) -> None:
+    def __init__(self, spec: Spec, changed: Callable[[], None], watched: asyncio.Event, folders: Folders) -> None:
         self.spec = spec
+        self._folders = folders
+        self._told_folders: Sequence[str] | None = None  # None: it was not told that it may ask for them
+        self._telling: set[asyncio.Task[None]] = set()
         self.name = spec.name
         self._redact = redaction(spec.server)
         self.ended = False
@@ -83,7 +112,7 @@ class Link:
         self._errors: Errors | None = None
         self._stale: asyncio.TimerHandle | None = None
         self._persons = 0
-        self._waiting: set[Waiting] = set()
+        self._waiting: dict[Waiting, int] = {}  # the calls in flight, the oldest first, and how many completions each has asked for
         self._asked = 0
         self._left = spec.timeout
         # A timer of its own, and not a timeout around the work: leaving a server that does not listen takes seconds more.
@@ -118,6 +147,8 @@ class Link:
         mode = self.spec.server.mode
         # Also for 2026-07-28 it asks: without, nobody knows what the server can do, and a version that it refuses is not tried again lower.
         asks = mode in ("auto", "2026-07-28") and self.spec.server.type != "sse"
+        if self.spec.server.roots and hooks.roots is None:
+            self._told_folders = self._folders()
         async with contextlib.AsyncExitStack() as stack:
             client = Client(
                 await self._transport(stack),
@@ -125,8 +156,8 @@ class Link:
                 client_info=mcp_types.Implementation(name="holdfast", version=__version__),
                 message_handler=self._heard,
                 elicitation_callback=self._elicit,
-                sampling_callback=self._sample if hooks.sample is not None else None,
-                list_roots_callback=self._roots if hooks.roots is not None else None,
+                sampling_callback=self._sample if hooks.sample is not None or self.spec.server.sampling else None,
+                list_roots_callback=self._roots if hooks.roots is not None or self._told_folders is not None else None,
                 cache=None,
             )
             await stack.enter_async_context(client)
@@ -251,17 +282,65 @@ class Link:
                 for one in self._waiting:
                     one.resumed()
 
+    def _caller(self, what: str) -> Waiting | None:
+        """Whose call the server asks for. In the older era it does not say, so that all calls in flight must be one conversation's."""
+        call = _calling.get()
+        if call in self._waiting:  # else it began this connection, or is over
+            return call
+        owners = {(id(one.context.asks), id(one.context.llm)) for one in self._waiting}
+        if len(owners) == 1:
+            return next(iter(self._waiting))
+        told = f"{len(owners)} conversations have calls in flight on this connection" if owners else "no call is in flight"
+        _log.warning("MCP server %r: its %s was declined: the protocol does not say whose it is, and %s.", self.name, what, told)
+        return None
+
     async def _elicit(self, context: Any, params: mcp_types.ElicitRequestParams) -> mcp_types.ElicitResult:
+        elicit = self.spec.hooks.elicit
+        if elicit is None and (caller := self._caller("question to the user")) is not None:
+            elicit = caller.elicit
         with self._asking():
-            return await answer_elicitation(self.name, self.spec.hooks.elicit, params)
+            return await answer_elicitation(self.name, elicit, params)
 
     async def _sample(
         self, context: Any, params: mcp_types.CreateMessageRequestParams
     ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
-        return await answer_sampling(self.name, self.spec.hooks.sample, params)
+        if self.spec.hooks.sample is not None:
+            return await answer_sampling(self.name, self.spec.hooks.sample, params, lambda model, usage: None)
+        caller = self._caller("request for a completion")
+        if caller is None or caller.context.llm is None:
+            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message="There is no model here that could answer.")
+        self._waiting[caller] += 1
+        if self._waiting[caller] > _COMPLETIONS:
+            return mcp_types.ErrorData(
+                code=mcp_types.INVALID_REQUEST, message=f"A call may ask for {_COMPLETIONS} completions, not for more."
+            )
+        return await answer_sampling(self.name, caller.context.llm, params, caller.sampled)
 
     async def _roots(self, context: Any) -> mcp_types.ListRootsResult:
-        return await answer_roots(cast("Any", self.spec.hooks.roots))
+        roots = self.spec.hooks.roots
+        if roots is None:
+            call = _calling.get()
+            if self._modern and call in self._waiting:  # asked for this call alone
+                workdir: Any = getattr(call.context.runtime, "workdir", None)
+                roots = [] if workdir is None else [workdir]
+            else:
+                roots = self._told_folders = self._folders() or ()
+        return await answer_roots(roots)
+
+    def folders_changed(self) -> None:
+        """Tell the server to ask for its folders anew, if they are others: in the older era, for since then it asks within each call."""
+        client, folders = self._client, self._folders() or ()
+        if client is None or self.ended or self._modern or self._told_folders is None or [*folders] == [*self._told_folders]:
+            return
+        self._told_folders = folders
+
+        async def tell() -> None:
+            with contextlib.suppress(Exception):  # it went away, which the next call finds out
+                await client.session.send_notification(mcp_types.RootsListChangedNotification())
+
+        task = asyncio.get_running_loop().create_task(tell())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
 
     # --- what we ask ---
 
@@ -299,13 +378,15 @@ class Link:
         """Call a tool. Raises `ToolError`."""
         client = self._client
         assert client is not None
-        self._waiting.add(waiting)
+        self._waiting[waiting] = 0
         if self._persons:
             waiting.paused()
+        within = _calling.set(waiting)
         try:
             return await self._ask(lambda: client.call_tool(tool, arguments, progress_callback=waiting.progress), "failed the call")
         finally:
-            self._waiting.discard(waiting)
+            _calling.reset(within)
+            self._waiting.pop(waiting, None)
 
     async def greet(self) -> str:
         """Ask whether it is there; what it says it is. Raises `ToolError`."""
@@ -369,6 +450,7 @@ class Connection:
     def __init__(self, spec: Spec, tasks: set[asyncio.Task[None]]) -> None:
         self.spec = spec
         self.users: dict[object, Callable[[], None]] = {}  # under the pool's lock: who shares it, and how to tell them of a change
+        self.folders: dict[object, Folders] = {}  # likewise: where their conversations work; a user who says None has none
         self._tasks = tasks
         self._link: Link | None = None
         self._retired: list[Link] = []
@@ -394,12 +476,21 @@ class Connection:
 
         threading.Thread(target=tell, name="holdfast-mcp-changed", daemon=True).start()
 
+    def _all_folders(self) -> list[str] | None:
+        said = [found for folders in self.folders.values() if (found := folders()) is not None]
+        return [*dict.fromkeys([folder for found in said for folder in found])] if said else None
+
+    def folders_changed(self) -> None:
+        """A user's folders are others now, or a user came or left."""
+        if self._link is not None:
+            self._link.folders_changed()
+
     async def _linked(self) -> tuple[Link, bool]:
         """The link, and whether it has been made just now."""
         link = self._link
         if link is None or link.ended or link.retired:
             self._retired = [one for one in (*self._retired, link) if one is not None and not one.task.done()]
-            link = self._link = Link(self.spec, self._changed, self._watched)
+            link = self._link = Link(self.spec, self._changed, self._watched, self._all_folders)
             self._tasks.add(link.task)
             link.task.add_done_callback(self._tasks.discard)
         if link.ready.done():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,9 +81,9 @@ class MCPPool:
         self._hub: _Hub | None = None
         self._leases: set[Lease] = set()
 
-    def lease(self, spec: Spec, changed: Callable[[], None]) -> Lease:
+    def lease(self, spec: Spec, changed: Callable[[], None], folders: Callable[[], Sequence[str] | None] = lambda: None) -> Lease:
         """Hold the connection of `spec`, which is opened when it is used. `changed` is called, on some thread, when its tools may have
-        changed. For `MCPClient`."""
+        changed; `folders`, which must not block, when the server asks where to work. For `MCPClient`."""
         link = importlib.import_module("holdfast.tools.mcp.link")  # 0.5 s, here and not on the loop, where it would eat the deadlines
         with self._lock:
             if self._hub is None:
@@ -95,13 +95,16 @@ class MCPPool:
                 hub.connections.append(found)
             lease = Lease(self, hub, found)
             found.users = {**found.users, lease: changed}
+            found.folders = {**found.folders, lease: folders}
             self._leases.add(lease)
-            return lease
+        lease.soon(found.folders_changed)
+        return lease
 
     def release(self, leases: Iterable[Lease], wait: bool = True) -> None:
         """What `Lease.release` does, for many at once: what they end is ended side by side."""
         ending: list[tuple[_Hub, Connection]] = []
         closing: list[_Hub] = []
+        staying: list[tuple[_Hub, Connection]] = []
         with self._lock:
             for lease in leases:
                 if lease not in self._leases:
@@ -109,12 +112,17 @@ class MCPPool:
                 self._leases.discard(lease)
                 hub, connection = lease.hub, lease.connection
                 connection.users = {user: told for user, told in connection.users.items() if user is not lease}
-                if not connection.users:
+                connection.folders = {user: said for user, said in connection.folders.items() if user is not lease}
+                if connection.users:
+                    staying.append((hub, connection))
+                else:
                     hub.connections.remove(connection)
                     ending.append((hub, connection))
                 if not hub.connections and self._hub is hub:
                     self._hub = None
                     closing.append(hub)
+        for hub, connection in staying:
+            hub.thread.soon(connection.folders_changed)
         waits: list[Future[None]] = []
         for hub, connection in ending:
             try:

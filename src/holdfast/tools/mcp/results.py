@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from holdfast.tools.mcp.secrets import Redact
 
 
+SAMPLING = "holdfast/sampling"  # in a result's meta: the completions that the call asked of the agent's model, as {model, usage}
+
+
 def annotations_of(hints: mcp_types.ToolAnnotations | None) -> ToolAnnotations:
     """A server's hints, with MCP's defaults for those that it does not give."""
     names = ("read_only", "destructive", "idempotent", "open_world")
@@ -35,7 +38,7 @@ def result_of(name: str, found: mcp_types.CallToolResult) -> ToolResult:
             f"{name!r} sent content that is not valid base64 ({error}). Its effect may have happened.", retryable=False
         ) from None
     # The server signs every result; that is the protocol's business and no part of the tool's answer.
-    meta = {key: value for key, value in (found.meta or {}).items() if key != SERVER_INFO_META_KEY}
+    meta = {key: value for key, value in (found.meta or {}).items() if key not in (SERVER_INFO_META_KEY, SAMPLING)}
     result = ToolResult(content, found.structured_content, meta, found.is_error)
     if found.is_error:  # the server does not say of what kind
         return msgspec.structs.replace(result, error=ErrorInfo("unknown", result.text))

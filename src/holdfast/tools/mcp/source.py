@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout
-from holdfast.tools.context import ToolContext
+from holdfast.tools.context import Cancellation, ToolContext
+from holdfast.tools.mcp.hooks import Answer, Elicitation
 from holdfast.tools.mcp.pool import Lease, MCPPool
-from holdfast.tools.mcp.results import annotations_of, progress_text, result_of
+from holdfast.tools.mcp.results import SAMPLING, annotations_of, progress_text, result_of
 from holdfast.tools.sources import Health
 from holdfast.tools.tool import Tool, ToolAnnotations
 
@@ -67,6 +71,7 @@ class MCPSource:
         self._lock = threading.Lock()  # for the two below
         self._lease: Lease | None = None
         self._watchers: list[Callable[[], None]] = []
+        self._folders: Callable[[], Sequence[str]] | None = None
         self._abandoned: weakref.finalize[Any, Any] | None = None
 
     @property
@@ -96,7 +101,13 @@ class MCPSource:
             if found is not None:
                 found()
 
-        new = self._pool.lease(self._spec(), tell)
+        source = weakref.ref(self)  # likewise
+
+        def folders() -> Sequence[str] | None:
+            found = source()
+            return None if found is None or found._folders is None else found._folders()
+
+        new = self._pool.lease(self._spec(), tell, folders)
         with self._lock:
             if self._lease is None or not self._lease.live:
                 self._lease, lease = new, new
@@ -128,6 +139,19 @@ class MCPSource:
                 self._abandoned.detach()
                 self._abandoned = None
             return lease
+
+    # --- where it is to work: see `holdfast.tools.sources.Rooted` ---
+
+    def use_folders(self, folders: Callable[[], Sequence[str]]) -> None:
+        """Tell the server of what `folders()` returns then, unless the client was given `roots`."""
+        self._folders = folders
+        self.folders_changed()
+
+    def folders_changed(self) -> None:
+        """`folders()` returns others now."""
+        lease = self._lease
+        if lease is not None:
+            lease.soon(lease.connection.folders_changed)
 
     # --- its tools ---
 
@@ -201,7 +225,7 @@ class MCPSource:
         context.cancelled.raise_if_set()
         name = f"{self._id}.{tool}"
         lease = self.lease()
-        wait = Wait(self._call_timeout)
+        wait = Wait(self._call_timeout, context)
         future = lease.submit(wait.serve(lease.connection.call(tool, arguments, wait)))
         future.add_done_callback(wait.woken)
         forget = context.cancelled.add_callback(wait.woken)
@@ -210,7 +234,8 @@ class MCPSource:
             if wait.error is not None:
                 raise wait.error
             if wait.found is not None:
-                return result_of(name, wait.found)
+                result = result_of(name, wait.found)
+                return result if not wait.completions else msgspec.structs.replace(result, meta={**result.meta, SAMPLING: wait.completions})
             if context.cancelled:
                 raise ToolCancelled(f"{name!r} was cancelled; its effect may have happened.")
             raise self._closed(name)
@@ -233,9 +258,13 @@ class MCPSource:
 class Wait:
     """A caller's thread, waiting for its call: it reports the progress itself, so that a slow watcher holds up nobody but itself."""
 
-    def __init__(self, timeout: float | None) -> None:
+    def __init__(self, timeout: float | None, context: ToolContext) -> None:
+        self.context = context
         self.found: mcp_types.CallToolResult | None = None
         self.error: Exception | None = None
+        self.completions: list[dict[str, Any]] = []
+        self._within = contextvars.copy_context()
+        self._over = Cancellation()
         self._left = timeout
         self._news: SimpleQueue[str | bool | None] = SimpleQueue()  # progress; whether the clock stands; None: look what has happened
 
@@ -247,7 +276,13 @@ class Wait:
             self.found = await call
         except Exception as error:
             self.error = error
+        finally:
+            self._over.cancel()
         self._news.put(None)
+
+    def sampled(self, model: str, usage: Any) -> None:
+        """A completion was made for the call."""
+        self.completions.append({"model": model, "usage": msgspec.to_builtins(usage)})
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """The server says how far it is."""
@@ -263,6 +298,21 @@ class Wait:
         self._news.put(False)
 
     # anywhere
+
+    def elicit(self, question: Elicitation) -> Answer:
+        """Ask the user through the call's conversation, as if the call's thread did."""
+        forget = self._over.add_callback(question.cancelled.cancel)
+        try:
+            return self._within.copy().run(
+                self.context.ask,
+                question.message,
+                question.schema,
+                url=question.url or "",
+                asker=question.server,
+                cancelled=question.cancelled,
+            )
+        finally:
+            forget()
 
     def woken(self, _: object = None) -> None:
         """The call is over, or nobody wants its answer any more."""

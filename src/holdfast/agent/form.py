@@ -1,0 +1,166 @@
+"""The serial form of an agent: `load_agent`'s mapping, its secrets apart from it, and what is told of its tools."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.content import Data
+from holdfast.tools.tool import Tool, ToolAnnotations
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+
+RUNTIME = "holdfast.runtime"  # the module of the preset tools, which every runtime has
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """How `load_agent` had code make a part: `use` and `parameters` as they were read. `hidden` are the texts that came from variables."""
+
+    made: Any
+    use: str
+    parameters: dict[str, Any] | None = None
+    hidden: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"Origin({self.use!r})"  # the parameters may hold secrets
+
+
+class Form(msgspec.Struct, frozen=True):
+    """An agent as `load_agent` reads it, and what its `${secret_1}`, `${secret_2}`, ... stand for: its `variables`."""
+
+    mapping: dict[str, Any]
+    secrets: dict[str, str]
+
+    def to_json(self) -> bytes:
+        """The mapping as JSON; no secrets."""
+        return msgspec.json.encode(self.mapping)
+
+    def __repr__(self) -> str:
+        return f"Form({self.mapping!r}, secrets={list(self.secrets)})"
+
+
+class ToolForm(Data, frozen=True, kw_only=True):
+    """What is told of a tool to a server that is to find or offer it. `module` declares it; "" if no other process could import it."""
+
+    name: str
+    input_schema: dict[str, Any]
+    description: str = ""
+    output_schema: dict[str, Any] | None = None
+    annotations: ToolAnnotations = ToolAnnotations()
+    category: str = "general"
+    timeout: float | None = None
+    module: str = ""
+    isolation: str | None = None
+
+
+def form_of(agent: Agent) -> Form:
+    """The agent's serial form: `agent_of(form.to_json(), form.secrets, tools)` makes the same requests. Of its own tools it has the names.
+
+    Raises `ConfigurationError` naming the argument that has no serial form, and what to give instead.
+    """
+    from holdfast.agent.writer import Writer
+
+    writer = Writer(agent.origins)
+    mapping = writer.agent(agent, own_tools(agent), servers_of(agent))
+    return Form(mapping, writer.secrets)
+
+
+def agent_of(data: bytes | str, variables: Mapping[str, Any] | None = None, builtins: Any = None) -> Agent:
+    """The agent of a serial form: `load_agent` of what the JSON says. Raises `ConfigurationError`."""
+    from holdfast.agent.load import load_agent
+    from holdfast.tools.document import Map, Place, read_json
+
+    place = Place("agent")
+    try:
+        text = data if isinstance(data, str) else bytes(data).decode()
+    except UnicodeDecodeError:
+        raise place.error("it is not UTF-8 text.") from None
+    document = read_json(text, place)
+    if not isinstance(document, Map):
+        raise place.error(f"it takes a JSON object, not {type(document).__name__}.")
+    return load_agent(document, variables=variables, builtins=builtins)
+
+
+def tools_of(agent: Agent) -> list[ToolForm]:
+    """What is told of the agent's own tools: all that it has now but those of its `mcp_servers`, which the form itself has."""
+    return [_tool(tool) for tool in own_tools(agent)]
+
+
+def own_tools(agent: Agent) -> list[Tool]:
+    """The agent's tools but those of its `mcp_servers`."""
+    servers = servers_of(agent)
+    lazy = any(server.get("lazy") for server in servers.values())
+
+    def theirs(tool: Tool) -> bool:
+        found = tool.tool_type == "mcp_tool" and tool.name.partition(".")[0] in servers
+        return found or (lazy and tool.name == "find_tools" and tool.category == "builtin")
+
+    return [tool for tool in agent.tools.list_tools() if not theirs(tool)]
+
+
+def _tool(tool: Tool) -> ToolForm:
+    return ToolForm(
+        name=tool.name,
+        description=tool.description,
+        input_schema=tool.input_schema,
+        output_schema=tool.output_schema,
+        annotations=tool.annotations,
+        category=tool.category,
+        timeout=tool.timeout,
+        module=module_of(tool),
+        isolation=tool.isolation,
+    )
+
+
+def module_of(tool: Tool) -> str:
+    """The module by which another process has the same tool: one that declares it. "" for what is of `__main__` alone, a function that
+    no module declares as a tool, a closure or method of this process's objects, and tools of services."""
+    name = tool.module_qualname
+    if name.startswith(f"{RUNTIME}.") and tool.executor != "client":
+        return RUNTIME
+    module = sys.modules.get(name)
+    if name == "__main__" or not isinstance(module, ModuleType) or getattr(module, "__spec__", None) is None or tool.executor == "client":
+        return ""
+    from holdfast.tools.registry import declared_in
+
+    declared = declared_in(module).get(tool.name)
+    if declared is None or tool.tool_type != "local_function":
+        return ""
+    if declared is tool or declared is type(tool) or tool.from_factory:
+        return name
+    callback = tool.callback
+    if isinstance(declared, Tool):
+        return name if callback is not None and declared.callback is callback else ""
+    # One that the program had a factory make: the same, unless it depends on what the factory was called with.
+    return name if inspect.isfunction(callback) and callback.__closure__ is None else ""
+
+
+def servers_of(agent: Agent) -> dict[str, dict[str, Any]]:
+    """The agent's MCP servers by id, each with the keys that were given."""
+    if not agent.mcp_servers:
+        return {}
+
+    from holdfast.tools.mcp.config import read_servers
+
+    found: dict[str, dict[str, Any]] = {}
+    for id, server in read_servers(agent.mcp_servers).items():
+        defaults = {field.name: _default(field) for field in msgspec.structs.fields(server)}
+        found[id] = {name: value for name, value in msgspec.structs.asdict(server).items() if value != defaults[name]}
+    return found
+
+
+def _default(field: Any) -> Any:
+    return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+
+
+def remember(agent: Agent, origins: Iterable[Origin], mcp_servers: Mapping[str, Any]) -> Agent:
+    """Have an agent know how `load_agent` made it."""
+    object.__setattr__(agent, "origins", tuple(origins))
+    object.__setattr__(agent, "mcp_servers", dict(mcp_servers))
+    return agent

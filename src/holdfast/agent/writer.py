@@ -1,0 +1,295 @@
+"""From an agent to `load_agent`'s mapping: each part as plain data, with variables in place of secrets."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from holdfast import errors
+from holdfast.agent.agent import Agent
+from holdfast.agent.confirmation import ByTool
+from holdfast.agent.form import Origin
+from holdfast.agent.naming import described, name_of_definition, name_of_object, parameters_of
+from holdfast.content import ToolCall
+from holdfast.errors import ConfigurationError, LLMError
+from holdfast.llm import LLM, FallbackLLM, LiteLLM, RouterLLM, ScriptedLLM
+from holdfast.tools.hooks import Hook
+from holdfast.tools.manager import Rules
+from holdfast.tools.tool import Tool
+
+# How keys are called that hold secrets. `max_tokens` and the like do not.
+_SECRET = re.compile(r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE)
+# A value that is no secret itself, but the name of one that whoever reads the form knows: also `Bearer ${TOKEN}`.
+_REFERENCE = re.compile(r"(?:[A-Za-z]+ )?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_OWN_NAME = re.compile(r"secret_[0-9]+")
+_PUBLIC_QUERY = ("alt", "api-version")
+
+
+class Writer:
+    """Writes one agent's form, and gathers its secrets. `origins` say how code made parts of it."""
+
+    def __init__(self, origins: Sequence[Origin]) -> None:
+        self._origins = origins
+        self._names: dict[str, str] = {}
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """What the variables stand for."""
+        return {name: value for value, name in self._names.items()}
+
+    def agent(self, agent: Agent, tools: Sequence[Tool], servers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """The mapping. Raises `ConfigurationError` naming the argument that has no serial form."""
+        found: dict[str, Any] = {
+            "model": self.model("llm", agent.llm),
+            "system_prompt": self.text("system_prompt", agent.system_prompt),
+            "limits": msgspec.structs.asdict(agent.limits),
+            "parallel_calls": agent.parallel_calls,
+            "output_limit": agent.output_limit,
+        }
+        if type(agent.confirm) is ByTool:
+            found["confirm"] = agent.confirm.verdicts
+        elif agent.confirm is not None:
+            found["confirm"] = self.part("confirm", agent.confirm)
+        if agent.condenser is not None:
+            found["condenser"] = self.part("condenser", agent.condenser)
+        if section := self.tools(agent.tools.rules, tools, servers):
+            found["tools"] = section
+        return found
+
+    # --- values ---
+
+    def text(self, where: str, value: str) -> str:
+        """A text that stands for itself: `${` in it begins no variable."""
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise _error(where, "holds half a character (a lone surrogate), which JSON cannot say; leave it out") from None
+        return value.replace("${", "$${")
+
+    def secret(self, where: str, value: str) -> str:
+        """The variable in place of a secret; what is itself the name of a variable stays."""
+        reference = _REFERENCE.fullmatch(value)
+        if reference is not None:
+            if _OWN_NAME.fullmatch(reference[1]):
+                raise _error(where, f"names the variable {reference[1]!r}, and such names are given here; give that variable another one")
+            return value
+        self.text(where, value)
+        return f"${{{self._names.setdefault(value, f'secret_{len(self._names) + 1}')}}}" if value else ""
+
+    def url(self, where: str, value: str) -> str:
+        """An address whose user, password and query values are variables."""
+        scheme, mark, rest = value.partition("://")
+        if not mark:
+            return self.text(where, value)
+        # Up to the last @, not the last of the host: a password that should have been percent-encoded may hold a / or a ?.
+        user, at, rest = rest.rpartition("@")
+        rest, fragment, end = rest.partition("#")
+        path, query, values = rest.partition("?")
+
+        def part(given: str) -> str:
+            name, equals, value = given.partition("=")
+            if not given or name in _PUBLIC_QUERY:
+                return self.text(where, given)
+            return f"{self.text(where, name)}={self.secret(where, value)}" if equals else self.secret(where, given)
+
+        begin = f"{self.text(where, scheme)}{mark}{self.secret(where, user)}{at}{self.text(where, path)}{query}"
+        return begin + "&".join(map(part, values.split("&"))) + fragment + self.text(where, end)
+
+    def data(self, where: str, value: Any, hidden: frozenset[str] | None = None, secret: bool = False) -> Any:
+        """Plain data as it is. With `hidden`, texts that hold one of those, and all under a key that is called like a secret, are variables."""
+        if value is None or isinstance(value, bool | int):
+            return value
+        if isinstance(value, float):
+            if not math.isfinite(value):
+                raise _error(where, f"is {value}, which JSON cannot say")
+            return value
+        if isinstance(value, str):
+            covered = secret or (hidden is not None and any(text in value for text in hidden))
+            return self.secret(where, str(value)) if covered else self.text(where, str(value))
+        if isinstance(value, Mapping):
+            found: dict[str, Any] = {}
+            for key, member in cast("Mapping[Any, Any]", value).items():
+                if not isinstance(key, str):
+                    raise _error(where, f"has the key {key!r}; JSON has texts for keys")
+                inner = secret or (hidden is not None and bool(_SECRET.search(key)))
+                found[key] = self.data(f"{where}.{key}", member, hidden, inner)
+            return found
+        if isinstance(value, list | tuple):
+            return [self.data(f"{where}[{i}]", member, hidden, secret) for i, member in enumerate(cast("list[Any]", value))]
+        raise _error(where, f"is a {type(value).__name__}, which JSON cannot say")
+
+    # --- models ---
+
+    def model(self, where: str, llm: Any) -> dict[str, Any]:
+        kind = cast("type[Any]", type(llm))
+        if kind is LLM:
+            return self.llm(where, cast("LLM", llm))
+        if kind is FallbackLLM:
+            fallback = cast("FallbackLLM", llm)
+            found: dict[str, Any] = {"fallback": self.models(where, fallback.models), "sticky": fallback.sticky}
+            return found if fallback.on is None else {**found, "on": self.on(f"{where}.on", fallback.on)}
+        if kind is RouterLLM:
+            router = cast("RouterLLM", llm)
+            return {"router": self.models(where, router.models), "pick": self.function(f"{where}.pick", router.pick)}
+        if kind is ScriptedLLM:
+            return self.scripted(where, cast("ScriptedLLM", llm))
+        if kind is LiteLLM:
+            return {"use": "litellm", "parameters": self.data(where, cast("LiteLLM", llm).arguments(), frozenset())}
+        return self.part(where, llm)
+
+    def models(self, where: str, models: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: self.model(f"{where}.models[{name!r}]", model) for name, model in models.items()}
+
+    def llm(self, where: str, llm: LLM) -> dict[str, Any]:
+        given: dict[str, Any] = llm.arguments()
+        if given.pop("ssl_context") is not None:
+            raise _error(f"{where}.ssl_context", "is an object of this process; the agent server trusts what its own system trusts")
+        defaults = {name: parameter.default for name, parameter in inspect.signature(type(llm)).parameters.items()}
+        found: dict[str, Any] = {"name": self.text(where, given.pop("model"))}
+        for name in given:
+            at, value = f"{where}.{name}", given[name]
+            if value is None or value == defaults[name] or (name in ("base_url", "proxy") and not value):
+                continue
+            match name:
+                case "api_key":
+                    found[name] = self.secret(at, value)
+                case "base_url" | "proxy":
+                    found[name] = self.url(at, value)
+                case "headers":
+                    found[name] = {key: self.secret(at, header) for key, header in value.items()}
+                case _:
+                    found[name] = self.data(at, value)
+        return found
+
+    def on(self, where: str, on: Any) -> str | list[str]:
+        kinds: list[Any] = [on] if isinstance(on, type) else list(cast("tuple[Any, ...]", on)) if isinstance(on, tuple) else []
+        return [self.failure(where, kind) for kind in kinds] if kinds else self.function(where, on)
+
+    def failure(self, where: str, kind: type[LLMError]) -> str:
+        return kind.__name__ if getattr(errors, kind.__name__, None) is kind else self.function(where, kind)
+
+    def scripted(self, where: str, llm: ScriptedLLM) -> dict[str, Any]:
+        given: Any = llm.script
+        if not isinstance(given, list | tuple):
+            return self.part(
+                where, llm, "is a ScriptedLLM whose script is code; give it a list of texts and calls, or make it at the top of a module"
+            )
+        if llm.requests:
+            raise _error(where, "is a ScriptedLLM whose script has begun, and what is left of it is not all of it; make a new one")
+        script = [self.answer(f"{where}.script[{i}]", one) for i, one in enumerate(cast("list[Any]", given))]
+        found: dict[str, Any] = {"script": script, "model": self.text(where, llm.model)}
+        found |= {name: value for name, value in (("delay", llm.delay), ("stream", llm.stream)) if value}
+        return {"use": "scripted", "parameters": found}
+
+    def answer(self, where: str, answer: Any) -> Any:
+        kind = cast("type[Any]", type(answer)).__name__
+        if isinstance(answer, str):
+            return self.text(where, answer)
+        if isinstance(answer, list):
+            return [self.answer(where, one) for one in cast("list[Any]", answer)]
+        call: dict[str, Any] | None = None
+        if isinstance(answer, ToolCall):
+            if answer.raw or answer.invalid:
+                raise _error(where, "is a call whose arguments are no JSON object, which a script that travels cannot say")
+            call = {"name": answer.name, "arguments": answer.arguments}
+            if id := answer.provider_id or answer.id:
+                call["id"] = id
+        elif isinstance(answer, tuple) and len(cast("tuple[Any, ...]", answer)) == 2:
+            call = dict(zip(("name", "arguments"), cast("tuple[Any, Any]", answer), strict=True))
+        elif isinstance(answer, Mapping):
+            call = dict(cast("Mapping[str, Any]", answer))
+        if call is None:
+            raise _error(where, f"is a {kind}; a script that travels has texts, calls and lists of them")
+        return self.data(where, call)
+
+    # --- what code made ---
+
+    def part(self, where: str, made: Any, why: str = "") -> dict[str, Any]:
+        """An object as `{use, parameters}`: as `load_agent` made it, by its name in a module, or by its class and what that says of its state."""
+        for origin in self._origins:
+            if origin.made is made:
+                use: dict[str, Any] = {"use": self.text(where, origin.use)}
+                return use if origin.parameters is None else {**use, "parameters": self.data(where, origin.parameters, origin.hidden)}
+        kind = cast("type[Any]", type(made))
+        if not (inspect.isclass(made) or inspect.isroutine(made)):  # those would be called
+            if name := name_of_object(made):
+                return {"use": name}
+            parameters = None if why else parameters_of(made)
+            if parameters is not None and (name := name_of_definition(kind)):
+                found = self.data(f"{where}: {kind.__name__}", parameters, frozenset())
+                return {"use": name, "parameters": found} if found else {"use": name}
+        raise _error(
+            where,
+            why or f"is {described(made)}, which another process could not make; give an object at the top of a module (not of the program's "
+            "own file), or one whose class stands in a module and is a dataclass or a msgspec.Struct of plain values",
+        )  # fmt: skip
+
+    def function(self, where: str, function: Any) -> str:
+        for origin in self._origins:
+            if origin.made is function and origin.parameters is None:
+                return self.text(where, origin.use)
+        name = name_of_definition(function) or name_of_object(function)
+        if not name:
+            raise _error(
+                where,
+                f"is {described(function)}, which another process could not import; give a function at the top of a module (not of the program's "
+                "own file)",
+            )  # fmt: skip
+        return name
+
+    # --- tools ---
+
+    def tools(self, rules: Rules, tools: Sequence[Tool], given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        if rules.pinned:
+            raise _error("tools", "has pins, a file of this machine; an agent that travels has none")
+        entries: dict[str, dict[str, Any]] = {tool.name: {"name": tool.name} for tool in tools}
+        servers = {id: self.server(f"mcp_servers.{id}", server) for id, server in given.items()}
+        found: dict[str, Any] = {}
+        for rule, limits in (("concurrency", rules.concurrency), ("result_limit", rules.result_limit)):
+            for pattern, limit in limits.items():
+                at = found if pattern == "*" else entries.get(pattern)
+                if at is None:
+                    at = servers.get(pattern.removesuffix(".*")) if pattern.endswith(".*") else None
+                if at is None:
+                    raise _error(
+                        f"tools.{rule}", f"is for {pattern!r}; give it for '*', a tool's name, or a server of mcp_servers ('id.*')"
+                    )
+                at[rule] = limit
+        if rules.hooks:
+            found["hooks"] = [self.hook(f"tools.hooks[{number}]", hook) for number, hook in enumerate(rules.hooks)]
+        if entries:
+            found["builtin"] = [name if len(entry) == 1 else entry for name, entry in entries.items()]
+        if servers:
+            found["mcp_servers"] = servers
+        return found
+
+    def hook(self, where: str, hook: Hook) -> dict[str, Any]:
+        found = {
+            name: given if isinstance(given, str) else self.function(f"{where}.{name}", given)
+            for name, given in (("before", hook.before), ("after", hook.after))
+            if given is not None
+        }
+        return {**found, "tools": self.text(where, hook.tools)}
+
+    def server(self, where: str, server: Mapping[str, Any]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in server.items():
+            at = f"{where}.{key}"
+            if key in ("env", "headers"):
+                found[key] = {name: self.secret(at, text) for name, text in value.items()}
+            elif key == "url":
+                found[key] = self.url(at, value)
+            elif key == "args":
+                found[key] = [self.url(at, text) for text in value]
+            else:
+                found[key] = self.data(at, value)
+        return found
+
+
+def _error(where: str, what: str) -> ConfigurationError:
+    return ConfigurationError(f"Agent: {where} {what}.")

@@ -1,0 +1,232 @@
+"""Asking a person what a running call asks: the question with who asks it, the form field by field, and what an answer does."""
+
+from __future__ import annotations
+
+import math
+import sys
+import termios
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, cast
+
+import msgspec
+
+from holdfast.cli.confirm import edit_lines, forget_typed
+from holdfast.cli.render import GAP, Line, as_json, plain
+from holdfast.cli.session import Session
+from holdfast.cli.signals import Overtaken
+from holdfast.cli.text import clip, one_line
+from holdfast.errors import ConfigurationError
+from holdfast.events import Question
+from holdfast.tools.forms import HIDDEN, fields, filled, is_secret
+
+_DECLINE = "/decline"
+
+
+class _Declined(Exception):
+    """The user does not answer."""
+
+
+def ask_user(session: Session) -> None:
+    """Ask the first question that waits, and do as is answered. Ctrl-D declines, Ctrl-C pauses the agent at once. Raises `Ended`."""
+    session.catch_up()
+    waiting = session.conversation.state.pending_questions
+    if not waiting:
+        return
+    _, question = waiting[0]
+    forget_typed()  # what was typed before this was seen is no answer to it
+    edit_lines()
+    try:
+        _Form(session, question).ask()
+    except (EOFError, _Declined):
+        session.screen.notice("declined.", "dim")
+        _settle(session, question, None)
+    except KeyboardInterrupt:
+        session.screen.notice("")
+        session.interrupt()
+    except Overtaken:
+        session.screen.notice("")
+        forget_typed()
+        session.screen.notice("Nobody waits for that answer any more.", "dim")
+
+
+def _settle(session: Session, question: Question, values: dict[str, Any] | None) -> None:
+    try:
+        session.conversation.answer(question.id, values)
+    except ConfigurationError as error:
+        session.screen.notice(one_line(str(error)), "error")
+
+
+class _Form:
+    """One question, from its first line to its answer."""
+
+    def __init__(self, session: Session, question: Question) -> None:
+        self._session = session
+        self._question = question
+        self._who = plain(one_line(question.asker)) or "a tool"
+
+    def ask(self) -> None:
+        """Show it, take the answer, hand it over. Raises `_Declined`, and what `Session.ask` raises."""
+        question, screen = self._question, self._session.screen
+        said = plain(question.message).split("\n")
+        screen.show([GAP, Line("call", f"{self._who} asks: {said[0]}"), *[Line("call", f"  {line}") for line in said[1:]]])
+        if question.url:
+            screen.show([Line("plain", f"  {plain(one_line(question.url))}")])
+            screen.notice(f"Open this address yourself if you trust {self._who}: it is that one's, not ours.", "dim")
+            self._yes("Done? [y,n] ")
+            return
+        if not fields(question.schema):
+            self._yes("[y,n] ")
+            return
+        screen.notice(f"{self._who} gets what you fill in. Enter takes what is in [ ]; {_DECLINE} or Ctrl-D declines.", "dim")
+        while True:
+            values = {name: value for name, field in fields(question.schema).items() if (value := self._field(name, field)) is not None}
+            shown = {
+                name: HIDDEN if is_secret(field) else values[name] for name, field in fields(question.schema).items() if name in values
+            }
+            try:
+                filled("The answer", question.schema, values)
+            except ConfigurationError as error:
+                screen.notice(one_line(str(error)), "error")
+                continue
+            screen.show([Line("plain", f"  {as_json(shown)}")])
+            answer = self._choice(f"Send this to {self._who}? [y,n,e] ", "yne", "[y] send it, [n] decline, [e] fill it in again")
+            if answer == "n":
+                raise _Declined
+            if answer == "y":
+                _settle(self._session, question, values)
+                return
+
+    def _yes(self, prompt: str) -> None:
+        if self._choice(prompt, "yn", "[y] yes, [n] decline") == "n":
+            raise _Declined
+        _settle(self._session, self._question, {})
+
+    def _choice(self, prompt: str, letters: str, options: str) -> str:
+        while True:
+            answer = self._line(prompt).strip().lower()
+            if answer and (answer in letters or answer in ("yes", "no")):
+                return answer[0]
+            self._session.screen.notice(options, "dim")
+
+    def _line(self, prompt: str, secret: bool = False) -> str:
+        with _unseen() if secret else nullcontext():
+            line = self._session.ask(prompt, self._gone)
+        if secret:
+            self._session.screen.notice("")  # the Enter was not seen either
+        if line.strip() == _DECLINE:
+            raise _Declined
+        return line
+
+    def _gone(self) -> bool:
+        return all(question.id != self._question.id for _, question in self._session.conversation.state.pending_questions)
+
+    def _field(self, name: str, field: Mapping[str, Any]) -> Any:
+        """The value of one field; None for one that is left out."""
+        screen, label = self._session.screen, plain(one_line(str(field.get("title") or name)))
+        about = str(field.get("description") or "")
+        if about:
+            screen.show([Line("dim", f"  {line}") for line in plain(about).split("\n")])
+        choices = _choices(field)
+        for number, (value, title) in enumerate(choices, 1):
+            screen.show([Line("plain", f"  {number}  {plain(one_line(title))}" + (f" ({as_json(value)})" if title != value else ""))])
+        default = field.get("default")
+        needed = name in ((self._question.schema or {}).get("required") or ())
+        hint = f" [{as_json(default)}]" if default is not None and not is_secret(field) else "" if needed else " [leave out]"
+        prompt = f"  {clip(label, 60)} ({_kind(field, choices)}){hint}: "
+        while True:
+            line = self._line(prompt, is_secret(field))
+            if not line.strip():
+                if default is not None or not needed:
+                    return default
+                screen.notice(f"{label} is needed; {_DECLINE} declines.", "dim")
+                continue
+            try:
+                value = _read(line, field, choices)
+                return cast("dict[str, Any]", filled(label, {"type": "object", "properties": {name: dict(field)}}, {name: value}))[name]
+            except (ConfigurationError, ValueError) as error:
+                screen.notice(one_line(str(error)), "error")
+
+
+@contextmanager
+def _unseen() -> Generator[None]:
+    """Within, what is typed is not shown."""
+    descriptor = sys.stdin.fileno()
+    try:
+        before = termios.tcgetattr(descriptor)
+    except termios.error:
+        yield
+        return
+    hidden = [*before[:3], before[3] & ~termios.ECHO, *before[4:]]
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, hidden)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+# --- the fields that MCP's forms have (2025-11-25, Elicitation, Requested Schema) ---
+
+
+def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:
+    """What may be chosen, each with its title."""
+    place: Any = field.get("items") if field.get("type") == "array" else field
+    if not isinstance(place, Mapping):
+        return []
+    place = cast("Mapping[str, Any]", place)
+    titled: Any = place.get("oneOf") or place.get("anyOf")
+    if isinstance(titled, list):
+        found = [cast("Mapping[str, Any]", one) for one in cast("list[Any]", titled) if isinstance(one, Mapping) and "const" in one]
+        return [(one["const"], str(one.get("title") or one["const"])) for one in found]
+    values: Any = place.get("enum")
+    if not isinstance(values, list):
+        return []
+    listed, names = cast("list[Any]", values), place.get("enumNames")
+    titles = cast("list[Any]", names) if isinstance(names, list) and len(cast("list[Any]", names)) == len(listed) else listed
+    return [(value, str(title)) for value, title in zip(listed, titles, strict=True)]
+
+
+def _kind(field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> str:
+    kind = str(field.get("type") or "text")
+    if choices:
+        return "several, with commas" if kind == "array" else "one of these"
+    words = {"string": "text", "integer": "whole number", "boolean": "y or n", "array": "JSON", "object": "JSON"}
+    return "secret" if is_secret(field) else str(field.get("format") or "") or words.get(kind, kind)
+
+
+def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> Any:
+    """What was typed, as the field takes it. Raises `ValueError`."""
+    word, kind = line.strip(), field.get("type")
+    if choices:
+        return [_chosen(one.strip(), choices) for one in word.split(",") if one.strip()] if kind == "array" else _chosen(word, choices)
+    match kind:
+        case "boolean":
+            found = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(word.lower())
+            if found is None:
+                raise ValueError("Type y or n.")
+            return found
+        case "integer" | "number":
+            reads: Callable[[str], Any] = int if kind == "integer" else float
+            try:
+                value = reads(word)
+            except ValueError:
+                value = math.nan
+            if not math.isfinite(value):
+                raise ValueError("That is no whole number." if kind == "integer" else "That is no number.")
+            return value
+        case "array" | "object":
+            try:
+                return msgspec.json.decode(word)
+            except ValueError as error:
+                raise ValueError(f"That is not JSON: {error}.") from error
+        case _:
+            return line
+
+
+def _chosen(word: str, choices: list[tuple[Any, str]]) -> Any:
+    for value, title in choices:
+        if word in (title, str(value)):
+            return value
+    if word.isdigit() and 1 <= int(word) <= len(choices):
+        return choices[int(word) - 1][0]
+    raise ValueError(f"{word!r} is none of these; type a number from 1 to {len(choices)}.")

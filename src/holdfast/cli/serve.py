@@ -1,0 +1,273 @@
+"""`holdfast serve`: the agent server, until a signal ends it; and its keys."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Generator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.screen import Screen
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import ssl
+
+    from holdfast.server.keys import Keys
+    from holdfast.server.records import Records
+
+_CODES = {0: Exit.FINISHED, signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
+_GRACE = 10.0  # seconds that what runs has to end
+_LAST = 3.0  # seconds that threads have then
+
+
+def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+    """Serve, or do what was asked with keys. Raises `UsageError`, `HoldfastError`."""
+    if options.what == "keys":
+        return _keys(options, env)
+    with _extra():
+        import_module("holdfast.server.app")
+        from holdfast.server.sockets import address, is_loopback
+
+    try:
+        host, port = address(options.listen)
+    except ConfigurationError as error:
+        raise UsageError(f"--listen: {error}") from None
+    tls = _tls(options)
+    if tls is None and not options.insecure and not is_loopback(host):
+        raise UsageError(
+            f"--listen {options.listen}: beyond this machine keys would go over the network in clear. Give --tls-cert and --tls-key, or "
+            "--insecure where a proxy before it has TLS"
+        )
+    given = _given_key(options, env)
+    variables = _variables(options, env)
+    _log_to_stderr(env, options.access_log)
+    store = _store_path(options)
+    with _alone(store):
+        return _serve(options, env, Screen(env, out=sys.stderr), store, (host, port), tls, given, variables)
+
+
+def _serve(
+    options: argparse.Namespace,
+    env: Mapping[str, str],
+    screen: Screen,
+    path: Path,
+    place: tuple[str, int],
+    tls: ssl.SSLContext | None,
+    given: str | None,
+    variables: Mapping[str, str],
+) -> Exit:
+    from holdfast.server.app import App
+    from holdfast.server.guard import Quota, host_names
+    from holdfast.server.host import Host
+    from holdfast.server.limits import Bounds
+    from holdfast.server.policy import Policy
+    from holdfast.server.serve import AgentServer
+    from holdfast.server.sockets import listen
+    from holdfast.store import SQLiteStore
+
+    policy = Policy(options.allow_tools)
+    root = _root(options, path)
+    listening = listen(*place)
+    with contextlib.closing(listening), _records(path) as (records, keys):
+        _let_in(keys, given, options.tenant or "default", screen)
+        with contextlib.closing(SQLiteStore(path)) as store:
+            bounds = Bounds(open=max(1000, 2 * options.max_running))
+            host = Host(store, records, policy=policy, root=root, variables=variables, max_running=options.max_running, bounds=bounds)
+            app = App(
+                host, keys, quota=Quota(rate=options.rate, body=options.max_body), hosts=host_names(place[0], options.allow_host),
+                origins=options.cors_origin,
+            )  # fmt: skip
+            server = AgentServer(app, listening, tls=tls, grace=_GRACE)
+            number = server.run(lambda: screen.notice(f"Serving agents at {server.url}. Ctrl-C ends it."))
+    if left := _threads():  # a tool that cannot be stopped must not keep the process; what it was doing is in the journal as begun
+        logging.getLogger("holdfast.server").warning("%d threads did not end in time, and end with the process", len(left))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(int(_CODES[number]))
+    return _CODES[number]
+
+
+def _threads() -> list[threading.Thread]:
+    """Those that would keep the process, after a moment in which those that are ending do."""
+    deadline = time.monotonic() + _LAST
+    left = [thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon]
+    for thread in left:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    return [thread for thread in left if thread.is_alive()]
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def _keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
+    path = _store_path(options)
+    if options.action is None:
+        raise UsageError("serve keys: which of add, list, remove?")
+    if options.id is not None and options.action != "remove":
+        raise UsageError(f"serve keys {options.action} takes no ID")
+    if options.action != "add" and not _records_path(path).exists():
+        raise UsageError(f"{str(path)!r} is no server's store: there are no keys beside it. --store FILE names another")
+    with _records(path) as (_, keys):
+        match options.action:
+            case "add":
+                print(keys.create(options.tenant or "default", options.label))
+            case "list":
+                for key in keys.list():
+                    if options.tenant in (None, key.tenant):
+                        print(f"{key.id}  {key.created:%Y-%m-%d %H:%M}  {key.tenant}  {key.label}".rstrip())
+            case _:
+                _remove(options, keys)
+    return Exit.FINISHED
+
+
+def _remove(options: argparse.Namespace, keys: Keys) -> None:
+    if options.id is None and options.tenant is None:
+        raise UsageError("serve keys remove: which? Give the ID that `serve keys list` shows, or --tenant T for all of T")
+    found = [key.id for key in keys.list() if options.id in (None, key.id) and options.tenant in (None, key.tenant)]
+    if not found:
+        raise UsageError(f"there is no key {options.id or ''}{f' of tenant {options.tenant}' if options.tenant else ''}".replace("  ", " "))
+    for id in found:
+        keys.revoke(id)
+
+
+def _given_key(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
+    if options.key_file is None:
+        return env.get("HOLDFAST_SERVER_KEY", "").strip() or None
+    path = Path(options.key_file).expanduser()
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--key-file: {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    if not key:
+        raise UsageError(f"--key-file: {str(path)!r} is empty")
+    return key
+
+
+def _let_in(keys: Keys, given: str | None, tenant: str, screen: Screen) -> None:
+    if given is not None:
+        keys.add(tenant, given, "given at the start")
+    elif not keys.list():
+        key = keys.create(tenant, "made at the first start")
+        screen.notice(f"The key, which is shown this once: {key}")
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _store_path(options: argparse.Namespace) -> Path:
+    path = Path(options.store).expanduser().absolute()
+    if not path.parent.is_dir():
+        raise UsageError(f"--store: there is no folder {str(path.parent)!r}")
+    if path.is_dir():
+        raise UsageError(f"--store takes a file; {str(path)!r} is a folder")
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        raise UsageError(f"--store: {str(path)!r} cannot be written")
+    return path
+
+
+def _records_path(store: Path) -> Path:
+    return store.with_name(f"{store.name}.server.db")
+
+
+def _root(options: argparse.Namespace, store: Path) -> Path:
+    root = store.with_name(f"{store.name}.workspaces") if options.root is None else Path(options.root).expanduser().absolute()
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--root: {str(root)!r} cannot be made: {error.strerror}") from None
+    if not os.access(root, os.W_OK | os.X_OK):
+        raise UsageError(f"--root: the folder {str(root)!r} cannot be written")
+    return root
+
+
+@contextlib.contextmanager
+def _records(store: Path) -> Generator[tuple[Records, Keys]]:
+    from holdfast.server.keys import Keys
+    from holdfast.server.records import Records
+    from holdfast.server.sealing import Seal
+
+    with contextlib.closing(Records(_records_path(store), Seal.of_file(store.with_name(f"{store.name}.server.key")))) as records:
+        yield records, Keys(records)
+
+
+@contextlib.contextmanager
+def _alone(store: Path) -> Generator[None]:
+    """Within, no other server has this store: two would drive each other's conversations, and neither could."""
+    path = store.with_name(f"{store.name}.server.lock")
+    try:
+        file = open(path, "a+")  # noqa: SIM115
+    except OSError as error:
+        raise UsageError(f"--store: {str(path)!r} cannot be written: {error.strerror}") from None
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise UsageError(f"--store: another server (process {file.read(20).strip() or 'unknown'}) has {str(store)!r}") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+    if options.tls_cert is None:
+        if options.tls_key is not None:
+            raise UsageError("--tls-key is for --tls-cert, which is missing")
+        return None
+    from holdfast.server.serve import tls_context
+
+    try:
+        return tls_context(options.tls_cert, options.tls_key)
+    except ConfigurationError as error:
+        raise UsageError(f"--tls-cert: {error}") from None
+
+
+def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in options.variable:
+        name, given, value = text.partition("=")
+        if not name.isidentifier():
+            raise UsageError(f"--variable takes NAME or NAME=VALUE, not {name!r}")
+        if not given and name not in env:
+            raise UsageError(f"the environment variable {name}, named by --variable, is not set")
+        found[name] = value if given else env[name]
+    return found
+
+
+@contextlib.contextmanager
+def _extra() -> Generator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in ("fastapi", "starlette", "uvicorn", "anyio"):
+            raise
+        raise UsageError(f"holdfast serve needs {error.name}, which is not installed: pip install 'holdfast[server]'") from None
+
+
+def _log_to_stderr(env: Mapping[str, str], access: bool) -> None:
+    """What goes wrong is told where whoever runs it keeps the log."""
+    if env.get("HOLDFAST_DEBUG"):
+        return
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter("%(asctime)s holdfast: %(message)s"))
+    log = logging.getLogger("holdfast")
+    log.addHandler(handler)
+    log.setLevel(logging.WARNING)
+    if access:
+        logging.getLogger("holdfast.server.access").setLevel(logging.INFO)

@@ -1,0 +1,199 @@
+"""What running calls ask the user: each question journaled before it is asked, and its answer when it is given."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Literal
+
+from holdfast import events as ev
+from holdfast.conversation.journal import Journal
+from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
+from holdfast.tools import Cancellation
+from holdfast.tools.forms import check_form, filled, masked
+from holdfast.tools.results import clean
+
+OnQuestion = Callable[[ev.Question], dict[str, Any] | bool | None] | Literal["wait"] | None
+
+_log = logging.getLogger("holdfast")
+
+_LONGEST = 10_000  # characters of a question; more than anybody reads
+_HANDED_OVER = 5.0  # seconds from an answer's append to its effect, at most
+_MOST = 100  # questions of one call: a server that asks for ever must not fill the journal
+
+DECLINED = "the user declined"
+LATE = "no answer within {timeout:g} s"
+TAKEN_BACK = "the question was taken back before it was answered"
+
+
+class _Asked:
+    """A question that a call of this process waits with. `values` are valid once `settled`; None declines."""
+
+    __slots__ = ("question", "settled", "values", "woken")
+
+    def __init__(self, question: ev.Question) -> None:
+        self.question = question
+        self.woken = threading.Event()  # look what has happened
+        self.settled = False
+        self.values: dict[str, Any] | None = None
+
+    def settle(self, values: dict[str, Any] | None) -> None:
+        """Hand over the answer. Once it is journaled."""
+        if not self.settled:
+            self.values, self.settled = values, True
+        self.woken.set()
+
+
+class Questions:
+    """The questions of one conversation's calls. `ask` blocks a call's thread; the rest may be called from any."""
+
+    __slots__ = ("_journal", "_live", "_on_question")
+
+    def __init__(self, journal: Journal, on_question: OnQuestion) -> None:
+        self._journal = journal
+        self._on_question = on_question
+        self._live: dict[str, _Asked] | None = None  # under the journal's lock
+
+    def ask(
+        self,
+        call_id: str,
+        message: str,
+        schema: dict[str, Any] | None,
+        url: str,
+        asker: str,
+        timeout: float | None,
+        flags: list[Cancellation],
+    ) -> dict[str, Any] | None:
+        """See `ToolContext.ask`; `flags` take the question back."""
+        if schema is not None:
+            schema = check_form(schema)
+        on_question = self._on_question
+        if on_question is None:
+            return None
+        asked = self._begin(call_id, clean(message)[:_LONGEST], schema, clean(url), clean(asker))
+        if asked is None:
+            return None
+        forget = [flag.add_callback(asked.woken.set) for flag in flags]
+        try:
+            if isinstance(on_question, str):
+                self._end(asked, self._wait(asked, timeout, flags))
+            else:
+                self._end(asked, self._call(on_question, asked), "on_question")
+        except BaseException:
+            self._end(asked, TAKEN_BACK)  # Ctrl-C
+            raise
+        finally:
+            for one in forget:
+                one()
+            with self._journal.changed:
+                (self._live or {}).pop(asked.question.id, None)
+        return asked.values
+
+    def _begin(self, call_id: str, message: str, schema: dict[str, Any] | None, url: str, asker: str) -> _Asked | None:
+        with self._journal as journal:
+            item = journal.fold.open.get(call_id)
+            if item is None:  # it was answered meanwhile, and what asks was left behind
+                return None
+            if item.questioned >= _MOST:
+                _log.warning(
+                    "conversation %s: call %s has asked %d questions; it is told that the user declines", journal.id, call_id, _MOST
+                )
+                return None
+            question = ev.Question(f"{call_id}?{item.questioned + 1}", message, schema, url, asker or item.call.name)
+            journal.add(ev.Decision, call_id=call_id, decision="ask", by=question.asker, reason=message, question=question)
+            asked = _Asked(question)
+            self._live = {**(self._live or {}), question.id: asked}  # before it is written: whoever reads it may answer at once
+        return asked
+
+    def _wait(self, asked: _Asked, timeout: float | None, flags: list[Cancellation]) -> str:
+        """Wait for an answer from elsewhere; why there is none, should that be so."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not asked.settled and not any(flags):
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left <= 0:
+                return LATE.format(timeout=timeout)
+            asked.woken.wait(None if left is None else min(left, threading.TIMEOUT_MAX))
+            asked.woken.clear()
+        return TAKEN_BACK
+
+    def _call(self, callback: Callable[[ev.Question], dict[str, Any] | bool | None], asked: _Asked) -> str:
+        """Ask the owner's function, nothing locked, and journal what it says; why there is no answer, should that be so."""
+        question = asked.question
+        try:
+            found = callback(question)
+            values = filled("on_question", question.schema, found)
+        except ConfigurationError as error:
+            _log.warning("conversation %s: the answer to question %s was dropped: %s", self._journal.id, question.id, error)
+            return "on_question's answer does not fit the form"
+        except Exception as error:
+            _log.exception("conversation %s: on_question raised, so that question %s has no answer", self._journal.id, question.id)
+            return f"on_question raised {type(error).__name__}"
+        if values is not None:
+            with self._journal:
+                waits = self._pending(question.id)
+                if waits:
+                    self._write(question, values, "on_question", "")
+            if waits:  # else somebody else was first
+                asked.settle(values)
+        return DECLINED
+
+    def _end(self, asked: _Asked, reason: str, by: str = "holdfast") -> None:
+        """Journal that there is no answer, if there is none."""
+        with self._journal.changed:
+            if asked.settled:
+                return
+            answered = False
+            with suppress(ConversationClosed, StoreError), self._journal as journal:  # else its result cannot be written down either
+                if self._pending(asked.question.id):
+                    self._write(asked.question, None, by, reason)
+                else:
+                    answered = asked.question.id.rpartition("?")[0] in journal.fold.open
+            if not answered:
+                asked.settle(None)
+        while not asked.settled and asked.woken.wait(_HANDED_OVER):  # whoever journaled the answer hands it over in this moment
+            asked.woken.clear()
+        asked.settle(None)
+
+    # --- answers, from elsewhere ---
+
+    def waiting(self, question_id: str | None) -> ev.Question:
+        """The question that is meant (None: the only one there is). Raises `ConfigurationError`."""
+        with self._journal.changed:
+            return self._asked(question_id).question
+
+    def answer(self, question_id: str, values: dict[str, Any] | None, by: str, reason: str) -> Callable[[], None]:
+        """Within a transaction: journal `values`, filled in, or that the user declines (None); the effect hands it to the call. Raises `ConfigurationError` if the call does not wait for it any more."""
+        asked = self._asked(question_id)
+        self._write(asked.question, values, by, reason)
+        return lambda: asked.settle(values)
+
+    def _asked(self, question_id: str | None) -> _Asked:
+        live = {id: asked for id, asked in (self._live or {}).items() if self._pending(id)}
+        if question_id is None and len(live) == 1:
+            return next(iter(live.values()))
+        if question_id in live:
+            return live[question_id]
+        listed = f" These do: {', '.join(live)}." if live else " None does."
+        if question_id is None:
+            raise ConfigurationError(
+                f"{'Several questions wait' if live else 'No question waits'} for an answer; say which.{listed if live else ''}"
+            )
+        raise ConfigurationError(f"Question {question_id!r} does not wait for an answer.{listed}")
+
+    def _pending(self, question_id: str) -> bool:
+        item = self._journal.fold.open.get(question_id.rpartition("?")[0])
+        return item is not None and any(question.id == question_id for question in item.questions)
+
+    def _write(self, question: ev.Question, values: dict[str, Any] | None, by: str, reason: str) -> None:
+        self._journal.add(
+            ev.Decision,
+            call_id=question.id.rpartition("?")[0],
+            decision="reject" if values is None else "approve",
+            by=by,
+            reason=reason,
+            arguments=None if values is None else masked(question.schema, values),
+            question_id=question.id,
+        )

@@ -1,0 +1,594 @@
+"""`RemoteConversation`: an agent at work on an agent server, with the methods of a `Conversation`."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent.agent import Agent
+from holdfast.content import ContentLike, Message, ToolResult, blocks
+from holdfast.conversation import orders
+from holdfast.conversation.callbacks import Callback, Subscription, guarded
+from holdfast.conversation.driver import inside
+from holdfast.conversation.state import ConversationState, ConversationStatus
+from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
+from holdfast.llm.completion import Delta
+from holdfast.remote.calls import ClientCalls
+from holdfast.remote.copy import Copy
+from holdfast.remote.follower import Follower
+from holdfast.remote.questions import Questions
+from holdfast.remote.shapes import Created, agent_request, needs_workspace, tools_request
+from holdfast.remote.workspace import RemoteWorkspace
+
+if TYPE_CHECKING:
+    from holdfast.conversation.questions import OnQuestion
+    from holdfast.conversation.replay import Replay
+
+_log = logging.getLogger("holdfast.remote")
+
+RUNNING = ConversationStatus.RUNNING
+_LOOK = 15.0  # seconds after which a conversation that says nothing is asked after
+
+
+class RemoteConversation:
+    """One conversation with an agent, as `Conversation(agent)`, but on the agent server of `workspace`: there its journal is, its loop runs, and
+    goes on without this program too. The methods, their arguments, what they return and raise are those of `Conversation`.
+
+    The agent travels as its serial form. Its tools run on the server where the server has them or may import their module; with
+    `client_tools`, all others run here, while this object is open: what is of `__main__`, closures, methods of objects, clients of MCP and A2A.
+
+    An `id` that the server knows goes on where it stopped; then `agent` may be None (no tool runs here), and one whose form is another than the
+    conversation's is a `ConfigurationError`. `on_delta`, `on_progress` and `on_question` are as in `Conversation`, but that a streamed
+    answer's pieces and the progress of the server's tools come as the network brings them: some may be missing.
+
+    `detach` lets go of it and has it run on; `close` and `with` stop it, as they do a `Conversation`. Thread-safe. The constructor asks the
+    server, and raises what it answers, or `StoreError` if it cannot be reached.
+    """
+
+    def __init__(
+        self,
+        agent: Agent | None = None,
+        workspace: RemoteWorkspace | None = None,
+        id: str | None = None,
+        *,
+        client_tools: bool = True,
+        on_delta: Callable[[Delta], object] | None = None,
+        on_progress: Callable[[str, str], object] | None = None,
+        on_question: OnQuestion = None,
+        _made: Created | None = None,
+    ) -> None:
+        _check(agent, workspace, id, on_delta, on_progress, on_question)
+        assert workspace is not None
+        self.agent = agent
+        self.workspace = workspace
+        self.client = os.urandom(16).hex()
+        self._link = workspace.link
+        self._client_tools = client_tools
+        self._options: dict[str, Any] = {
+            "client_tools": client_tools, "on_delta": on_delta, "on_progress": on_progress, "on_question": on_question,
+        }  # fmt: skip
+        self._told = None if agent is None else agent.tools.definitions()
+        found = _made if _made is not None else self._create(id)
+        self.id = found.id
+        self.warnings = tuple(found.warnings)
+        for warning in found.warnings:
+            _log.warning("conversation %s: %s", self.id, warning)
+        workspace.adopt(found.workspace)
+        self._mark = hash((self._link.address, self.id))
+        self._copy = Copy(self.id, self._link, self.client)
+        if agent is not None and id is not None and _made is None:
+            self._copy.catch_up()
+            _same_agent(agent, self._copy.fold.agent, self.id)
+        self._questions = Questions(self._copy, on_question, self._answer, self._mark)
+        self._calls: ClientCalls | None = None
+        if agent is not None and client_tools:
+            self._calls = ClientCalls(
+                agent, self._copy, self._link, self.client, workspace, on_progress, self._mark, self._calls_idle, self._questions
+            )
+        self._on_delta = None if on_delta is None else guarded(on_delta)
+        self._on_progress = None if on_progress is None else guarded(on_progress)
+        self._follower = Follower(self._copy, self._link, self.client, self._look, self._note, self._mark)
+        self._subscriptions: list[Subscription] = []
+        self._lock = threading.RLock()
+        # Of one that is parked the server does not say whose its tools are.
+        self._clients = self._calls is not None and (found.clients or (_made is None and not found.tools))
+        self._started = found.started
+        self._drives = False  # whether this object has it run
+        self._runner: threading.Thread | None = None
+        self._closing = self._closed = self._close_from_within = self._stop = False
+        self._link.opened()
+        if agent is not None:
+            agent.connections.opened()
+
+    def _create(self, id: str | None) -> Created:
+        agent = self.agent
+        if agent is None:
+            assert id is not None
+            return self._info(id)
+        tools = tools_request(agent, self.workspace, self._client_tools)
+        body: dict[str, Any] = {**agent_request(agent), **tools}
+        body |= {"questions": self._options["on_question"] is not None, "deltas": self._options["on_delta"] is not None}
+        if id is not None:
+            body["id"] = id
+            with suppress(ConversationNotFound):
+                return self._info(id)
+        if self.workspace.id is not None or needs_workspace(tools):
+            body["workspace"] = self.workspace.made()
+        return msgspec.json.decode(self._link.request("POST", "/api/conversations", body, client=self.client).read(), type=Created)
+
+    def _info(self, id: str) -> Created:
+        answer = self._link.request("GET", f"/api/conversations/{quote(id, safe='')}", client=self.client)
+        return msgspec.json.decode(answer.read(), type=Created)
+
+    def fork(self, seq: int | None = None, agent: Agent | None = None, id: str | None = None, **options: Any) -> RemoteConversation:
+        """As `Conversation.fork`, on the same server: a new conversation that begins with this one's events up to `seq` (None: all)."""
+        self._current()
+        last = self._copy.fold.last_seq
+        if seq is not None and (not isinstance(seq, int) or not 0 <= seq <= last):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"fork takes a seq from 0 to {last}, not {seq!r}.")
+        given = {**self._options, **options}
+        body: dict[str, Any] = {"seq": last if seq is None else seq}
+        if id is not None:
+            body["id"] = id
+        if agent is not None:
+            body |= {**agent_request(agent), **tools_request(agent, self.workspace, given["client_tools"])}
+        found = msgspec.json.decode(self._ask("POST", "fork", body), type=Created)
+        return RemoteConversation(agent or self.agent, self.workspace, found.id, **given, _made=found)
+
+    # --- what it is ---
+
+    @property
+    def state(self) -> ConversationState:
+        """A snapshot of everything so far; `get_state` is the same. Kept up to date by the server, so it may be asked for often."""
+        self._follow()
+        copy = self._copy
+        with copy.changed:
+            return ConversationState.of(self.id, self._status(), copy.fold.copy(), copy.until)
+
+    def get_state(self) -> ConversationState:
+        """A snapshot of everything so far, as `state`."""
+        return self.state
+
+    @property
+    def status(self) -> ConversationStatus:
+        """Where the conversation stands, without a snapshot."""
+        self._follow()
+        return self._status()
+
+    def _status(self) -> ConversationStatus:
+        if self._closing:
+            return ConversationStatus.CLOSED
+        return ConversationStatus.ERROR if self._follower.lost is not None else self._copy.fold.status
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why it can be followed no more (it was deleted, the key is not valid any more), None if nothing is wrong."""
+        return self._follower.lost
+
+    def get_history(self) -> list[ev.AnyEvent]:
+        """The events so far, in order."""
+        self._follow()
+        return list(self._copy.until(self._copy.fold.last_seq))
+
+    def get_output(self, call_id: str) -> ToolResult:
+        """The whole result of a call, also where the journal has only its beginning and end. Raises `ConfigurationError` if it has none."""
+        answer = self._link.request("GET", f"{self._copy.path}/outputs/{quote(call_id, safe='')}", client=self.client)
+        return ToolResult.from_json(answer.read())
+
+    def replay(self, agent: Agent | None = None) -> Replay:
+        """As `Conversation.replay`, on this machine."""
+        if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
+        from holdfast.conversation.replay import replay
+
+        return replay(self.get_history(), agent)
+
+    def __repr__(self) -> str:
+        status, fold = self._status(), self._copy.fold
+        return f"RemoteConversation(id={self.id!r}, status={status.value!r}, events={fold.last_seq}, url={self._link.address!r})"
+
+    # --- what it is told ---
+
+    def send_message(self, message: str | Message | ContentLike) -> ev.Message:
+        """As `Conversation.send_message`: say something to the agent, as the user. Returns the event, which is in the journal then."""
+        if isinstance(message, Message):
+            if message.role != "user":
+                raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
+            content = message.content
+        else:
+            content = blocks(message)
+        content = orders.said(content)
+        self._check_open()
+        self._tell_tools()
+        event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
+        self._ask("POST", "messages", {"content": content, "eventId": event_id})
+        deadline, number = time.monotonic() + self._link.timeout, 0
+        while True:
+            self._current()
+            found = self._copy.find(event_id, before)
+            if isinstance(found, ev.Message):
+                return found
+            number += 1
+            if time.monotonic() > deadline:
+                raise StoreError(
+                    f"Conversation {self.id!r}: the agent server took the message, but did not journal it within {self._link.timeout:g} s."
+                )
+            time.sleep(min(0.01 * number, 0.5))
+
+    def start_thread(self) -> None:
+        """Have the server drive the loop until `close`. Idempotent. An unfinished run goes on."""
+        self._check_open()
+        with self._lock:
+            if self._runner is not None:
+                raise ConversationBusy(f"Conversation {self.id!r} is being run by {self._runner.name!r}; start_thread after that.")
+            if self._started and self._drives:
+                return
+            self._prepare()
+            self._tell_tools()
+            self._ask("POST", "start")
+            self._started = True
+        self._current()
+
+    def run(self) -> ConversationState:
+        """As `Conversation.run`: have the server drive the loop until the conversation rests, wait for that, and return its state."""
+        self._check_open()
+        self._not_inside("run")
+        with self._lock:
+            if self._started or self._runner is not None:
+                raise ConversationBusy(f"Conversation {self.id!r} is driven by the agent server; use wait().")
+            self._runner = threading.current_thread()
+        try:
+            self._prepare()
+            self._tell_tools()
+            self._follow()
+            self._ask("POST", "run")
+            self._current()
+            self._wait(None)
+        except KeyboardInterrupt:
+            with suppress(HoldfastError):
+                self.interrupt()
+            raise
+        finally:
+            self._runner = None
+        return self.state
+
+    def pause(self) -> None:
+        """Step no further: what runs now (a model call, calls that have begun) ends first. Survives a restart; `resume` ends it."""
+        self._order("pause")
+
+    def resume(self) -> None:
+        """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does nothing."""
+        self._order("resume")
+
+    def interrupt(self) -> None:
+        """Pause at once, as `Conversation.interrupt`; calls that run here are cancelled too."""
+        self._order("interrupt")
+
+    def approve(
+        self,
+        call_id: str | None = None,
+        *,
+        arguments: dict[str, Any] | None = None,
+        arguments_hash: str | None = None,
+        by: str = "user",
+        reason: str = "",
+    ) -> None:
+        """As `Conversation.approve`: let a call that waits for confirmation run; without `call_id` all that wait now."""
+        if call_id is None and (arguments is not None or arguments_hash is not None):
+            raise ConfigurationError("approve takes arguments and arguments_hash with a call_id alone.")
+        if arguments is not None:
+            arguments = orders.json_arguments(arguments)
+        given = {"callId": call_id, "arguments": arguments, "argumentsHash": arguments_hash, "by": by, "reason": reason}
+        self._order("approve", given)
+
+    def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
+        """As `Conversation.reject`: answer a call that waits for confirmation as not run; without `call_id` all that wait now."""
+        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"reject: reason takes a str, not {reason!r}.")
+        self._order("reject", {"callId": call_id, "reason": reason, "by": by})
+
+    def answer(self, question_id: str | None = None, values: dict[str, Any] | bool | None = True, *, by: str = "user") -> None:
+        """As `Conversation.answer`: answer what a running call asks; without `question_id` the only question there is."""
+        self._order("answer", {"questionId": self._question(question_id), "values": values, "by": by}, keep=("values",))
+
+    def decline(self, question_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
+        """As `Conversation.decline`: decline what a running call asks; without `question_id` the only question there is."""
+        if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"decline: reason takes a str, not {reason!r}.")
+        given = {"questionId": self._question(question_id), "values": None, "reason": reason, "by": by}
+        self._order("answer", given, keep=("values",))
+
+    def _question(self, question_id: str | None) -> str:
+        if question_id is not None:
+            return question_id
+        self._check_open()
+        self._current()
+        waiting = [question.id for item in self._copy.fold.open.values() for question in item.questions]
+        if len(waiting) != 1:
+            raise ConfigurationError(
+                "No question waits for an answer."
+                if not waiting
+                else f"Several questions wait for an answer; say which: {', '.join(waiting)}."
+            )
+        return waiting[0]
+
+    def _answer(self, question_id: str, values: Any, reason: str) -> None:
+        self._order("answer", {"questionId": question_id, "values": values, "reason": reason, "by": "on_question"}, keep=("values",))
+
+    def drain_inbox(self) -> None:
+        """Read what came of orders that others gave the server. Comes to pass by itself while this is followed."""
+        if not self._closing:
+            self._current()
+
+    def wait(self, timeout: float | None = None) -> ConversationStatus:
+        """Block until nothing runs any more, at most `timeout` seconds; returns the status then. Raises `ConversationBusy` inside of itself."""
+        self._not_inside("wait")
+        self._follow()
+        if not self._started and self._runner is None and not self._closing:
+            self._copy.catch_up()
+            if not self._driven():
+                return self._status()
+        self._wait(timeout)
+        return self._status()
+
+    def _wait(self, timeout: float | None) -> None:
+        copy = self._copy
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            with copy.changed:
+                seq, until = copy.fold.last_seq, time.monotonic() + _LOOK
+                while not self._at_rest():
+                    left = until - time.monotonic() if deadline is None else min(deadline, until) - time.monotonic()
+                    if left <= 0:
+                        break
+                    copy.changed.wait(left)
+                else:
+                    return
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            if copy.fold.last_seq == seq:
+                with suppress(StoreError):
+                    if not self._driven():  # another client closed it
+                        return
+
+    def _at_rest(self) -> bool:
+        fold = self._copy.fold
+        if self._closing or self._follower.lost is not None:
+            return True
+        if fold.status is RUNNING or fold.asked:
+            return False
+        return not any(item.attempt and item.asked is None for item in fold.open.values())  # a pause lets what runs end first
+
+    def _driven(self) -> bool:
+        """Whether the server has it run, whoever asked for that."""
+        found = self._info(self.id)
+        if found.error:
+            _log.warning("conversation %s: the agent server cannot drive it now: %s", self.id, found.error)
+        return found.started or found.busy or found.open or any(item.offered for item in self._copy.fold.open.values())
+
+    def _not_inside(self, method: str) -> None:
+        if self._mark in inside.get():
+            raise ConversationBusy(
+                f"Conversation {self.id!r}: {method}() was called by its own model, tool or listener, which it would wait for forever."
+            )
+
+    # --- who listens ---
+
+    def register_event_callback(self, callback: Callback, after_seq: int | None = None) -> Subscription:
+        """As `Conversation.register_event_callback`: `callback(event)` for every event from now on (or after `after_seq`), in order, each once
+        whatever the network does, on a thread of its own."""
+        if not callable(callback):
+            raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+        if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
+        self._check_open()
+        self._follow()
+        with self._copy.changed:
+            after = self._copy.fold.last_seq if after_seq is None else after_seq
+            subscription = Subscription(cast("Any", self._copy), callback, after)
+            self._subscriptions.append(subscription)
+        return subscription
+
+    register_callback = register_event_callback
+
+    # --- its end ---
+
+    def close(self, timeout: float = 5.0) -> None:
+        """As `Conversation.close`: have the server stop what runs and park the conversation, if this object had it run; let go of threads and
+        connections, within about `timeout` seconds. Idempotent. It stays on the server, and goes on when it is opened and started again."""
+        self._end(timeout, stop=True)
+
+    def detach(self, timeout: float = 5.0) -> None:
+        """Let go of threads and connections as `close`, but have the server go on. Calls that run here are cancelled."""
+        self._end(timeout, stop=False)
+
+    def _end(self, timeout: float, stop: bool) -> None:
+        deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            self._stop = stop and self._drives
+        with self._copy.changed:
+            self._copy.changed.notify_all()
+        if self._calls is not None and self._mark in inside.get() and self._calls.working:
+            self._close_from_within = True  # when the call returns
+            self._calls.closing = True
+            self._calls.cancel()
+            return
+        self._finish(deadline)
+
+    def _calls_idle(self) -> None:
+        if self._close_from_within:
+            self._finish(time.monotonic() + 5.0)
+
+    def _finish(self, deadline: float) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._stop and self._follower.lost is None:
+            try:  # before calls end, whose results would have the model asked
+                self._link.request("POST", f"{self._copy.path}/close", client=self.client, timeout=max(1.0, deadline - time.monotonic()))
+            except HoldfastError as error:
+                _log.warning("conversation %s: the agent server could not be told to stop it: %s", self.id, error)
+        left = [] if self._calls is None else self._calls.close(deadline)
+        if left:
+            _log.warning("conversation %s closed while calls that ignore their cancellation still run: %s", self.id, ", ".join(left))
+        if self._follower.started and self._follower.lost is None:
+            with suppress(HoldfastError):  # what happened until the end is told too
+                self._copy.catch_up(timeout=max(0.5, deadline - time.monotonic()))
+        self._follower.stop(max(0.1, deadline - time.monotonic()))
+        with self._copy.changed:
+            subscriptions, self._subscriptions = self._subscriptions, []
+        for subscription in subscriptions:
+            subscription.close(max(0.1, deadline - time.monotonic()))
+        if self.agent is not None:
+            self.agent.connections.closed()
+        self._link.closed()
+
+    def __enter__(self) -> RemoteConversation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("A RemoteConversation is not pickled; open it there with RemoteConversation(agent, workspace, id=...).")
+
+    # --- the server ---
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise ConversationClosed(
+                f"Conversation {self.id!r} is closed. Open it again with RemoteConversation(agent, workspace, id=...)."
+            )
+        if self._follower.lost is not None:
+            raise self._follower.lost.with_traceback(None)
+
+    def _ask(self, method: str, what: str, body: dict[str, Any] | None = None) -> bytes:
+        return self._link.request(method, f"{self._copy.path}/{what}", body, client=self.client).read()
+
+    def _order(self, what: str, given: dict[str, Any] | None = None, keep: tuple[str, ...] = ()) -> None:
+        """Have the server do something, and see what came of it."""
+        self._check_open()
+        body = {name: value for name, value in (given or {}).items() if value is not None or name in keep}
+        try:
+            json.dumps(body.get("values"))
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{what}: values takes what JSON can say: {error}.") from error
+        self._ask("POST", what, body)
+        self._current()
+
+    def _prepare(self) -> None:
+        """What begins to run here or there belongs to the caller's context: no tool may wait for what waits for it."""
+        self._drives = True
+        context = contextvars.copy_context()
+        self._questions.context = context
+        if self._calls is not None:
+            self._calls.context = context
+        if self._clients or callable(self._options["on_question"]) or self._on_delta is not None or self._on_progress is not None:
+            self._follow()
+
+    def _tell_tools(self) -> None:
+        """Tell the server of tools that were registered or taken out since it was told."""
+        agent = self.agent
+        if agent is None:
+            return
+        now = agent.tools.definitions()
+        if now is self._told:
+            return
+        with self._lock:
+            if now != self._told:
+                body = tools_request(agent, self.workspace, self._client_tools)
+                found = msgspec.json.decode(self._ask("PUT", "tools", body), type=Created)
+                for warning in found.warnings:
+                    _log.warning("conversation %s: %s", self.id, warning)
+                self._clients = found.clients and self._calls is not None
+            self._told = now
+            if self._clients and self._drives:
+                self._follow()
+
+    def _current(self) -> None:
+        """Have here what the server has now."""
+        self._copy.catch_up()
+        self._look()
+
+    def _follow(self) -> None:
+        """Be told of all that happens from now on."""
+        if not self._follower.started and not self._closing:
+            self._copy.catch_up()
+            self._follower.start()
+            self._look()
+
+    def _look(self) -> None:
+        if self._closing:
+            return
+        if self._calls is not None and self._clients:
+            self._calls.look()
+        self._questions.look()
+
+    def _note(self, kind: str, data: bytes) -> None:
+        """What no journal keeps: a piece of an answer, a tool's progress."""
+        try:
+            if kind == "delta" and self._on_delta is not None:
+                self._on_delta(msgspec.json.decode(data, type=Delta))
+            elif kind == "progress" and self._on_progress is not None:
+                said = msgspec.json.decode(data, type=_Progress)
+                self._on_progress(said.call_id, said.message)
+        except ValueError:
+            _log.debug("conversation %s: a %s that cannot be read was dropped", self.id, kind)
+
+
+class _Progress(msgspec.Struct, rename="camel"):
+    call_id: str
+    message: str
+
+
+def _same_agent(agent: Agent, head: ev.Agent | None, id: str) -> None:
+    """Raises `ConfigurationError` if a conversation that exists is another agent's, as far as its journal tells."""
+    if head is None:
+        return
+    theirs = {tool.name: tool for tool in head.tools}
+    other: list[str] = []
+    if agent.system_prompt != head.system_prompt:
+        other.append("another system prompt")
+    if agent.llm.model != head.model:
+        other.append(f"the model {head.model!r}, not {agent.llm.model!r}")
+    for tool in agent.tools.definitions():
+        if tool.name not in theirs:
+            other.append(f"no tool {tool.name!r}")
+        elif (tool.description, tool.input_schema) != (theirs[tool.name].description, theirs[tool.name].input_schema):
+            other.append(f"another tool {tool.name!r}")
+    if other:
+        raise ConfigurationError(
+            f"RemoteConversation: agent is not the one that conversation {id!r} has: it has {', '.join(other)}. Leave agent out to go on with "
+            "that one, or fork the conversation with another agent."
+        )
+
+
+def _check(agent: Any, workspace: Any, id: Any, on_delta: Any, on_progress: Any, on_question: Any) -> None:
+    if not isinstance(workspace, RemoteWorkspace):
+        raise ConfigurationError(f"RemoteConversation: workspace takes a RemoteWorkspace(url, key), not {workspace!r}.")
+    if agent is None and id is None:
+        raise ConfigurationError("RemoteConversation: agent takes an Agent; only a conversation that exists (id=...) needs none.")
+    if agent is not None and not isinstance(agent, Agent):
+        raise ConfigurationError(f"RemoteConversation: agent takes an Agent, not {agent!r}.")
+    if id is not None and (not isinstance(id, str) or not id.strip()):
+        raise ConfigurationError(f"RemoteConversation: id takes a non-empty str or None, not {id!r}.")
+    for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
+        if value is not None and not callable(value):
+            raise ConfigurationError(f"RemoteConversation: {name} takes a function or None, not {value!r}.")
+    if on_question not in (None, "wait") and not callable(on_question):
+        raise ConfigurationError(f"RemoteConversation: on_question takes a function of a Question, 'wait' or None, not {on_question!r}.")

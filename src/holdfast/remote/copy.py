@@ -1,0 +1,82 @@
+"""The client's copy of a journal that is kept on an agent server: its events so far, their fold, and the lock that both are under."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.conversation.changed import Changed
+from holdfast.conversation.state import Fold
+from holdfast.remote.link import Link
+
+PAGE = 1000  # events asked for at once
+
+
+class Copy:
+    """Dense from event 1, whatever comes in twice or out of order. Thread-safe; `changed` is notified of every event and of the end."""
+
+    # The shape of a conversation's own journal as far as a `Subscription` reads it: id, changed, fold, after.
+
+    __slots__ = ("_client", "_events", "_fetching", "_link", "changed", "fold", "id")
+
+    def __init__(self, id: str, link: Link, client: str) -> None:
+        self.id = id
+        self.changed = Changed()
+        self.fold = Fold()
+        self._events: list[ev.AnyEvent] = []
+        self._link = link
+        self._client = client
+        self._fetching = threading.Lock()
+
+    @property
+    def path(self) -> str:
+        """Where the conversation is on its server."""
+        return f"/api/conversations/{self.id}"
+
+    def take(self, events: Sequence[ev.AnyEvent]) -> bool:
+        """Take in what follows on what is here; drop what is here already. False if something between is missing."""
+        with self.changed:
+            last = before = self.fold.last_seq
+            for event in events:
+                if event.seq == last + 1:
+                    self._events.append(event)
+                    self.fold.apply(event)
+                    last = event.seq
+                elif event.seq > last:
+                    break
+            if last != before:
+                self.changed.notify_all()
+            return not events or events[-1].seq <= last
+
+    def catch_up(self, timeout: float | None = None) -> None:
+        """Read what the server has beyond this. Raises as `Link.request`."""
+        with self._fetching:  # two at once would read the same
+            while True:
+                query = {"after_seq": self.fold.last_seq, "limit": PAGE}
+                answer = self._link.request("GET", f"{self.path}/events", query=query, client=self._client, timeout=timeout)
+                page = msgspec.json.decode(answer.read(), type=_Page)
+                self.take([ev.decode(bytes(raw)) for raw in page.events])
+                if not page.events or self.fold.last_seq >= page.last_seq:
+                    return
+
+    def after(self, seq: int) -> list[ev.AnyEvent]:
+        """The events after one. Under the lock."""
+        return self._events[seq:]
+
+    def until(self, seq: int) -> tuple[ev.AnyEvent, ...]:
+        """The events up to one. What stands is never changed."""
+        with self.changed:
+            return tuple(self._events[:seq])
+
+    def find(self, event_id: str, after: int) -> ev.AnyEvent | None:
+        """The event of that id after seq `after`, None if it has not come."""
+        with self.changed:
+            return next((event for event in self._events[after:] if event.id == event_id), None)
+
+
+class _Page(msgspec.Struct, rename="camel"):
+    events: list[msgspec.Raw] = []
+    last_seq: int = 0

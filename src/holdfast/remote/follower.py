@@ -1,0 +1,142 @@
+"""The thread that follows a conversation's event stream, through whatever the network does to it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import events as ev
+from holdfast.conversation.driver import inside
+from holdfast.errors import Cancelled, HoldfastError, StoreError
+from holdfast.llm.wires.sse import EventReader
+from holdfast.remote.copy import Copy
+from holdfast.remote.link import Link, pause
+from holdfast.tools import Cancellation
+
+SILENCE = 30.0  # seconds without a byte: the server pings every 10
+
+_log = logging.getLogger("holdfast.remote")
+
+
+class Follower:
+    """Keeps a `Copy` up to date from the server's stream until `stop`; tells `on_events` after each lot of events that it took in, and
+    `on_note(kind, data)` of what no journal keeps. `lost` is why it follows no more: the server does not know the conversation or the key.
+
+    Only what does not block may be done in `on_events` and `on_note`.
+    """
+
+    __slots__ = ("_client", "_copy", "_link", "_mark", "_on_events", "_on_note", "_stopping", "_thread", "lost", "silence")
+
+    def __init__(
+        self,
+        copy: Copy,
+        link: Link,
+        client: str,
+        on_events: Callable[[], None],
+        on_note: Callable[[str, bytes], None],
+        mark: int,
+        silence: float = SILENCE,
+    ) -> None:
+        self.lost: HoldfastError | None = None
+        self.silence = silence
+        self._copy = copy
+        self._link = link
+        self._client = client
+        self._on_events = on_events
+        self._on_note = on_note
+        self._mark = mark
+        self._stopping = Cancellation()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def started(self) -> bool:
+        """Whether it follows, or has."""
+        return self._thread is not None
+
+    def start(self) -> None:
+        """Begin to follow, once."""
+        with self._copy.changed:
+            if self._thread is not None or self._stopping:
+                return
+            self._thread = threading.Thread(target=self._run, name=f"holdfast-follower-{self._copy.id}", daemon=True)
+            self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Follow no further; wait for the thread for `timeout` seconds. Idempotent."""
+        self._stopping.cancel()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(0.0, timeout))
+            if thread.is_alive():
+                _log.warning("conversation %s: a listener keeps the thread that follows it, which was left behind", self._copy.id)
+
+    def _run(self) -> None:
+        inside.set((*inside.get(), self._mark))  # a listener that waits would wait for this thread
+        failures = 0
+        while not self._stopping:
+            before = self._copy.fold.last_seq
+            try:
+                self._follow()
+                why = "it ended"  # as a server's that is stopped does
+            except Cancelled:
+                return
+            except (StoreError, ValueError) as error:  # ValueError: what came is no event, so something stands between
+                if isinstance(error, HoldfastError) and type(error) is not StoreError:
+                    self._give_up(error)
+                    return
+                why = str(error)
+            except HoldfastError as error:
+                self._give_up(error)
+                return
+            except Exception as error:
+                _log.exception("conversation %s: following its events failed", self._copy.id)
+                why = type(error).__name__
+            failures = 0 if self._copy.fold.last_seq > before else failures + 1
+            wait = pause(failures)
+            _log.info("conversation %s: the event stream broke off (%s); asking again in %.1f s", self._copy.id, why, wait)
+            if self._stopping.wait(wait):
+                return
+
+    def _give_up(self, error: HoldfastError) -> None:
+        if not self._stopping:
+            _log.error("conversation %s is followed no more: %s", self._copy.id, error)
+        with self._copy.changed:
+            self.lost = error
+            self._copy.changed.notify_all()
+        self._on_events()
+
+    def _follow(self) -> None:
+        copy, reader = self._copy, EventReader()
+        last = copy.fold.last_seq
+        query, headers = {"after_seq": last}, {"Last-Event-ID": str(last)}
+        with self._link.stream(f"{copy.path}/stream", query, headers, self._client, self.silence, self._stopping) as chunks:
+            self._on_events()  # what could not be done while the server was gone
+            for chunk in chunks:
+                found: list[ev.AnyEvent] = []
+                for name, data in reader.feed(chunk):
+                    kind = name.decode("ascii", "replace")
+                    if kind in ("delta", "progress"):
+                        self._taken(found)
+                        self._on_note(kind, data)
+                    else:
+                        found.append(self._event(data, found))
+                self._taken(found)
+
+    def _event(self, data: bytes, before: list[Any]) -> ev.AnyEvent:
+        try:
+            return ev.decode(data)
+        except ValueError:  # something stands between that changes bytes; what cannot be read from a stream is asked for
+            self._taken(before)
+            self._copy.catch_up()
+            self._on_events()
+            raise
+
+    def _taken(self, events: list[Any]) -> None:
+        if not events:
+            return
+        given, events[:] = list(events), []
+        if not self._copy.take(given):
+            self._copy.catch_up()  # events between are missing
+        self._on_events()

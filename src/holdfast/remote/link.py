@@ -1,0 +1,203 @@
+"""`Link`: what a client says to an agent server over HTTP, each thing once, however often the network has to be asked."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from holdfast.errors import Cancelled, ConfigurationError, LLMError, StoreError
+from holdfast.llm.address import take_apart
+from holdfast.llm.http import Response, header_text
+from holdfast.llm.retry import retry_after
+from holdfast.llm.secrets import shown
+from holdfast.remote.failures import failure
+from holdfast.remote.pool import Pool
+
+if TYPE_CHECKING:
+    import ssl
+
+    from holdfast.tools import Cancellation
+
+BASE = 0.1  # seconds: the longest first wait before asking again; doubled for each further one
+CAP = 5.0  # seconds: a server that is started again should be found soon
+SILENCE = 20.0  # seconds without a byte after which a request is sent again: a lost packet must not use up all of the time
+LONG = 5.0  # seconds after which a request that failed is taken to have been at work
+PASSING = frozenset((408, 425, 429, 502, 503, 504))  # statuses that say: not now
+
+_log = logging.getLogger("holdfast.remote")
+
+
+class Link:
+    """An agent server's address and key, and a pool of connections to it. Thread-safe; makes no thread.
+
+    `request` tries again what failed for the moment, within `timeout` seconds in all: what only reads, what may be done twice, and what
+    carries an `Idempotency-Key`, which the server does once. Redirects are not followed.
+    """
+
+    __slots__ = ("_headers", "_lock", "_pool", "_prefix", "_users", "address", "timeout")
+
+    def __init__(self, url: str, key: str, timeout: float, connect_timeout: float, ssl_context: ssl.SSLContext | None) -> None:
+        parts = take_apart(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ConfigurationError(
+                f"RemoteWorkspace: url takes an agent server's address such as 'http://127.0.0.1:8787', not {shown(url)!r}."
+            )
+        if parts.username is not None:
+            raise ConfigurationError("RemoteWorkspace: url takes no user and password; give the server's key as key.")
+        if not isinstance(key, str) or not key.strip():  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError("RemoteWorkspace: key takes the agent server's key, which `holdfast serve` prints when it starts.")
+        try:
+            self._headers = header_text({"Authorization": f"Bearer {key.strip()}", "Accept": "application/json"})
+        except ConfigurationError:  # which would show the key
+            raise ConfigurationError("RemoteWorkspace: key takes one line of ASCII.") from None
+        self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
+        self._pool = Pool(f"{parts.scheme}://{parts.netloc}", timeout=(connect_timeout, timeout), ssl_context=ssl_context)
+        self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
+        self.timeout = timeout
+        self._lock = threading.Lock()
+        self._users = 0  # open conversations
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        client: str = "",
+        once: str | None = None,
+        timeout: float | None = None,
+        patience: float | None = None,
+        cancelled: Cancellation | None = None,
+        raw: bytes | None = None,
+    ) -> Response:
+        """Ask, and return the answer if it is a success; `body` goes as JSON, `raw` as it is.
+
+        `once` is the `Idempotency-Key`, which a POST gets in any case. `timeout` (None: the link's) is for all attempts together. What runs for
+        long has `patience`, seconds for each attempt, and `timeout` then counts from when an attempt failed. Raises the error that the
+        server names, `StoreError` if it cannot be reached, `Cancelled`.
+        """
+        data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
+        kind = "text/plain" if raw is not None else "application/json"
+        headers = self._head(client) + (f"Content-Type: {kind}\r\n" if data else "")
+        if method == "POST":
+            headers += f"Idempotency-Key: {once or os.urandom(16).hex()}\r\n"
+        target = self._target(path, query)
+        timeout = self.timeout if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        number = 0
+        while True:
+            began = time.monotonic()
+            until = deadline if patience is None else began + patience
+            silence = min(SILENCE, until - began) if patience is None else patience
+            asked: float | None = None
+            cause: LLMError | None = None
+            try:
+                response = self._pool.request(
+                    method, target, data, headers, read_timeout=max(silence, 0.001), deadline=until, cancelled=cancelled
+                )
+                status = response.status
+                answer = b"" if 200 <= status < 300 else response.read()
+            except Cancelled:
+                raise
+            except LLMError as broken:
+                cause, error, final = broken, self._unreachable(broken), not broken.retryable
+            else:
+                if 200 <= status < 300:
+                    return response
+                error, final = failure(status, answer, self.address, f"{method} {path}"), status not in PASSING
+                asked = retry_after(response.headers, status=status)
+            if final:
+                raise error from cause
+            if patience is not None and time.monotonic() - began > LONG:  # it was at work meanwhile
+                deadline, number = time.monotonic() + timeout, 0
+            wait = pause(number, asked)
+            if time.monotonic() + wait >= deadline:
+                raise error from cause
+            number += 1
+            _log.info("%s %s: %s Trying again in %.1f s.", method, path, error, wait)
+            if cancelled is None:
+                time.sleep(wait)
+            elif cancelled.wait(wait):
+                raise Cancelled("The request was cancelled.")
+
+    @contextmanager
+    def stream(
+        self, path: str, query: Mapping[str, object], headers: Mapping[str, str], client: str, silence: float, cancelled: Cancellation
+    ) -> Generator[Iterator[bytes]]:
+        """An event stream's bytes as they come; broken off after `silence` seconds without any. One attempt: raises as `request`."""
+        head = self._head(client).replace("Accept: application/json", "Accept: text/event-stream") + header_text(headers)
+        until = float("inf")
+        try:
+            response = self._pool.request(
+                "GET", self._target(path, query), b"", head, read_timeout=silence, deadline=until, cancelled=cancelled, stream=True
+            )
+        except Cancelled:
+            raise
+        except LLMError as broken:
+            raise self._unreachable(broken) from broken
+        try:
+            answer = b"" if response.status == 200 else response.read()
+        except LLMError as broken:
+            raise self._unreachable(broken) from broken
+        if response.status != 200:
+            error = failure(response.status, answer, self.address, f"GET {path}")
+            passing = response.status in PASSING or response.status >= 500
+            raise StoreError(str(error)) if passing else error
+        try:
+            yield iter(response)
+        except Cancelled:
+            raise
+        except LLMError as broken:
+            raise self._unreachable(broken) from broken
+        finally:
+            response.close()
+
+    def opened(self) -> None:
+        """A conversation begins to use this."""
+        with self._lock:
+            self._users += 1
+
+    def closed(self) -> None:
+        """A conversation is done with this; the last one closes the idle connections."""
+        with self._lock:
+            self._users -= 1
+            last = not self._users
+        if last:
+            self.close()
+
+    def close(self) -> None:
+        """Close idle connections. The link can be used again."""
+        self._pool.close()
+
+    def _head(self, client: str) -> str:
+        return f"{self._headers}X-Holdfast-Client: {client}\r\n" if client else self._headers
+
+    def _target(self, path: str, query: Mapping[str, object] | None) -> str:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        return f"{self._prefix}{path}{'?' + urlencode(given) if given else ''}"
+
+    def _unreachable(self, error: LLMError) -> StoreError:
+        words = str(error).replace("base_url", "url")
+        return StoreError(f"The agent server {self.address} could not be asked: {words}")
+
+    def __repr__(self) -> str:
+        return f"Link({self.address!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("A link to an agent server holds its key and is not pickled; make another RemoteWorkspace(url, key) there.")
+
+
+def pause(number: int, asked: float | None = None) -> float:
+    """Seconds before asking again for the `number`th time (from 0), with full jitter; never less than what the server asked for."""
+    jitter = random.random() * min(CAP, BASE * 2 ** min(number, 20))
+    return jitter if asked is None else max(asked, 0.0) + jitter

@@ -1,0 +1,87 @@
+"""What running calls ask the user: of calls that the server runs by the journal, of a client's own calls at once."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import events as ev
+from holdfast.conversation.driver import inside
+from holdfast.conversation.questions import OnQuestion
+from holdfast.errors import HoldfastError
+from holdfast.remote.copy import Copy
+from holdfast.tools import Cancellation
+from holdfast.tools.forms import check_form, filled
+from holdfast.tools.results import clean
+
+_log = logging.getLogger("holdfast.remote")
+
+
+class Questions:
+    """Answers questions with a function of the program's, each on a thread of its own; `answer(question_id, values, reason)` tells the server."""
+
+    def __init__(self, copy: Copy, on_question: OnQuestion, answer: Callable[[str, Any, str], None], mark: int) -> None:
+        self._copy = copy
+        self._on_question = on_question
+        self._answer = answer
+        self._mark = mark
+        self._seen: set[str] = set()
+        self._threads: set[threading.Thread] = set()
+        self._asked = 0
+        self.context = contextvars.copy_context()
+
+    def look(self) -> None:
+        """Begin to ask what the journal says is asked. Does not block."""
+        if not callable(self._on_question):
+            return
+        with self._copy.changed:
+            new = [one for item in self._copy.fold.open.values() for one in item.questions if one.id not in self._seen]
+            for question in new:
+                self._seen.add(question.id)
+                context = self.context.copy()
+                thread = threading.Thread(
+                    target=context.run, args=(self._tell, question), name=f"holdfast-question-{question.id}", daemon=True
+                )
+                self._threads.add(thread)
+                thread.start()
+
+    def _tell(self, question: ev.Question) -> None:
+        inside.set((*inside.get(), self._mark))
+        values, reason = None, "the user declined"
+        try:
+            assert callable(self._on_question)
+            values = self._on_question(question)
+        except Exception as error:
+            _log.exception("conversation %s: on_question raised, so that question %s has no answer", self._copy.id, question.id)
+            reason = f"on_question raised {type(error).__name__}"
+        try:
+            self._answer(question.id, values, "" if values not in (None, False) else reason)
+        except HoldfastError as error:
+            _log.warning("conversation %s: the answer to question %s was not taken: %s", self._copy.id, question.id, error)
+        finally:
+            with self._copy.changed:
+                self._threads.discard(threading.current_thread())
+
+    def ask(
+        self,
+        call_id: str,
+        message: str,
+        schema: dict[str, Any] | None,
+        url: str,
+        asker: str,
+        timeout: float | None,
+        flags: list[Cancellation],
+    ) -> dict[str, Any] | None:
+        """What a call that runs here asks (`ToolContext.ask`): this program's own user, by its function. Not journaled."""
+        if schema is not None:
+            schema = check_form(schema)
+        if not callable(self._on_question):
+            return None
+        with self._copy.changed:
+            self._asked += 1
+            number = self._asked
+        found = self._on_question(ev.Question(f"{call_id}?{number}", clean(message), schema, clean(url), clean(asker)))
+        return filled("on_question", schema, found)

@@ -1,0 +1,59 @@
+"""The tools of a workspace on an agent server, as a client has them: called here they run there."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.content import ToolResult
+from holdfast.errors import Cancelled, ToolCancelled
+from holdfast.tools import Tool, ToolAnnotations, ToolContext
+
+if TYPE_CHECKING:
+    from holdfast.remote.workspace import RemoteWorkspace
+
+BUILTIN = "holdfast.runtime"  # the module of a runtime's own tools, which a server has itself
+
+
+class Described(msgspec.Struct, frozen=True, rename="camel"):
+    """A tool as the server tells of it."""
+
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any] = {}
+    output_schema: dict[str, Any] | None = None
+    annotations: ToolAnnotations = ToolAnnotations()
+    category: str = "general"
+    timeout: float | None = None
+
+
+class RemoteTool(Tool):
+    """One tool of a `RemoteWorkspace`. In a `RemoteConversation` that works there the server runs it itself; anywhere else it is an HTTP call."""
+
+    def __init__(self, workspace: RemoteWorkspace, described: Described) -> None:
+        super().__init__(
+            described.name,
+            described.description,
+            None,
+            described.input_schema or {"type": "object", "properties": {}},
+            described.output_schema,
+            described.annotations,
+            described.category,
+            described.timeout,
+        )
+        self.module_qualname = f"{BUILTIN}.builtin"
+        self.workspace = workspace
+        self._schema_there = described.input_schema or super().input_schema
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """As the server has it, to the letter: definitions that are the same everywhere let conversations share a provider's prompt cache."""
+        return self._schema_there
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """Run it in the workspace. Raises `ToolCancelled`, and what the server raises."""
+        try:
+            return self.workspace.call_tool(self.name, arguments, conversation_id=context.conversation_id, cancelled=context.cancelled)
+        except Cancelled:
+            raise ToolCancelled(f"{self.name!r} was cancelled; its effect may have happened.") from None

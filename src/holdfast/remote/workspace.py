@@ -1,0 +1,241 @@
+"""`RemoteWorkspace`: a working directory on an agent server, with the methods of a `LocalRuntime`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.content import ToolResult
+from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError
+from holdfast.llm.http import Response
+from holdfast.remote.failures import as_fault
+from holdfast.remote.link import Link
+from holdfast.remote.tools import Described, RemoteTool
+from holdfast.runtime.microagents import Microagent
+
+if TYPE_CHECKING:
+    import ssl
+
+    from holdfast.tools import Cancellation, Tool
+
+LONGEST = 3600.0  # seconds that a command may take whose timeout is the server's
+
+
+class RemoteWorkspace:
+    """An agent server, and a working directory there, for `RemoteConversation` and for a program's own commands and files.
+
+    `url` is the server's address, which may end in a path, `key` what `holdfast serve` printed or was given. Without an `id` the workspace is
+    made on the server when it is needed first, and removed by `close`; one that an `id` names is made if it is not there, and stays.
+
+    `timeout` is the number of seconds after which a request that cannot be delivered is given up, however often it was tried; one that
+    runs something has the time for that besides. `connect_timeout` is for each connection. `verify=False` takes any certificate of an https
+    server; `ssl_context` is for certificates of your own.
+
+    Thread-safe; a context manager. The constructor asks the server nothing. Raises `ConfigurationError` (a `ValueError`) naming the argument that
+    does not fit; the methods raise what `LocalRuntime` raises, and `RuntimeFault` if the server cannot be asked.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        id: str | None = None,
+        timeout: float = 60.0,
+        connect_timeout: float = 10.0,
+        verify: bool = True,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
+            if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+                raise ConfigurationError(f"RemoteWorkspace: {name} takes seconds, more than 0, not {value!r}.")
+        if id is not None and (not isinstance(id, str) or not id.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"RemoteWorkspace: id takes a non-empty str or None, not {id!r}.")
+        if not verify and ssl_context is None:
+            import ssl
+
+            ssl_context = ssl.create_default_context()
+            ssl_context.check_hostname = False
+            ssl_context.verify_mode = ssl.CERT_NONE
+        self.link = Link(url, key, timeout, connect_timeout, ssl_context)
+        self.id = id
+        self._named = id is not None
+        self._open = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self._once = os.urandom(16).hex()
+        self._tools: list[RemoteTool] | None = None
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self.link.address
+
+    def made(self) -> str:
+        """The id of the workspace, which is made on the server if it is not there yet."""
+        with self._lock:
+            if self._closed:
+                raise ConfigurationError(f"{self!r} is closed; make another one.")
+            if not self._open:
+                id = self.id or f"w-{self._once}"  # named here, so that asking again makes no second one
+                try:
+                    self.link.request("POST", "/api/workspaces", {"id": id})
+                except Conflict:
+                    pass  # it is there already
+                except HoldfastError as error:
+                    raise as_fault(error) from error.__cause__
+                self.id, self._open = id, True
+            assert self.id is not None
+            return self.id
+
+    def adopt(self, id: str) -> None:
+        """Be the workspace that the server made for a conversation, unless this is another one already."""
+        with self._lock:
+            if id and self.id is None and not self._closed:
+                self.id, self._open = id, True
+
+    # --- what a program calls ---
+
+    def run_command(
+        self, command: str, timeout: float | None = None, *, conversation_id: str = "", cancelled: Cancellation | None = None
+    ) -> ToolResult:
+        """As `LocalRuntime.run_command`, in the conversation's shell on the server."""
+        body: dict[str, Any] = {"command": command}
+        if timeout is not None:
+            body["timeout"] = timeout
+        if conversation_id:
+            body["conversationId"] = conversation_id
+        patience = LONGEST if timeout is None else timeout + 30.0  # to end what it started
+        try:
+            answer = self._ask("POST", "/commands", body, patience=patience, cancelled=cancelled)
+        except Cancelled:
+            return ToolResult.failure("The command was cancelled; its effect may have happened.", "cancelled")
+        return ToolResult.from_json(answer.read())
+
+    def read_file(self, path: str | os.PathLike[str]) -> str:
+        """As `LocalRuntime.read_file`: a text file's content. Raises `RuntimeFault` (a `FileNotFoundError` if it is missing), `PathRefused`."""
+        return self._ask("GET", _file(path)).read().decode("utf-8", "surrogateescape")
+
+    def write_file(self, path: str | os.PathLike[str], text: str) -> None:
+        """As `LocalRuntime.write_file`: make or overwrite a text file. Raises `RuntimeFault`, `PathRefused`."""
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"write_file: text takes a str, not {type(text).__name__}.")
+        self._ask("PUT", _file(path), raw=text.encode("utf-8", "surrogateescape"))
+
+    def clone_repo(
+        self, repo: str, *, branch: str | None = None, target: str | os.PathLike[str] | None = None, timeout: float = 600.0
+    ) -> Path:
+        """As `LocalRuntime.clone_repo`, on the server; the folder there. Raises `RuntimeFault` with git's message."""
+        body = {"repo": repo, "branch": branch, "target": None if target is None else os.fspath(target), "timeout": timeout}
+        given = {name: value for name, value in body.items() if value is not None}
+        answer = self._ask("POST", "/clone", given, patience=timeout + 30.0)
+        return Path(PurePosixPath(msgspec.json.decode(answer.read(), type=_Cloned).path))
+
+    def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
+        """As `LocalRuntime.load_microagents`: those of the workspace, or of a folder there."""
+        answer = self._ask("GET", "/microagents", query={"folder": None if folder is None else os.fspath(folder)})
+        return msgspec.json.decode(answer.read(), type=_Microagents).microagents
+
+    # --- what an agent is given ---
+
+    @property
+    def tools(self) -> list[Tool]:
+        """The tools by which a model works there, as `LocalRuntime.tools`. A new list; the server is asked once."""
+        if self._tools is None:
+            found = msgspec.json.decode(self._ask("GET", "/tools").read(), type=_Tools)
+            self._tools = [RemoteTool(self, one) for one in found.tools]
+        return list(self._tools)
+
+    def get_tools(self) -> list[Tool]:
+        """The same as `tools`."""
+        return self.tools
+
+    def call_tool(
+        self, name: str, arguments: dict[str, Any], *, conversation_id: str = "", cancelled: Cancellation | None = None
+    ) -> ToolResult:
+        """Run one of the workspace's tools there. Raises `ToolError`, `Cancelled`."""
+        body: dict[str, Any] = {"arguments": arguments}
+        if conversation_id:
+            body["conversationId"] = conversation_id
+        answer = self._ask("POST", f"/tools/{quote(name, safe='')}", body, patience=LONGEST, cancelled=cancelled)
+        return ToolResult.from_json(answer.read())
+
+    # --- the end ---
+
+    def process_groups(self) -> list[int]:
+        """Process groups on this machine that work for the workspace: none, they are the server's."""
+        return []
+
+    def close(self) -> None:
+        """Let go of the connections. A workspace without an id of your own is removed from the server with its files and shells. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            remove = self._open and not self._named
+        try:
+            if remove:
+                self.link.request("DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}")
+        except HoldfastError as error:
+            raise as_fault(error) from error.__cause__
+        finally:
+            self.link.close()
+
+    def __enter__(self) -> RemoteWorkspace:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"RemoteWorkspace({self.url!r}, id={self.id!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "A RemoteWorkspace holds its server's key and is not pickled; make another RemoteWorkspace(url, key, id=...) there."
+        )
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: dict[str, object] | None = None,
+        patience: float | None = None,
+        cancelled: Cancellation | None = None,
+        raw: bytes | None = None,
+    ) -> Response:
+        where = f"/api/workspaces/{quote(self.made(), safe='')}{path}"
+        try:
+            return self.link.request(method, where, body, query=query, patience=patience, cancelled=cancelled, raw=raw)
+        except HoldfastError as error:
+            found = as_fault(error)
+            if found is error:
+                raise
+            raise found from error.__cause__
+
+
+class _Cloned(msgspec.Struct):
+    path: str
+
+
+class _Microagents(msgspec.Struct):
+    microagents: list[Microagent]
+
+
+class _Tools(msgspec.Struct):
+    tools: list[Described]
+
+
+def _file(path: str | os.PathLike[str]) -> str:
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        raise ConfigurationError(f"path takes the path of a file in the workspace, not {path!r}.")
+    head, rest = ("%2F", text[1:]) if text.startswith("/") else ("", text)
+    return f"/files/{head}{quote(rest)}"

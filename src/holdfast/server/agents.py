@@ -1,0 +1,141 @@
+"""The agents of conversations: what a client may ask for, what is kept of it, and what is made of that when a conversation is opened."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.agent.form import RUNTIME, ToolForm
+from holdfast.conversation import ConversationStatus
+from holdfast.errors import ConfigurationError, ConversationNotFound
+from holdfast.server import building, forms
+from holdfast.server.building import Built, Declared, Wanted
+from holdfast.server.feed import Feeds
+from holdfast.server.learning import Policy, check_agent
+from holdfast.server.limits import Bounds
+from holdfast.server.live import Live
+from holdfast.server.records import DEFAULT, HOSTED, RUN, New, Options, Record, Records, store_id
+from holdfast.server.workspaces import Workspaces
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+    from holdfast.tools import Tool
+
+_log = logging.getLogger("holdfast")
+
+RUNNING = ConversationStatus.RUNNING
+
+
+def encode(value: object) -> bytes:
+    """As JSON."""
+    return msgspec.json.encode(value)
+
+
+def declared(wanted: Wanted, built: Built) -> Declared:
+    """What is kept of a conversation's tools."""
+    return Declared(list(wanted.tools), built.standings, built.warnings)
+
+
+class Agents:
+    """Makes agents, and opens conversations with them. Thread-safe; blocking."""
+
+    def __init__(
+        self,
+        store: Store,
+        records: Records,
+        workspaces: Workspaces,
+        feeds: Feeds,
+        policy: Policy,
+        variables: Mapping[str, str],
+        bounds: Bounds,
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._workspaces = workspaces
+        self._feeds = feeds
+        self._policy = policy
+        self._variables = variables
+        self._bounds = bounds
+        self._runtime_tools: list[str] | None = None
+
+    def open(self, id: str) -> Live:
+        """The conversation of that id in the store, open. Raises `ConversationNotFound`, and whatever keeps its agent from being made."""
+        tenant, slash, own = id.partition("/")
+        return self._opened(self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id))
+
+    def _opened(self, record: Record) -> Live:
+        tenant, workspace = record.tenant, record.workspace
+        try:
+            runtime = self._workspaces.enter(tenant, workspace) if workspace else None
+        except ConversationNotFound as error:
+            raise ConfigurationError(f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} is gone.") from error
+
+        def leave() -> None:
+            if workspace:
+                self._workspaces.leave(tenant, workspace)
+
+        try:
+            built = building.build(self.kept(record), [] if runtime is None else runtime.tools, self._policy, self._variables)
+            for warning in built.warnings:
+                _log.warning("conversation %s: %s", record.store_id, warning)
+            live = Live(record, built, self._store, runtime, lambda kind, make: self._feeds.note(record.store_id, kind, make), leave)
+        except BaseException:
+            leave()
+            raise
+        live.hosted = record.driven == HOSTED
+        live.running = record.driven == RUN and live.status is RUNNING
+        return live
+
+    def wanted(self, tenant: str, form: dict[str, Any], secrets: Mapping[str, str], tools: Sequence[ToolForm], options: Options) -> Wanted:
+        """What a client asked for, as far as it is allowed."""
+        bounds, what = self._bounds, "The request has too much"
+        bounds.check("agent_bytes", len(encode(form)), what)
+        bounds.check("secrets_bytes", len(encode(secrets)), what)
+        bounds.check("tools", max(len(tools), len(options.modules)), what)
+        bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), what)
+        forms.check_secrets(secrets)
+        check_agent(form, self._policy)
+        return Wanted(tenant, form, secrets, tools, options)
+
+    def kept(self, record: Record) -> Wanted:
+        """What a conversation was created with."""
+        form = msgspec.json.decode(self._records.part(record.agent), type=dict[str, Any])
+        tools = self.declared(record).forms
+        secrets: dict[str, str] = {}
+        if record.secrets is not None:
+            secrets = msgspec.json.decode(self._records.seal.open(record.secrets, record.store_id), type=dict[str, str])
+        return Wanted(record.tenant, form, secrets, tools, record.options)
+
+    def declared(self, record: Record) -> Declared:
+        """What was declared of a conversation's tools, and what became of it."""
+        return msgspec.json.decode(self._records.part(record.tools), type=Declared)
+
+    def new(self, tenant: str, id: str, wanted: Wanted, built: Built, workspace: str, own: bool) -> New:
+        """A record to be."""
+        about = store_id(tenant, id)
+        secrets = self._records.seal.seal(encode(wanted.secrets), about) if wanted.secrets else None
+        return New(tenant, id, encode(wanted.form), encode(declared(wanted, built)), wanted.options, secrets, workspace, own)
+
+    def build(self, wanted: Wanted, workspace: str) -> Built:
+        """An agent, to see whether it can be made. Raises `ConfigurationError` if it cannot."""
+        runtime_tools: list[Tool] = []
+        if workspace:
+            runtime_tools = self._workspaces.enter(wanted.tenant, workspace).tools
+            self._workspaces.leave(wanted.tenant, workspace)
+        return building.build(wanted, runtime_tools, self._policy, self._variables)
+
+    def needs_runtime(self, wanted: Wanted) -> bool:
+        """Whether one of the tools works in a workspace."""
+        names = forms.builtin_names(wanted.form)
+        if not names:
+            return False
+        if self._runtime_tools is None:
+            from holdfast.runtime import LocalRuntime
+
+            with LocalRuntime() as runtime:
+                self._runtime_tools = [tool.name for tool in runtime.tools]
+        elsewhere = {tool.name for tool in wanted.tools if wanted.options.modules.get(tool.name, tool.module) != RUNTIME}
+        return any(name in self._runtime_tools and name not in elsewhere for name in names)

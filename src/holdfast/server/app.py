@@ -1,0 +1,197 @@
+"""The HTTP app over a `Host`: FastAPI with all routes, the guard before it, and around both what counts, logs and catches."""
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, cast
+
+import msgspec
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+
+from holdfast.errors import StoreError
+from holdfast.server import routes_calls, routes_conversations, routes_events, routes_workspaces
+from holdfast.server.answers import answer, refusal, told
+from holdfast.server.bodies import Health
+from holdfast.server.guard import Caller, Guard, Quota, Refused, Usage
+from holdfast.server.host import Host
+from holdfast.server.keys import Keys
+from holdfast.server.metrics import MEDIA_TYPE, Metrics
+from holdfast.server.openapi import Description
+from holdfast.server.routes import Routes
+from holdfast.server.service import Service
+from holdfast.server.sse import PING
+
+_access = logging.getLogger("holdfast.server.access")
+_log = logging.getLogger("holdfast.server")
+
+_KNOWN = 2.0  # seconds that a key is let in without looking again: a revoked one has so long
+_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+]
+# What a page may send. CORSMiddleware adds what needs no asking.
+_SENT = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Holdfast-Client")
+_NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False, "auto_configure": False}
+
+
+class App:
+    """An ASGI app. `service` is what its routes share. `hosts` and `origins`: see `Guard`."""
+
+    def __init__(
+        self,
+        host: Host,
+        keys: Keys,
+        *,
+        quota: Quota | None = None,
+        hosts: Sequence[str] = (),
+        origins: Sequence[str] = (),
+        ping: float = PING,
+    ) -> None:
+        quota = quota or Quota()
+        self._metrics = Metrics()
+        usage = Usage(quota)
+        self.service = Service(host, usage, quota, self._metrics, ping)
+        self._keys = keys
+        self._known: dict[bytes, tuple[float, Caller]] = {}
+        app = _fastapi(self.service, usage, self._metrics)
+        self.fastapi = app
+        guarded: Any = Guard(app, self._caller, usage, quota.body, hosts, origins)
+        if origins:
+            guarded = CORSMiddleware(
+                guarded, allow_origins=list(origins), allow_methods=["GET", "POST", "PUT", "DELETE"], allow_headers=list(_SENT),
+                expose_headers=["Retry-After"], max_age=600,
+            )  # fmt: skip
+        self._inner: Callable[[Any, Any, Any], Awaitable[None]] = guarded
+
+    async def _caller(self, key: str) -> Caller | None:
+        digest = sha256(key.encode("latin-1", "replace")).digest()
+        known = self._known.get(digest)
+        if known is not None and time.monotonic() - known[0] < _KNOWN:
+            return known[1]
+        tenant = await self.service.read(self._keys.tenant_of, key)
+        if tenant is None:
+            self._known.pop(digest, None)
+            return None
+        if len(self._known) > 10_000:
+            self._known.clear()
+        caller = Caller(tenant, digest.hex()[:16])
+        self._known[digest] = (time.monotonic(), caller)
+        return caller
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":  # uvicorn is told to offer nothing else
+            return
+        began = time.perf_counter()
+        status = 0
+
+        async def sending(message: Any) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+            await send(message)
+
+        try:
+            await self._inner(scope, receive, sending)
+        except Exception as error:
+            if not status:
+                await told(error)(scope, receive, sending)
+            else:
+                _log.error("An answer broke off", exc_info=error)
+                raise
+        finally:
+            seconds = time.perf_counter() - began
+            route = getattr(scope.get("route"), "path", "none")
+            self._metrics.count(scope["method"], route, status, seconds)
+            if _access.isEnabledFor(
+                logging.INFO
+            ):  # no query: it is nobody's business; the path as it came, which has no control characters
+                caller = scope.get("caller")
+                path = (scope.get("raw_path") or b"").decode("latin-1")[:500]
+                _access.info("%s %s %s %d %.1f ms", caller.tenant if caller else "-", scope["method"], path, status, seconds * 1000)
+
+
+def _fastapi(service: Service, usage: Usage, metrics: Metrics) -> FastAPI:
+    # No pages of documentation: they load scripts from elsewhere.
+    app = FastAPI(
+        title="Holdfast agent server", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=_NO_TELEMETRY
+    )
+    description = Description()
+    routes = Routes(app, service, description)
+    routes_events.add(routes)
+    routes_calls.add(routes)
+    routes_conversations.add(routes)
+    routes_workspaces.add(routes)
+    _add_own(routes, usage, metrics)
+    methods = _methods(app)
+
+    async def refused(_: Request, error: Exception) -> Response:
+        found = cast(Refused, error)
+        return refusal(found.status, found.type, str(found), found.headers)
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        # Without what was given: it may be a secret.
+        parts = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in cast(RequestValidationError, error).errors()]
+        return refusal(422, "ConfigurationError", f"The request does not fit: {'; '.join(parts)[:1000]}.")
+
+    async def http(request: Request, error: Exception) -> Response:
+        found = cast(HTTPException, error)
+        if found.status_code == 405:
+            allowed = methods.get(getattr(request.scope.get("route"), "path", ""), "GET")
+            return refusal(405, "ConfigurationError", f"This path takes {allowed}.", {"Allow": allowed})
+        message = "There is no such path here; /openapi.json lists them." if found.status_code == 404 else str(found.detail)
+        return refusal(found.status_code, "ConfigurationError", message)
+
+    app.add_exception_handler(Refused, refused)
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    return app
+
+
+def _methods(app: FastAPI) -> Mapping[str, str]:
+    """What each path takes: a route knows of its own methods only."""
+    found: dict[str, set[str]] = {}
+    for route in app.routes:
+        found.setdefault(getattr(route, "path", ""), set()).update(getattr(route, "methods", None) or ())
+    return {path: ", ".join(sorted(methods)) for path, methods in found.items()}
+
+
+def _add_own(routes: Routes, usage: Usage, metrics: Metrics) -> None:
+    service = routes.service
+
+    @routes.add("GET", "/health", "Does the server live?", gives=Health, gave={"status": "ok"}, open=True, tag="server")
+    async def health(request: Request) -> Response:
+        """Needs no key."""
+        return answer(Health("ok"))
+
+    @routes.add(
+        "GET", "/ready", "Does the server take requests?", gives=Health, gave={"status": "ready"}, open=True, also=(503,), tag="server"
+    )
+    async def ready(request: Request) -> Response:
+        """503 while it takes up what was running when it ended, and while it ends. Needs no key."""
+        if service.closing or not service.ready:
+            return refusal(503, StoreError.__name__, "The server begins or ends.", {"Retry-After": "1"})
+        return answer(Health("ready"))
+
+    @routes.add(
+        "GET", "/metrics", "Numbers for Prometheus", given="text/plain", schema={"type": "string"}, client=False, also=(503,), tag="server"
+    )
+    async def get_metrics(request: Request) -> Response:
+        """Of all tenants together; no ids."""
+        return Response(metrics.text(usage, await service.read(service.host.stats)), media_type=MEDIA_TYPE)
+
+    whole: list[bytes] = []
+
+    @routes.add("GET", "/openapi.json", "This description", schema={"type": "object"}, client=False, tag="server")
+    async def get_openapi(request: Request) -> Response:
+        """OpenAPI 3.1."""
+        if not whole:
+            whole.append(await service.read(lambda: msgspec.json.encode(routes.description.whole(routes.app))))
+        return Response(whole[0], media_type="application/json")

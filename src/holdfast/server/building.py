@@ -1,0 +1,69 @@
+"""From a conversation's record to its agent: the tools are found, the secrets opened, the form is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import msgspec
+
+from holdfast.agent.form import RUNTIME, ToolForm, agent_of
+from holdfast.errors import ConfigurationError
+from holdfast.server.forms import builtin_names, own_variables
+from holdfast.server.learning import Policy, import_parts, learn
+from holdfast.server.records import DEFAULT, Options
+from holdfast.server.shapes import Executor, ToolStanding
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+    from holdfast.tools import Tool
+
+
+class Wanted(NamedTuple):
+    """What an agent is made of."""
+
+    tenant: str
+    form: dict[str, Any]
+    secrets: Mapping[str, str]
+    tools: Sequence[ToolForm]
+    options: Options
+
+    def __repr__(self) -> str:
+        return f"Wanted({self.tenant!r})"
+
+
+class Declared(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What is kept of a conversation's tools: what was declared, and what became of it."""
+
+    forms: list[ToolForm] = []
+    standings: list[ToolStanding] = []
+    warnings: list[str] = []
+
+
+class Built(NamedTuple):
+    """An agent, its tools by name, where they run, and what did not go as it was asked."""
+
+    agent: Agent
+    tools: dict[str, Tool]
+    standings: list[ToolStanding]
+    warnings: list[str]
+
+
+def build(wanted: Wanted, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]) -> Built:
+    """The agent of a conversation. Imports modules, so not on an event loop. Raises `ConfigurationError`: a key that is missing, a part that
+    cannot be made."""
+    form, known = (wanted.form, dict(variables)) if wanted.tenant == DEFAULT else own_variables(wanted.form, variables)
+    builtins = {tool.name: tool for tool in runtime_tools}
+    learned = learn(wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools)
+    tools: dict[str, Tool] = {}
+    standings: list[ToolStanding] = []
+    for name in builtin_names(form):
+        tool = learned.tools.get(name) or builtins.get(name)  # an older client names its builtin tools and declares none
+        if tool is None:
+            raise ConfigurationError(f"agent.tools.builtin: {name!r} is declared in no `tools` and is no builtin tool of this server.")
+        tools[name] = tool
+        executor, module = cast("Executor", learned.executors.get(name, "server")), learned.modules.get(name, RUNTIME)
+        standings.append(ToolStanding(name, executor, module, learned.reasons.get(name, "")))
+    import_parts(form, policy)
+    agent = agent_of(msgspec.json.encode(form), {**known, **wanted.secrets}, tools)
+    return Built(agent, tools, standings, learned.warnings)

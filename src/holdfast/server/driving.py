@@ -1,0 +1,283 @@
+"""Who drives which conversation, and when: the pool's work, what comes with time, and what goes on after a restart."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from holdfast.commands import Settle
+from holdfast.conversation import ConversationStatus
+from holdfast.errors import ConfigurationError, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
+from holdfast.server.claims import Claims
+from holdfast.server.live import Live
+from holdfast.server.pool import Pool
+from holdfast.server.records import IDLE, RUN, Record, Records, store_id
+from holdfast.server.rooms import Rooms
+from holdfast.server.workspaces import Workspaces
+from holdfast.store import Store
+
+_log = logging.getLogger("holdfast")
+
+T = TypeVar("T")
+RUNNING = ConversationStatus.RUNNING
+
+_TICK = 1.0  # seconds from one look at what is due to the next
+_RETRY, _LONGEST_RETRY = 5.0, 600.0  # seconds after which a conversation that could not be driven is tried again
+
+
+class _Fault:
+    """Why a conversation cannot be driven; `again` is when it is tried once more."""
+
+    __slots__ = ("again", "error", "message", "times")
+
+    def __init__(self, error: Exception, times: int, again: float) -> None:
+        self.error = error.with_traceback(None)
+        self.message = f"{type(error).__name__}: {error}"
+        self.times = times
+        self.again = again
+
+
+class Drives:
+    """Opens conversations when they are needed, drives them from a pool, parks them when they rest. Thread-safe."""
+
+    def __init__(
+        self,
+        store: Store,
+        records: Records,
+        open: Callable[[str], Live],
+        workspaces: Workspaces,
+        claims: Claims,
+        max_running: int,
+        most: int,
+        idle: float,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._opened = open
+        self._workspaces = workspaces
+        self._clock = clock
+        self.claims = claims
+        self.rooms = Rooms(self._open, most, idle, clock)
+        self.pool = Pool(max_running, self._drive)
+        self._lock = threading.Lock()
+        self._faults: dict[str, _Fault] = {}  # by id in the store
+        self._tending = threading.Condition()
+        self._timer: threading.Thread | None = None
+        self._recovering: threading.Thread | None = None
+        self._closed = False
+
+    def use(self, record: Record, work: Callable[[Live], T]) -> T:
+        """Do something with the open conversation. One that is parked or fails at that very moment is opened once more."""
+        for again in (True, False):
+            with self.rooms.use(record.store_id) as live:
+                self.tend_soon()
+                try:
+                    return work(live)
+                except ConversationClosed:
+                    if not again:
+                        raise
+                except StoreError:
+                    if live.failure is None or not again:
+                        raise
+            self.rooms.park(record.store_id, force=True)
+        raise AssertionError
+
+    def wake(self, id: str) -> None:
+        """Have a conversation driven as soon as there is a thread."""
+        self.pool.submit(id)
+
+    def _open(self, id: str) -> Live:
+        try:
+            live = self._opened(id)
+        except ConversationNotFound:
+            raise
+        except Exception as error:
+            self._fail(id, error)
+            raise
+        self._faults.pop(id, None)
+        self.look(live.record, live)
+        return live
+
+    def _drive(self, id: str) -> bool:
+        """A pool's thread: do what there is to do in a conversation; whether there is more by now."""
+        try:
+            with self.rooms.use(id) as live:
+                self.tend_soon()
+                running = live.running
+                more = live.drive()
+                record = live.record
+                if running and not live.running and record.driven == RUN:
+                    live.record = self._records.drive(record, IDLE)
+                self.look(record, live)
+                failure = live.failure
+            if failure is not None:
+                raise failure.with_traceback(None)
+            self._faults.pop(id, None)
+            return more
+        except (ConversationNotFound, ConversationClosed):
+            return False
+        except Exception as error:
+            if not self._closed:
+                self._fail(id, error)
+                self.rooms.park(id, force=True)
+            return False
+
+    def look(self, record: Record, live: Live) -> None:
+        """Keep in mind which calls clients are to run."""
+        self.claims.update(record.tenant, record.id, live.offers())
+
+    def _fail(self, id: str, error: Exception) -> None:
+        with self._lock:
+            known = self._faults.get(id)
+            if known is not None and known.error is error:
+                return  # opening it told already
+            times = 1 if known is None else known.times + 1
+            again = self._clock() + min(_LONGEST_RETRY, _RETRY * 2 ** min(times - 1, 10))
+            fault = self._faults[id] = _Fault(error, times, again)
+        if known is None or known.message != fault.message:
+            _log.error("conversation %s cannot be driven: %s: %s", id, type(error).__name__, error)
+
+    def fault(self, record: Record) -> str:
+        """Why a conversation cannot be driven; "" if nothing is wrong."""
+        with self._lock:
+            found = self._faults.get(record.store_id)
+        return "" if found is None else found.message
+
+    def forget(self, record: Record) -> None:
+        """A conversation is gone."""
+        with self._lock:
+            self._faults.pop(record.store_id, None)
+        self.claims.update(record.tenant, record.id, ())
+
+    def recover(self) -> None:
+        """Go on, in the background, with what the last process was driving, and with what was posted since. Returns at once."""
+        with self._lock:
+            if self._recovering is None and not self._closed:
+                self._recovering = threading.Thread(target=self._recover, name="holdfast-host-recover", daemon=True)
+                self._recovering.start()
+
+    def _recover(self) -> None:
+        try:
+            began = time.monotonic()
+            driven = [store_id(tenant, id) for tenant, id in self._records.driven()]
+            running = {summary.id for summary in self._store.list(driven, status=RUNNING.value)} if driven else set[str]()
+            posted = {summary.id for summary in self._store.list(driven, waiting=True)} if driven else set[str]()
+            found = [id for id in driven if id in running or id in posted]
+            for id in found:
+                self.wake(id)
+            if found:
+                _log.info("going on with %d conversations that were being driven (found in %.2f s)", len(found), time.monotonic() - began)
+            self.tend_soon()
+        except Exception:
+            if not self._closed:
+                _log.exception("what the last process was driving could not be found")
+
+    # --- what comes with time ---
+
+    def tend_soon(self) -> None:
+        """Have the timer run while something is open."""
+        if self._timer is None:
+            with self._tending:
+                if self._timer is None and not self._closed:
+                    self._timer = threading.Thread(target=self._tend_for_ever, name="holdfast-host-timer", daemon=True)
+                    self._timer.start()
+
+    def _tend_for_ever(self) -> None:
+        while True:
+            with self._tending:
+                if self._closed:
+                    return
+                self._tending.wait(_TICK)
+                if self._closed:
+                    return
+            try:
+                self.tend()
+            except Exception:
+                if not self._closed:
+                    _log.exception("a server's timer failed")
+
+    def tend(self) -> None:
+        """What the timer does every second: settle claims, park what rests, try again what failed, hear what other processes posted."""
+        for tenant, id, settle in self.claims.due():
+            try:
+                self._settle(tenant, id, settle)
+            except (ConfigurationError, ConversationNotFound):  # it was answered meanwhile, or is gone
+                with suppress(HoldfastError):
+                    self._relook(tenant, id)
+            except HoldfastError as error:
+                _log.warning("conversation %s: call %s could not be settled yet: %s", id, settle.call_id, error)
+        now = self._clock()
+        with self._lock:
+            again = [id for id, fault in self._faults.items() if fault.again <= now]
+        driven = {store_id(tenant, id) for tenant, id in self._records.driven()} if again else set[str]()
+        for id in again:
+            if id in driven:
+                self.wake(id)
+            else:
+                with self._lock:
+                    if (fault := self._faults.get(id)) is not None:
+                        fault.again = now + _LONGEST_RETRY
+        self._hear()
+        self.rooms.tend(self.pool.busy)
+        self._workspaces.tend()
+
+    def _relook(self, tenant: str, id: str) -> None:
+        try:
+            record = self._records.find(tenant, id)
+        except ConversationNotFound:
+            self.claims.update(tenant, id, ())
+            raise
+        with self.rooms.use(record.store_id) as live:
+            self.look(record, live)
+
+    def _hear(self) -> None:
+        """Another process (`holdfast tell`) may have posted to a conversation that is parked here."""
+        posted = [summary.id for summary in self._store.list(waiting=True)]
+        if posted:
+            driven = {store_id(tenant, id) for tenant, id in self._records.driven()}
+            for id in posted:
+                if id in driven and self._faults.get(id) is None:
+                    self.wake(id)
+
+    def _settle(self, tenant: str, id: str, settle: Settle) -> None:
+        record = self._records.find(tenant, id)
+
+        def work(live: Live) -> None:
+            live.obey(settle)
+            self.look(record, live)
+            self.wake(record.store_id)
+
+        self.use(record, work)
+
+    # --- the whole ---
+
+    def stats(self) -> dict[str, int]:
+        """Numbers to watch."""
+        queued, running, threads = self.pool.counts()
+        recovering = self._recovering
+        return {
+            "open": self.rooms.count(),
+            "queued": queued,
+            "running": running,
+            "threads": threads,
+            "client_calls": self.claims.count(),
+            "faults": len(self._faults),
+            "recovering": int(recovering is not None and recovering.is_alive()),
+        }
+
+    def close(self, until: float) -> None:
+        """Stop everything, until about that moment of the monotonic clock."""
+        self._closed = True
+        with self._tending:
+            self._tending.notify_all()
+        self.rooms.close()
+        if not self.pool.close(max(1.0, until - time.monotonic())):
+            _log.warning("the server ends while calls that ignore their cancellation still run")
+        for thread in (self._timer, self._recovering):
+            if thread is not None and thread is not threading.current_thread():
+                thread.join(max(1.0, until - time.monotonic()))

@@ -1,0 +1,501 @@
+"""`Host`: the conversations of many clients over one store; opened when needed, driven from a pool, parked when they rest."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast import commands as cmd
+from holdfast import events as ev
+from holdfast.conversation import Conversation, ConversationState, ConversationStatus
+from holdfast.conversation.outputs import whole
+from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, HoldfastError, LeaseHeld, StoreError
+from holdfast.server import forms, records
+from holdfast.server.agents import Agents, declared, encode
+from holdfast.server.building import Built
+from holdfast.server.claims import Claims
+from holdfast.server.driving import Drives
+from holdfast.server.feed import Feed, Feeds
+from holdfast.server.limits import Bounds, checked_id
+from holdfast.server.live import Live
+from holdfast.server.records import HOSTED, IDLE, RUN, New, Options, Record, Records
+from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Item, Page, ToolForm
+from holdfast.server.watched import WatchedStore
+from holdfast.server.workspaces import Workspaces
+from holdfast.store import Store, Summary
+
+if TYPE_CHECKING:
+    from holdfast.content import ToolResult
+    from holdfast.events import AnyEvent
+    from holdfast.runtime import LocalRuntime
+    from holdfast.server.learning import Policy
+
+_log = logging.getLogger("holdfast")
+
+DEFAULT = records.DEFAULT
+RUNNING = ConversationStatus.RUNNING
+
+_MOST_PAGE = 1000  # conversations or events in one answer
+_BEGIN = 2.0  # seconds that `start` and `run` wait for the status to say so
+
+_Items = list[tuple[int, Item]]
+
+
+class Host:
+    """All methods block, may be called from any thread, and name the tenant first; what is not that tenant's raises `ConversationNotFound`.
+
+    An id, or an idempotency key, that stands for something else raises `Conflict`; too much of something `TooMany`; what does not fit
+    `ConfigurationError`. The store and the records are the host's own from here on: `shutdown` closes them.
+
+    `variables` are what `${NAME}` in an agent stands for; tenants but the default one may give them to models of known providers alone. Folders of
+    workspaces are made below `root`. `idle` is after how many seconds a conversation, or a workspace, that nobody uses is closed;
+    `claim_timeout` how long a call waits for a client that takes it, `client_grace` for one that took it and is not heard of.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        records: Records,
+        *,
+        policy: Policy,
+        root: Path,
+        variables: Mapping[str, str] | None = None,
+        max_running: int = 64,
+        idle: float = 600.0,
+        claim_timeout: float = 600.0,
+        client_grace: float = 30.0,
+        bounds: Bounds | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        isolation: Literal["thread"] = "thread",
+    ) -> None:
+        if max_running < 1:
+            raise ConfigurationError(f"max_running takes a number above 0, not {max_running!r}.")
+        if isolation != "thread":  # pyright: ignore[reportUnnecessaryComparison]: callers are not all typed
+            raise ConfigurationError(f"isolation takes 'thread', not {isolation!r}.")
+        self.bounds = bounds or Bounds()
+        if self.bounds.open < 2 * max_running:
+            raise ConfigurationError(f"Bounds: open takes at least twice max_running ({max_running}), not {self.bounds.open}.")
+        self._records = records
+        self._feeds = Feeds(store.read)
+        self._store = WatchedStore(store, self._feeds.appended)
+        self._workspaces = Workspaces(Path(root), self.bounds, idle, clock)
+        self._agents = Agents(self._store, records, self._workspaces, self._feeds, policy, dict(variables or {}), self.bounds)
+        claims = Claims(claim_timeout, client_grace, clock)
+        self._drives = Drives(self._store, records, self._agents.open, self._workspaces, claims, max_running, self.bounds.open, idle, clock)
+        self._forking = threading.Lock()
+        self._lock = threading.Lock()
+        self._closed = False
+        records.own()
+        self._mend()
+
+    # --- made, listed, removed ---
+
+    def create(self, tenant: str, request: CreateRequest, key: str = "") -> Created:
+        """A new conversation. Asked again under the same `key` it gives the same answer. Nothing of it is opened."""
+        checked_id(tenant, "tenant")
+        digest = self._digest("create", request)
+        if (known := self._answered(tenant, key, digest)) is not None:
+            return known
+        id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
+        options = Options(request.tool_module_qualnames, request.client_tools, request.questions, request.deltas)
+        wanted = self._agents.wanted(tenant, request.agent, request.secrets, request.tools, options)
+        if request.workspace:
+            self._workspaces.check(tenant, request.workspace)
+        workspace, own = request.workspace, False
+        if not workspace and self._agents.needs_runtime(wanted):
+            workspace, own = self._workspaces.create(tenant), True
+        try:
+            built = self._agents.build(wanted, workspace)  # what does not fit is said now
+            if self._store.list([records.store_id(tenant, id)]):
+                raise Conflict(f"Conversation {id!r} exists already; give another id.")
+            new = self._agents.new(tenant, id, wanted, built, workspace, own)
+            found = self._records.add(new, encode(_created(new, built)), key, digest, self.bounds.conversations)
+            answer = msgspec.json.decode(found, type=Created)
+        except BaseException:
+            if own:
+                self._forget_workspace(tenant, workspace)
+            raise
+        if own and answer.workspace != workspace:  # another request under the same key was faster
+            self._forget_workspace(tenant, workspace)
+        return answer
+
+    def fork(self, tenant: str, id: str, request: ForkRequest, key: str = "") -> Created:
+        """A new conversation that begins with another's events; what the request does not say is as there."""
+        record = self._records.find(tenant, id)
+        digest = self._digest(f"fork {id}", request)
+        if (known := self._answered(tenant, key, digest)) is not None:
+            return known
+        new_id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
+        kept = self._agents.kept(record)
+        modules = record.options.modules if request.tool_module_qualnames is None else request.tool_module_qualnames
+        client_tools = record.options.client_tools if request.client_tools is None else request.client_tools
+        options = msgspec.structs.replace(record.options, modules=modules, client_tools=client_tools)
+        secrets = request.secrets if request.secrets is not None else kept.secrets
+        form = kept.form if request.agent is None else request.agent
+        tools = kept.tools if request.tools is None else request.tools
+        if request.tools is not None and request.agent is None:
+            form = forms.with_tools(form, [tool.name for tool in request.tools])
+        wanted = self._agents.wanted(tenant, form, secrets, tools, options)
+        workspace, own = record.workspace, record.own_workspace
+        if request.workspace is not None:
+            workspace, own = request.workspace, False
+            if workspace:
+                self._workspaces.check(tenant, workspace)
+        built = self._agents.build(wanted, workspace)
+        new = msgspec.structs.replace(self._agents.new(tenant, new_id, wanted, built, workspace, own), state="making")
+        with self._forking:  # a fork is made in two files
+            if (known := self._answered(tenant, key, digest)) is not None:
+                return known
+            if self._store.list([records.store_id(tenant, new_id)]):
+                raise Conflict(f"Conversation {new_id!r} exists already; give another id.")
+            self._records.add(new, b"", "", b"", self.bounds.conversations)
+            try:
+                # Reads alone: a fork takes no lease of either.
+                forked = Conversation(built.agent, self._store, record.store_id).fork(request.seq, id=records.store_id(tenant, new_id))
+                created = msgspec.structs.replace(_created(new, built), status=forked.status.value)
+                forked.close()
+                self._records.made(tenant, new_id, encode(created), key, digest)
+            except BaseException:
+                for half in self._records.half():
+                    if (half.tenant, half.id) == (tenant, new_id):
+                        self._remove(half)
+                raise
+        return created
+
+    def list(self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100) -> Page:
+        """Conversations, the newest first; with `status` those of that one alone. `cursor` is the `next` of the page before."""
+        if status is not None:
+            status = _status(status)
+        if cursor is not None and not cursor.isdecimal():
+            raise ConfigurationError(f"cursor takes the `next` of a page, not {cursor[:80]!r}.")
+        limit = max(1, min(limit, _MOST_PAGE))
+        before = None if cursor is None else min(int(cursor), 1 << 62)
+        rows = self._records.page(tenant, before, limit + 1 if status is None else 2 * limit + 1)
+        items = self._items(tenant, rows, status, limit + 1)
+        if status is not None and len(items) <= limit and len(rows) > 2 * limit:  # a rare one: begin with those that the store finds
+            prefix = records.store_id(tenant, "")
+            if status == "idle":  # one that has no events is idle, too, and in no store
+                busy = {one.id for one in self._store.list() if one.status != status}
+                ids = [row[1] for row in self._records.page(tenant, before, 1 << 62) if prefix + row[1] not in busy]
+            else:
+                ids = [one.id[len(prefix) :] for one in self._store.list(status=status) if one.id.startswith(prefix)]
+            items = self._items(tenant, self._records.page(tenant, before, limit + 1, ids), status, limit + 1)
+        if len(items) > limit:
+            return Page(items=[item for _, item in items[:limit]], next=str(items[limit - 1][0]))
+        return Page(items=[item for _, item in items])
+
+    def _items(self, tenant: str, rows: Sequence[tuple[int, str, str, int, str]], status: str | None, most: int) -> _Items:
+        """The first of those of a status, with the numbers of their records."""
+        prefix = records.store_id(tenant, "")
+        ids = [prefix + row[1] for row in rows]
+        found = {summary.id: summary for summary in self._store.list(ids)} if ids else {}
+        items: _Items = []
+        for id, row in zip(ids, rows, strict=True):
+            summary = found.get(id)
+            if status is None or (summary.status if summary is not None else "idle") == status:
+                items.append((row[0], _item(row[1], row[2], row[3], datetime.fromisoformat(row[4]), summary)))
+                if len(items) == most:
+                    break
+        return items
+
+    def get(self, tenant: str, id: str) -> Info:
+        """What is known of a conversation without its events."""
+        record = self._records.find(tenant, id)
+        item = _item(id, record.workspace, record.driven, record.created, self._summary(record))
+        live = self._drives.rooms.find(record.store_id)
+        declared = self._agents.declared(record)
+        standings, warnings = (declared.standings, declared.warnings) if live is None else live.standings
+        return Info(
+            **msgspec.structs.asdict(item),
+            open=live is not None,
+            busy=live is not None and live.busy,
+            tools=standings,
+            warnings=warnings,
+            error=self._drives.fault(record),
+        )
+
+    def delete(self, tenant: str, id: str) -> None:
+        """Remove a conversation with its events, cutting off what runs. Raises `LeaseHeld` while another process drives it."""
+        record = self._records.find(tenant, id)
+        self._records.become(record, "going")  # from here on nobody opens it
+        self._drives.rooms.park(record.store_id, force=True)
+        try:
+            self._remove(record)
+        except LeaseHeld:
+            self._records.become(record, "")
+            raise
+
+    def _remove(self, record: Record) -> None:
+        with suppress(ConversationNotFound):
+            self._store.delete(record.store_id)
+        self._records.gone(record)
+        self._drives.forget(record)
+        self._feeds.end(record.store_id)
+        if record.own_workspace and not self._records.users_of(record.tenant, record.workspace):
+            self._forget_workspace(record.tenant, record.workspace)
+
+    def set_tools(self, tenant: str, id: str, tools: Sequence[ToolForm], modules: Mapping[str, str], client_tools: bool) -> Created:
+        """Have these tools in place of those that the conversation had; from the model's next answer on, also in the middle of a run."""
+        record = self._records.find(tenant, id)
+        kept = self._agents.kept(record)
+        form = forms.with_tools(kept.form, [tool.name for tool in tools])
+        options = msgspec.structs.replace(record.options, modules=dict(modules), client_tools=client_tools)
+        wanted = self._agents.wanted(tenant, form, kept.secrets, tools, options)
+        with self._drives.rooms.use(record.store_id) as live:
+            built = self._agents.build(wanted, record.workspace)
+            record = self._records.retool(record, encode(form), encode(declared(wanted, built)), options)
+            live.set_tools(record, built)
+            status = live.status.value
+        return Created(
+            id=id, status=status, created=record.created, workspace=record.workspace, tools=built.standings, warnings=built.warnings
+        )
+
+    # --- asked of one ---
+
+    def obey(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
+        """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it does not fit."""
+        record = self._records.find(tenant, id)
+
+        def work(live: Live) -> None:
+            live.obey(command, key)
+            self._drives.look(record, live)
+            if live.to_do:
+                self._drives.wake(record.store_id)
+
+        self._drives.use(record, work)
+
+    def approve(
+        self,
+        tenant: str,
+        id: str,
+        call_id: str | None = None,
+        arguments: dict[str, Any] | None = None,
+        arguments_hash: str | None = None,
+        by: str = "user",
+        reason: str = "",
+        key: str | None = None,
+    ) -> None:
+        """As `Conversation.approve`: without `call_id` all calls that wait now."""
+        if call_id is None and (arguments is not None or arguments_hash is not None):
+            raise ConfigurationError("approve takes arguments and arguments_hash with a call_id alone.")
+        for call, hash in self._pending(tenant, id, call_id, key):
+            self.obey(tenant, id, cmd.Approve(call, arguments_hash or hash, arguments, by, reason), key and f"{key}:{call}")
+
+    def reject(self, tenant: str, id: str, call_id: str | None = None, reason: str = "", by: str = "user", key: str | None = None) -> None:
+        """As `Conversation.reject`: without `call_id` all calls that wait now."""
+        for call, _ in self._pending(tenant, id, call_id, key):
+            self.obey(tenant, id, cmd.Reject(call, reason, by), key and f"{key}:{call}")
+
+    def _pending(self, tenant: str, id: str, call_id: str | None, key: str | None) -> list[tuple[str, str]]:
+        found = [(one.call.id, one.arguments_hash) for one in self.state(tenant, id).pending_confirmations]
+        if call_id is not None:
+            # Also one that waits no more: under the same key that was done, and under another the conversation says what is wrong.
+            return [one for one in found if one[0] == call_id] or [(call_id, "")]
+        if not found and key is None:
+            raise ConfigurationError("No call waits for a decision.")
+        return found
+
+    def start(self, tenant: str, id: str) -> str:
+        """Drive it from now on whenever there is something to do, also after a restart of the server. Returns the status. Idempotent."""
+        record = self._records.find(tenant, id)
+
+        def work(live: Live) -> str:
+            if record.driven != HOSTED:
+                live.record = self._records.drive(record, HOSTED)
+            live.hosted = True
+            return self._begun(record, live)
+
+        return self._drives.use(record, work)
+
+    def run(self, tenant: str, id: str) -> str:
+        """Drive it until it rests, going on from a pause or an error as `Conversation.run` does. Does not wait for that; returns the status."""
+        record = self._records.find(tenant, id)
+
+        def work(live: Live) -> str:
+            if live.status in (ConversationStatus.PAUSED, ConversationStatus.ERROR, ConversationStatus.STUCK):
+                live.obey(cmd.Resume())
+            live.running = True
+            if live.to_do and record.driven == IDLE:
+                live.record = self._records.drive(record, RUN)
+            return self._begun(record, live)
+
+        return self._drives.use(record, work)
+
+    def _begun(self, record: Record, live: Live) -> str:
+        """The status, once it says that there is something to do if there is."""
+        self._drives.look(record, live)
+        if live.to_do:
+            self._drives.wake(record.store_id)
+            until = time.monotonic() + _BEGIN
+            while live.status is not RUNNING and live.to_do and self._drives.pool.busy(record.store_id) and time.monotonic() < until:
+                time.sleep(0.002)  # one append of the thread that begins now
+            if live.to_do and not self._drives.pool.busy(record.store_id):
+                self._drives.wake(record.store_id)
+            elif live.to_do:
+                return RUNNING.value
+        return live.status.value
+
+    def close(self, tenant: str, id: str) -> str:
+        """Park it now, cutting off what runs, and do not drive it until it is started again. Returns the status."""
+        record = self._records.find(tenant, id)
+        if record.driven:
+            self._records.drive(record, IDLE)
+        self._drives.rooms.park(record.store_id, force=True)
+        return self.status(tenant, id)
+
+    def state(self, tenant: str, id: str) -> ConversationState:
+        """A snapshot, as `Conversation.state`. Opens nothing."""
+        record = self._records.find(tenant, id)
+        return ConversationState(id, self._store.read(record.store_id))
+
+    def status(self, tenant: str, id: str) -> str:
+        """Where it stands."""
+        summary = self._summary(self._records.find(tenant, id))
+        return "idle" if summary is None else summary.status
+
+    def read(self, tenant: str, id: str, after_seq: int = 0, limit: int = 500) -> list[AnyEvent]:
+        """Events after `after_seq`, at most `limit`, and at most 1,000. Opens nothing."""
+        record = self._records.find(tenant, id)
+        return self._store.read(record.store_id, after_seq, max(0, min(limit, _MOST_PAGE)))
+
+    def output(self, tenant: str, id: str, call_id: str) -> ToolResult:
+        """The whole result of a call, as `Conversation.get_output`. Opens nothing."""
+        record = self._records.find(tenant, id)
+        begin = call_id.partition(".")[0]
+        after = int(begin) if begin.isdecimal() and len(begin) < 10 else 1 << 40
+        while events := self._store.read(record.store_id, after, _MOST_PAGE):
+            for event in events:
+                if isinstance(event, ev.ToolResult) and event.call_id == call_id:
+                    return whole(event.result, self._store.blob)
+            after = events[-1].seq
+        raise ConfigurationError(f"Call {call_id[:80]!r} has no result.")
+
+    def feed(self, tenant: str, id: str) -> Feed:
+        """The events as they come, for readers on event loops."""
+        return self._feeds.get(self._records.find(tenant, id).store_id)
+
+    def seen(self, tenant: str, client_id: str) -> None:
+        """A client was heard of: the calls that it claimed stay its own."""
+        self._drives.claims.seen(tenant, client_id)
+
+    # --- workspaces ---
+
+    def workspace_create(self, tenant: str, id: str | None = None) -> str:
+        """Make a workspace and return its id."""
+        return self._workspaces.create(tenant, id)
+
+    @contextmanager
+    def workspace(self, tenant: str, id: str) -> Generator[LocalRuntime]:
+        """A workspace's runtime, which stays open within the block."""
+        runtime = self._workspaces.enter(tenant, id)
+        self._drives.tend_soon()
+        try:
+            yield runtime
+        finally:
+            self._workspaces.leave(tenant, id)
+
+    def workspace_delete(self, tenant: str, id: str) -> None:
+        """Remove a workspace with all that is in it. Raises `Conflict` while a conversation that works there is open."""
+        self._workspaces.delete(tenant, id)
+
+    def _forget_workspace(self, tenant: str, id: str) -> None:
+        with suppress(HoldfastError, OSError):
+            self._workspaces.delete(tenant, id)
+
+    # --- plumbing ---
+
+    def _digest(self, what: str, request: object) -> bytes:
+        return self._records.seal.digest(what.encode() + b"\n" + msgspec.json.encode(request, order="deterministic"))
+
+    def _answered(self, tenant: str, key: str, digest: bytes) -> Created | None:
+        if len(key) > 500:
+            raise ConfigurationError("An idempotency key takes at most 500 characters.")
+        found = self._records.answered(tenant, key, digest)
+        return None if found is None else msgspec.json.decode(found, type=Created)
+
+    def _summary(self, record: Record) -> Summary | None:
+        found = self._store.list([record.store_id])
+        return found[0] if found else None
+
+    # --- the whole ---
+
+    def recover(self) -> None:
+        """Go on, in the background, with what the last process was driving, and with what was posted since. Returns at once."""
+        self._drives.recover()
+
+    def tend(self) -> None:
+        """What a timer does every second: settle claims, park what rests, try again what failed, hear what other processes posted."""
+        self._drives.tend()
+
+    def stats(self) -> dict[str, int]:
+        """Numbers to watch."""
+        return {
+            "conversations": sum(self._records.counts().values()),
+            "readers": self._feeds.readers(),
+            "workspaces": self._workspaces.count(),
+            **self._drives.stats(),
+        }
+
+    def _mend(self) -> None:
+        """Undo what a process that died had half done: a fork without a journal, a removal."""
+        for record in self._records.half():
+            try:
+                self._remove(record)
+            except StoreError as error:
+                _log.warning("conversation %s, half made or removed, could not be removed: %s", record.store_id, error)
+
+    def shutdown(self, timeout: float = 10.0) -> None:
+        """Stop everything; what is cut off goes on when the next host recovers. Closes the store and the records. Idempotent."""
+        until = time.monotonic() + timeout
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._feeds.close()
+        self._drives.close(until)
+        self._workspaces.close()
+        self._records.close()
+        self._store.close()
+
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+def _created(new: New, built: Built) -> Created:
+    return Created(id=new.id, status="idle", created=new.created, workspace=new.workspace, tools=built.standings, warnings=built.warnings)
+
+
+def _status(status: str) -> str:
+    try:
+        return ConversationStatus(status).value
+    except ValueError:
+        raise ConfigurationError(f"status takes one of {', '.join(ConversationStatus)}, not {status[:80]!r}.") from None
+
+
+def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summary | None) -> Item:
+    if summary is None:
+        return Item(id=id, status="idle", created=created, updated=created, workspace=workspace, started=driven == HOSTED)
+    return Item(
+        id=id,
+        status=summary.status,
+        created=created,
+        updated=summary.updated or created,
+        title=summary.title,
+        last_seq=summary.last_seq,
+        workspace=workspace,
+        parent=summary.parent.rpartition("/")[2],
+        parent_seq=summary.parent_seq,
+        started=driven == HOSTED,
+    )

@@ -1,0 +1,402 @@
+"""What an agent server must know of a conversation that its journal cannot tell: an SQLite file of its own beside the store.
+
+Whose it is, its agent's form and its tools' declarations (each kept once, however many conversations have them), its sealed secrets, its
+workspace, whether it is to be driven, what was answered under which idempotency key; and the hashes of the keys.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
+from holdfast.server.keys import KeyInfo
+from holdfast.server.sealing import Seal
+
+FORMAT = 1  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
+APPLICATION = 0x486F6C53  # PRAGMA application_id: "HolS"
+
+KEPT = timedelta(days=7)  # an idempotency key is known for this long
+
+# AUTOINCREMENT: a listing's cursor is a number, which must not come a second time.
+_TABLES = (
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
+    "CREATE TABLE parts (hash BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE conversations (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL,"
+    " driven INTEGER NOT NULL, workspace TEXT NOT NULL, own_workspace INTEGER NOT NULL, agent BLOB NOT NULL, tools BLOB NOT NULL,"
+    " options BLOB NOT NULL, secrets BLOB, created TEXT NOT NULL, UNIQUE(tenant, id))",
+    "CREATE INDEX conversations_by_tenant ON conversations(tenant, number)",
+    "CREATE INDEX conversations_driven ON conversations(driven) WHERE driven > 0",
+    "CREATE INDEX conversations_half ON conversations(state) WHERE state <> ''",
+    "CREATE INDEX conversations_agent ON conversations(agent)",
+    "CREATE INDEX conversations_tools ON conversations(tools)",
+    "CREATE INDEX conversations_workspace ON conversations(tenant, workspace) WHERE workspace <> ''",
+    "CREATE TABLE answers (tenant TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, answer BLOB NOT NULL, at TEXT NOT NULL,"
+    " PRIMARY KEY(tenant, key)) WITHOUT ROWID",
+    "CREATE INDEX answers_by_age ON answers(at)",
+    "CREATE TABLE keys (hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, label TEXT NOT NULL, created TEXT NOT NULL)",
+)
+
+_PART = "a part of conversations"  # what their seals are about: they are shared
+
+_COLUMNS = "number, tenant, id, state, driven, workspace, own_workspace, agent, tools, options, secrets, created"
+
+State = Literal["", "making", "going"]  # there; a fork whose journal may not be there yet; one whose journal may be gone already
+IDLE, RUN, HOSTED = 0, 1, 2  # `driven`: not, until it rests, for good
+
+
+class Options(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What else a conversation was created with."""
+
+    modules: dict[str, str] = {}
+    client_tools: bool = True
+    questions: bool = False
+    deltas: bool = False
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One conversation's row. `agent` and `tools` are the hashes of their parts, `secrets` is sealed."""
+
+    number: int
+    tenant: str
+    id: str
+    state: State
+    driven: int
+    workspace: str
+    own_workspace: bool
+    agent: bytes
+    tools: bytes
+    options: Options
+    secrets: bytes | None
+    created: datetime
+
+    @property
+    def store_id(self) -> str:
+        """Its id in the store."""
+        return store_id(self.tenant, self.id)
+
+    def __repr__(self) -> str:
+        return f"Record({self.store_id!r})"
+
+
+class New(msgspec.Struct, frozen=True):
+    """A conversation to be."""
+
+    tenant: str
+    id: str
+    agent: bytes
+    tools: bytes
+    options: Options
+    secrets: bytes | None
+    workspace: str = ""
+    own_workspace: bool = False
+    state: State = ""
+    created: datetime = msgspec.field(default_factory=lambda: datetime.now(UTC))
+
+    def __repr__(self) -> str:
+        return f"New({self.tenant!r}, {self.id!r})"
+
+
+DEFAULT = "default"  # the tenant whose conversations have the ids that its clients gave them
+
+
+def store_id(tenant: str, id: str) -> str:
+    """A conversation's id in the store; ids that clients give have no `/`."""
+    return id if tenant == DEFAULT else f"{tenant}/{id}"
+
+
+def missing(id: str) -> ConversationNotFound:
+    """The same for what is not there and for what is another tenant's."""
+    return ConversationNotFound(f"No conversation {id!r} on this server.")
+
+
+class Records:
+    """The file `path`. Thread-safe. Raises `StoreError` if it cannot be used, `ConfigurationError` if the seal's key is not the one that it was
+    begun with."""
+
+    def __init__(self, path: Path | str, seal: Seal) -> None:
+        self.path = Path(path)
+        self.seal = seal
+        self._lock = threading.Lock()
+        self._closed = False
+        self._owned: int | None = None
+        try:
+            self._db = sqlite3.connect(self.path, timeout=30.0, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self._trouble(error) from error
+        try:
+            self._prepare()
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self) -> None:
+        try:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")  # a journal without its record is lost to its client
+        except sqlite3.Error as error:
+            raise self._trouble(error) from error
+        with self._writing() as db:
+            version = int(db.execute("PRAGMA user_version").fetchone()[0])
+            application = int(db.execute("PRAGMA application_id").fetchone()[0])
+            empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
+            if application != APPLICATION and not (application == 0 and empty):
+                raise StoreError(f"{str(self.path)!r} is an SQLite file, but not the records of a Holdfast server.")
+            if version > FORMAT:
+                raise StoreError(
+                    f"Records {str(self.path)!r} were written by a newer Holdfast (format {version}, this one reads {FORMAT})."
+                )
+            if empty:
+                for statement in _TABLES:
+                    db.execute(statement)
+                db.execute(f"PRAGMA application_id = {APPLICATION}")
+                db.execute(f"PRAGMA user_version = {FORMAT}")
+                db.execute("INSERT INTO facts VALUES ('proof', ?)", (self.seal.proof(),))
+            else:
+                self.seal.check(bytes(db.execute("SELECT value FROM facts WHERE name = 'proof'").fetchone()[0]))
+            db.execute("DELETE FROM answers WHERE at < ?", ((_now() - KEPT).isoformat(),))
+
+    @contextmanager
+    def _reading(self) -> Generator[sqlite3.Connection]:
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"Records {str(self.path)!r} are closed.")
+            try:
+                yield self._db
+            except sqlite3.Error as error:
+                raise self._trouble(error) from error
+
+    @contextmanager
+    def _writing(self) -> Generator[sqlite3.Connection]:
+        """One transaction."""
+        with self._reading() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+
+    def _trouble(self, error: sqlite3.Error) -> StoreError:
+        return StoreError(f"Records {str(self.path)!r} cannot be used: {error}.")
+
+    def own(self) -> None:
+        """Be the one server of these records until `close`. Raises `StoreError` if another process, or another host of this one, is."""
+        import fcntl
+
+        path = Path(f"{self.path}-host")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(fd)
+            raise StoreError(
+                f"Another server uses the records {str(self.path)!r}. Stop it first, or give this one another store."
+            ) from error
+        self._owned = fd
+
+    def close(self) -> None:
+        """Let go of the file. Idempotent."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._db.close()
+                if self._owned is not None:
+                    os.close(self._owned)
+
+    def __repr__(self) -> str:
+        return f"Records({str(self.path)!r})"
+
+    # --- conversations ---
+
+    def answered(self, tenant: str, key: str, digest: bytes) -> bytes | None:
+        """What was answered under an idempotency key, None if nothing was. Raises `Conflict` if it was for another request."""
+        if not key:
+            return None
+        with self._reading() as db:
+            return _answered(db, tenant, key, digest)
+
+    def add(self, new: New, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
+        """Begin a conversation and keep the answer under the key, in one transaction; returns the answer that holds: an earlier one, if there
+        is one under the same key. Raises `Conflict` if the id or the key stands for something else."""
+        with self._writing() as db:
+            if key and (found := _answered(db, new.tenant, key, digest)) is not None:
+                return found
+            taken = db.execute("SELECT state, number FROM conversations WHERE tenant = ? AND id = ?", (new.tenant, new.id)).fetchone()
+            if taken is not None:
+                if taken[0] != "making":
+                    raise Conflict(f"Conversation {new.id!r} exists already; give another id.")
+                _remove(db, taken[1])  # a fork that was broken off before it was answered: nobody has been told of it
+            count = db.execute("SELECT count(*) FROM conversations WHERE tenant = ?", (new.tenant,)).fetchone()[0]
+            if count >= most:
+                raise TooMany(f"Tenant {new.tenant!r} has {count:,} conversations, which is all that this server allows.", "conversations")
+            agent, tools = self._keep(db, new.agent), self._keep(db, new.tools)
+            db.execute(
+                "INSERT INTO conversations (tenant, id, state, driven, workspace, own_workspace, agent, tools, options, secrets, created)"
+                " VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    new.tenant, new.id, new.state, new.workspace, int(new.own_workspace), agent, tools, msgspec.json.encode(new.options),
+                    new.secrets, new.created.isoformat(),
+                ),
+            )  # fmt: skip
+            if key and not new.state:
+                _answer(db, new.tenant, key, digest, answer)
+            return answer
+
+    def made(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
+        """The journal of a conversation that was `making` is there."""
+        with self._writing() as db:
+            db.execute("UPDATE conversations SET state = '' WHERE tenant = ? AND id = ? AND state = 'making'", (tenant, id))
+            if key:
+                _answer(db, tenant, key, digest, answer)
+
+    def find(self, tenant: str, id: str) -> Record:
+        """A tenant's conversation. Raises `ConversationNotFound`."""
+        query = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ? AND state = ''"
+        with self._reading() as db:
+            row = db.execute(query, (tenant, id)).fetchone()
+        if row is None:
+            raise missing(id)
+        return _record(row)
+
+    def part(self, hash: bytes) -> bytes:
+        """An agent's form, or the declarations of tools."""
+        with self._reading() as db:
+            row = db.execute("SELECT data FROM parts WHERE hash = ?", (hash,)).fetchone()
+        if row is None:
+            raise StoreError(f"Records {str(self.path)!r}: a part of a conversation is missing.")
+        return self.seal.open(bytes(row[0]), _PART)
+
+    def _keep(self, db: sqlite3.Connection, data: bytes) -> bytes:
+        """Keep a part, sealed whole: a client may have written a key into its agent's form, where a name belongs."""
+        hash = self.seal.digest(data)
+        if db.execute("SELECT 1 FROM parts WHERE hash = ?", (hash,)).fetchone() is None:
+            db.execute("INSERT INTO parts VALUES (?, ?)", (hash, self.seal.seal(data, _PART)))
+        return hash
+
+    def page(self, tenant: str, before: int | None, limit: int, ids: Sequence[str] | None = None) -> list[tuple[int, str, str, int, str]]:
+        """Number, id, workspace, driven and time of creation, the newest first; of `ids` alone if given."""
+        query = "SELECT number, id, workspace, driven, created FROM conversations WHERE tenant = ? AND number < ? AND state = ''"
+        values: list[object] = [tenant, (1 << 62) if before is None else before]
+        if ids is not None:
+            query += " AND id IN (SELECT value FROM json_each(?))"
+            values.append(msgspec.json.encode(ids).decode())
+        with self._reading() as db:
+            return db.execute(query + " ORDER BY number DESC LIMIT ?", (*values, limit)).fetchall()
+
+    def driven(self) -> list[tuple[str, str]]:
+        """Tenant and id of all that are to be driven, the oldest first."""
+        with self._reading() as db:
+            return db.execute("SELECT tenant, id FROM conversations WHERE driven > 0 AND state = '' ORDER BY number").fetchall()
+
+    def drive(self, record: Record, driven: int) -> Record:
+        """Say whether a conversation is to be driven from now on."""
+        with self._writing() as db:
+            db.execute("UPDATE conversations SET driven = ? WHERE number = ?", (driven, record.number))
+        return msgspec.structs.replace(record, driven=driven)
+
+    def retool(self, record: Record, agent: bytes, tools: bytes, options: Options) -> Record:
+        """Give a conversation other tools."""
+        with self._writing() as db:
+            hashes = self._keep(db, agent), self._keep(db, tools)
+            row = (*hashes, msgspec.json.encode(options), record.number)
+            db.execute("UPDATE conversations SET agent = ?, tools = ?, options = ? WHERE number = ?", row)
+            _sweep(db, record.agent, record.tools)
+        return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
+
+    def become(self, record: Record, state: State) -> None:
+        """A conversation that is `going` is not found any more, and its id is not free yet."""
+        with self._writing() as db:
+            db.execute("UPDATE conversations SET state = ? WHERE number = ?", (state, record.number))
+
+    def gone(self, record: Record) -> None:
+        """Nothing is left of a conversation."""
+        with self._writing() as db:
+            _remove(db, record.number)
+            _sweep(db, record.agent, record.tools)
+
+    def half(self) -> list[Record]:
+        """Conversations whose making or removal was broken off."""
+        with self._reading() as db:
+            return [_record(row) for row in db.execute(f"SELECT {_COLUMNS} FROM conversations WHERE state <> ''")]
+
+    def users_of(self, tenant: str, workspace: str) -> int:
+        """How many conversations have a workspace."""
+        query = "SELECT count(*) FROM conversations WHERE tenant = ? AND workspace = ? AND workspace <> '' AND state <> 'going'"
+        with self._reading() as db:
+            return int(db.execute(query, (tenant, workspace)).fetchone()[0])
+
+    def counts(self) -> dict[str, int]:
+        """How many conversations each tenant has."""
+        with self._reading() as db:
+            return dict(db.execute("SELECT tenant, count(*) FROM conversations GROUP BY tenant").fetchall())
+
+    # --- keys ---
+
+    def key_add(self, hash: str, tenant: str, label: str) -> None:
+        """Keep a key's hash."""
+        with self._writing() as db:
+            db.execute("INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)", (hash, tenant, label, _now().isoformat()))
+
+    def keys_like(self, beginning: str) -> list[tuple[str, str]]:
+        """Hash and tenant of the keys whose hash begins so."""
+        with self._reading() as db:
+            return db.execute("SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?", (beginning, beginning + "g")).fetchall()
+
+    def key_list(self) -> list[KeyInfo]:
+        """All keys, the oldest first."""
+        with self._reading() as db:
+            rows = db.execute("SELECT hash, tenant, label, created FROM keys ORDER BY created, hash").fetchall()
+        return [KeyInfo(hash[:16], tenant, label, datetime.fromisoformat(created)) for hash, tenant, label, created in rows]
+
+    def key_remove(self, id: str) -> bool:
+        """Forget a key by the beginning of its hash; whether there was one."""
+        if len(id) != 16:
+            return False
+        with self._writing() as db:
+            return db.execute("DELETE FROM keys WHERE substr(hash, 1, 16) = ?", (id,)).rowcount > 0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _record(row: tuple[Any, ...]) -> Record:
+    number, tenant, id, state, driven, workspace, own, agent, tools, options, secrets, created = row
+    found = msgspec.json.decode(options, type=Options)
+    when = datetime.fromisoformat(created)
+    return Record(number, tenant, id, state, driven, workspace, bool(own), agent, tools, found, secrets, when)
+
+
+def _answered(db: sqlite3.Connection, tenant: str, key: str, digest: bytes) -> bytes | None:
+    row = db.execute("SELECT digest, answer FROM answers WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
+    if row is None:
+        return None
+    if bytes(row[0]) != digest:
+        raise Conflict(f"The idempotency key {key[:80]!r} was used for another request; use a new one for each.")
+    return bytes(row[1])
+
+
+def _answer(db: sqlite3.Connection, tenant: str, key: str, digest: bytes, answer: bytes) -> None:
+    db.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", (tenant, key, digest, answer, _now().isoformat()))
+
+
+def _remove(db: sqlite3.Connection, number: int) -> None:
+    db.execute("DELETE FROM conversations WHERE number = ?", (number,))
+
+
+def _sweep(db: sqlite3.Connection, *hashes: bytes) -> None:
+    """Forget parts that no conversation has any more."""
+    for hash in hashes:
+        query = "DELETE FROM parts WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM conversations WHERE agent = ?1)"
+        db.execute(query + " AND NOT EXISTS (SELECT 1 FROM conversations WHERE tools = ?1)", (hash,))

@@ -1,0 +1,101 @@
+"""What was and what comes: a conversation's state, its events, their stream, the whole outputs of its calls."""
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import Header, Query, Request
+from starlette.responses import Response
+
+from holdfast import events as ev
+from holdfast.content import ToolResult
+from holdfast.server.answers import answer
+from holdfast.server.bodies import Events
+from holdfast.server.routes import LARGEST, CallId, Id, Routes
+from holdfast.server.sse import Stream
+
+After = Annotated[int, Query(ge=0, le=LARGEST, description="The seq of the last event that is known; 0: all are wanted.")]
+
+_MESSAGE = {
+    "type": "message",
+    "seq": 2,
+    "id": "0b9e",
+    "timestamp": "2026-11-21T10:00:00Z",
+    "role": "user",
+    "content": [{"type": "text", "text": "Hi"}],
+}
+_EVENT = {"type": "object", "required": ["type", "seq"], "properties": {"type": {"type": "string"}, "seq": {"type": "integer"}}}
+_STATE: dict[str, Any] = {
+    "type": "object",
+    "required": ["version", "id", "status", "events"],
+    "properties": {
+        "version": {"const": 1},
+        "id": {"type": "string"},
+        "status": {"type": "string"},
+        "events": {"type": "array", "items": _EVENT},
+    },
+}
+
+
+def add(routes: Routes) -> None:
+    """Add them."""
+    service, host = routes.service, routes.service.host
+
+    @routes.add(
+        "GET", "/api/conversations/{id}/state", "The whole state", schema=_STATE, also=(404, 409, 422, 503), tag="events",
+        gave={"version": 1, "id": "4f0c91d2a6be", "status": "finished", "events": [_MESSAGE]},
+    )  # fmt: skip
+    async def get_state(request: Request, id: Id) -> Response:
+        """As `ConversationState.to_json`: with all events."""
+        tenant = service.caller(request).tenant
+        data = await service.read(lambda: host.state(tenant, id).to_json())
+        return Response(data, media_type="application/json")
+
+    @routes.add(
+        "GET", "/api/conversations/{id}/events", "Events after one", gives=Events, gave={"events": [_MESSAGE], "lastSeq": 2},
+        also=(404, 422, 503), tag="events",
+    )  # fmt: skip
+    async def get_events(request: Request, id: Id, after_seq: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 500) -> Response:
+        """In order, at most `limit`."""
+        tenant = service.caller(request).tenant
+
+        def read() -> Response:
+            found = host.read(tenant, id, after_seq, limit)
+            last = host.get(tenant, id).last_seq if len(found) >= limit else found[-1].seq if found else after_seq
+            return answer(Events([msgspec.Raw(ev.encode(event)) for event in found], last))
+
+        return await service.read(read)
+
+    @routes.add(
+        "GET", "/api/conversations/{id}/stream", "Events as they come", given="text/event-stream", schema={"type": "string"},
+        gave='id: 2\nevent: message\ndata: {"type": "message", "seq": 2}\n\n', also=(404, 409, 422, 503), tag="events",
+    )  # fmt: skip
+    async def stream_events(
+        request: Request,
+        id: Id,
+        after_seq: After = 0,
+        last_event_id: Annotated[str | None, Header(pattern="^[0-9]{1,15}$", description="Wins over `after_seq`.")] = None,
+    ) -> Response:
+        """Server-sent events: those after `after_seq`, then each as it is appended, `id` its seq; `delta` and `progress` have no id and are not kept. A comment
+        comes when nothing else does."""
+        caller = service.caller(request)
+        client = request.headers.get("x-holdfast-client")
+
+        async def alive() -> None:
+            if client is not None:
+                await service.seen(caller.tenant, client)
+
+        service.check_open()
+        feed = await service.read(host.feed, caller.tenant, id)
+        return Stream(service, feed, caller.key_id, after_seq if last_event_id is None else int(last_event_id), alive)
+
+    @routes.add(
+        "GET",
+        "/api/conversations/{id}/outputs/{call_id}",
+        "The whole output of a call",
+        gives=ToolResult,
+        also=(404, 422, 503),
+        tag="events",
+    )
+    async def get_output(request: Request, id: Id, call_id: CallId) -> Response:
+        """Where the journal has its beginning and end, this is all of it."""
+        return answer(await service.read(host.output, service.caller(request).tenant, id, call_id))

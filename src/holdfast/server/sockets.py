@@ -1,0 +1,42 @@
+"""Where a server listens: addresses as they are written, and sockets."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from holdfast.errors import ConfigurationError
+
+
+def address(text: str) -> tuple[str, int]:
+    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT` as host and port. Raises `ConfigurationError`."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise ConfigurationError(f"An address is HOST:PORT, such as 127.0.0.1:8000, not {text!r}.")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens there."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. Raises `ConfigurationError` if there can be none."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, place = found[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(place)
+            listening.listen(128)
+        except BaseException:
+            listening.close()
+            raise
+    except OSError as error:
+        raise ConfigurationError(f"Nothing can be served at {host}:{port}: {error.strerror or error}.") from None
+    return listening

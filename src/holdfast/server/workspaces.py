@@ -1,0 +1,135 @@
+"""The folders in which tools work: `root/{tenant}/{id}`, each with a `LocalRuntime` while somebody uses it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound
+from holdfast.server.limits import Bounds, checked_id
+
+if TYPE_CHECKING:
+    from holdfast.runtime import LocalRuntime
+
+
+class _Open:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()  # held while the runtime is made
+        self.runtime: LocalRuntime | None = None
+        self.users = 0
+        self.used = 0.0
+
+
+class Workspaces:
+    """Thread-safe. A runtime is made when it is first used, and closed when nobody has used it for `idle` seconds."""
+
+    def __init__(self, root: Path, bounds: Bounds, idle: float, clock: Callable[[], float]) -> None:
+        self._root = root
+        self._bounds = bounds
+        self._idle = idle
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._open: dict[tuple[str, str], _Open] = {}
+        self._closed = False
+
+    def create(self, tenant: str, id: str | None = None) -> str:
+        """Make a folder and return its id. Raises `Conflict` if the id is taken, `TooMany`."""
+        id = f"w-{os.urandom(8).hex()}" if id is None else checked_id(id, "workspace")
+        folder = self._root / checked_id(tenant, "tenant")
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._bounds.check(
+            "workspaces",
+            sum(1 for entry in os.scandir(folder) if not entry.name.startswith("~")) + 1,
+            f"Tenant {tenant!r} would have too many workspaces",
+        )
+        try:
+            (folder / id).mkdir(mode=0o700)
+        except FileExistsError:
+            raise Conflict(f"Workspace {id!r} exists already; give another id.") from None
+        return id
+
+    def check(self, tenant: str, id: str) -> Path:
+        """The folder of a workspace. Raises `ConversationNotFound` if it is not this tenant's, or not there."""
+        try:
+            folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
+        except ConfigurationError:
+            raise _missing(id) from None
+        if folder.is_symlink() or not folder.is_dir():
+            raise _missing(id)
+        return folder
+
+    def enter(self, tenant: str, id: str) -> LocalRuntime:
+        """The workspace's runtime, which stays open until `leave`. Raises `ConversationNotFound`."""
+        folder = self.check(tenant, id)
+        with self._lock:
+            if self._closed:
+                raise ConfigurationError("This server is closing.")
+            found = self._open.setdefault((tenant, id), _Open())
+            found.users += 1
+        try:
+            with found.lock:
+                if found.runtime is None:
+                    from holdfast.runtime import LocalRuntime
+
+                    found.runtime = LocalRuntime(folder)
+                return found.runtime
+        except BaseException:
+            self.leave(tenant, id)
+            raise
+
+    def leave(self, tenant: str, id: str) -> None:
+        """The counterpart of `enter`."""
+        with self._lock:
+            found = self._open.get((tenant, id))
+            if found is not None:
+                found.users -= 1
+                found.used = self._clock()
+
+    def delete(self, tenant: str, id: str) -> None:
+        """Remove a folder with all that is in it. Raises `Conflict` while somebody uses it, `ConversationNotFound`."""
+        folder = self.check(tenant, id)
+        with self._lock:
+            found = self._open.get((tenant, id))
+            if found is not None and found.users:
+                raise Conflict(f"Workspace {id!r} is in use. Close the conversations that work there first.")
+            self._open.pop((tenant, id), None)
+            gone = folder.with_name(f"~{os.urandom(8).hex()}")  # which no id can be
+            folder.rename(gone)  # from here on nobody opens it
+        if found is not None and found.runtime is not None:
+            found.runtime.close()
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def tend(self) -> None:
+        """Close what nobody has used for long."""
+        now = self._clock()
+        with self._lock:
+            idle = [key for key, one in self._open.items() if not one.users and now - one.used >= self._idle]
+            closing = [self._open.pop(key) for key in idle]
+        for one in closing:
+            if one.runtime is not None:
+                one.runtime.close()
+
+    def count(self) -> int:
+        """How many are open."""
+        with self._lock:
+            return len(self._open)
+
+    def close(self) -> None:
+        """Close all runtimes; the folders stay. Idempotent."""
+        with self._lock:
+            self._closed = True
+            closing = list(self._open.values())
+            self._open.clear()
+        for one in closing:
+            if one.runtime is not None:
+                with suppress(OSError):
+                    one.runtime.close()
+
+
+def _missing(id: str) -> ConversationNotFound:
+    return ConversationNotFound(f"No workspace {id[:200]!r} on this server.")

@@ -1,0 +1,144 @@
+"""An agent server in this process, over a real store and real sockets, and a client that says exactly what it is told to."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from holdfast import Agent, ScriptedLLM, SQLiteStore
+from holdfast.agent.form import form_of
+from holdfast.server.sockets import listen
+from holdfast.server.app import App
+from holdfast.server.guard import Quota, host_names
+from holdfast.server.host import Host
+from holdfast.server.keys import Keys
+from holdfast.server.policy import Policy
+from holdfast.server.records import Records
+from holdfast.server.sealing import Seal
+from holdfast.server.serve import AgentServer
+
+QUIET = Quota(rate=0)  # no limit of the rate
+
+
+class Reply:
+    """An answer that was read whole."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status = response.status
+        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        self.body = response.read()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        return self.json["error"]["type"]
+
+    def __repr__(self) -> str:
+        return f"{self.status} {self.body[:300]!r}"
+
+
+class Serving:
+    """`with Serving(folder) as server: server.ask("GET", "/health")`. Tenants `default` and `other` have a key each."""
+
+    def __init__(
+        self,
+        folder: Path,
+        quota: Quota = QUIET,
+        *,
+        ping: float = 10.0,
+        origins: Sequence[str] = (),
+        tls: Any = None,
+        **options: Any,
+    ) -> None:
+        self.folder = folder
+        records = Records(folder / "store.db.server.db", Seal.of_file(folder / "server.key"))
+        self.keys = Keys(records)
+        self.key = self.keys.create("default")
+        self.other = self.keys.create("other")
+        self.store = SQLiteStore(folder / "store.db", durability="process")
+        (folder / "work").mkdir(exist_ok=True)
+        self.host = Host(self.store, records, policy=options.pop("policy", Policy([])), root=folder / "work", **options)
+        self.app = App(self.host, self.keys, quota=quota, hosts=host_names("127.0.0.1", []), origins=origins, ping=ping)
+        self.server = AgentServer(self.app, listen("127.0.0.1", 0), tls=tls, grace=20.0)
+        self.port = int(self.server.url.rpartition(":")[2])
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Serving:
+        self.server.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stack.close()
+        self.server.close()
+
+    def connect(self, timeout: float = 30.0) -> http.client.HTTPConnection:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        self._stack.callback(connection.close)
+        return connection
+
+    def ask(self, method: str, path: str, body: Any = None, key: str | None = "", timeout: float = 30.0, **headers: str) -> Reply:
+        """One request on a connection of its own; what is neither bytes nor None goes as JSON. `key` None: without one."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            if key is not None:
+                given.setdefault("Authorization", f"Bearer {key or self.key}")
+            if body is not None and not isinstance(body, bytes):
+                body = json.dumps(body).encode()
+                given.setdefault("Content-Type", "application/json")
+            connection.request(method, path, body, given)
+            return Reply(connection.getresponse())
+        finally:
+            connection.close()
+
+    def make(self, id: str, answers: Sequence[Any] = ("hello",), key: str = "") -> str:
+        """A conversation whose model says these."""
+        form = form_of(Agent(ScriptedLLM(list(answers))))
+        reply = self.ask("POST", "/api/conversations", {"id": id, "agent": form.mapping}, key)
+        assert reply.status == 201, reply
+        return f"/api/conversations/{id}"
+
+    def stream(self, path: str, after: int = 0, key: str = "", **headers: str) -> Lines:
+        """An event stream, open until `close`."""
+        connection = self.connect()
+        connection.request("GET", f"{path}/stream?after_seq={after}", headers={"Authorization": f"Bearer {key or self.key}", **headers})
+        return Lines(connection, connection.getresponse())
+
+
+class Lines:
+    """What comes on an event stream, as (id, event, data); a comment as (None, "", text)."""
+
+    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+        self.connection = connection
+        self.response = response
+
+    def __iter__(self) -> Iterator[tuple[int | None, str, str]]:
+        id: int | None = None
+        event = data = ""
+        while line := self.response.readline().decode():
+            name, _, value = line.rstrip("\n").partition(": ")
+            match name:
+                case "id":
+                    id = int(value)
+                case "event":
+                    event = value
+                case "data":
+                    data = value
+                case "":
+                    if value:
+                        yield None, "", value
+                    elif event:
+                        yield id, event, data
+                    id, event, data = None, "", ""
+
+    def close(self) -> None:
+        self.response.close()
+        self.connection.close()

@@ -1,0 +1,95 @@
+"""`holdfast serve` in a process of its own, as often as a test likes: killed, and started again on the same port and files."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast import RemoteWorkspace
+from tests.agent_servers import Reply
+
+KEY = "hf_key-of-the-tests-0123456789"
+
+
+class ServeProcess:
+    """`with ServeProcess(folder) as server: RemoteWorkspace(server.url, KEY)`. `library` is a folder of modules that the server can import."""
+
+    def __init__(self, folder: Path, *arguments: str, library: Path | None = None, env: dict[str, str] | None = None) -> None:
+        self.folder = folder
+        self.store = folder / "s.db"
+        self.log = folder / "serve.log"
+        self.port = 0
+        self.pid = 0
+        self._arguments = ("--rate", "0", *arguments)
+        known = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        self._env = {**known, "HOLDFAST_SERVER_KEY": KEY, **({"PYTHONPATH": str(library)} if library else {}), **(env or {})}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> ServeProcess:
+        command = [sys.executable, "-m", "holdfast.cli", "serve", "--listen", f"127.0.0.1:{self.port}", "--store", str(self.store)]
+        begins = self.log.stat().st_size if self.log.exists() else 0
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, cwd=self.folder
+            )
+        self.pid = self._process.pid
+        deadline = time.monotonic() + 30
+        while not (found := re.search(r"Serving agents at http://127\.0\.0\.1:(\d+)\.", self.said()[begins:])):
+            assert self._process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.01)
+        self.port = int(found[1])
+        return self
+
+    def kill(self) -> None:
+        """`kill -9`."""
+        self.end(signal.SIGKILL)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        return self._process.wait(60)
+
+    def said(self) -> str:
+        """All that it wrote."""
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def memory(self) -> int:
+        """Bytes of memory that it has for itself."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # pyright: ignore[reportOptionalSubscript]
+
+    def ask(self, method: str, path: str, body: Any = None, key: str | None = KEY, **headers: str) -> Reply:
+        """One request on a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            given = {name.replace("_", "-"): value for name, value in headers.items()}
+            if key is not None:
+                given["Authorization"] = f"Bearer {key}"
+            connection.request(method, path, None if body is None else json.dumps(body), given)
+            return Reply(connection.getresponse())
+        finally:
+            connection.close()
+
+    def workspace(self, **options: Any) -> RemoteWorkspace:
+        return RemoteWorkspace(self.url, KEY, **options)
+
+    def __enter__(self) -> ServeProcess:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()

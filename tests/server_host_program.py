@@ -1,0 +1,44 @@
+"""A process with a host, for tests that kill it: `python server_host_program.py FOLDER URL COUNT` drives COUNT conversations, and says so."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from holdfast import LLM, Agent, LocalRuntime, SQLiteStore
+from holdfast.agent.form import form_of, tools_of
+from holdfast.commands import Send
+from holdfast.server.host import Host
+from holdfast.server.learning import Policy
+from holdfast.server.records import Records
+from holdfast.server.sealing import Seal
+from holdfast.server.shapes import CreateRequest
+
+
+def host_of(folder: Path, **options: object) -> Host:
+    """A host on the files in a folder."""
+    seal = Seal.of_file(folder / "server.key")
+    options = {"policy": Policy([]), "root": folder / "workspaces", **options}
+    return Host(SQLiteStore(folder / "store.db"), Records(folder / "store.db.server.db", seal), **options)  # pyright: ignore[reportArgumentType]
+
+
+def main() -> None:
+    """Create, start and ask."""
+    folder, url, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    host = host_of(folder)
+    with LocalRuntime() as runtime:
+        agent = Agent(LLM("mock", base_url=url, api_key="sk-planted"), tools=runtime.tools)
+        form, tools = form_of(agent), tools_of(agent)
+    known = [("default" if number % 2 else "acme", f"c{number}") for number in range(count)]
+    for tenant, id in known:
+        host.create(tenant, CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools, id=id))
+        host.start(tenant, id)
+    for tenant, id in known:
+        host.obey(tenant, id, Send("go"))
+    print("asked", flush=True)
+    time.sleep(600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What the server knows beside the journals: one file, whole transactions, nothing in clear."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Conflict, ConversationNotFound, StoreError, TooMany
+from holdfast.server.records import HOSTED, New, Options, Records, store_id
+from holdfast.server.sealing import Seal
+
+SEAL = Seal(b"k" * 32)
+
+
+def new(id: str, tenant: str = "default", agent: bytes = b"{}", tools: bytes = b"[]") -> New:
+    return New(tenant, id, agent, tools, Options({"plan": "acme.plan"}, False, True), SEAL.seal(b"s", store_id(tenant, id)), "w")
+
+
+@pytest.fixture
+def records(tmp_path: Path):
+    found = Records(tmp_path / "server.db", SEAL)
+    yield found
+    found.close()
+
+
+def test_a_record_comes_back_as_it_was_also_from_the_file(tmp_path: Path) -> None:
+    records = Records(tmp_path / "server.db", SEAL)
+    records.add(new("a"), b"answer", "", b"", 10)
+    found = records.find("default", "a")
+    records.drive(found, HOSTED)
+    records.close()
+    again = Records(tmp_path / "server.db", SEAL)
+    record = again.find("default", "a")
+    assert record == found.__class__(**{**{name: getattr(found, name) for name in found.__struct_fields__}, "driven": HOSTED})
+    assert record.options.modules == {"plan": "acme.plan"}
+    assert again.part(record.agent) == b"{}"
+    assert again.driven() == [("default", "a")]
+    again.close()
+    with pytest.raises(StoreError, match="closed"):
+        again.find("default", "a")
+
+
+def test_an_id_is_taken_only_within_its_tenant(records: Records) -> None:
+    records.add(new("a"), b"", "", b"", 10)
+    records.add(new("a", "acme"), b"", "", b"", 10)
+    with pytest.raises(Conflict, match="'a' exists already"):
+        records.add(new("a"), b"", "", b"", 10)
+    assert records.find("acme", "a").store_id == "acme/a"
+    with pytest.raises(ConversationNotFound):
+        records.find("umbrella", "a")
+
+
+def test_the_same_key_has_the_same_answer_and_no_other_request(records: Records) -> None:
+    assert records.add(new("a"), b"one", "key", b"digest", 10) == b"one"
+    assert records.add(new("b"), b"two", "key", b"digest", 10) == b"one"
+    with pytest.raises(ConversationNotFound):
+        records.find("default", "b")
+    with pytest.raises(Conflict, match="'key' was used for another request"):
+        records.add(new("b"), b"two", "key", b"other", 10)
+    assert records.answered("acme", "key", b"other") is None
+
+
+def test_parts_are_kept_once_and_forgotten_with_the_last_that_has_them(records: Records) -> None:
+    for id in "abc":
+        records.add(new(id, agent=b"same"), b"", "", b"", 10)
+    found = [records.find("default", id) for id in "abc"]
+    assert len({record.agent for record in found}) == 1
+    retooled = records.retool(found[0], b"other", b"[1]", Options())
+    assert records.part(retooled.agent) == b"other"
+    for record in found[1:]:
+        records.gone(record)
+    with pytest.raises(StoreError, match="missing"):
+        records.part(found[0].agent)
+    assert records.part(records.find("default", "a").agent) == b"other"
+
+
+def test_a_tenant_has_at_most_so_many(records: Records) -> None:
+    records.add(new("a"), b"", "", b"", 1)
+    with pytest.raises(TooMany) as caught:
+        records.add(new("b"), b"", "", b"", 1)
+    assert caught.value.bound == "conversations"
+    records.add(new("b", "acme"), b"", "", b"", 1)
+
+
+def test_a_number_is_never_given_again(records: Records) -> None:
+    records.add(new("a"), b"", "", b"", 10)
+    number = records.find("default", "a").number
+    records.gone(records.find("default", "a"))
+    records.add(new("a"), b"", "", b"", 10)
+    assert records.find("default", "a").number > number
+
+
+def test_another_file_and_a_newer_one_are_refused(tmp_path: Path) -> None:
+    Records(tmp_path / "new.db", SEAL).close()
+    with sqlite3.connect(tmp_path / "new.db") as db:
+        db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(StoreError, match="newer Holdfast"):
+        Records(tmp_path / "new.db", SEAL)
+    with sqlite3.connect(tmp_path / "other.db") as db:
+        db.execute("CREATE TABLE t (x)")
+    db.close()
+    with pytest.raises(StoreError, match="not the records"):
+        Records(tmp_path / "other.db", SEAL)
+    (tmp_path / "text.db").write_text("hello " * 500)
+    with pytest.raises(StoreError, match="cannot be used"):
+        Records(tmp_path / "text.db", SEAL)
