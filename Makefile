@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 BIN := .venv/bin
+# Two files of tests at a time: most of them wait for processes and sockets. What shares a server stands in one file.
+TWO := -n 2 --dist loadfile
 
 .PHONY: help install demo test test-all check format bench clean
 
@@ -25,11 +27,11 @@ demo: install  ## watch an agent find and fix a bug with real tools (no key need
 # Quiet unless it fails: what pytest says goes to a file, and is shown whole if anything is wrong.
 test: install  ## the whole suite but for the long proofs; quiet unless it fails
 	@echo "Running the tests (some minutes)..."
-	@$(BIN)/python -m pytest -m 'not slow' > .venv/test.log 2>&1 || { cat .venv/test.log; exit 1; }
+	@$(BIN)/python -m pytest $(TWO) -m 'not slow' > .venv/test.log 2>&1 || { cat .venv/test.log; exit 1; }
 	@tail -n 1 .venv/test.log
 
 test-all: install  ## the long proofs too
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest $(TWO)
 
 check: install  ## ruff, pyright (strict) and the layering of the house
 	@$(BIN)/ruff check --quiet .
