@@ -21,7 +21,7 @@ END = b"]}"
 DELAY = 50  # milliseconds that the model takes
 
 
-def holdfast(port: int, conversations: int, store: str, folder: str) -> tuple[float, float]:
+def holdfast(port: int, conversations: int, store: str, folder: str, calls: int = CALLS) -> tuple[float, float]:
     """(seconds of wall, seconds of CPU)."""
     from holdfast import LLM, Agent, Conversation, SQLiteStore
 
@@ -29,7 +29,7 @@ def holdfast(port: int, conversations: int, store: str, folder: str) -> tuple[fl
     with Conversation(Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/1/1/0"), [look_up]), where) as warm:
         warm.send_message("hello")
         warm.run()
-    agent = Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/{CALLS}/1/{DELAY}"), [look_up])
+    agent = Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/{DELAY}"), [look_up])
     began, cpu = time.perf_counter(), time.process_time()
     fleet: list[Any] = []
     for _ in range(conversations):
@@ -40,7 +40,7 @@ def holdfast(port: int, conversations: int, store: str, folder: str) -> tuple[fl
     statuses = [conversation.wait(60) for conversation in fleet]
     seconds, spent = time.perf_counter() - began, time.process_time() - cpu
     assert set(statuses) == {"finished"}, statuses
-    assert all(conversation.state.steps == CALLS + 1 for conversation in fleet)
+    assert all(conversation.state.steps == calls + 1 for conversation in fleet)
     for conversation in fleet:
         conversation.close()
     if where is not None:
@@ -48,16 +48,16 @@ def holdfast(port: int, conversations: int, store: str, folder: str) -> tuple[fl
     return seconds, spent
 
 
-def bare(port: int, conversations: int) -> tuple[float, float]:
+def bare(port: int, conversations: int, calls: int = CALLS) -> tuple[float, float]:
     """The same of the floor."""
     headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
 
     def work() -> None:
         history = bytearray(b'{"model":"mock","messages":[{"role":"user","content":"What is known of these items?"}')
         connection = http.client.HTTPConnection("127.0.0.1", port)
-        for number in range(CALLS + 1):
+        for number in range(calls + 1):
             history += END  # and off again: nothing is copied but by the kernel
-            connection.request("POST", f"/{CALLS}/1/{DELAY}/chat/completions", history, headers)
+            connection.request("POST", f"/{calls}/1/{DELAY}/chat/completions", history, headers)
             connection.getresponse().read()
             del history[-len(END) :]
             history += b',{"role":"assistant","content":null,"tool_calls":[%s]}' % call(number)

@@ -27,9 +27,11 @@ SUBJECTS = [
     "group_commit",
     "fork",
     "open",
+    "condense",
     "http",
     "llm",
     "tools",
+    "remote",
 ]
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from holdfast import Agent, ScriptedLLM, SQLiteStore
 from holdfast.agent.form import form_of
-from holdfast.server.sockets import listen
 from holdfast.server.app import App
 from holdfast.server.guard import Quota, host_names
 from holdfast.server.host import Host
@@ -21,6 +20,7 @@ from holdfast.server.policy import Policy
 from holdfast.server.records import Records
 from holdfast.server.sealing import Seal
 from holdfast.server.serve import AgentServer
+from holdfast.server.sockets import listen
 
 QUIET = Quota(rate=0)  # no limit of the rate
 
@@ -56,6 +56,7 @@ class Serving:
         ping: float = 10.0,
         origins: Sequence[str] = (),
         tls: Any = None,
+        serving: dict[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self.folder = folder
@@ -67,7 +68,7 @@ class Serving:
         (folder / "work").mkdir(exist_ok=True)
         self.host = Host(self.store, records, policy=options.pop("policy", Policy([])), root=folder / "work", **options)
         self.app = App(self.host, self.keys, quota=quota, hosts=host_names("127.0.0.1", []), origins=origins, ping=ping)
-        self.server = AgentServer(self.app, listen("127.0.0.1", 0), tls=tls, grace=20.0)
+        self.server = AgentServer(self.app, listen("127.0.0.1", 0), tls=tls, grace=20.0, **(serving or {}))
         self.port = int(self.server.url.rpartition(":")[2])
         self._stack = ExitStack()
 

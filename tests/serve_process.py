@@ -30,7 +30,9 @@ class ServeProcess:
         self.pid = 0
         self._arguments = ("--rate", "0", *arguments)
         known = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        self._env = {**known, "HOLDFAST_SERVER_KEY": KEY, **({"PYTHONPATH": str(library)} if library else {}), **(env or {})}
+        if library is not None:
+            known["PYTHONPATH"] = os.pathsep.join(filter(None, (str(library), known.get("PYTHONPATH"))))
+        self._env = {**known, "HOLDFAST_SERVER_KEY": KEY, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -22,6 +22,7 @@ pytest.importorskip("fastapi", reason="the server extra is not installed")
 
 from holdfast import Agent, ScriptedLLM
 from holdfast.agent.form import form_of
+from tests.serve_process import KEY, ServeProcess
 
 ENV = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
 
@@ -195,6 +196,17 @@ def test_keys_are_made_listed_and_removed_beside_a_running_server(tmp_path: Path
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir() if path.is_file())
     assert key.encode() not in kept
     assert b"a-key-of-my-own-1234" not in kept
+
+
+def test_what_a_command_finds_of_the_server_has_no_keys_and_its_files_are_its_own(tmp_path: Path) -> None:
+    options = ("--variable", "PLANTED_KEY", "--variable", "openai:PLANTED_TOO")
+    with ServeProcess(tmp_path, *options, env={"PLANTED_KEY": "sk-planted-1", "PLANTED_TOO": "sk-planted-2"}) as server:
+        shown = Path(f"/proc/{server.pid}/environ").read_bytes()
+        assert b"PLANTED_KEY=" in shown
+        assert not [secret for secret in (KEY, "sk-planted-1", "sk-planted-2") if secret.encode() in shown]
+        assert server.ask("POST", "/api/workspaces", {"id": "w"}).status == 201
+        for path in (server.store, *tmp_path.glob("s.db.server.*"), *tmp_path.glob("s.db-*"), tmp_path / "s.db.workspaces"):
+            assert path.name.endswith(".lock") or path.stat().st_mode & 0o077 == 0, path
 
 
 def test_a_key_comes_from_a_file_too(tmp_path: Path) -> None:

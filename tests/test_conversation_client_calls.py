@@ -33,7 +33,7 @@ from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall
 from holdfast.conversation.actions import Call, Recover, Step, Stop, Wait, next_action
 from holdfast.conversation.state import fold
-from holdfast.errors import ConfigurationError, ConversationClosed
+from holdfast.errors import ConfigurationError, ConversationClosed, ToolValidationError
 from holdfast.store import Store
 from holdfast.testing.guarantees import _malformed as malformed
 from holdfast.tools.hooks import Hook
@@ -288,7 +288,7 @@ def test_a_call_without_fitting_arguments_is_answered_at_once(store: Store) -> N
         (failed,) = results(conversation).values()
         assert failed.error is not None
         assert failed.error.type == "validation"
-        with pytest.raises(ConfigurationError, match=r"do not fit the tool.*text"):
+        with pytest.raises(ToolValidationError, match="text"):
             conversation.obey(cmd.Approve(asked.call.id, asked.arguments_hash, {"txt": 1}))
         conversation.reject()
         assert conversation.run().status is S.FINISHED

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
 import socket
 import ssl
 import threading
 import time
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,8 +30,9 @@ from holdfast.errors import (
     RuntimeFault,
     StoreError,
 )
+from holdfast.remote import follower, pool
 from holdfast.remote.failures import failure, named
-from tests.remote_parts import KEY, Proxy, StubServer, until
+from tests.remote_parts import KEY, Proxy, StubServer, _Handler, until
 
 
 def open_on(url: str, id: str | None = None, tools: Any = (), **options: Any) -> RemoteConversation:
@@ -219,6 +222,69 @@ def test_a_server_that_never_answers_is_given_up() -> None:
         open_on(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5)
 
 
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b'{"events": [nope', "is something else at that address"),
+        (b'{"events": [{"type": "message", "seq": 7, "id": "a", "timestamp": "2026-11-21T10:00:00Z", "content": []}], "lastSeq": 7}', "events 7..7 where event 1"),
+    ],
+)  # fmt: skip
+def test_a_page_of_events_that_is_none_is_said_and_not_asked_for_again(body: bytes, says: str) -> None:
+    with StubServer() as server:
+        conversation = open_on(server.url)
+        server.answers = [("/events", 200, {}, body)] * 3
+        with pytest.raises(StoreError, match=f"(?i){re.escape(says)}"):
+            conversation.get_history()
+        assert len(server.answers) == 2
+        conversation.close()
+
+
+def test_pages_that_promise_more_for_ever_end_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StubServer() as server:
+        conversation = open_on(server.url, timeout=0.5)
+        for number in range(3000):
+            server.journals["c1"].append(ev.encode(ev.Message((), seq=number + 1, id=f"e{number}", timestamp=datetime.now(UTC))))
+        answer = _Handler._answer
+
+        def one_of_many(handler: Any, path: str, query: dict[str, str], *rest: Any) -> tuple[int, Any]:
+            return answer(handler, path, {**query, "limit": "1"}, *rest)
+
+        monkeypatch.setattr(_Handler, "_answer", one_of_many)
+        with pytest.raises(StoreError, match=r"sent no more than|before the deadline"):
+            conversation._copy.catch_up()
+        assert 0 < conversation._copy.fold.last_seq < 3000
+        conversation.close()
+
+
+@pytest.mark.parametrize("body", [b"<html>log in</html>", b'{"id": 5}', b'{"id": "x HTTP/1.1\\r\\nX-Evil: 1"}'])
+def test_an_answer_that_is_no_agent_servers_is_said_to_be_none(body: bytes) -> None:
+    with StubServer() as server:
+        server.answers = [("/conversations", 201, {}, body)]
+        with pytest.raises(StoreError, match="answered what an agent server does not"):
+            open_on(server.url)
+        server.answers = [("/tools", 200, {}, body)]
+        with RemoteWorkspace(server.url, KEY, id="w") as workspace, pytest.raises(RuntimeFault, match="answered what an agent server"):
+            _ = workspace.tools
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "MOST", 10_000)
+    monkeypatch.setattr(follower, "LONGEST", 10_000)
+    with StubServer() as server:
+        conversation = open_on(server.url)
+        server.say("c1", "x" * 2000)
+        for _ in range(20):  # in smaller pages they can be had
+            server.say("c1", "x" * 500)
+        conversation._copy.catch_up()
+        assert conversation._copy.fold.last_seq == 21
+        server.say("c1", "x" * 1_000_000)
+        with pytest.raises(StoreError, match="more than 10,000 bytes"):
+            conversation._copy.catch_up()
+        with pytest.raises(StoreError, match="without an event"):
+            conversation._follower._follow()
+        conversation.close()
+
+
 # --- the same errors -------------------------------------------------------------------------------
 
 
@@ -353,6 +419,13 @@ def test_one_that_is_only_sent_to_has_no_thread_and_none_is_left_after_close() -
 
 
 # --- calls that clients run ------------------------------------------------------------------------
+
+
+def ask(server: StubServer, id: str) -> None:
+    """The journal of a call that asks."""
+    offer(server, id, ToolCall("4.0", "shout"))
+    question = ev.Question("4.0?1", "Really?", None)
+    server.append(id, (ev.ToolCallStarted, {"call_id": "4.0"}), (ev.Decision, {"call_id": "4.0", "decision": "ask", "question": question}))
 
 
 def offer(server: StubServer, id: str, *calls: ToolCall, tool: str = "shout") -> None:
@@ -514,6 +587,96 @@ def test_a_tool_may_close_its_own_conversation() -> None:
         until(lambda: len(server.results) == 1)
         until(lambda: not [t for t in set(threading.enumerate()) - before if t.name.startswith("holdfast")])
         assert conversation.status is ConversationStatus.CLOSED
+
+
+def test_a_call_that_closes_its_own_conversation_stops_it_before_its_result_is_given_back() -> None:
+    with StubServer(tools={"shout": "client"}) as server:
+
+        def shout() -> str:
+            conversation.close()
+            return "closed"
+
+        conversation = open_on(server.url, tools=[shout])
+        conversation.start_thread()
+        offer(server, "c1", ToolCall("4.0", "shout"))
+        until(lambda: len(server.results) == 1 and conversation._closed)
+        paths = [path.rpartition("/")[2] for method, path, _, _ in server.requests if method == "POST"]
+        assert paths[-2:] == ["close", "result"]
+
+
+def test_an_answer_to_a_question_is_told_again_until_the_server_is_back() -> None:
+    with StubServer() as server, Proxy(server.port) as proxy:
+        asked: list[str] = []
+
+        def on_question(question: ev.Question) -> bool:
+            asked.append(question.id)
+            proxy.target = 1  # nobody listens there
+            proxy.cut_all()
+            return True
+
+        conversation = open_on(proxy.url, timeout=0.3, on_question=on_question)
+        conversation.start_thread()
+        until(lambda: server.streams == 1)
+        refused = threading.Event()
+        give = conversation._questions._answer
+
+        def watched(*told: Any) -> None:
+            try:
+                give(*told)
+            except StoreError:
+                refused.set()
+                raise
+
+        conversation._questions._answer = watched
+        ask(server, "c1")
+        assert refused.wait(30)
+        proxy.target = server.port
+        until(lambda: [path for _, path, _, _ in server.requests if path.endswith("/answer")])
+        assert asked == ["4.0?1"]
+        conversation.close()
+
+
+def test_a_workspace_outlives_a_detached_conversation_and_its_end_does_not_raise() -> None:
+    def removed(server: StubServer) -> bool:
+        return any(method == "DELETE" for method, *_ in server.requests)
+
+    with StubServer() as server:
+        with RemoteWorkspace(server.url, KEY) as workspace:
+            workspace.made()
+            RemoteConversation(Agent(ScriptedLLM([])), workspace).detach()
+        assert not removed(server)
+        workspace = RemoteWorkspace(server.url, KEY)
+        workspace.made()
+        server.answers = [("", 409, {}, b'{"error": {"type": "Conflict", "message": "It is in use."}}')]
+        with pytest.raises(KeyError), workspace:
+            raise KeyError("the program's own")
+        assert removed(server)
+
+
+def test_wait_asks_whether_it_is_driven_not_whether_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    info = _Handler._info
+    monkeypatch.setattr(_Handler, "_info", lambda handler, one: {**info(handler, one), "open": True, "driven": False})
+    with StubServer() as server:
+        conversation = open_on(server.url)
+        server.append("c1", (ev.Status, {"status": "running"}))
+        began = time.monotonic()
+        assert conversation.wait(20) is ConversationStatus.RUNNING
+        assert time.monotonic() - began < 15
+        conversation.close()
+
+
+def test_what_the_server_has_not_is_said() -> None:
+    with StubServer() as server:
+        conversation = open_on(server.url)
+        for id in ("", "a/b", ".."):
+            with pytest.raises(ConfigurationError, match="has no result"):
+                conversation.get_output(id)
+        server.answers = [("/fork", 409, {}, b'{"error": {"type": "Conflict", "message": "It exists already."}}')]
+        with pytest.raises(StoreError, match="exists already"):
+            conversation.fork(id="taken")
+        with pytest.raises(ConfigurationError, match="from_state"):
+            RemoteConversation.from_state(conversation.state, Agent(ScriptedLLM([])))
+        conversation.close()
 
 
 def test_wait_returns_at_rest_and_at_its_timeout() -> None:

@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLM, Agent, LocalRuntime, ScriptedLLM, Tool, ToolResult
+from holdfast import LLM, Agent, Conversation, LocalRuntime, ScriptedLLM, Tool, ToolResult
 from holdfast import events as ev
 from holdfast.agent.form import form_of, tools_of
 from holdfast.commands import Claim, Interrupt, Pause, Resume, Return, Send
-from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError, TooMany
+from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError, ToolValidationError, TooMany
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
+from holdfast.server.records import IDLE, Record, Records
 from holdfast.server.shapes import CreateRequest, ForkRequest
 from tests.leftovers import Owned
 from tests.model_server import ModelServer, Request, calls, text
@@ -88,11 +89,112 @@ def test_a_message_to_one_that_was_not_started_waits_until_it_is_run(host: Host)
     assert types(host, "a") == ["message"]
     assert host.run(T, "a") in ("running", "finished")
     finished(host, "a")
+    until(lambda: not host._records.driven())  # until then a message is the run's that still ends
     host.obey(T, "a", Send("more"))
     assert host.status(T, "a") == "finished"
-    until(lambda: not host._records.driven())
     host.run(T, "a")
     until(lambda: host.state(T, "a").answer == "two")
+
+
+def test_a_run_with_nothing_to_do_leaves_no_message_to_be_answered(host: Host) -> None:
+    host.create(T, saying("one", id="a"))
+    for answered in (False, True):
+        if answered:
+            host.run(T, "a")
+            finished(host, "a")
+            until(lambda: not host._records.driven())
+        before = types(host, "a")
+        assert host.run(T, "a") == ("finished" if answered else "idle")
+        assert (host._records.driven(), host.get(T, "a").driven) == ([], False)
+        host.obey(T, "a", Send("hello"))
+        assert not host._drives.pool.busy("a")
+        assert types(host, "a") == [*before, "message"]
+
+
+@pytest.mark.parametrize("how", ["run", "start"])
+def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(tmp_path: Path, how: str) -> None:
+    gate = threading.Event()
+
+    def answer(asked: Request) -> Any:
+        gate.wait(30)
+        return text("done")
+
+    with ModelServer(answer) as server, host_of(tmp_path, max_running=1) as host:
+        try:
+            for id in ("a", "b"):
+                host.create(T, request(Agent(LLM("m", base_url=server.url)), id=id))
+                host.obey(T, id, Send("go"))
+                assert not host.get(T, id).driven
+                assert getattr(host, how)(T, id) == "running"
+                assert host.status(T, id) == "running"  # as a host that comes after a kill would find it
+                assert (T, id) in host._records.driven()
+                assert host.get(T, id).driven
+                until(lambda: server.requests)
+            assert len(server.requests) == 1
+        finally:
+            gate.set()
+        for id in ("a", "b"):
+            finished(host, id)
+
+
+def test_a_run_that_comes_as_a_drive_ends_is_driven(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    advance, ended, go_on = Conversation.advance, threading.Event(), threading.Event()
+
+    def slow(conversation: Conversation) -> Any:
+        status = advance(conversation)
+        ended.set()
+        go_on.wait(30)
+        return status
+
+    host.create(T, saying("one", "two", id="a"))
+    host.obey(T, "a", Send("first"))
+    monkeypatch.setattr(Conversation, "advance", slow)
+    try:
+        host.run(T, "a")
+        assert ended.wait(30)
+        host.obey(T, "a", Send("second"))
+        assert host.run(T, "a") == "running"
+    finally:
+        go_on.set()
+    until(lambda: host.state(T, "a").answer == "two", "the second run")
+    until(lambda: not host._records.driven())
+
+
+def test_the_records_know_of_a_run_that_begins_as_another_ends(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    drive, ending, go_on, gate = Records.drive, threading.Event(), threading.Event(), threading.Event()
+
+    def slow(records: Records, record: Record, driven: int) -> Record:
+        if driven == IDLE:
+            ending.set()
+            go_on.wait(30)
+        return drive(records, record, driven)
+
+    def answer(asked: Request) -> Any:
+        if len([message for message in asked.messages if message["role"] == "user"]) > 1:
+            gate.wait(30)
+        return text("done")
+
+    with ModelServer(answer) as server:
+        host.create(T, request(Agent(LLM("m", base_url=server.url)), id="a"))
+        host.obey(T, "a", Send("first"))
+        monkeypatch.setattr(Records, "drive", slow)
+        second = threading.Thread(target=host.run, args=(T, "a"))
+        try:
+            host.run(T, "a")
+            assert ending.wait(30)
+            host.obey(T, "a", Send("second"))
+            second.start()
+            second.join(0.3)  # it waits for what ends, or else is over
+            go_on.set()
+            second.join()
+            until(lambda: len(server.requests) == 2)
+            until(lambda: host.stats()["running"] == 1)
+            assert host._records.driven() == [(T, "a")]
+        finally:
+            go_on.set()
+            gate.set()
+        finished(host, "a")
+        until(lambda: not host._records.driven())
 
 
 def test_creating_again_under_the_same_key_makes_no_second_one(host: Host, tmp_path: Path) -> None:
@@ -350,7 +452,7 @@ def test_a_claim_has_its_tools_timeout_also_after_a_restart_and_then_anew(tmp_pa
         now[0] += 6.0
         host.seen(T, "me")
         host.tend()
-        until(lambda: not host.state(T, "a").offers)
+        until(lambda: "toolResult" in types(host, "a"))  # its script begins anew, and offers the next call at once
         results = [event for event in host.read(T, "a") if isinstance(event, ev.ToolResult)]
         assert results[0].result.error is not None
         assert results[0].result.error.type == "timeout"
@@ -413,6 +515,42 @@ def test_a_confirmed_call_runs_once_it_is_approved(host: Host) -> None:
         host.approve(T, "a")
 
 
+def test_a_key_stands_for_one_command_and_what_did_not_fit_does_not_fit_again(host: Host) -> None:
+    host.create(T, saying("hi", id="a"))
+    host.create(T, saying("hi", id="b"))
+    host.obey(T, "a", Send("one", "e1"), "k")
+    host.obey(T, "a", Send("one", "e1"), "k")
+    host.obey(T, "b", Send("another", "e1"), "k")
+    for other in (Send("two", "e1"), Pause()):
+        with pytest.raises(Conflict, match="'k' was used for another request"):
+            host.obey(T, "a", other, "k")
+    assert types(host, "a").count("message") == types(host, "b").count("message") == 1
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match=r"'9\.9' is not open"):
+            host.obey(T, "a", Claim("9.9", "c"), "claim")
+
+
+def test_a_decision_under_a_key_is_about_the_calls_that_waited_then(host: Host) -> None:
+    script = [[("greet", {"name": "a"}), ("greet", {"name": "b"})], ("greet", {"name": "c"}), "done"]
+    host.create(T, request(Agent(ScriptedLLM(script), [greet], confirm="always"), id="a"))
+    for _ in range(2):
+        with pytest.raises(ConfigurationError, match="No call waits"):
+            host.approve(T, "a", key="k")
+    host.start(T, "a")
+    host.obey(T, "a", Send("go"))
+    finished(host, "a", status="waiting_for_confirmation")
+    first = host.state(T, "a").pending_confirmations[0].call.id
+    for _ in range(2):
+        with pytest.raises(ToolValidationError, match="name"):
+            host.approve(T, "a", first, {"name": 1}, key="wrong")
+    host.reject(T, "a", key="k")
+    until(lambda: len(host.state(T, "a").pending_confirmations) == 1)
+    host.reject(T, "a", key="k")
+    with pytest.raises(Conflict):
+        host.approve(T, "a", key="k")
+    assert len(host.state(T, "a").pending_confirmations) == 1, "the one that came later was not asked about"
+
+
 # --- opening and parking ---
 
 
@@ -420,21 +558,21 @@ def test_many_that_ask_for_a_parked_one_at_once_open_it_once(tmp_path: Path, mon
     from holdfast.server import agents
 
     made: list[Any] = []
-    live = agents.Live
+    live = agents.LocalLive
 
     def counted(*arguments: Any) -> Any:
         made.append(1)
         time.sleep(0.05)
         return live(*arguments)
 
-    monkeypatch.setattr(agents, "Live", counted)
+    monkeypatch.setattr(agents, "LocalLive", counted)
     with host_of(tmp_path) as host:
         host.create(T, saying(*["hi"] * 200, id="a"))
         gate = threading.Barrier(100)
 
         def ask(number: int) -> None:
             gate.wait()
-            host.obey(T, "a", Send(f"message {number}"), key=f"key {number % 50}")
+            host.obey(T, "a", Send(f"message {number % 50}"), key=f"key {number % 50}")
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(100)]
         for thread in threads:
@@ -521,10 +659,43 @@ def test_a_servers_key_goes_to_nobody_but_the_models_own_provider(tmp_path: Path
             {"model": {"name": "gpt-5", "api_key": "${OPENAI_API_KEY}", "base_url": "http://127.0.0.1:9/v1"}},
             {"model": {"name": "gpt-5", "api_key": "${OPENAI_API_KEY}", "proxy": "http://127.0.0.1:9"}},
             {"model": {"name": "gpt-5"}, "system_prompt": "say ${OPENAI_API_KEY}"},
+            {"model": {"name": "ollama/llama3", "api_key": "${OPENAI_API_KEY}"}},  # on this machine, where anybody may listen
+            {"model": {"name": "groq/llama-3.3-70b-versatile", "api_key": "${OPENAI_API_KEY}"}},  # another provider's
             {"model": {"name": "gpt-5", "api_key": "x", "base_url": "http://127.0.0.1:9/${OPENAI_API_KEY}"}},
         ):
             with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
                 host.create("acme", CreateRequest(agent=form))
+
+
+def test_a_key_of_a_name_of_its_own_is_for_the_provider_that_the_operator_says(tmp_path: Path) -> None:
+    known = {"TEAM": "sk-of-the-server", "groq:TEAM": "sk-of-the-server", "ollama:TEAM": "sk-of-the-server"}
+    with host_of(tmp_path, variables=known) as host:
+        host.create("acme", request(Agent(LLM("groq/llama-3.3-70b-versatile", api_key="${TEAM}"))))
+        for name in ("gpt-5", "ollama/llama3"):
+            with pytest.raises(ConfigurationError, match="TEAM"):
+                host.create("acme", CreateRequest(agent={"model": {"name": name, "api_key": "${TEAM}"}}))
+
+
+def test_a_fork_tells_no_secret_of_what_it_was_forked_from(tmp_path: Path) -> None:
+    model = {"name": "gpt-5", "api_key": "${secret_1}"}
+    with host_of(tmp_path) as host:
+        host.create(T, CreateRequest(id="a", agent={"model": model}, secrets={"secret_1": "sk-planted-secret"}))
+        for agent in ({"model": {**model, "base_url": "http://127.0.0.1:9/v1"}}, {"model": model}):
+            with pytest.raises(ConfigurationError, match="secret_1"):
+                host.fork(T, "a", ForkRequest(agent=agent))
+        host.fork(T, "a", ForkRequest(id="b", agent={"model": model}, secrets={"secret_1": "sk-another-secret"}))
+        host.fork(T, "b", ForkRequest(id="c"))  # as it is
+
+
+@pytest.mark.parametrize("shown", [
+    {"system_prompt": "${secret_1}"}, {"system_prompt_extensions": ["say ${secret_1:-it}"]}, {"microagents": ["$${${secret_1}"]},
+    {"tools": {"builtin": ["${secret_1}"]}}, {"model": {"name": "gpt-5", "extra_body": {"user": "${secret_1}"}}},
+])  # fmt: skip
+def test_a_secret_stands_nowhere_where_it_would_be_shown(tmp_path: Path, shown: dict[str, Any]) -> None:
+    with host_of(tmp_path) as host:
+        with pytest.raises(ConfigurationError, match="would be shown"):
+            host.create(T, CreateRequest(agent={"model": "gpt-5", **shown}, secrets={"secret_1": "sk-planted-secret"}))
+        host.create(T, CreateRequest(agent={"model": "gpt-5", "system_prompt": "say $${secret_1}"}))
 
 
 def test_secrets_are_nowhere_in_clear(tmp_path: Path) -> None:
@@ -608,7 +779,12 @@ def test_slow_readers_hold_nothing_and_hold_up_nobody(host: Host) -> None:
                 seqs += [frame.seq for frame in (await asyncio.wait_for(fast.next(len(seqs)), 30)).frames]
             await asking
             held = len(feed._ring)
-            assert [frame.seq for frame in (await slow[0].next(0, limit=600)).frames] == list(range(1, 501))
+            seen: list[int] = []
+            while len(seen) < 600:
+                page = (await slow[0].next(len(seen), limit=600)).frames
+                assert sum(len(frame.data) for frame in page) < 200_000
+                seen += [frame.seq for frame in page]
+            assert seen == list(range(1, 601))
             assert [frame.seq for frame in (await slow[1].next(590)).frames] == list(range(591, 601))
         for reader in slow:
             reader.close()
@@ -814,3 +990,17 @@ def test_after_shutdown_everything_says_so_and_nothing_is_left(tmp_path: Path) -
     with pytest.raises(StoreError, match="clos"):
         host.obey(T, "a", Send("more"))
     before.gone()
+
+
+@pytest.mark.parametrize("lost", ["store.db", "store.db.server.db"])
+def test_a_host_whose_files_were_removed_says_so(tmp_path: Path, lost: str) -> None:
+    with host_of(tmp_path) as host:
+        host.create(T, saying("hi", id="a"))
+        host.check()
+        (tmp_path / lost).rename(tmp_path / "elsewhere")
+        with pytest.raises(StoreError, match="was removed or replaced"):
+            host.check()
+        with pytest.raises(StoreError, match="was removed or replaced"):
+            host.create(T, saying("hi", id="b"))
+        (tmp_path / "elsewhere").rename(tmp_path / lost)
+        host.create(T, saying("hi", id="c"))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
+from holdfast.errors import RuntimeFault
 from holdfast.server.guard import Quota
-from tests.agent_servers import Serving
+from tests.agent_servers import Reply, Serving
 from tests.leftovers import Owned
+from tests.serve_process import ServeProcess
 
 
 @pytest.fixture
@@ -33,6 +36,67 @@ def until(done: Any, seconds: float = 30.0) -> None:
     while not done():
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+# --- connections ---
+
+
+def test_a_head_that_does_not_come_closes_its_connection(tmp_path: Path) -> None:
+    with Serving(tmp_path, serving={"head": 0.3}) as server:
+        whole = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        for before, said in ((b"", b""), (b"", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "), (whole, b"GET /hea")):
+            with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+                connection.sendall(before)
+                assert not before or b"200 OK" in connection.recv(4096)
+                connection.sendall(said)
+                with suppress(ConnectionResetError):
+                    while connection.recv(4096):
+                        pass
+        path = server.make("slow")  # a stream, and a body, may take longer
+        stream = server.stream(path)
+        connection = server.connect()
+        connection.putrequest("POST", f"{path}/messages")
+        for name, value in (("Authorization", f"Bearer {server.key}"), ("Content-Type", "application/json"), ("Content-Length", "12")):
+            connection.putheader(name, value)
+        connection.endheaders(b'{"text"')
+        threading.Event().wait(0.6)
+        connection.send(b': "a"')
+        assert Reply(connection.getresponse()).status in (202, 400)
+        assert next(iter(stream))
+
+
+def test_connections_without_a_request_make_room_for_new_ones(tmp_path: Path) -> None:
+    with Serving(tmp_path, serving={"connections": 20}) as server, ExitStack() as stack:
+        first: socket.socket | None = None
+        stream = server.stream(server.make("kept"))
+        for _ in range(60):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            with suppress(OSError):
+                connection.sendall(b"GET /health HTTP/1.1\r\nX-A: ")
+            first = first or connection
+        with suppress(ConnectionResetError):
+            assert first is not None
+            first.settimeout(5)  # before its head is late
+            assert first.recv(1) == b""
+        assert server.ask("GET", "/health", key=None).status == 200
+        server.ask("POST", "/api/conversations/kept/messages", {"text": "x"})
+        assert next(iter(stream))
+
+
+def test_long_commands_of_one_tenant_leave_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.service._LONG", 4)
+    monkeypatch.setattr("holdfast.server.service._SHARE", 2)
+    with Serving(tmp_path) as server, ThreadPoolExecutor(6) as pool:
+        for key in ("", server.other):
+            server.ask("POST", "/api/workspaces", {"id": "w"}, key)
+        commands = "/api/workspaces/w/commands"
+        wait = "touch begun; until [ -e go ]; do sleep 0.05; done"
+        long = [pool.submit(server.ask, "POST", commands, {"command": wait, "conversationId": f"c{n}"}) for n in range(6)]
+        until(lambda: server.ask("GET", "/api/workspaces/w/files/begun").status == 200)
+        assert server.ask("POST", commands, {"command": "true"}, server.other).status == 200
+        assert not any(one.done() for one in long)
+        server.ask("PUT", "/api/workspaces/w/files/go", b"")
+        assert [one.result().status for one in long] == [200] * 6
 
 
 # --- what it does --------------------------------------------------------------------------------
@@ -116,6 +180,19 @@ def test_a_command_sent_again_under_its_key_runs_once(server: Serving) -> None:
     assert len(answers) == 1
     assert server.ask("GET", "/api/workspaces/once/files/ran").body == b"x\n"
     assert server.ask("POST", "/api/workspaces/once/commands", {"command": "other"}, Idempotency_Key="c1").status == 409
+
+
+def test_a_command_that_a_kill_cut_off_is_not_run_by_the_next_server(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    with ServeProcess(tmp_path) as server, ThreadPoolExecutor(1) as pool:
+        workspace = server.workspace(id="w", timeout=60)
+        asked = pool.submit(workspace.run_command, f"echo x >> {ran}; sleep 60")
+        until(ran.exists)
+        server.kill()
+        server.start()
+        with pytest.raises(RuntimeFault, match="outcome is unknown"):
+            asked.result(60)
+        assert ran.read_text() == "x\n"
 
 
 def test_a_command_whose_client_hung_up_is_cancelled(server: Serving, tmp_path: Path) -> None:
@@ -298,6 +375,19 @@ def test_what_is_no_path_is_refused_and_a_path_is_decoded_once(server: Serving) 
     assert server.ask("GET", "/api/workspaces/names/microagents?folder=/etc").status == 403
     assert server.ask("POST", "/api/workspaces/names/clone", {"repo": "/etc"}).status == 403
     assert server.ask("POST", "/api/workspaces/names/clone", {"repo": "file:///etc"}).status == 403
+    assert server.ask("PUT", "/api/workspaces/names/files/x/https:/f", b"").status == 200
+    for repo in (
+        "x/../../../default/names",
+        "x/./f",
+        "FILE:///etc",
+        " /etc",
+        "x/../names",
+        "https://../../x",
+        "ext::sh -c id",
+        "a@b:../../x",
+        "x",
+    ):
+        assert server.ask("POST", "/api/workspaces/names/clone", {"repo": repo}).status == 403, repo
 
 
 def test_ids_that_are_none_are_refused(server: Serving) -> None:
@@ -491,4 +581,4 @@ def test_no_request_that_schemathesis_makes_is_answered_by_what_was_not_declared
         ]  # fmt: skip
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
-    assert "Selected: 32/34" in ended.stdout
+    assert "Selected: 33/35" in ended.stdout

@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import Agent, LocalRuntime, ScriptedLLM, Tool, ToolRegistry, tool
 from holdfast.agent.form import ToolForm, tools_of
-from holdfast.errors import ConfigurationError, ToolError
+from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.server.learning import ClientTool, Policy, UnavailableTool, difference, import_parts, learn
 from holdfast.server.policy import check_agent
 from holdfast.tools.preset import planning
@@ -251,6 +251,29 @@ def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(write: Writ
     assert one(hanging)[0] == "server"  # once it is through, it is a module like any other
 
 
+def test_a_module_of_functions_that_is_there_already_takes_no_thread(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, made = write("hf_there", LOOK), write("hf_made", "register_tool('look', lambda: Tool('look', '', lambda a: a))\n")
+    began: list[str] = []
+    start = threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: (began.append(thread.name), start(thread)))  # pyright: ignore
+    found = [learn([form(module=name)], {}, {}, ALL).tools["look"] for name in (module, module, made, made)]
+    assert found[0] is found[1]
+    assert found[2] is not found[3]
+    assert began == [f"holdfast-import {module}", f"holdfast-import {made}", f"holdfast-import {made}"]  # a factory is the module's code
+
+
+def test_the_schema_of_a_clients_tool_stays_as_it_was_declared_to_the_letter() -> None:
+    def look(a: int, b: str = "") -> int:
+        return a
+
+    declared = tools_of(Agent(ScriptedLLM([]), [look]))[0].input_schema
+    turned = dict(reversed(declared.items()))
+    for schema in (declared, turned):
+        assert list(ClientTool(form(input_schema=schema)).input_schema.items()) == list(schema.items())
+    assert ClientTool(form(input_schema=turned)).validate({"a": 1}) == {"a": 1}
+    assert ClientTool(form(input_schema={})).input_schema == {"type": "object", "properties": {}}
+
+
 def test_two_clients_with_tools_of_one_name_do_not_meet(write: Write) -> None:
     write("hf_one", "@tool\ndef look() -> str: return 'one'\n")
     write("hf_two", "@tool\ndef look() -> str: return 'two'\n")
@@ -463,3 +486,27 @@ def test_planning_tools_are_declared_by_their_module_and_registered_where_one_as
     assert registry.get_tool_module_qualnames() == {"plan": "holdfast.tools.preset.planning"}
     assert [item.name for item in ToolRegistry().import_module("holdfast.tools.preset.planning")] == ["plan"]
     assert isinstance(registry.create("plan"), Tool)
+
+
+SLOW = "^(a+)+$"  # takes more than a lifetime for the text below, and holds the interpreter meanwhile
+
+
+@pytest.mark.parametrize("schema", [
+    {"properties": {"a": {"type": "string", "pattern": SLOW}}},
+    {"patternProperties": {SLOW: {}}, "additionalProperties": False},
+    {"allOf": [{"patternProperties": {SLOW: {}}}], "unevaluatedProperties": False},
+    {"propertyNames": {"pattern": SLOW}},
+    {"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "pattern": SLOW}}},
+    {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"anyOf": [{"pattern": SLOW}, {"$ref": "#/properties/a/anyOf/0"}]}}},
+])  # fmt: skip
+def test_no_pattern_of_a_clients_schema_is_tried_here(schema: dict[str, Any]) -> None:
+    text = "a" * 40 + "!"
+    tool = ClientTool(form(input_schema={"type": "object", **schema}))
+    assert tool.validate({"a": text, text: 1}) == {"a": text, text: 1}
+
+
+def test_what_else_a_clients_schema_says_is_checked_here() -> None:
+    tool = ClientTool(form(input_schema={"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}))
+    for arguments in ({"a": "x"}, {"b": 1}):
+        with pytest.raises(ToolValidationError):
+            tool.validate(arguments)

@@ -19,6 +19,7 @@ def agent(*answers: str) -> Agent:
 
 def test_what_is_in_its_folder_goes_on_with_the_next_one(tmp_path: Path) -> None:
     before = Owned()
+
     def mine(server: LocalServer) -> RemoteConversation:
         return RemoteConversation(agent("one"), workspace=RemoteWorkspace(server.url, server.key), id="mine")
 

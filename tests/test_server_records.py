@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
+import threading
 from pathlib import Path
 
 import pytest
@@ -107,3 +109,35 @@ def test_another_file_and_a_newer_one_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("hello " * 500)
     with pytest.raises(StoreError, match="cannot be used"):
         Records(tmp_path / "text.db", SEAL)
+
+
+def test_an_old_key_is_forgotten_while_the_file_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.records.PRUNED", 0.0)
+    records = Records(tmp_path / "server.db", SEAL)
+    assert [records.keep("default", "old", b"d", b"one", forced=False) for _ in range(2)] == [b"one"] * 2
+    with sqlite3.connect(tmp_path / "server.db") as db:
+        db.execute("UPDATE answers SET at = '2020-01-01T00:00:00+00:00'")
+    db.close()
+    records.keep("default", "new", b"d", b"two", forced=False)
+    assert records.answered("default", "old", b"other") is None
+    assert records.answered("default", "new", b"d") == b"two"
+    records.close()
+
+
+def test_the_keys_of_requests_to_a_conversation_go_with_it(records: Records) -> None:
+    for id in "ab":
+        records.add(new(id), b"", "", b"", 10)
+    found = [records.find("default", id) for id in "ab"]
+    for record in found:
+        records.keep("default", f"\n{record.number}\nkey", b"d", b"done")
+    records.gone(found[0])
+    assert [records.answered("default", f"\n{record.number}\nkey", b"d") for record in found] == [None, b"done"]
+
+
+def test_a_server_waits_for_what_a_killed_one_has_left(records: Records) -> None:
+    with open(f"{records.path}-host", "w") as left:
+        fcntl.flock(left, fcntl.LOCK_EX)
+        ended = threading.Timer(0.1, left.close)
+        ended.start()
+        records.own()
+        ended.join()

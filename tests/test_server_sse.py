@@ -212,3 +212,16 @@ def test_an_open_stream_keeps_its_client_alive(server: Serving, monkeypatch: pyt
 def test_events_have_ids_and_notes_have_none() -> None:
     chunk = encode([Frame(3, "message", b"{}"), Frame(4, "from\nlater", b"[]")], [Note("delta", b'{"text":"x"}')])
     assert chunk == b'id: 3\nevent: message\ndata: {}\n\nid: 4\nevent: unknown\ndata: []\n\nevent: delta\ndata: {"text":"x"}\n\n'
+
+
+def test_a_key_that_was_taken_back_reads_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.server.app._KNOWN", 0.1)
+    with Serving(tmp_path, ping=0.1) as server:
+        path = server.make("revoked")
+        key = server.keys.create("default", "lent")
+        stream = iter(server.stream(path, key=key))
+        next(stream)
+        (found,) = [one for one in server.keys.list() if one.label == "lent"]
+        server.keys.revoke(found.id)
+        for _ in stream:  # ends
+            pass

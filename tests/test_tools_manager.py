@@ -149,6 +149,35 @@ def test_a_tool_that_was_taken_out_can_be_replaced() -> None:
         manager.unregister("a.b")
 
 
+def test_tools_are_replaced_at_one_moment_and_keep_their_places() -> None:
+    def named(name: str) -> Tool:
+        return Tool.from_function(lambda: "", name=name)
+
+    manager = ToolManager([named("first"), named("a"), named("b"), named("last")])
+    seen: set[tuple[str, ...]] = set()
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.add(tuple([tool.name for tool in manager.definitions()]))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        for _ in range(200):
+            manager.replace(["a", "b", "gone"], [named("c"), named("b")])
+            manager.replace(["c", "b"], [named("b"), named("a")])
+    finally:
+        over.set()
+        thread.join()
+    assert seen <= {("first", "a", "b", "last"), ("first", "b", "last", "c"), ("first", "b", "last", "a")}
+    before = manager.list_tools()
+    for new in (["first"], ["x", "x"], ["a.b", "a__b"]):
+        with pytest.raises(ConfigurationError):
+            manager.replace(["a", "b"], [named(name) for name in new])
+        assert manager.list_tools() == before
+
+
 def test_making_one_tools_schema_holds_up_no_one() -> None:
     manager = ToolManager()
     inside, go_on = threading.Event(), threading.Event()

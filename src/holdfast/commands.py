@@ -108,7 +108,13 @@ class Interrupt(_Command, frozen=True):
     """As `Conversation.interrupt`."""
 
 
-Command = Send | Approve | Reject | Answer | Claim | Return | Settle | Pause | Resume | Interrupt
+class Condense(_Command, frozen=True):
+    """As `Conversation.condense`."""
+
+    instructions: str = ""
+
+
+Command = Send | Approve | Reject | Answer | Claim | Return | Settle | Pause | Resume | Interrupt | Condense
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Command)

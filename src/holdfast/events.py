@@ -176,7 +176,13 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Condensation(Event, frozen=True):
-    """What a condenser left out of the view: the `hidden` seqs, for which `summary` stands where the first of them stood.
+    """What a condenser left out of the view: the `hidden` seqs, for which `summary` stands where the first of them stood, and what it cut off
+    results: of those in `trimmed`, by call id, that many characters are shown. `replaced` are the places of earlier
+    summaries that stand no more.
+
+    With `request` it hides nothing yet: somebody asked for one, with these instructions ("" for none), and the next one without answers it.
+    One that leaves nothing out says why in `failed`. `usage` and `cost` (US dollars, None if not known) are those of the model calls that it took,
+    by `model`.
 
     Of the events up to `so_far.seq` nothing but that summary is shown to a model any more, so that a conversation is opened without
     reading them.
@@ -185,6 +191,18 @@ class Condensation(Event, frozen=True):
     hidden: tuple[int, ...]
     summary: str = ""
     so_far: SoFar | None = None
+    trimmed: dict[str, int] = {}
+    request: str | None = None
+    failed: str = ""
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    model: str = ""
+    replaced: tuple[int, ...] = ()
+
+    @property
+    def changes(self) -> bool:
+        """Whether a model is shown anything else from here on."""
+        return bool(self.hidden or self.trimmed)
 
 
 class Status(Event, frozen=True):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast import events as ev
 from holdfast.agent import prompt
+from holdfast.agent.condenser import is_condenser
 from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
 from holdfast.agent.limits import Limits
@@ -20,7 +21,6 @@ from holdfast.tools import Cancellation, Tool, ToolManager
 from holdfast.tools.manager import ToolLike
 
 if TYPE_CHECKING:
-    from holdfast.agent.condenser import Condenser
     from holdfast.agent.form import Origin
     from holdfast.runtime.microagents import Microagent
 
@@ -39,8 +39,9 @@ class Agent:
     or deny, or a `ConfirmationPolicy`. Of a text that a tool returned the model is shown at most `output_limit` characters; the store
     keeps the whole (`Conversation.get_output`).
 
-    `condenser` is told when a request does not fit the model's context window, and says what to leave out (`agent.condenser.Condenser`); without
-    one, or if it finds nothing, the run ends with the error.
+    `condenser` says what to leave out of requests before they do not fit the model's context window any more, such as
+    `Pipeline([ToolOutputCondenser(), LLMCondenser()])` of `holdfast.agent.condensers`, or one of your own (`agent.condenser.Condenser`). Without one, or
+    if it finds nothing, a run ends with the provider's error.
 
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
@@ -58,7 +59,7 @@ class Agent:
     parallel_calls: int
     confirm: ConfirmationPolicy | None
     output_limit: int
-    condenser: Condenser | None
+    condenser: Any
     mcp_servers: Mapping[str, Any]
     origins: tuple[Origin, ...]
     """How those parts were made that `load_agent` had code make."""
@@ -75,14 +76,15 @@ class Agent:
         parallel_calls: int = 8,
         confirm: Confirm = "never",
         output_limit: int = 50_000,
-        condenser: Condenser | None = None,
+        condenser: Any = None,
     ) -> None:
-        if condenser is not None and not callable(getattr(condenser, "condense", None)):
+        if condenser is not None and (isinstance(condenser, type) or not is_condenser(condenser)):
             raise ConfigurationError(f"Agent: condenser takes an object with a method condense, not {condenser!r}.")
         _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls, output_limit)
         if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
             raise ConfigurationError(f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
         manager = tools if isinstance(tools, ToolManager) else ToolManager(tools)
+        _add(manager, getattr(condenser, "tools", ()))
         found: dict[str, Any] = {
             "llm": llm,
             "tools": manager,
@@ -148,6 +150,17 @@ class Agent:
             return now
         kept = [definition for definition in last.tools if definition in now]
         return (*kept, *(definition for definition in now if definition not in kept))
+
+
+def _add(manager: ToolManager, tools: Iterable[Tool]) -> None:
+    """Give the agent the tools that come with its condenser."""
+    for tool in tools:
+        if not manager.exists(tool.name):
+            manager.register(tool)
+        elif manager.get(tool.name) is not tool:
+            raise ConfigurationError(
+                f"Agent: its condenser comes with a tool {tool.name!r}, and tools has another one of that name. Rename it."
+            )
 
 
 def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any, output_limit: Any) -> None:

@@ -93,15 +93,16 @@ def tools_of(agent: Agent) -> list[ToolForm]:
 
 
 def own_tools(agent: Agent) -> list[Tool]:
-    """The agent's tools but those of its `mcp_servers`."""
+    """The agent's tools but those of its `mcp_servers` and of its condenser."""
     servers = servers_of(agent)
+    condensers: tuple[Tool, ...] = getattr(agent.condenser, "tools", ())  # it brings them itself
     lazy = any(server.get("lazy") for server in servers.values())
 
     def theirs(tool: Tool) -> bool:
         found = tool.tool_type == "mcp_tool" and tool.name.partition(".")[0] in servers
         return found or (lazy and tool.name == "find_tools" and tool.category == "builtin")
 
-    return [tool for tool in agent.tools.list_tools() if not theirs(tool)]
+    return [tool for tool in agent.tools.list_tools() if not theirs(tool) and not any(tool is one for one in condensers)]
 
 
 def _tool(tool: Tool) -> ToolForm:

@@ -67,7 +67,8 @@ def load_agent(
 
     Keys are the arguments of `Agent`. `model` is a name, a mapping with the settings of `LLM`, or a list of these (`FallbackLLM`); or `{fallback: models, sticky:
     ..., on: [RateLimited, ...]}` or `{router: models, pick: "module:qualname"}`, where models are a mapping of names to them. `tools` is what
-    `ToolManager.from_config` takes, or the path of it. Prompts are texts or `{file: path}`. Other parts (a model, `condenser`, `confirm`) are
+    `ToolManager.from_config` takes, or the path of it. Prompts are texts or `{file: path}`. `condenser` is `window`,
+    `tool_output` or `llm`, a mapping with that as `name` and its settings, or a list of these. Other parts (a model, a condenser, `confirm`) are
     `{use: "module:qualname", parameters: {...}}`, where a class or function is called with the parameters; `use` may also name one of `builtins`.
 
     `variables` are what `${NAME}` stands for; the environment is never looked at. `builtins` are the host's preset tools and parts, by name
@@ -91,8 +92,7 @@ def load_agent(
         given = found["confirm"]
         options["confirm"] = parts.make(given, document.places["confirm"]) if isinstance(given, Use) else given
     if "condenser" in found:
-        given = found["condenser"]
-        options["condenser"] = parts.make(Use(given) if isinstance(given, str) else Use(**given), document.places["condenser"])
+        options["condenser"] = _condenser(found["condenser"], document["condenser"], document.places["condenser"], parts)
     parsed = _tools(found, document, root, variables)
     built = tool_config.build(parsed, known, list_skills=False)  # the prompt below does
     extensions = [_prompt(item, at, root) for item, at in _members(found, document, "system_prompt_extensions")]
@@ -247,6 +247,27 @@ def _model(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         match = re.match(r"LLM: (\w+) ", str(error))
         at = document.places.get(match[1], place) if match is not None and isinstance(document, Map) else place
         raise at.error(str(error)) from error
+
+
+def _condenser(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
+    from holdfast.agent.condensers import SHIPPED
+
+    if isinstance(given, list):
+        given = {"name": "pipeline", "condensers": cast("list[Any]", given)}
+        document = {"condensers": document}
+    elif isinstance(given, str):
+        given = {"name": given} if given in SHIPPED and given not in parts.known else {"use": given}
+    options = dict(cast("dict[str, Any]", given))
+    if "use" in options:
+        return parts.make(Use(**options), place, SHIPPED)
+    kind = SHIPPED[options.pop("name")]
+    if "model" in options:
+        options["llm"] = _model(options.pop("model"), document["model"], document.places["model"], parts)
+    if "condensers" in options:
+        within = document["condensers"]
+        members = zip(options["condensers"], within, within.places, strict=True)
+        options["condensers"] = [_condenser(one, at, where, parts) for one, at, where in members]
+    return _checked(lambda: kind(**options), place)
 
 
 def _models(given: Any, document: Any, parts: _Parts) -> Any:

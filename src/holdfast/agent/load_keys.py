@@ -94,6 +94,53 @@ _PART = Record(
 )
 
 
+CONDENSERS = {
+    "window": ("keep", "at", "to"),
+    "tool_output": ("keep", "over", "at", "to"),
+    "llm": ("model", "keep", "at", "to"),
+    "pipeline": ("condensers", "at", "to"),
+}
+
+
+def _fits_its_kind(found: dict[str, Any], place: Place) -> None:
+    kind = found["name"]
+    for key in found:
+        if key not in ("name", *CONDENSERS[kind]):
+            raise place.at(key).error(f"a condenser {kind} takes {', '.join(CONDENSERS[kind])}, not {key}.")
+    if kind == "pipeline" and not found.get("condensers"):
+        raise place.error("a pipeline has condensers, a list of them.")
+
+
+class _Condenser(NamedTuple):
+    """A shipped condenser, or a part."""
+
+    def read(self, value: Any, place: Place) -> Any:
+        if isinstance(value, str):
+            return _SOME.read(value, place)
+        if isinstance(value, Map):
+            return (_PART if "use" in value else _SHIPPED).read(value, place)
+        raise place.error("it takes window, tool_output or llm, a mapping with that as name, 'module:qualname', or {use, parameters}.")
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        return {"anyOf": [shape.schema(defs) for shape in (_SOME, _SHIPPED, _PART)]}
+
+
+_SHIPPED = Record(
+    "condenser",
+    "what shortens conversations",
+    {
+        "name": Key(Choice(tuple(CONDENSERS)), "Which one.", required=True),
+        "at": Key(Number("a number above 0", above=True, high=1e18), "Where it begins: tokens, or a share of the window.", null=True),
+        "to": Key(Number("a number above 0", above=True, high=1), "To which share of that it goes down."),
+        "keep": Key(_WHOLE, "Messages that stay at most; of tool_output the characters of each output.", null=True),
+        "over": Key(_WHOLE, "tool_output: outputs of more characters are cut."),
+        "model": Key(_ONE_MODEL, "llm: the model that writes the summary; the agent's own, if not given."),
+        "condensers": Key(ListOf(_Condenser()), "pipeline: those that it asks, one after the other."),
+    },
+    _fits_its_kind,
+)
+
+
 _VERDICTS = ("allow", "ask", "deny")
 _WHO = Either(
     text=Choice(("never", "always")),
@@ -166,7 +213,13 @@ AGENT = Record(
         ),
         "confirm": Key(_Confirm(), "Which calls somebody must approve."),
         "condenser": Key(
-            Either(text=_SOME, map=_PART, what="'module:qualname', or {use, parameters}"), "What shortens long conversations."
+            Either(
+                text=_SOME,
+                list=ListOf(_Condenser()),
+                map=_Condenser(),
+                what="window, tool_output or llm, a mapping with that as name, a list of these, 'module:qualname', or {use, parameters}",
+            ),
+            "What shortens long conversations: window, tool_output or llm, a mapping with that as its name, or a list of these, one after the other.",
         ),
         "parallel_calls": Key(Number("a whole number from 1", 1, 1e18, whole=True), "How many calls of one answer run at once."),
         "output_limit": Key(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.llm.transcript import Transcript
@@ -20,7 +22,7 @@ class View:
     provider's cached prefix stays good; a `Condensation` alone changes what stands, and then `View.of` makes a new one.
     """
 
-    __slots__ = ("_batch", "_hidden", "_summaries", "_waiting", "transcript")
+    __slots__ = ("_batch", "_hidden", "_summaries", "_trimmed", "_waiting", "transcript")
 
     def __init__(self, condensations: Iterable[ev.Condensation] = (), first: int = 1) -> None:
         self.transcript = Transcript()
@@ -28,7 +30,8 @@ class View:
         self._batch: dict[str, tuple[ToolCall, ToolResult | None]] = {}
         found = list(condensations)
         self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
-        self._summaries = {min(condensation.hidden): condensation for condensation in found if condensation.hidden}
+        self._summaries = _standing(found)
+        self._trimmed = {call_id: kept for condensation in found for call_id, kept in condensation.trimmed.items()}
         for seq in sorted(seq for seq in self._summaries if seq < first):  # of what will not be fed: it was not even read
             self._summarise(seq)
 
@@ -71,7 +74,10 @@ class View:
 
     def _end_batch(self) -> None:
         for call_id, (call, result) in self._batch.items():
-            self._place(int(call_id.split(".")[0]), (call, LOST if result is None else result))
+            result = LOST if result is None else result
+            if call_id in self._trimmed:
+                result = trimmed(call_id, result, self._trimmed[call_id])
+            self._place(int(call_id.split(".")[0]), (call, result))
         self._batch = {}
 
     def _flush(self, based_on: int | None) -> None:
@@ -94,16 +100,49 @@ class View:
             )
 
 
-def whole_until(journal: Sequence[ev.AnyEvent], hidden: Iterable[int]) -> int:
-    """The last seq up to which a model would be shown nothing any more if `hidden` were hidden as well, and no call is open; 0 if none."""
+def text_of_result(result: ToolResult) -> str:
+    """What a trimmed result is cut from, and what `read_output` reads: its text, or its structured content as JSON."""
+    if not result.content and result.structured_content is not None:
+        return msgspec.json.encode(result.structured_content).decode()
+    return result.text
+
+
+def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
+    """A result of which a model is shown the first `kept` characters, and how to read the rest."""
+    text = text_of_result(result)
+    others = sum(not isinstance(block, TextContent) for block in result.content)
+    if len(text) <= kept and not others:
+        return result
+    more = f", and {others} other part{'s' if others > 1 else ''} (pictures and the like)" if others else ""
+    note = (
+        f"[{max(0, len(text) - kept):,} of {len(text):,} characters{more} left out here to save room; "
+        f'read_output(call_id="{call_id}", offset={min(kept, len(text))}) shows them.]'
+    )
+    shown = f"{text[:kept]}\n{note}" if kept and text else note
+    return ToolResult((TextContent(shown),), None, {}, result.is_error, result.error)
+
+
+def _standing(condensations: Iterable[ev.Condensation]) -> dict[int, ev.Condensation]:
+    """Whose summary stands at which place: the last one's there, unless a later one replaced it."""
+    found: dict[int, ev.Condensation] = {}
+    for condensation in condensations:
+        for place in condensation.replaced:
+            found.pop(place, None)
+        if condensation.hidden:
+            found[min(condensation.hidden)] = condensation
+    return found
+
+
+def whole_until(journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced: Iterable[int] = ()) -> int:
+    """The last seq up to which a model would be shown nothing any more if `hidden` were hidden as well (and the summaries at the places
+    `replaced` stood no more), and no call is open; 0 if none."""
     hidden = set(hidden)
     condensations = [event for event in journal if isinstance(event, ev.Condensation) and event.hidden]
     gone = {seq for event in condensations for seq in event.hidden} | hidden
-    # The last summary that stands at a place is the one that is shown.
-    shown = {min(event.hidden): event.seq for event in condensations if event.summary}
-    if hidden:
-        shown.pop(min(hidden), None)
-    kept = set(shown.values())
+    shown = _standing(condensations)
+    for place in (*replaced, *([min(hidden)] if hidden else ())):
+        shown.pop(place, None)
+    kept = {event.seq for event in shown.values() if event.summary}
     found = 0
     open: set[str] = set()
     for event in journal:

@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.agent.agent import Agent
+from holdfast.agent.condensers import SHIPPED
 from holdfast.agent.confirmation import ByTool
 from holdfast.agent.form import Origin
 from holdfast.agent.naming import described, name_of_definition, name_of_object, parameters_of
@@ -56,7 +57,7 @@ class Writer:
         elif agent.confirm is not None:
             found["confirm"] = self.part("confirm", agent.confirm)
         if agent.condenser is not None:
-            found["condenser"] = self.part("condenser", agent.condenser)
+            found["condenser"] = self.condenser("condenser", agent.condenser)
         if section := self.tools(agent.tools.rules, tools, servers):
             found["tools"] = section
         return found
@@ -206,6 +207,25 @@ class Writer:
         if call is None:
             raise _error(where, f"is a {kind}; a script that travels has texts, calls and lists of them")
         return self.data(where, call)
+
+    # --- condensers ---
+
+    def condenser(self, where: str, made: Any) -> dict[str, Any]:
+        """A shipped one as `{name, ...}`, another as a part."""
+        name = next((name for name, kind in SHIPPED.items() if type(made) is kind), "")
+        if not name:
+            return self.part(where, made)
+        found: dict[str, Any] = {"name": name}
+        for field in msgspec.structs.fields(made):
+            value = getattr(made, field.name)
+            if field.name == "condensers":
+                found["condensers"] = [self.condenser(f"{where}.condensers[{number}]", one) for number, one in enumerate(value)]
+            elif field.name == "llm":
+                if value is not None:
+                    found["model"] = self.model(f"{where}.llm", value)
+            elif value != field.default:
+                found[field.name] = self.data(f"{where}.{field.name}", value)
+        return found
 
     # --- what code made ---
 

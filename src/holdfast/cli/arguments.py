@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from holdfast import __version__
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.serve_arguments import add_serve
+from holdfast.cli.server_arguments import ON_SERVER, PLACE, add_list, add_place_options, add_server_options, place_first
 from holdfast.cli.tools_arguments import add_commands
 
 # Written for 80 columns: argparse does not wrap what it is told to leave as it is.
@@ -36,6 +37,8 @@ examples:
       what is in the store
   holdfast check ~/agent.db
       is everything in it readable and whole?
+  holdfast run "Port it to Python 3.13" --server https://agents.example:8765
+      on an agent server, which `holdfast serve` is
   holdfast chat --base-url http://localhost:11434/v1 --model qwen3
       a local server, no key"""
 
@@ -47,7 +50,8 @@ environment (an option comes before its variable):
   OPENAI_API_KEY, ANTHROPIC_API_KEY, GEMINI_API_KEY, GROQ_API_KEY, ...
                      a provider's key; sent to that provider's address only
   HOLDFAST_SERVER_KEY
-                     serve: the key that clients have to bring
+                     an agent server's key: the one that serve takes, and
+                     that its clients bring
   HOLDFAST_DEBUG     1 shows tracebacks and the library's log
   NO_COLOR           no colour
   FORCE_COLOR        colour also where the output is no terminal
@@ -63,7 +67,7 @@ Ctrl-C pauses: Enter goes on, a line that you type steers, Ctrl-C again closes."
 TALK = """\
 Talk with an agent, one line per message. While it works, a line that you type
 reaches it after its current step. Ctrl-D ends.
-Commands: /help /pause /resume /status /exit
+Commands: /help /pause /resume /condense /status /exit
 
 Where standard input is no terminal, each line is a message, answered before
 the next is read; the exit code then tells how the last one ended."""
@@ -82,13 +86,21 @@ Without a terminal the command ends there, with exit code 3. A waiting call can
 be decided with `holdfast tell`, or by opening the conversation again with chat."""
 
 SHOW = """\
-Show a conversation of a store as `run` shows it, or list the conversations if
-there are several and no ID is given. The store is only read."""
+Show a conversation as `run` shows it, or list the conversations if there are
+several and no ID is given. They are those of a store, which is only read, or of
+an agent server.
+
+examples:
+  holdfast show ~/agent.db
+  holdfast show ~/agent.db 4f0c --follow
+  holdfast show --server http://127.0.0.1:8765 4f0c --follow
+      also while the server is started again"""
 
 TELL = """\
 Tell a conversation something from the shell, also while another process drives
 it. That one does it within a second; if nobody drives it, it is done when the
-conversation is opened next.
+conversation is opened next. An agent server does it at once, and goes on with
+the conversation, whether anybody watches or not.
 
   send TEXT                       say something to the agent; - reads stdin
   approve [CALL] [--arguments J]  let a waiting call run, with other arguments
@@ -98,12 +110,17 @@ conversation is opened next.
   pause                           go no further after what runs now
   resume                          go on after a pause or an error
   interrupt                       pause at once; what runs is cancelled
+  condense [TEXT]                 shorten what the model is shown, minding TEXT
 
 Without CALL or QUESTION it is the one that waits. An approval holds for the arguments
 that the call has in the store now.
 
 Exit code 0: posted (with --wait: and taken). 1: not taken in time. 2: nothing
-to post, as when no call waits."""
+to post, as when no call waits.
+
+examples:
+  holdfast tell ~/agent.db 4f0c approve
+  holdfast tell --server http://127.0.0.1:8765 4f0c send Mind the docs."""
 
 REPLAY = """\
 Run conversations once more without model or tools: their answers and results
@@ -163,6 +180,16 @@ def exit_codes() -> str:
 class Parser(argparse.ArgumentParser):
     """argparse, with errors as the rest of the command writes them: one line, and where to look."""
 
+    takes_place = False  # whether its first argument is a file, or a server by --server
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]: overloads
+        """See `argparse.ArgumentParser.parse_known_args`."""
+        try:
+            args = place_first(args or ()) if self.takes_place else args
+        except ValueError as error:
+            self.error(str(error))
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """See `argparse.ArgumentParser.error`."""
         self.exit(Exit.USAGE, f"holdfast: {message}. See: {self.prog} --help\n")
@@ -205,10 +232,10 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--model", metavar="M", help="its name as the provider writes it, or provider/name (HOLDFAST_MODEL)")
     model.add_argument("--base-url", metavar="URL", help="the API's address; not needed for known providers (HOLDFAST_BASE_URL)")
     model.add_argument("--api-key-env", metavar="NAME", help="the environment variable that holds the key")
-    model.add_argument("--retries", metavar="N", type=_retries, default=5, help="how often to repeat a failed model call (5)")
+    model.add_argument("--retries", metavar="N", type=_retries, help="how often to repeat a failed model call (5)")
     model.add_argument("--no-stream", action="store_true", help="ask for whole answers")
     work = parser.add_argument_group("the work")
-    work.add_argument("--workdir", metavar="DIR", default=".", help="the folder to work in (the current one)")
+    work.add_argument("--workdir", metavar="DIR", help="the folder to work in (the current one)")
     work.add_argument("--allow-outside", action="store_true", help="let the file tools work outside of DIR too; the shell always can")
     work.add_argument(
         "--env", metavar="NAME", action="append", default=[], help="an environment variable that commands may see; repeatable"
@@ -217,12 +244,13 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
         "--confirm", metavar="WHAT", default="never",
         help="which calls wait for you: never (default), always, or tool names separated by commas, such as terminal,write_file",
     )  # fmt: skip
-    work.add_argument("--max-steps", metavar="N", type=_count, default=500, help="model calls per run (500)")
+    work.add_argument("--max-steps", metavar="N", type=_count, help="model calls per run (500)")
     work.add_argument("--system-prompt-file", metavar="F", help="use this text instead of the default system prompt")
     kept = parser.add_argument_group("the record")
     kept.add_argument("--store", metavar="FILE", help="keep the conversation in this SQLite file, made if it is not there")
     kept.add_argument("--id", metavar="ID", help="the conversation in the store to go on with, or the name of a new one")
     _add_full(kept)
+    add_server_options(parser)
 
 
 def _add_full(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
@@ -251,30 +279,36 @@ def make_parser() -> Parser:
     run = add(
         "run",
         "give an agent one task and watch it work",
-        f"Give an agent one task and watch it work.\n\n{MODEL_OPTIONS}\n\n{CONFIRM}",
+        f"Give an agent one task and watch it work.\n\n{MODEL_OPTIONS}\n\n{CONFIRM}\n\n{ON_SERVER}",
         exit_codes(),
     )
     run.add_argument("task", nargs="+", help="what to do; - reads it from standard input")
     _add_agent_options(run)
-    chat = add("chat", "talk with an agent", f"{TALK}\n\n{MODEL_OPTIONS}\n\n{CONFIRM}", exit_codes())
+    chat = add("chat", "talk with an agent", f"{TALK}\n\n{MODEL_OPTIONS}\n\n{CONFIRM}\n\n{ON_SERVER}", exit_codes())
     _add_agent_options(chat)
     demo = add("demo", "watch an agent fix a bug; needs no key", DEMO, "")
     demo.add_argument("--fast", action="store_true", help="do not pause for reading; also off where the output is no terminal")
-    show = add("show", "show the conversations in a store", SHOW, "")
-    show.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
+    show = add("show", "show the conversations in a store, or on a server", SHOW, "")
+    show.add_argument("file", metavar="FILE", help=PLACE)
     show.add_argument("id", metavar="ID", nargs="?", help="the conversation, or the first letters of its id")
+    add_place_options(show)
     show.add_argument("--json", action="store_true", help="JSON lines: the events, or the list's entries")
     show.add_argument("--at", metavar="SEQ", type=_seq, help="the conversation as it was when event SEQ was its last")
     show.add_argument("--follow", action="store_true", help="go on showing what comes, whoever drives it, until Ctrl-C")
     show.add_argument("--until-rest", action="store_true", help="follow until it finishes, stops, pauses or waits for you")
     _add_full(show)
+    add_list(add, _count)
     tell = add("tell", "send, approve, pause: whoever drives the conversation", TELL, "")
-    tell.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
+    tell.add_argument("file", metavar="FILE", help=PLACE)
     tell.add_argument("id", metavar="ID", help="the conversation, or the first letters of its id")
     tell.add_argument(
-        "what", metavar="WHAT", choices=["send", "approve", "reject", "answer", "decline", "pause", "resume", "interrupt"], help="see above"
+        "what",
+        metavar="WHAT",
+        choices=["send", "approve", "reject", "answer", "decline", "pause", "resume", "interrupt", "condense"],
+        help="see above",
     )
     tell.add_argument("words", metavar="MORE", nargs="*", help="the text, the call or question, the values or the reason")
+    add_place_options(tell)
     tell.add_argument("--arguments", metavar="JSON", help='approve: run the call with these instead, such as \'{"command": "ls"}\'')
     tell.add_argument("--key", metavar="KEY", help="drop it if something was posted under this key before")
     tell.add_argument("--wait", metavar="SECONDS", type=_seconds, help="wait until it was taken, at most so long")

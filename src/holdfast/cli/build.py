@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.agent import Agent, Limits
+from holdfast.agent.condensers import LLMCondenser
 from holdfast.agent.confirmation import Confirm
 from holdfast.cli import settings
 from holdfast.cli.confirm import confirmation
@@ -23,12 +24,23 @@ from holdfast.store import SQLiteStore
 
 def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Everything that a session needs; `stream` asks the model for its answer piece by piece. Raises `UsageError`."""
+    if options.server is not None:
+        from holdfast.cli.remote import build_remote  # few are on a server
+
+        return build_remote(options, env, stream)
+    for name, value in (
+        ("--workspace", options.workspace),
+        ("--model-key-name", options.model_key_name),
+        ("--server-key-file", options.server_key_file),
+    ):
+        if value is not None:
+            raise UsageError(f"{name} is for an agent server; say which with --server URL")
     if options.id is not None and options.store is None:
-        raise UsageError("--id names a conversation in a store; say which with --store FILE")
-    llm = _llm(options, env, stream and not options.no_stream)
-    prompt = _text(options.system_prompt_file)
+        raise UsageError("--id names a conversation in a store or on a server; say which with --store FILE or --server URL")
+    model = model_of(options, env, stream and not options.no_stream)
+    prompt = prompt_text(options.system_prompt_file)
     passed = settings.shell_environment(env, options.env)
-    workdir = Path(options.workdir).expanduser()
+    workdir = Path("." if options.workdir is None else options.workdir).expanduser()
     if not workdir.is_dir():
         raise UsageError(f"--workdir takes an existing folder; {options.workdir!r} {'is a file' if workdir.exists() else 'does not exist'}")
     runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
@@ -39,7 +51,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         runtime.close()
         raise
     id = options.id or secrets.token_hex(6)  # short enough to type, and unique enough for one file
-    agent = agent_in(runtime, llm, Limits(steps=options.max_steps), prompt, asking or "never")
+    agent = agent_in(runtime, model, limits_of(options), prompt, asking or "never")
     if store is None:
         return Parts(agent, runtime, id=id, asking=asking)
     return Parts(agent, runtime, store, id, _go_on(options, id), shlex.join(["holdfast", "tell", str(options.store), str(id)]), asking)
@@ -48,21 +60,32 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
 def agent_in(runtime: LocalRuntime, llm: Model, limits: Limits = Limits(), prompt: str | None = None, confirm: Confirm = "never") -> Agent:
     """An agent with the tools of `runtime`, told where it is."""
     where = f"You work in the folder {runtime.workdir}. Paths are relative to it."
-    return Agent(llm, runtime.tools, system_prompt=prompt, system_prompt_extensions=[where], limits=limits, confirm=confirm)
+    return Agent(
+        llm, runtime.tools, system_prompt=prompt, system_prompt_extensions=[where], limits=limits, confirm=confirm, condenser=LLMCondenser()
+    )
 
 
-def _llm(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
+def limits_of(options: argparse.Namespace) -> Limits:
+    """What `--max-steps` allows."""
+    return Limits(steps=500 if options.max_steps is None else options.max_steps)
+
+
+def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
+    """The model that the options and the environment name, with its key; `--model-key-name` is a server's word for it. Raises `UsageError`."""
     model = settings.model_name(options.model, env)
     url = settings.base_url(options.base_url, env)
     try:
-        llm = LLM(model, base_url=url, stream=stream, max_retries=options.retries)
+        llm = LLM(model, base_url=url, stream=stream, max_retries=5 if options.retries is None else options.retries)
+        if options.model_key_name is not None:
+            return llm.replace(api_key=f"${{{options.model_key_name}}}")
         return llm.replace(api_key=settings.api_key(llm.base_url, options.api_key_env, env, locate(model, url).provider))
     except ConfigurationError as error:
         told = str(error).replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)").replace("LLM: api_key", "the API key")
         raise UsageError(told.removeprefix("LLM: ")) from error
 
 
-def _text(path: str | None) -> str | None:
+def prompt_text(path: str | None) -> str | None:
+    """The text of `--system-prompt-file`. Raises `UsageError`."""
     if path is None:
         return None
     try:
@@ -87,6 +110,6 @@ def _go_on(options: argparse.Namespace, id: str) -> str:
             words += [f"--{name.replace('_', '-')}", getattr(options, name)]
     if options.confirm != "never":
         words += ["--confirm", options.confirm]
-    if options.workdir != ".":
+    if options.workdir is not None:
         words += ["--workdir", options.workdir]
     return shlex.join(words)

@@ -16,11 +16,13 @@ from holdfast.cli.session import Session
 from holdfast.cli.signals import Signals
 from holdfast.cli.text import counted
 from holdfast.conversation import ConversationStatus
+from holdfast.errors import ConfigurationError
 
 HELP = """\
 A line is a message to the agent. While it works, a line that you type reaches it after its current step.
   /pause    let it finish its step, then wait     Ctrl-C pauses at once
   /resume   go on, also after an error            so does an empty line; a message goes on too
+  /condense [TEXT]  shorten what the model is shown; TEXT is what its summary is to mind
   /status   where it stands
 When a call waits for you: y n e a q decide; any other line is a message, which approves nothing.
   /exit     leave; so does Ctrl-D"""
@@ -158,6 +160,13 @@ class _Talk:
                     conversation.pause()
                 else:
                     session.screen.notice(f"Nothing to pause: it is {conversation.status.value.replace('_', ' ')}.", "dim")
+            case "/condense":
+                try:
+                    conversation.condense(word.partition(" ")[2].strip() or None)
+                except ConfigurationError as error:
+                    session.screen.notice(str(error), "error")
+                    return False
+                return True
             case "/status":
                 self._tell_status()
             case "/help":
@@ -168,7 +177,7 @@ class _Talk:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
                     return True
-                session.screen.notice(f"There is no {unknown}. There are /help /pause /resume /status /exit.", "error")
+                session.screen.notice(f"There is no {unknown}. There are /help /pause /resume /condense /status /exit.", "error")
         return False
 
     def _say(self, line: str, echoed: bool) -> None:
@@ -180,7 +189,7 @@ class _Talk:
         conversation = self._session.conversation
         state = conversation.state
         parts = [
-            f"{conversation.id}: {conversation.status.value.replace('_', ' ')}", f"model {conversation.agent.llm.model}", counted(state.steps, "step"),
+            f"{conversation.id}: {conversation.status.value.replace('_', ' ')}", f"model {self._session.model}", counted(state.steps, "step"),
             f"{state.usage.input_tokens:,} tokens in, {state.usage.output_tokens:,} out", counted(state.last_seq, "event"),
         ]  # fmt: skip
         self._session.screen.notice(", ".join(parts), "dim")

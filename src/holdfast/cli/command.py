@@ -70,6 +70,8 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             from holdfast.cli.tools import tools as chosen
         case "mcp":
             from holdfast.cli.mcp import mcp as chosen
+        case "list":
+            from holdfast.cli.list import list_ as chosen
         case "serve":
             from holdfast.cli.serve import serve as chosen
         case _:

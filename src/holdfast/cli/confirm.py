@@ -7,7 +7,7 @@ import sys
 import termios
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 from holdfast import events as ev
 from holdfast.agent.confirmation import Verdict
@@ -39,9 +39,18 @@ class Asking:
         self._tools = tools
         self._allowed: frozenset[str] = frozenset()  # replaced whole: asked for on the conversation's thread
 
+    @property
+    def names(self) -> Literal["always"] | list[str]:
+        """As `Agent(confirm=)` takes it where this object cannot go."""
+        return "always" if self._tools is None else sorted(self._tools)
+
     def allow(self, tool: str) -> None:
         """From now on let all calls of `tool` run."""
         self._allowed |= {tool}
+
+    def allows(self, tool: str) -> bool:
+        """Whether somebody allowed all calls of `tool`. On a server, which asks all the same, they are approved from here."""
+        return tool in self._allowed
 
     def decide(self, call: ToolCall) -> Verdict:
         """See `ConfirmationPolicy.decide`."""
@@ -116,9 +125,12 @@ class Confirmer:
         waiting = session.conversation.state.pending_confirmations
         if not waiting:
             return session.tell_waiting() if session.conversation.status is WAITING else None
+        first = waiting[0]
+        if session.asking is not None and session.asking.allows(first.call.name):
+            self._approve(first, reason=f"the user allowed all calls of {first.call.name}")
+            return None
         forget_typed()  # what was typed before this was seen is no answer to it
         self._edits = edit_lines()
-        first = waiting[0]
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
         session.screen.show([GAP, Line("dim", f"May this run? {plain(one_line(first.reason))}{more}")])
         session.screen.show(whole(first.call, self._current))
@@ -185,9 +197,10 @@ class Confirmer:
                     if session.conversation.status is not WAITING or not self._waits(call.id):
                         return None
 
-    def _approve(self, pending: PendingConfirmation, arguments: dict[str, Any] | None = None) -> None:
+    def _approve(self, pending: PendingConfirmation, arguments: dict[str, Any] | None = None, reason: str = "") -> None:
         try:
-            self._session.conversation.approve(pending.call.id, arguments=arguments, arguments_hash=pending.arguments_hash)
+            conversation, hash = self._session.conversation, pending.arguments_hash
+            conversation.approve(pending.call.id, arguments=arguments, arguments_hash=hash, reason=reason)
         except ConfigurationError:
             if not self._decided(pending.call.id):
                 raise

@@ -192,7 +192,7 @@ class Renderer:
             case ev.Decision() if event.decision != "allow" or event.reason:
                 yield from self._decision(event)
             case ev.Condensation():
-                yield self._cut("dim", f"{counted(len(event.hidden), 'event')} left out of the model's view from here on")
+                yield self._cut("dim", _condensed(event))
             case ev.Status() if event.status in ("paused", "stuck", "waiting_for_confirmation"):
                 why = f" ({event.reason})" if event.reason else ""
                 status = "waiting for you" if event.status == "waiting_for_confirmation" else event.status
@@ -353,3 +353,13 @@ def _other(block: object) -> str:
             return f"resource {one_line(block.uri)}"
         case _:
             return "an embedded resource"
+
+
+def _condensed(event: ev.Condensation) -> str:
+    if event.failed:
+        return f"nothing was left out of the model's view: {one_line(event.failed)}"
+    if event.request is not None:
+        return "asked for: the model's view is to be shortened" + (f", minding {one_line(event.request)}" if event.request else "")
+    parts = [f"{counted(len(event.hidden), 'event')} left out of"] if event.hidden else []
+    parts += [f"{counted(len(event.trimmed), 'output')} cut in"] if event.trimmed else []
+    return f"{', '.join(parts)} the model's view from here on"

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -51,6 +52,7 @@ def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         )
     given = _given_key(options, env)
     variables = _variables(options, env)
+    _forget("HOLDFAST_SERVER_KEY", *(text.rpartition(":")[2] for text in options.variable if "=" not in text))
     _log_to_stderr(env, options.access_log)
     store = _store_path(options)
     with _alone(store):
@@ -78,12 +80,20 @@ def _serve(
 
     policy = Policy(options.allow_tools)
     root = _root(options, path)
+    for file in (path, _records_path(path)):
+        with contextlib.suppress(FileExistsError):  # readable by its owner alone; what SQLite writes beside it will be as it is
+            os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     listening = listen(*place)
     with contextlib.closing(listening), _records(path) as (records, keys):
         _let_in(keys, given, options.tenant or "default", screen)
         with contextlib.closing(SQLiteStore(path)) as store:
-            bounds = Bounds(open=max(1000, 2 * options.max_running))
-            host = Host(store, records, policy=policy, root=root, variables=variables, max_running=options.max_running, bounds=bounds)
+            # An open conversation is a process, or a few KB.
+            most = 2 * options.max_running
+            bounds = Bounds(open=most if options.isolation == "process" else max(1000, most))
+            host = Host(
+                store, records, policy=policy, root=root, variables=variables, max_running=options.max_running, bounds=bounds,
+                isolation=options.isolation, worker_memory=options.worker_memory,
+            )  # fmt: skip
             app = App(
                 host, keys, quota=Quota(rate=options.rate, body=options.max_body), hosts=host_names(place[0], options.allow_host),
                 origins=options.cors_origin,
@@ -183,7 +193,7 @@ def _records_path(store: Path) -> Path:
 def _root(options: argparse.Namespace, store: Path) -> Path:
     root = store.with_name(f"{store.name}.workspaces") if options.root is None else Path(options.root).expanduser().absolute()
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        root.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--root: {str(root)!r} cannot be made: {error.strerror}") from None
     if not os.access(root, os.W_OK | os.X_OK):
@@ -240,13 +250,27 @@ def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
 def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in options.variable:
-        name, given, value = text.partition("=")
-        if not name.isidentifier():
-            raise UsageError(f"--variable takes NAME or NAME=VALUE, not {name!r}")
+        place, given, value = text.partition("=")
+        provider, colon, name = place.rpartition(":")
+        if not name.isidentifier() or (colon and not re.fullmatch(r"[a-z0-9.-]+", provider)):
+            raise UsageError(f"--variable takes NAME, NAME=VALUE or PROVIDER:NAME, not {place!r}")
         if not given and name not in env:
             raise UsageError(f"the environment variable {name}, named by --variable, is not set")
-        found[name] = value if given else env[name]
+        found[name] = found[place] = value if given else env[name]
     return found
+
+
+def _forget(*names: str) -> None:
+    """Take variables out of the environment, also out of what /proc/PID/environ shows of it: commands run as the same user."""
+    import ctypes
+
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    for name in names:
+        if name in os.environ:
+            if place := getenv(os.fsencode(name)):
+                ctypes.memset(place, ord("x"), len(ctypes.string_at(place)))
+            del os.environ[name]
 
 
 @contextlib.contextmanager

@@ -13,7 +13,9 @@ conversation is in the store, and goes on when the server is started again.
 Clients bring a key. It is taken from --key-file or HOLDFAST_SERVER_KEY; if there
 is neither, and the server has none yet, one is made and printed once. More of
 them, for the same or other tenants, are made with `holdfast serve keys`; what
-belongs to one tenant does not exist for another.
+belongs to one tenant does not exist for another. That is what the API shows:
+commands run as the server's user, and read what that user may read. Tenants who
+do not trust each other need servers of their own users or machines.
 
   serve                          serve, until Ctrl-C or SIGTERM
   serve keys add [--tenant T] [--label L]
@@ -66,10 +68,16 @@ def add_serve(add: Add) -> None:
         help="modules to import for tools, such as acme_tools.* ('*': all, for a server of your own); repeatable",
     )  # fmt: skip
     may.add_argument(
-        "--variable", metavar="NAME[=VALUE]", action="append", default=[],
-        help="what ${NAME} in agents stands for: VALUE, or the environment's; repeatable",
+        "--variable", metavar="[PROVIDER:]NAME[=VALUE]", action="append", default=[],
+        help="what ${NAME} in agents stands for: VALUE, or the environment's. Other tenants than `default` may have it as the key of its own provider's "
+        "models alone: the one that is known by that name, or PROVIDER; repeatable",
     )  # fmt: skip
     may.add_argument("--max-running", metavar="N", type=_count, default=64, help="conversations that run at once; others wait (64)")
+    may.add_argument(
+        "--isolation", choices=["thread", "process"], default="thread",
+        help="where conversations run: in threads of the server, or each in a process of its own, whose end harms no other (thread)",
+    )  # fmt: skip
+    may.add_argument("--worker-memory", metavar="MB", type=_memory, default=0, help="address space of such a process; 256 or more (any)")
     may.add_argument("--max-body", metavar="BYTES", type=_count, default=32 * 1024 * 1024, help="of a request (33554432)")
     may.add_argument("--rate", metavar="N", type=_rate, default=500.0, help="requests per second of one key (500; 0: any number)")
     serve.add_argument("--access-log", action="store_true", help="a line on stderr for each request")
@@ -78,6 +86,12 @@ def add_serve(add: Add) -> None:
 def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 2**40:
         raise argparse.ArgumentTypeError(f"takes a whole number from 1, not {text!r}")
+    return int(text)
+
+
+def _memory(text: str) -> int:
+    if not text.isdecimal() or not (int(text) == 0 or 256 <= int(text) <= 2**30):
+        raise argparse.ArgumentTypeError(f"takes a whole number from 256, or 0, not {text!r}")
     return int(text)
 
 

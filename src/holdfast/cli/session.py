@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast import events as ev
 from holdfast.agent import Agent
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.live import Live, Pace
@@ -23,21 +24,24 @@ from holdfast.store import Store
 
 if TYPE_CHECKING:
     from holdfast.cli.confirm import Asking
+    from holdfast.cli.remote import There
+    from holdfast.remote import RemoteConversation, RemoteWorkspace
 
 SLICE = 0.1  # seconds between two looks at signals and at what was typed
 _DRAIN, _DRAIN_ENDING = 30.0, 1.0  # seconds to wait for the screen: a pager that nobody scrolls must not hold the process for ever
 
 
 class Parts(NamedTuple):
-    """What a session is made of. It closes `runtime` and `store`."""
+    """What a session is made of. It closes `runtime`, `store` and `there`."""
 
-    agent: Agent
-    runtime: LocalRuntime
+    agent: Agent | None  # None: that of a conversation on a server
+    runtime: LocalRuntime | RemoteWorkspace
     store: Store | None = None
     id: str | None = None
     go_on: str = ""  # the command that goes on with this conversation, if it is kept
     tell: str = ""  # the command that tells it something from elsewhere, without what, if it is kept
     asking: Asking | None = None  # the agent's policy, if calls are to be confirmed
+    there: There | None = None  # the server, if the conversation is on one
 
 
 class Session:
@@ -55,17 +59,17 @@ class Session:
         self._began = time.monotonic()
         self.live = Live(screen, Renderer(None if full else screen.width, full), lambda: self.conversation.state.last_seq, pace)
         try:
-            self.conversation = Conversation(
-                parts.agent,
-                parts.store,
-                parts.id,
-                runtime=parts.runtime,
-                on_delta=self.live.on_delta,
-                on_question="wait" if self.interactive else None,
-            )
+            self.conversation = self._open()
         except BaseException:  # a damaged store
             self._let_go()
             raise
+
+    def _open(self) -> Conversation | RemoteConversation:
+        parts, on_delta, on_question = self._parts, self.live.on_delta, "wait" if self.interactive else None
+        if parts.there is not None:
+            return parts.there.open(parts, self.screen, on_delta, on_question)
+        assert parts.agent is not None
+        return Conversation(parts.agent, parts.store, parts.id, runtime=parts.runtime, on_delta=on_delta, on_question=on_question)
 
     # --- its life ---
 
@@ -77,7 +81,10 @@ class Session:
 
     def close(self) -> None:
         """End the conversation here, and all that it started. Idempotent. What is in the store can go on later."""
-        self.conversation.close()
+        if self._parts.there is not None:
+            self._parts.there.leave()
+        else:
+            self.conversation.close()
         self._let_go()
 
     def _tell_retries(self) -> logging.Handler:
@@ -95,7 +102,10 @@ class Session:
 
     def _let_go(self) -> None:
         logging.getLogger("holdfast.retry").removeHandler(self._retries)
-        self._parts.runtime.close()
+        if self._parts.there is not None:
+            self._parts.there.close()
+        else:
+            self._parts.runtime.close()
         if self._parts.store is not None:
             self._parts.store.close()
         self.screen.close()
@@ -115,8 +125,8 @@ class Session:
             return code if code in (Exit.HUNG_UP, Exit.TERMINATED, Exit.INTERRUPTED) else self.screen.loss
         if self.live.steps:
             seconds = time.monotonic() - self._began
-            llm = self._parts.agent.llm
-            usage = self.live.usage if hasattr(llm, "base_url") else Usage()  # a scripted model makes its tokens up
+            llm = None if self._parts.agent is None else self._parts.agent.llm
+            usage = self.live.usage if llm is None or hasattr(llm, "base_url") else Usage()  # a scripted model makes its tokens up
             self.screen.notice(summary(self.live.steps, seconds, usage, self.live.cost), "dim")
         if begun and self._parts.go_on:
             self.screen.notice(f"continue with: {self._parts.go_on}")
@@ -138,6 +148,11 @@ class Session:
 
     def say(self, text: str, echoed: bool = False) -> None:
         """Send a message and have the agent go on if it was paused. `echoed`: it stands on the screen, where it was typed."""
+        if self._parts.there is not None:
+            if echoed and self._parts.there.gone():
+                self.screen.notice("Not sent: the agent server cannot be reached. Type it again when it is back.", "error")
+                return
+            self._parts.there.start()
         if echoed:
             self.live.expect_echoed()
         self.conversation.send_message(text)
@@ -147,6 +162,8 @@ class Session:
     def resume(self) -> None:
         """Go on after a pause or an error."""
         self._interrupted = False
+        if self._parts.there is not None:
+            self._parts.there.start()
         self.conversation.resume()
 
     def pause(self) -> None:
@@ -213,7 +230,7 @@ class Session:
             if self.signals.ending is not None:
                 return self.signals.ending
             if self.signals.take_interrupt():
-                if self._interrupted:
+                if self._interrupted or self._gone():
                     return Exit.INTERRUPTED
                 self.interrupt()
                 if not self.interactive:
@@ -229,6 +246,22 @@ class Session:
                 ask_user(self)
             elif poll is not None:
                 poll()
+
+    def _gone(self) -> bool:
+        """Whether the conversation is on a server that cannot be reached now."""
+        there = self._parts.there
+        if there is None or not there.gone():
+            return False
+        self.screen.notice("It could not be told to pause: it goes on when the agent server does.", "dim")
+        return True
+
+    @property
+    def model(self) -> str:
+        """The name of the model."""
+        agent = self._parts.agent
+        if agent is not None:
+            return agent.llm.model
+        return next((event.model for event in reversed(self.conversation.get_history()) if isinstance(event, ev.Agent)), "unknown")
 
     @property
     def was_interrupted(self) -> bool:

@@ -1,4 +1,4 @@
-"""`holdfast show`: what is in a store, as it was, as it is, as it grows."""
+"""`holdfast show` and `list`: what is in a store or on a server, as it was, as it is, as it grows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import select
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast import events as ev
 from holdfast.cli.exits import Exit, UsageError
@@ -21,6 +23,9 @@ from holdfast.conversation.state import AT_REST, ConversationStatus, Fold
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store import SQLiteStore, Summary
 from holdfast.tools.forms import fields
+
+if TYPE_CHECKING:
+    from holdfast.cli.server import Server
 
 _BEGINS = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
 _LOOK = 0.2  # seconds between two looks at signals, and at whether anybody still reads what is shown
@@ -36,27 +41,24 @@ def show(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         raise UsageError("--at shows what was, --follow what comes; give one of them")
     with Signals() as signals:
         try:
-            code = _show(options, screen, signals)
+            code = _show(options, env, screen, signals)
         except Ended as ended:
             code = ended.code
     return screen.loss if screen.broken else code
 
 
-def _show(options: argparse.Namespace, screen: Screen, signals: Signals) -> Exit:
+def _show(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, signals: Signals) -> Exit:
     follows = options.follow or options.until_rest
-    with open_store(Path(options.file).expanduser(), read_only=True) as store:
+    place = " ".join(place_words(options))
+    with open_place(options, env, read_only=True) as store:
         with signals.prompting():
-            found = store.list()
-            if options.id is not None:
-                found = [chosen(found, options.id, options.file)]
-            elif (follows or options.at is not None) and len(found) != 1:
-                raise UsageError(f"say which conversation of {options.file!r}. See: holdfast show {options.file}")
+            found = [found_in(store, options.id, options.file)] if options.id is not None else store.list()
+            if (follows or options.at is not None) and len(found) != 1:
+                raise UsageError(f"say which conversation of {options.file!r}. See: holdfast show {place}")
             if not found:
-                screen.error(f"there is no conversation in {options.file!r} yet.")
-            elif len(found) > 1 and options.json:
-                _print(screen, [entry.to_json() for entry in found])
+                screen.error(f"there is no conversation {_in(options.file)} yet.")
             elif len(found) > 1:
-                _list(screen, found, options.file)
+                print_list(screen, found, place, options.json)
             if len(found) != 1:
                 return Exit.FINISHED
             state = ConversationState(found[0].id, store.read(found[0].id))
@@ -68,7 +70,10 @@ def _show(options: argparse.Namespace, screen: Screen, signals: Signals) -> Exit
                 shown.event(event)
                 if screen.broken:
                     return screen.loss
-        code = _follow(screen, signals, store, state, shown.event, options.until_rest) if follows else Exit.FINISHED
+        code = Exit.FINISHED
+        if follows:
+            with nullcontext() if isinstance(store, SQLiteStore) else store.watched(lambda told: screen.notice(told, "dim")):
+                code = _follow(screen, signals, store, state, shown.event, options.until_rest)
         if code is Exit.FINISHED:
             shown.end(options)
     return code
@@ -82,7 +87,12 @@ def _at(state: ConversationState, seq: int) -> ConversationState:
 
 
 def _follow(
-    screen: Screen, signals: Signals, store: SQLiteStore, state: ConversationState, show: Callable[[ev.AnyEvent], None], until_rest: bool
+    screen: Screen,
+    signals: Signals,
+    store: SQLiteStore | Server,
+    state: ConversationState,
+    show: Callable[[ev.AnyEvent], None],
+    until_rest: bool,
 ) -> Exit:
     fold = Fold()
     for event in state.events:
@@ -109,7 +119,35 @@ def _somebody_reads() -> bool:
     return not any(seen & (select.POLLERR | select.POLLHUP) for _, seen in look.poll(0))
 
 
-# --- a file and what is in it ---
+# --- a file or a server, and what is in it ---
+
+
+def open_place(options: argparse.Namespace, env: Mapping[str, str], *, read_only: bool = False) -> SQLiteStore | Server:
+    """The store, or the agent server, that `options.file` names. Raises `UsageError`, `StoreError`."""
+    if not options.file.startswith(("http://", "https://")):
+        if options.server_key_file is not None:
+            raise UsageError(f"--server-key-file is for an agent server, which {options.file!r} is not")
+        return open_store(Path(options.file).expanduser(), read_only=read_only)
+    from holdfast.cli.server import server_of  # an HTTP client
+
+    return server_of(options, env, options.file)
+
+
+def place_words(options: argparse.Namespace) -> list[str]:
+    """What names the place in a command line, each word as a shell takes it."""
+    words = [options.file]
+    if options.server_key_file is not None:
+        words = [options.file, "--server-key-file", options.server_key_file]
+    return [shlex.quote(word) for word in words]
+
+
+def found_in(store: SQLiteStore | Server, id: str, file: str) -> Summary:
+    """The conversation of that id, or the only one whose id begins so. Raises `UsageError`."""
+    return chosen(store.list(), id, file) if isinstance(store, SQLiteStore) else store.find(id)
+
+
+def _in(file: str) -> str:
+    return f"{'on' if '://' in file else 'in'} {file!r}"
 
 
 def open_store(path: Path, *, read_only: bool = False) -> SQLiteStore:
@@ -150,7 +188,11 @@ def _print(screen: Screen, lines: Sequence[bytes]) -> None:
     screen.show([Line("plain", line.decode()) for line in lines])
 
 
-def _list(screen: Screen, found: Sequence[Summary], file: str) -> None:
+def print_list(screen: Screen, found: Sequence[Summary], place: str, json: bool) -> None:
+    """A line for each conversation; `place` says where they are, as a command line has it."""
+    if json:
+        _print(screen, [entry.to_json() for entry in found])
+        return
     rows = [("ID", "STATUS", "EVENTS", "UPDATED", "TITLE")]
     for entry in found:
         updated = entry.updated.astimezone().strftime("%Y-%m-%d %H:%M") if entry.updated is not None else ""
@@ -159,7 +201,7 @@ def _list(screen: Screen, found: Sequence[Summary], file: str) -> None:
     for number, row in enumerate(rows):
         cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].ljust(widths[3]), row[4]]
         screen.show([Line("plain" if number else "dim", clip("  ".join(cells), screen.width).rstrip())])
-    screen.notice(f"show one with: holdfast show {file} ID", "dim")
+    screen.notice(f"show one with: holdfast show {place} ID", "dim")
 
 
 class _AsJson:
@@ -218,7 +260,11 @@ class _AsText:
         self._screen.show([GAP, Line("dim", summary(self._steps, self._seconds, self._usage, self._cost))])
         if waiting and options.at is None:
             which = one_line(waiting[0].id) if len(waiting) == 1 else "CALL"
-            self._screen.notice(f"approve with: {shlex.join(['holdfast', 'tell', options.file, self._id, 'approve'])} {which}")
+            self._screen.notice(f"approve with: {_tell(options, self._id, 'approve')} {which}")
         if asking and options.at is None:
             values = " JSON" if fields(asking[0].schema) else ""
-            self._screen.notice(f"answer with: {shlex.join(['holdfast', 'tell', options.file, self._id, 'answer', asking[0].id])}{values}")
+            self._screen.notice(f"answer with: {_tell(options, self._id, 'answer', asking[0].id)}{values}")
+
+
+def _tell(options: argparse.Namespace, *words: str) -> str:
+    return f"holdfast tell {' '.join(place_words(options))} {shlex.join(words)}"

@@ -8,15 +8,14 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.render import Line, as_json, plain, read_arguments
 from holdfast.cli.screen import Screen
-from holdfast.cli.show import chosen, open_store
+from holdfast.cli.show import found_in, open_place, place_words
 from holdfast.cli.signals import Ended, Signals
 from holdfast.cli.text import one_line
 from holdfast.content import TextContent
@@ -27,6 +26,9 @@ from holdfast.store import SQLiteStore
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 from holdfast.tools.schema import from_json_schema
+
+if TYPE_CHECKING:
+    from holdfast.cli.server import Server
 
 _LOOK = 0.2  # seconds between two looks at signals
 _CALL = re.compile(r"\d+\.\d+")  # what a call's id looks like
@@ -42,21 +44,38 @@ def tell(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             if options.words == ["-"] and options.what == "send":
                 with signals.prompting():
                     options.words = [_standard_input()]
-            return _tell(options, screen, signals)
+            return _tell(options, env, screen, signals)
         except Ended as ended:
             return ended.code
 
 
-def _tell(options: argparse.Namespace, screen: Screen, signals: Signals) -> Exit:
-    with open_store(Path(options.file).expanduser()) as store:
-        id = chosen(store.list(), options.id, options.file).id
+def _tell(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, signals: Signals) -> Exit:
+    with open_place(options, env) as store:
+        id = found_in(store, options.id, options.file).id
         state = ConversationState(id, store.read(id))
         command = _command(options, state)
         posted = store.post(id, command, options.key)
         _say(screen, f"posted: {_said(command)}" if posted else f"dropped: something was posted under the key {options.key!r} before")
+        if not isinstance(store, SQLiteStore):
+            _go_on(options, screen, store, id)
+            posted = options.key is None  # else it may have been done before
         if options.wait is None:
             return Exit.FINISHED
         return _wait(screen, signals, store, state, command, posted, options.wait)
+
+
+def _go_on(options: argparse.Namespace, screen: Screen, server: Server, id: str) -> None:
+    """Have a server go on with what was told, which it did at once."""
+    if options.what in ("pause", "interrupt"):
+        return
+    match server.run(id):
+        case "paused":
+            screen.notice("It is paused: resume goes on.", "dim")
+        case "waiting_for_confirmation":
+            screen.notice("It waits for a decision.", "dim")
+        case _:
+            follow = f"holdfast show {' '.join(place_words(options))} {shlex.join([id])} --follow"
+            screen.notice(f"The server goes on with it. Watch it with: {follow}", "dim")
 
 
 def _standard_input() -> str:
@@ -109,6 +128,8 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
             return cmd.Pause()
         case "resume":
             return cmd.Resume()
+        case "condense":
+            return cmd.Condense(clean(" ".join(options.words)))
         case _:
             return cmd.Interrupt()
 
@@ -124,7 +145,7 @@ def _pending(options: argparse.Namespace, state: ConversationState, call_id: str
     listed = "; ".join(f"{one_line(p.call.id)} {described(p)}" for p in waiting)
     if call_id is not None:
         raise UsageError(f"the call {call_id!r} does not wait for a decision; these do: {listed}")
-    command = shlex.join(["holdfast", "tell", options.file, state.id, options.what])
+    command = f"holdfast tell {' '.join(place_words(options))} {shlex.join([state.id, options.what])}"
     raise UsageError(f"several calls wait; say which with {command} CALL: {listed}")
 
 
@@ -139,7 +160,7 @@ def _question(options: argparse.Namespace, state: ConversationState, question_id
     listed = "; ".join(f"{one_line(one.id)} {plain(one_line(one.asker))}: {plain(one_line(one.message))}" for one in waiting)
     if question_id is not None:
         raise UsageError(f"the question {question_id!r} does not wait for an answer; these do: {listed}")
-    command = shlex.join(["holdfast", "tell", options.file, state.id, options.what])
+    command = f"holdfast tell {' '.join(place_words(options))} {shlex.join([state.id, options.what])}"
     raise UsageError(f"several questions wait; say which with {command} QUESTION: {listed}")
 
 
@@ -185,7 +206,13 @@ def _said(command: cmd.Command) -> str:
 
 
 def _wait(
-    screen: Screen, signals: Signals, store: SQLiteStore, before: ConversationState, command: cmd.Command, posted: bool, seconds: float
+    screen: Screen,
+    signals: Signals,
+    store: SQLiteStore | Server,
+    before: ConversationState,
+    command: cmd.Command,
+    posted: bool,
+    seconds: float,
 ) -> Exit:
     """Wait until the journal shows that whoever drives the conversation has done it."""
     if _idle(command, before.status):
@@ -241,6 +268,8 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
             return event.call_id == call_id and event.reason == reason
         case cmd.Pause() | cmd.Interrupt(), ev.Status():
             return event.status == ConversationStatus.PAUSED
+        case cmd.Condense(instructions), ev.Condensation():
+            return event.request == instructions
         case cmd.Resume(), ev.Status():
             return event.status != ConversationStatus.PAUSED
         case _:

@@ -13,6 +13,11 @@ from holdfast.errors import LimitExceeded
 BLANKS = 3
 
 
+# A condensation that leaves a request larger than where it is to begin has nothing more to leave out: it is tried again when the request
+# has grown by this part of that.
+AGAIN = 10
+
+
 class Recover(msgspec.Struct, frozen=True):
     """Settle calls that an earlier owner started and left without a result."""
 
@@ -23,6 +28,14 @@ class Call(msgspec.Struct, frozen=True):
     """Run calls that were never started and may run."""
 
     calls: tuple[ToolCall, ...]
+
+
+class Condense(msgspec.Struct, frozen=True):
+    """Shorten what the model is shown: `asked` if somebody wants it, with these instructions, else because a request is larger than the
+    agent's condenser lets it become: `tokens`."""
+
+    asked: str | None = None
+    tokens: int = 0
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -41,18 +54,20 @@ class Stop(msgspec.Struct, frozen=True):
     limit: tuple[str, float, float] | None = None
 
 
-Action = Recover | Call | Step | Wait | Stop
+Action = Recover | Condense | Call | Step | Wait | Stop
 _STEP, _WAIT = Step(), Wait()
 _FINISHED = Stop(ConversationStatus.FINISHED)
 _CONFIRM = Stop(ConversationStatus.WAITING_FOR_CONFIRMATION)
 
 
-def next_action(state: Fold, limits: Limits = Limits()) -> Action:
-    """What to do next: a pure function of the journal's fold and the limits of a run.
+def next_action(state: Fold, limits: Limits = Limits(), trigger: int | None = None) -> Action:
+    """What to do next: a pure function of the journal's fold, the limits of a run, and the tokens from which on a request is to be shortened.
 
     It is asked when no call of this owner is running, so a started call without a result is one that a dead owner left, or a
     client's that claimed it. What clients are to run the loop waits for, and for that without a status of its own: it is RUNNING.
     """
+    if state.condensing:
+        return Condense(state.wanted)
     if state.status is not ConversationStatus.RUNNING:
         return _WAIT
     if state.open:
@@ -68,7 +83,17 @@ def next_action(state: Fold, limits: Limits = Limits()) -> Action:
     reached = _reached(state, limits)
     if reached is not None:
         return Stop(ConversationStatus.ERROR, limit=reached)
+    if trigger is not None and (tokens := _too_many(state, trigger)):
+        return Condense(None, tokens)
     return _STEP
+
+
+def _too_many(state: Fold, trigger: int) -> int:
+    """The tokens of the next request if they are as many as `trigger`, and more since the last condensation than that one could not help."""
+    sizes = state.sizes
+    if sizes is None or (tokens := sizes.tokens) < trigger:
+        return 0
+    return tokens if tokens - sizes.at_condensation >= max(1, trigger // AGAIN) else 0
 
 
 def _reached(state: Fold, limits: Limits) -> tuple[str, float, float] | None:

@@ -253,6 +253,7 @@ class Calls:
             journal.process_environment,
             self.questions,
             self._agent.llm,
+            journal.output,
         )
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:

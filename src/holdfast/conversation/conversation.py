@@ -20,9 +20,9 @@ from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
-from holdfast.conversation.outputs import blobs_of, whole
+from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
-from holdfast.conversation.state import ConversationState, ConversationStatus, Fold, fold
+from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, Fold, fold
 from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store
@@ -208,12 +208,10 @@ class Conversation:
 
     def get_output(self, call_id: str) -> ToolResult:
         """The whole result of a call, also where the journal has only its beginning and end. Raises `ConfigurationError` if it has none."""
-        with self._journal.changed:
-            events = reversed(self._journal.events)
-            found = next((event for event in events if isinstance(event, ev.ToolResult) and event.call_id == call_id), None)
+        found = self._journal.output(call_id)
         if found is None:
             raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
-        return whole(found.result, self.store.blob)
+        return found
 
     def replay(self, agent: Agent | None = None) -> Replay:
         """Run what is in the journal once more, its answers and results as they were, and tell whether the model would be asked the
@@ -281,6 +279,21 @@ class Conversation:
         self._drive("run", resume=True)
         return self.state
 
+    def begin(self, resume: bool = False) -> ConversationStatus:
+        """Begin a run, or go on with one, and drive nothing: where there is something to do it is RUNNING, in the journal, when this returns;
+        with `resume` also after a pause or an error. For whoever calls `advance` then. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        self._open()
+        driver = self._driver
+        orders.drain(driver)
+        with self._journal as journal:
+            if driver.calls.closing:
+                raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
+            if journal.fold.asked:
+                journal.add(ev.Status, status=RUNNING.value)
+            elif resume:
+                orders.resume(driver)
+        return self.status
+
     def advance(self) -> ConversationStatus:
         """Drive the loop on the caller's thread while there is something to do, and return the status: as `run`, but goes on from no pause or
         error. For whoever drives many conversations by few threads (`hosted`). Raises `LeaseHeld`, `StoreError`, `ConversationBusy`."""
@@ -289,7 +302,8 @@ class Conversation:
             self._drive("advance", resume=False)
         return self.status
 
-    def _drive(self, method: str, resume: bool) -> None:
+    def _drive(self, method: str, resume: bool | None) -> None:
+        """`resume`: also after a pause or an error; None: begin no run."""
         self._open()
         self._not_inside(method)
         driver = self._driver
@@ -297,7 +311,7 @@ class Conversation:
             with self._journal as journal:
                 if driver.thread is not None:
                     raise ConversationBusy(f"Conversation {self.id!r} is driven by {driver.thread.name!r}; use wait().")
-                if journal.fold.asked:
+                if journal.fold.asked and resume is not None:
                     journal.add(ev.Status, status=RUNNING.value)
                 elif resume:
                     orders.resume(driver)
@@ -334,6 +348,26 @@ class Conversation:
             effect = orders.interrupt(self._driver)
         if effect is not None:
             effect()
+
+    def condense(self, instructions: str | None = None) -> None:
+        """Have the agent's condenser shorten what the model is shown from here on; the journal keeps all. `instructions` are for a condenser that has
+        a model write a summary.
+
+        Whoever drives the conversation does it before the next request, also at rest. Where nobody drives, it is done on the caller's thread
+        before this returns, unless calls are open or the run was paused or cut off: then the next run does it. It comes to a `Condensation` in
+        the journal, which says in `failed` if nothing could be left out. Raises `ConfigurationError` if the agent has no condenser.
+        """
+        if instructions is not None and not isinstance(instructions, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"condense: instructions takes a str or None, not {instructions!r}.")
+        self._open()
+        driver = self._driver
+        with self._journal as journal:
+            orders.condense(driver, clean(instructions or ""))
+        with journal.changed:
+            if driver.thread is not None or driver.hosted or journal.fold.status not in AT_REST or not journal.fold.condensing:
+                return
+        with suppress(ConversationBusy):  # somebody drives meanwhile
+            self._drive("condense", resume=None)
 
     def approve(
         self,
@@ -399,8 +433,8 @@ class Conversation:
 
     def obey(self, command: Command, key: str | None = None) -> None:
         """Do a command (`holdfast.commands`) in one transaction. With a `key` it goes by way of the store's inbox: given again under the same
-        one it is not done again, and this returns at once. Raises the command's `ConfigurationError` if it does not fit;
-        `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        one it is not done again, and this returns at once. Raises the command's `ConfigurationError` if it does not fit, `ToolValidationError`
+        if an approval's new arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`."""
         self._open()
         if key is None:
             orders.do(self._driver, command)
@@ -430,7 +464,8 @@ class Conversation:
     def _at_rest(self) -> bool:
         """Whether the loop has nothing to do. A driver that was told, but has not woken yet, is not at rest."""
         driver = self._driver
-        return driver.resting and (self._journal.fold.status is not RUNNING or driver.failure is not None)
+        fold = self._journal.fold
+        return driver.resting and ((fold.status is not RUNNING and not fold.condensing) or driver.failure is not None)
 
     def _not_inside(self, method: str) -> None:
         if id(self._driver) in inside.get():

@@ -7,16 +7,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
+from holdfast.agent.condenser import Condensed, ask, trigger_of
 from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
 from holdfast.agent.view import View
 from holdfast.content import TextContent, ToolCall
-from holdfast.conversation.actions import Action, Call, Recover, Step, Stop, Wait, limit_error, next_action
+from holdfast.conversation.actions import Action, Call, Condense, Recover, Step, Stop, Wait, limit_error, next_action
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.calls import Calls
 from holdfast.conversation.journal import Journal
@@ -27,6 +28,9 @@ from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.transcript import Transcript
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
+
+if TYPE_CHECKING:
+    from holdfast.agent.condensers.work import Work
 
 _log = logging.getLogger("holdfast")
 
@@ -72,7 +76,7 @@ class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
     __slots__ = (
-        "_announced", "_condensations", "_on_delta", "_seen", "_view", "agent", "calls", "failure", "hosted", "journal", "obeyed", "resting",
+        "_announced", "_condensations", "_on_delta", "_seen", "_trigger", "_view", "agent", "calls", "failure", "hosted", "journal", "obeyed", "resting",
         "taken", "thread",
     )  # fmt: skip
 
@@ -96,6 +100,7 @@ class Driver:
         self.obeyed: dict[str, Obeyed] | None = None  # what became of posted commands, by key, for those who wait to hear it
         self._on_delta = None if on_delta is None else guarded(on_delta)
         self._condensations = 0  # since the last answer
+        self._trigger: int | None = None  # the tokens of a request from which on it is to be shortened
         self._view: View | None = None
         self._seen = 0  # how many events the view was fed
         self._announced: tuple[ev.Agent | None, object] = (None, None)  # the last Agent event, and the tool definitions it was found to fit
@@ -110,6 +115,7 @@ class Driver:
         inside.set((*inside.get(), id(self)))
         try:
             head = self.journal.fold.agent
+            self._trigger = None if self.agent.condenser is None else trigger_of(self.agent)
             self.agent.connections.connect(() if head is None else [tool.name for tool in head.tools])
             while (action := self._next(until_rest)) is not None:
                 try:
@@ -150,7 +156,9 @@ class Driver:
                     raise self.failure.with_traceback(None)
                 if journal.stale:
                     journal.acquire()
-                action = next_action(journal.fold, self.agent.limits)
+                if self._trigger is not None and journal.fold.sizes is None:
+                    journal.fold.measure(journal.tail)
+                action = next_action(journal.fold, self.agent.limits, self._trigger)
                 if not isinstance(action, Wait):
                     self.resting = False
                     return action
@@ -178,6 +186,8 @@ class Driver:
                 self.calls.run(calls)
             case Recover(calls):
                 self.calls.recover(calls)
+            case Condense(asked):
+                self._condense_now(asked, action.tokens)
             case Stop():
                 self._stop(action)
             case Wait():
@@ -228,9 +238,10 @@ class Driver:
         try:
             completion = self.agent.step(transcript, head, on_delta=self._on_delta, cancelled=token)
         except ContextTooLong as error:
-            if not token and not self._condense(error, token):
+            if not token and (self._condensations >= CONDENSATIONS or self._condense(error, token)):
                 with journal:
                     self._write_error(error)
+            self._condensations += 1
             return
         except Exception as error:
             if not token:  # else whoever cancelled has said what is to be
@@ -240,29 +251,74 @@ class Driver:
         self._condensations = 0
         self._write_answer(completion, based_on, time.monotonic() - began, token)
 
-    def _condense(self, reason: ContextTooLong, token: Cancellation) -> bool:
-        """Have the agent's condenser leave something out, so that the model can be asked again; whether it did."""
+    def _condense_now(self, asked: str | None, tokens: int) -> None:
+        """What `next_action` wants shortened: one `Condensation`, also if there is nothing to leave out, or it would want it again."""
+        with self.journal.changed:
+            token = self.calls.token
+        if asked is not None:
+            reason = ContextTooLong("Somebody asked for the conversation to be shortened.")
+        else:
+            reason = ContextTooLong(f"The request has {tokens:,} tokens; it is to be shortened from {self._trigger:,} on.")
+        failed = self._condense(reason, token, asked)
+        if failed and not token:
+            with self.journal as journal:
+                if asked is None or journal.fold.wanted is not None:
+                    journal.condense((), "", failed=failed)
+
+    def _condense(self, reason: ContextTooLong, token: Cancellation, asked: str | None = None) -> str:
+        """Have the agent's condenser leave something out; "" if it did, else why not."""
         journal, condenser = self.journal, self.agent.condenser
-        if condenser is None or self._condensations >= CONDENSATIONS:
-            return False
+        if condenser is None:
+            return "the agent has no condenser"
         with journal.changed:
-            events = journal.events_until(journal.fold.last_seq)
+            work = self._work(reason, token, asked)
         try:
-            found = condenser.condense(events, reason, token)
-        except Exception:
-            _log.exception("conversation %s: the condenser failed", journal.id)
-            return False
-        said = {event.seq for event in events if isinstance(event, ev.Assistant | ev.Message)}
-        gone = {seq for event in events if isinstance(event, ev.Condensation) for seq in event.hidden}
-        if found is None or not said.issuperset(found.hidden) or gone.issuperset(found.hidden):
-            if found is not None:
+            found = ask(condenser, work)
+        except Exception as error:
+            if not token:
+                _log.exception("conversation %s: the condenser failed", journal.id)
+            return f"{type(error).__name__}: {clean(str(error))}"
+        if found is None:
+            return "nothing can be left out"
+        with journal.changed:
+            if not self._fits(found, work):
                 _log.error("conversation %s: the condenser named no messages or answers that are still shown", journal.id)
+                return "the condenser named nothing that is still shown"
+            with journal:
+                if not token and not self.calls.closing and (asked is None or journal.fold.wanted is not None):
+                    more = {name: getattr(found, name) for name in ("trimmed", "usage", "cost", "model")}
+                    journal.condense(sorted(found.hidden), found.summary, found.replaced, **more)
+        return ""
+
+    def _work(self, reason: ContextTooLong, token: Cancellation, asked: str | None) -> Work:
+        """What a condenser works on. Holds the journal's lock."""
+        from holdfast.agent.condensers.work import Work, pieces_of
+
+        journal = self.journal
+        sizes = journal.fold.measure(journal.tail)
+        items = self._catch_up().items
+        summaries = {event.id for event in journal.tail if type(event) is ev.Condensation and event.hidden}
+        limit = sizes.tokens if self._trigger is None else min(sizes.tokens, self._trigger)
+        target = int(limit * float(getattr(self.agent.condenser, "to", 0.5)))
+        last = journal.fold.last_seq
+        return Work(
+            pieces_of(items, sizes, summaries), sizes.tokens, limit, target, self.agent.llm, asked or "", reason, token,
+            lambda: journal.events_until(last),
+        )  # fmt: skip
+
+    def _fits(self, found: Condensed, work: Work) -> bool:
+        """Whether it leaves out anything that is shown, and nothing that never was. Holds the journal's lock."""
+        shown = {piece.seq for piece in work.pieces if not piece.summary}
+        hidden = set(found.hidden)
+        calls = {call.id for piece in work.pieces for call, _ in piece.results}
+        if not (hidden & shown or found.trimmed) or not calls.issuperset(found.trimmed) or any(kept < 0 for kept in found.trimmed.values()):
             return False
-        self._condensations += 1
-        with journal:
-            if journal.fold.status is RUNNING:
-                journal.condense(sorted(found.hidden), found.summary)
-        return True
+        left = hidden - shown
+        if left:
+            left -= {piece.seq for piece in work.summaries}
+        if left:
+            left -= {seq for event in self.journal.events if type(event) is ev.Condensation for seq in event.hidden}
+        return not left
 
     def _news(self) -> dict[str, Any] | None:
         """The fields of an `Agent` event, if what requests are made of has changed since the last. Runs users' code: not under the lock."""
@@ -281,7 +337,7 @@ class Driver:
         """The next request's transcript; costs what was appended since the last one. Holds the journal's lock."""
         journal = self.journal
         new = journal.after(self._seen) if self._view is not None else ()
-        if self._view is None or any(type(event) is ev.Condensation for event in new):
+        if self._view is None or any(type(event) is ev.Condensation and event.changes for event in new):
             self._view = View.of(journal.tail)
         else:
             for event in new:

@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from holdfast import events as ev
 from holdfast.agent.view import whole_until
+from holdfast.content import ToolResult
 from holdfast.conversation.changed import Changed
+from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import Fold, fold
 from holdfast.errors import ConversationBusy, ConversationClosed
 from holdfast.store import Blob, Lease, Posted, Store, Summary
@@ -35,7 +37,7 @@ class Journal:
     """
 
     __slots__ = (
-        "_aside", "_before", "_behind", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_store", "changed", "clock", "closed", "fold", "id", "new_id",
+        "_aside", "_before", "_behind", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_so_far", "_store", "changed", "clock", "closed", "fold", "id", "new_id",
         "stale",
     )  # fmt: skip
 
@@ -63,6 +65,7 @@ class Journal:
         self._draft: list[Any] | None = None
         self._aside: tuple[list[int], list[Blob]] | None = None  # of the draft: commands it does, blobs it refers to
         self._events: list[ev.AnyEvent]
+        self._so_far: ev.SoFar | None = None  # what they had come to
         self._before = 0  # events before the first of `_events`: they are condensed, and read only when somebody asks for them
         self.fold: Fold
         if known is None:
@@ -140,7 +143,8 @@ class Journal:
             if at is None:  # it does not say what came before
                 tail, self._before = self._store.read(self.id), 0
             else:
-                self.fold = Fold.after(at, lambda seq: self._store.read(self.id, seq - 1, 1)[0])
+                self._so_far = at
+                self.fold = Fold.after(at, self._at)
                 self.fold.take(tail)
         if not self._before:
             self.fold = fold(tail)
@@ -256,11 +260,31 @@ class Journal:
         last, updated = (draft[-1].seq, draft[-1].timestamp) if draft else (self.fold.last_seq, self.fold.last_time)
         return Summary(self.id, status, title, last, created, updated, condensed=condensed)
 
-    def condense(self, hidden: Sequence[int], summary: str) -> ev.Condensation:
-        """Add a `Condensation`. Within a transaction."""
-        found = whole_until(self.events, hidden)
-        so_far = fold(self.events[:found]).so_far() if found else None
-        return self.add(ev.Condensation, hidden=tuple(hidden), summary=summary, so_far=so_far)
+    def condense(self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any) -> ev.Condensation:
+        """Add a `Condensation` with these and other fields. Within a transaction."""
+        found = whole_until(self._events, hidden, replaced) if hidden else 0
+        more["replaced"] = tuple(replaced)
+        so_far = self._fold_until(found).so_far() if found > self._before else None
+        return self.add(ev.Condensation, hidden=tuple(hidden), summary=summary, so_far=so_far, **more)
+
+    def _fold_until(self, seq: int) -> Fold:
+        """The fold as it was with event `seq`, one of those that were read."""
+        found = Fold()
+        if self._before:
+            assert self._so_far is not None
+            found = Fold.after(self._so_far, self._at)
+        found.take(self._events[: seq - self._before])
+        return found
+
+    def _at(self, seq: int) -> ev.AnyEvent:
+        return self._store.read(self.id, seq - 1, 1)[0]
+
+    def output(self, call_id: str) -> ToolResult | None:
+        """The whole result of a call, also where the journal has only its beginning and end; None if it has none. Thread-safe."""
+        with self.changed:
+            events = reversed(self.events)
+            found = next((event for event in events if isinstance(event, ev.ToolResult) and event.call_id == call_id), None)
+        return None if found is None else whole(found.result, self._store.blob)
 
     def add_all(self, events: Sequence[Any]) -> None:
         """Add events that have their seqs already, to a journal that has none."""

@@ -14,7 +14,7 @@ from holdfast.content import Content, TextContent, ToolCall
 from holdfast.conversation.driver import RUNNING, Driver, Obeyed
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall
-from holdfast.errors import ConfigurationError, ConversationClosed, StoreError
+from holdfast.errors import ConfigurationError, ConversationClosed, StoreError, ToolValidationError
 from holdfast.store import Posted
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
@@ -66,11 +66,21 @@ def interrupt(driver: Driver) -> Effect | None:
     """Pause at once; the effect cancels what runs."""
     journal = driver.journal
     if journal.fold.status in AT_REST:
-        return None
+        if not journal.fold.condensing:
+            return None
+        journal.add(ev.Condensation, hidden=(), failed="interrupted")
+        return driver.calls.cancel
     if journal.fold.status is not _S.PAUSED:
         journal.add(ev.Status, status=_S.PAUSED.value, reason="interrupted")
     driver.calls.refuse_queued()
     return driver.calls.cancel
+
+
+def condense(driver: Driver, instructions: str = "") -> None:
+    """Have what the model is shown shortened, by whoever drives. Raises `ConfigurationError` if the agent has no condenser."""
+    if driver.agent.condenser is None:
+        raise ConfigurationError("condense: the agent has no condenser; give it one, such as Agent(condenser=LLMCondenser()).")
+    driver.journal.add(ev.Condensation, hidden=(), request=instructions)
 
 
 def json_arguments(arguments: Any) -> dict[str, Any]:
@@ -203,6 +213,8 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
             resume(driver)
         case cmd.Interrupt():
             return interrupt(driver)
+        case cmd.Condense(instructions):
+            condense(driver, clean(instructions))
     return None
 
 
@@ -289,39 +301,41 @@ def _done(driver: Driver, command: Command | ConfigurationError) -> Effect | Non
     return _obey(driver, command)
 
 
-def _told(error: ConfigurationError) -> ConfigurationError:
+def _told(error: ConfigurationError) -> ConfigurationError | ToolValidationError:
     """What does not fit, for whoever asked, who may know the arguments."""
-    return error if error.__cause__ is None else ConfigurationError(f"{error} {error.__cause__}")
+    cause = error.__cause__
+    if isinstance(cause, ToolValidationError):
+        return cause
+    return error if cause is None else ConfigurationError(f"{error} {cause}")
 
 
 def do(driver: Driver, command: Command) -> None:
-    """Do a command at once, after those that wait in the inbox. Raises its `ConfigurationError`."""
+    """Do a command at once, after those that wait in the inbox. Raises its `ConfigurationError` or `ToolValidationError`."""
     from holdfast import commands as cmd
 
     command = cmd.decode(cmd.encode(command))  # what could not be posted is not taken here either
     drain(driver)
     fitted = _fitted(driver, command)
-    try:
-        with driver.journal as journal:
-            if driver.calls.closing:
-                raise ConversationClosed(f"Conversation {journal.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
-            effect = _done(driver, fitted)
-    except ConfigurationError as error:
-        raise _told(error) from error.__cause__
+    if isinstance(fitted, ConfigurationError):
+        raise _told(fitted)
+    with driver.journal as journal:
+        if driver.calls.closing:
+            raise ConversationClosed(f"Conversation {journal.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
+        effect = _done(driver, fitted)
     if effect is not None:
         effect()
 
 
 def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
-    """Do a command by way of the inbox: `post` leaves it there under `key`. Raises its `ConfigurationError`, whichever thread did it."""
+    """Do a command by way of the inbox: `post` leaves it there under `key`. Raises its `ConfigurationError` or `ToolValidationError`, whichever
+    thread did it."""
     changed = driver.journal.changed
     with changed:
         driver.obeyed = {} if driver.obeyed is None else driver.obeyed
         heard = driver.obeyed.setdefault(key, Obeyed())
         heard.waiting += 1
     try:
-        if not post():
-            return  # it was posted before
+        before = not post()
         drain(driver)
     finally:
         with changed:
@@ -332,7 +346,7 @@ def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
                     driver.obeyed = None
     if heard.error is not None:
         raise _told(heard.error)
-    if not heard.done:
+    if not heard.done and not before:
         if driver.failure is not None:
             raise driver.failure.with_traceback(None)
         raise ConversationClosed(

@@ -17,7 +17,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.limits import Limits
 from holdfast.agent.view import View
 from holdfast.content import Data
-from holdfast.conversation.actions import Action, Call, Recover, Step, Stop, Wait, next_action
+from holdfast.conversation.actions import Action, Call, Condense, Recover, Step, Stop, Wait, next_action
 from holdfast.conversation.driver import nudge_for
 from holdfast.conversation.state import ConversationStatus, Fold
 from holdfast.errors import LimitExceeded
@@ -100,7 +100,7 @@ def requests(events: Sequence[ev.AnyEvent], limits: Limits = _UNLIMITED) -> Iter
         if type(event) is not ev.Assistant:
             continue
         new = events[seen : event.based_on]
-        if any(type(found) is ev.Condensation for found in new):
+        if any(type(found) is ev.Condensation and found.changes for found in new):
             view = View.of(events[: event.based_on])
         else:
             for found in new:
@@ -186,6 +186,8 @@ def _said(action: Action) -> str:
             return f"the run is over: {status.value}{why}"
         case Step():
             return "the model is asked"
+        case Condense():
+            return "the conversation is shortened"
         case Wait():
             return "nothing is done"
         case Call(calls) | Recover(calls):

@@ -11,6 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.tokens import Sizes
 from holdfast.content import Data, ToolCall, Usage
 from holdfast.errors import ConfigurationError
 
@@ -30,6 +31,9 @@ class ConversationStatus(StrEnum):
 
 # A message to a conversation at rest begins a new run.
 AT_REST = frozenset((ConversationStatus.IDLE, ConversationStatus.FINISHED, ConversationStatus.STUCK, ConversationStatus.ERROR))
+
+
+_NOTHING = Usage()
 
 
 class OpenCall:
@@ -77,7 +81,8 @@ class Fold:
 
     __slots__ = (
         "_uncounted", "_usage", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "error", "last_seq",
-        "last_time", "message_seq", "open", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "status", "status_seq", "steps", "title",
+        "last_time", "message_seq", "open", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "title",
+        "wanted",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -87,6 +92,8 @@ class Fold:
         self.created: datetime | None = None
         self.last_time: datetime | None = None
         self.condensed = 0
+        self.wanted: str | None = None  # the instructions of a condensation that somebody asked for, and that is still to come
+        self.sizes: Sizes | None = None  # the tokens of the next request, if somebody wants to know them (`measure`)
         self.message_seq = 0
         self.based_on = 0
         self.agent: ev.Agent | None = None
@@ -110,6 +117,7 @@ class Fold:
         """Another one that is as far."""
         found = copy(self)
         found._uncounted = list(self._uncounted)
+        found.sizes = None
         found.open = {call_id: copy(item) for call_id, item in self.open.items()}
         return found
 
@@ -142,13 +150,36 @@ class Fold:
             case ev.Error():
                 self.error = event
             case ev.Condensation():
-                if event.so_far is not None:
-                    self.condensed = max(self.condensed, event.so_far.seq)
+                self._shortened(event)
             case ev.Decision():
                 if (call := self.open.get(event.call_id)) is not None:
                     call.decide(event)
             case _:
                 pass
+        if self.sizes is not None:
+            self.sizes.feed(event)
+
+    def measure(self, journal: Sequence[ev.AnyEvent]) -> Sizes:
+        """Have the tokens of the next request kept from now on. `journal` has at least all events that are still shown."""
+        if self.sizes is None:
+            self.sizes = Sizes.of(journal, self.agent)
+        return self.sizes
+
+    @property
+    def condensing(self) -> bool:
+        """Whether a condensation that somebody asked for is to be done now."""
+        return self.wanted is not None and not self.open and (self.status is ConversationStatus.RUNNING or self.status in AT_REST)
+
+    def _shortened(self, event: ev.Condensation) -> None:
+        self.wanted = event.request
+        if event.so_far is not None:
+            self.condensed = max(self.condensed, event.so_far.seq)
+        if event.usage != _NOTHING:
+            self._uncounted.append(event.usage)
+            self.run_tokens += event.usage.input_tokens + event.usage.output_tokens
+        if event.cost:
+            self.cost += event.cost
+            self.run_cost += event.cost
 
     def _heads(self, event: ev.Agent) -> None:
         self.agent = event

@@ -9,7 +9,7 @@ from holdfast.store import Store, Summary
 
 
 class Spent(Data, frozen=True):
-    """Model calls that were answered, their tokens, and their cost in US dollars; `unpriced` of them had no known price and are not in it."""
+    """Model calls that were answered, their tokens (with those of summaries), and their cost in US dollars; `unpriced` of them had no known price and are not in it."""
 
     steps: int = 0
     usage: Usage = Usage()
@@ -62,4 +62,7 @@ def _own(store: Store, summary: Summary) -> Spent:
             usage += event.usage
             cost += event.cost or 0.0
             unpriced += event.cost is None
+        elif isinstance(event, ev.Condensation):
+            usage += event.usage
+            cost += event.cost or 0.0
     return Spent(steps, usage, cost, unpriced)

@@ -22,13 +22,21 @@ from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.driver import inside
 from holdfast.conversation.state import ConversationState, ConversationStatus
-from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    Conflict,
+    ConversationBusy,
+    ConversationClosed,
+    ConversationNotFound,
+    HoldfastError,
+    StoreError,
+)
 from holdfast.llm.completion import Delta
 from holdfast.remote.calls import ClientCalls
 from holdfast.remote.copy import Copy
 from holdfast.remote.follower import Follower
 from holdfast.remote.questions import Questions
-from holdfast.remote.shapes import Created, agent_request, needs_workspace, tools_request
+from holdfast.remote.shapes import Created, agent_request, created, needs_workspace, tools_request
 from holdfast.remote.workspace import RemoteWorkspace
 
 if TYPE_CHECKING:
@@ -125,11 +133,18 @@ class RemoteConversation:
                 return self._info(id)
         if self.workspace.id is not None or needs_workspace(tools):
             body["workspace"] = self.workspace.made()
-        return msgspec.json.decode(self._link.request("POST", "/api/conversations", body, client=self.client).read(), type=Created)
+        return self._link.read(created, "POST", "/api/conversations", body, client=self.client)
 
     def _info(self, id: str) -> Created:
-        answer = self._link.request("GET", f"/api/conversations/{quote(id, safe='')}", client=self.client)
-        return msgspec.json.decode(answer.read(), type=Created)
+        return self._link.read(created, "GET", f"/api/conversations/{quote(id, safe='')}", client=self.client)
+
+    @classmethod
+    def from_state(cls, *_: object, **__: object) -> RemoteConversation:
+        """Raises `ConfigurationError`: an agent server takes no state from elsewhere."""
+        raise ConfigurationError(
+            "RemoteConversation: from_state is for Conversation alone; an agent server takes no state from elsewhere. Open the conversation "
+            "with RemoteConversation(agent, workspace, id=...) where it is, or fork it there."
+        )
 
     def fork(self, seq: int | None = None, agent: Agent | None = None, id: str | None = None, **options: Any) -> RemoteConversation:
         """As `Conversation.fork`, on the same server: a new conversation that begins with this one's events up to `seq` (None: all)."""
@@ -143,7 +158,10 @@ class RemoteConversation:
             body["id"] = id
         if agent is not None:
             body |= {**agent_request(agent), **tools_request(agent, self.workspace, given["client_tools"])}
-        found = msgspec.json.decode(self._ask("POST", "fork", body), type=Created)
+        try:
+            found = self._link.read(created, "POST", f"{self._copy.path}/fork", body, client=self.client)
+        except Conflict as error:  # as a store says it
+            raise StoreError(str(error)) from error
         return RemoteConversation(agent or self.agent, self.workspace, found.id, **given, _made=found)
 
     # --- what it is ---
@@ -183,8 +201,9 @@ class RemoteConversation:
 
     def get_output(self, call_id: str) -> ToolResult:
         """The whole result of a call, also where the journal has only its beginning and end. Raises `ConfigurationError` if it has none."""
-        answer = self._link.request("GET", f"{self._copy.path}/outputs/{quote(call_id, safe='')}", client=self.client)
-        return ToolResult.from_json(answer.read())
+        if not call_id or "/" in call_id or call_id in (".", ".."):  # which no path can have
+            raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
+        return self._link.read(ToolResult.from_json, "GET", f"{self._copy.path}/outputs/{quote(call_id, safe='')}", client=self.client)
 
     def replay(self, agent: Agent | None = None) -> Replay:
         """As `Conversation.replay`, on this machine."""
@@ -275,6 +294,10 @@ class RemoteConversation:
         """Pause at once, as `Conversation.interrupt`; calls that run here are cancelled too."""
         self._order("interrupt")
 
+    def condense(self, instructions: str | None = None) -> None:
+        """Have the agent's condenser shorten what the model is shown, as `Conversation.condense`; the server does it when it can."""
+        self._order("condense", {"instructions": instructions})
+
     def approve(
         self,
         call_id: str | None = None,
@@ -324,7 +347,8 @@ class RemoteConversation:
         return waiting[0]
 
     def _answer(self, question_id: str, values: Any, reason: str) -> None:
-        self._order("answer", {"questionId": question_id, "values": values, "reason": reason, "by": "on_question"}, keep=("values",))
+        given = {"questionId": question_id, "values": values, "reason": reason, "by": "on_question"}
+        self._order("answer", given, keep=("values",), once=f"{self.client}-{question_id}")
 
     def drain_inbox(self) -> None:
         """Read what came of orders that others gave the server. Comes to pass by itself while this is followed."""
@@ -375,7 +399,8 @@ class RemoteConversation:
         found = self._info(self.id)
         if found.error:
             _log.warning("conversation %s: the agent server cannot drive it now: %s", self.id, found.error)
-        return found.started or found.busy or found.open or any(item.offered for item in self._copy.fold.open.values())
+        driven = found.open if found.driven is None else found.driven
+        return found.started or found.busy or driven or any(item.offered for item in self._copy.fold.open.values())
 
     def _not_inside(self, method: str) -> None:
         if self._mark in inside.get():
@@ -410,7 +435,7 @@ class RemoteConversation:
         self._end(timeout, stop=True)
 
     def detach(self, timeout: float = 5.0) -> None:
-        """Let go of threads and connections as `close`, but have the server go on. Calls that run here are cancelled."""
+        """Let go of threads and connections as `close`, but have the server go on. Calls that run here are cancelled; the workspace stays."""
         self._end(timeout, stop=False)
 
     def _end(self, timeout: float, stop: bool) -> None:
@@ -422,9 +447,13 @@ class RemoteConversation:
             self._stop = stop and self._drives
         with self._copy.changed:
             self._copy.changed.notify_all()
+        self._questions.close()
+        if not stop:
+            self.workspace.keep()
         if self._calls is not None and self._mark in inside.get() and self._calls.working:
             self._close_from_within = True  # when the call returns
             self._calls.closing = True
+            self._stop_there(deadline)
             self._calls.cancel()
             return
         self._finish(deadline)
@@ -438,11 +467,7 @@ class RemoteConversation:
             if self._closed:
                 return
             self._closed = True
-        if self._stop and self._follower.lost is None:
-            try:  # before calls end, whose results would have the model asked
-                self._link.request("POST", f"{self._copy.path}/close", client=self.client, timeout=max(1.0, deadline - time.monotonic()))
-            except HoldfastError as error:
-                _log.warning("conversation %s: the agent server could not be told to stop it: %s", self.id, error)
+        self._stop_there(deadline)
         left = [] if self._calls is None else self._calls.close(deadline)
         if left:
             _log.warning("conversation %s closed while calls that ignore their cancellation still run: %s", self.id, ", ".join(left))
@@ -457,6 +482,15 @@ class RemoteConversation:
         if self.agent is not None:
             self.agent.connections.closed()
         self._link.closed()
+
+    def _stop_there(self, deadline: float) -> None:
+        """Have the server stop it, once: before calls end here, whose results would have the model asked."""
+        stop, self._stop = self._stop, False
+        if stop and self._follower.lost is None:
+            try:
+                self._link.request("POST", f"{self._copy.path}/close", client=self.client, timeout=max(1.0, deadline - time.monotonic()))
+            except HoldfastError as error:
+                _log.warning("conversation %s: the agent server could not be told to stop it: %s", self.id, error)
 
     def __enter__(self) -> RemoteConversation:
         return self
@@ -477,10 +511,10 @@ class RemoteConversation:
         if self._follower.lost is not None:
             raise self._follower.lost.with_traceback(None)
 
-    def _ask(self, method: str, what: str, body: dict[str, Any] | None = None) -> bytes:
-        return self._link.request(method, f"{self._copy.path}/{what}", body, client=self.client).read()
+    def _ask(self, method: str, what: str, body: dict[str, Any] | None = None, once: str | None = None) -> None:
+        self._link.request(method, f"{self._copy.path}/{what}", body, client=self.client, once=once)
 
-    def _order(self, what: str, given: dict[str, Any] | None = None, keep: tuple[str, ...] = ()) -> None:
+    def _order(self, what: str, given: dict[str, Any] | None = None, keep: tuple[str, ...] = (), once: str | None = None) -> None:
         """Have the server do something, and see what came of it."""
         self._check_open()
         body = {name: value for name, value in (given or {}).items() if value is not None or name in keep}
@@ -488,7 +522,7 @@ class RemoteConversation:
             json.dumps(body.get("values"))
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"{what}: values takes what JSON can say: {error}.") from error
-        self._ask("POST", what, body)
+        self._ask("POST", what, body, once)
         self._current()
 
     def _prepare(self) -> None:
@@ -512,7 +546,7 @@ class RemoteConversation:
         with self._lock:
             if now != self._told:
                 body = tools_request(agent, self.workspace, self._client_tools)
-                found = msgspec.json.decode(self._ask("PUT", "tools", body), type=Created)
+                found = self._link.read(created, "PUT", f"{self._copy.path}/tools", body, client=self.client)
                 for warning in found.warnings:
                     _log.warning("conversation %s: %s", self.id, warning)
                 self._clients = found.clients and self._calls is not None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
+from urllib.parse import quote
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.conversation.changed import Changed
 from holdfast.conversation.state import Fold
+from holdfast.errors import StoreError
 from holdfast.remote.link import Link
+from holdfast.remote.pool import TooLong
 
 PAGE = 1000  # events asked for at once
 
@@ -34,7 +38,7 @@ class Copy:
     @property
     def path(self) -> str:
         """Where the conversation is on its server."""
-        return f"/api/conversations/{self.id}"
+        return f"/api/conversations/{quote(self.id, safe='')}"
 
     def take(self, events: Sequence[ev.AnyEvent]) -> bool:
         """Take in what follows on what is here; drop what is here already. False if something between is missing."""
@@ -52,15 +56,36 @@ class Copy:
             return not events or events[-1].seq <= last
 
     def catch_up(self, timeout: float | None = None) -> None:
-        """Read what the server has beyond this. Raises as `Link.request`."""
+        """Read what the server has beyond this, within `timeout` seconds in all. Raises as `Link.request`.
+
+        Without a `timeout` the link's counts from the last whole page: a long journal may take longer.
+        """
         with self._fetching:  # two at once would read the same
+            limit, seconds = PAGE, self._link.timeout if timeout is None else timeout
+            deadline = time.monotonic() + seconds
             while True:
-                query = {"after_seq": self.fold.last_seq, "limit": PAGE}
-                answer = self._link.request("GET", f"{self.path}/events", query=query, client=self._client, timeout=timeout)
-                page = msgspec.json.decode(answer.read(), type=_Page)
-                self.take([ev.decode(bytes(raw)) for raw in page.events])
-                if not page.events or self.fold.last_seq >= page.last_seq:
+                asked, left = self.fold.last_seq, deadline - time.monotonic()
+                query = {"after_seq": asked, "limit": limit}
+                try:
+                    events, last = self._link.read(
+                        _page, "GET", f"{self.path}/events", query=query, client=self._client, timeout=max(left, 0.001)
+                    )
+                except StoreError as error:
+                    if not isinstance(error.__cause__, TooLong) or limit == 1:
+                        raise
+                    limit = max(1, limit // 8)
+                    continue
+                self.take(events)
+                now = self.fold.last_seq
+                if not events or now >= last:
                     return
+                where = f"GET {self.path}/events: {self._link.address}"
+                if now == asked:
+                    raise StoreError(f"{where} sent events {events[0].seq}..{events[-1].seq} where event {asked + 1} was asked for.")
+                if timeout is None and len(events) == limit:
+                    deadline = time.monotonic() + seconds
+                if time.monotonic() >= deadline:
+                    raise StoreError(f"{where} says that there are {last} events, but sent no more than {now} of them in {seconds:g} s.")
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
         """The events after one. Under the lock."""
@@ -75,6 +100,11 @@ class Copy:
         """The event of that id after seq `after`, None if it has not come."""
         with self.changed:
             return next((event for event in self._events[after:] if event.id == event_id), None)
+
+
+def _page(data: bytes) -> tuple[list[ev.AnyEvent], int]:
+    page = msgspec.json.decode(data, type=_Page)
+    return [ev.decode(bytes(raw)) for raw in page.events], page.last_seq
 
 
 class _Page(msgspec.Struct, rename="camel"):

@@ -16,6 +16,7 @@ from holdfast.remote.link import Link, pause
 from holdfast.tools import Cancellation
 
 SILENCE = 30.0  # seconds without a byte: the server pings every 10
+LONGEST = 64 * 1024 * 1024  # bytes of one event, twice what a request may have
 
 _log = logging.getLogger("holdfast.remote")
 
@@ -113,9 +114,14 @@ class Follower:
         query, headers = {"after_seq": last}, {"Last-Event-ID": str(last)}
         with self._link.stream(f"{copy.path}/stream", query, headers, self._client, self.silence, self._stopping) as chunks:
             self._on_events()  # what could not be done while the server was gone
+            size = 0  # of what came since the last whole event
             for chunk in chunks:
                 found: list[ev.AnyEvent] = []
-                for name, data in reader.feed(chunk):
+                whole = reader.feed(chunk)
+                size = 0 if whole else size + len(chunk)
+                if size > LONGEST:
+                    raise StoreError(f"{self._link.address} sent {size:,} bytes of a stream without an event")
+                for name, data in whole:
                     kind = name.decode("ascii", "replace")
                     if kind in ("delta", "progress"):
                         self._taken(found)

@@ -7,9 +7,9 @@ import os
 import random
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -34,6 +34,9 @@ LONG = 5.0  # seconds after which a request that failed is taken to have been at
 PASSING = frozenset((408, 425, 429, 502, 503, 504))  # statuses that say: not now
 
 _log = logging.getLogger("holdfast.remote")
+
+Found = TypeVar("Found")
+STRANGE = "answered what an agent server does not ({}). Is something else at that address?"
 
 
 class Link:
@@ -118,8 +121,11 @@ class Link:
                 asked = retry_after(response.headers, status=status)
             if final:
                 raise error from cause
-            if patience is not None and time.monotonic() - began > LONG:  # it was at work meanwhile
-                deadline, number = time.monotonic() + timeout, 0
+            now = time.monotonic()
+            if patience is not None and now >= until:  # it had all of its time
+                raise error from cause
+            if patience is not None and now - began > max(LONG, self._pool.connect_timeout + 1.0):  # it was at work, not only connecting
+                deadline, number = now + timeout, 0
             wait = pause(number, asked)
             if time.monotonic() + wait >= deadline:
                 raise error from cause
@@ -129,6 +135,14 @@ class Link:
                 time.sleep(wait)
             elif cancelled.wait(wait):
                 raise Cancelled("The request was cancelled.")
+
+    def read(self, decode: Callable[[bytes], Found], method: str, path: str, body: Any = None, **options: Any) -> Found:
+        """Ask as `request`, and return what `decode` makes of the answer. Raises `StoreError` for one that it cannot read."""
+        answer = self.request(method, path, body, **options).read()
+        try:
+            return decode(answer)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{method} {path}: {self.address} {STRANGE.format(error)}") from error
 
     @contextmanager
     def stream(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.errors import BadResponse
 from holdfast.llm.http import HTTPPool, Response
 from holdfast.llm.http1 import ConnectionLost, lost, read_head
 
@@ -11,8 +12,37 @@ if TYPE_CHECKING:
     from holdfast.tools import Cancellation
 
 
+MOST = 256 * 1024 * 1024  # bytes of one answer: more than the largest file, and than the largest output of a command, in JSON
+
+
+class TooLong(BadResponse):
+    """An answer that is longer than any that an agent server gives."""
+
+    retryable = False
+
+
+class Bounded(Response):
+    """A response whose body is read whole only up to `MOST` bytes. Then raises `TooLong`."""
+
+    __slots__ = ()
+
+    def read(self) -> bytes:
+        """As `Response.read`."""
+        if self._body is None:
+            found = bytearray()
+            try:
+                for chunk in self:
+                    found += chunk
+                    if len(found) > MOST:
+                        raise TooLong(f"It sent an answer of more than {MOST:,} bytes, which was not read further.")
+            finally:
+                self.close()
+            self._body = bytes(found)
+        return self._body
+
+
 class Pool(HTTPPool):
-    """`HTTPPool` for every method, with a read timeout for each request."""
+    """`HTTPPool` for every method, with a read timeout for each request, and a bound on answers."""
 
     def request(
         self,
@@ -52,7 +82,7 @@ class Pool(HTTPPool):
             except BaseException:
                 connection.close()
                 raise
-            response = Response(self, connection, status, received, first)
+            response = Bounded(self, connection, status, received, first)
             if not stream:
                 response.read()
             return response

@@ -11,8 +11,9 @@ from typing import Any
 from holdfast import events as ev
 from holdfast.conversation.driver import inside
 from holdfast.conversation.questions import OnQuestion
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.remote.copy import Copy
+from holdfast.remote.link import pause
 from holdfast.tools import Cancellation
 from holdfast.tools.forms import check_form, filled
 from holdfast.tools.results import clean
@@ -31,6 +32,7 @@ class Questions:
         self._seen: set[str] = set()
         self._threads: set[threading.Thread] = set()
         self._asked = 0
+        self._ended = Cancellation()
         self.context = contextvars.copy_context()
 
     def look(self) -> None:
@@ -58,12 +60,29 @@ class Questions:
             _log.exception("conversation %s: on_question raised, so that question %s has no answer", self._copy.id, question.id)
             reason = f"on_question raised {type(error).__name__}"
         try:
-            self._answer(question.id, values, "" if values not in (None, False) else reason)
-        except HoldfastError as error:
-            _log.warning("conversation %s: the answer to question %s was not taken: %s", self._copy.id, question.id, error)
+            self._give(question.id, values, "" if values not in (None, False) else reason)
         finally:
             with self._copy.changed:
                 self._threads.discard(threading.current_thread())
+
+    def _give(self, id: str, values: Any, reason: str) -> None:
+        """Tell the server an answer until it takes or refuses it: nobody is asked a second time."""
+        number = 0
+        while True:
+            try:
+                self._answer(id, values, reason)
+                return
+            except HoldfastError as error:
+                if type(error) is StoreError and not self._ended:  # the server cannot be asked now
+                    self._ended.wait(pause(number))
+                    number += 1
+                    continue
+                _log.warning("conversation %s: the answer to question %s was not taken: %s", self._copy.id, id, error)
+                return
+
+    def close(self) -> None:
+        """Tell the server nothing further."""
+        self._ended.cancel()
 
     def ask(
         self,

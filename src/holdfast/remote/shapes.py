@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -12,6 +13,9 @@ from holdfast.remote.tools import BUILTIN, RemoteTool
 
 if TYPE_CHECKING:
     from holdfast.remote.workspace import RemoteWorkspace
+
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Standing(msgspec.Struct, rename="camel"):
@@ -34,12 +38,21 @@ class Created(msgspec.Struct, rename="camel"):
     started: bool = False
     busy: bool = False
     open: bool = False
+    driven: bool | None = None  # None: a server that does not say so
     error: str = ""
 
     @property
     def clients(self) -> bool:
         """Whether a tool is to be run by clients."""
         return any(tool.executor == "client" for tool in self.tools)
+
+
+def created(data: bytes) -> Created:
+    """Read such an answer. Raises `ValueError`, also for an id that is none."""
+    found = msgspec.json.decode(data, type=Created)
+    if not _ID.fullmatch(found.id):
+        raise ValueError(f"the id {found.id[:80]!r}")
+    return found
 
 
 def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) -> dict[str, Any]:

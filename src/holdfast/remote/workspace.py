@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -11,10 +13,10 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.content import ToolResult
-from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError
+from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError, RuntimeFault
 from holdfast.llm.http import Response
 from holdfast.remote.failures import as_fault
-from holdfast.remote.link import Link
+from holdfast.remote.link import STRANGE, Found, Link
 from holdfast.remote.tools import Described, RemoteTool
 from holdfast.runtime.microagents import Microagent
 
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
     from holdfast.tools import Cancellation, Tool
 
+_log = logging.getLogger("holdfast.remote")
+
+_REMOVAL = 5.0  # seconds for it at the end
 LONGEST = 3600.0  # seconds that a command may take whose timeout is the server's
 
 
@@ -99,6 +104,10 @@ class RemoteWorkspace:
             if id and self.id is None and not self._closed:
                 self.id, self._open = id, True
 
+    def keep(self) -> None:
+        """Have `close` leave the workspace on the server."""
+        self._named = True
+
     # --- what a program calls ---
 
     def run_command(
@@ -115,7 +124,7 @@ class RemoteWorkspace:
             answer = self._ask("POST", "/commands", body, patience=patience, cancelled=cancelled)
         except Cancelled:
             return ToolResult.failure("The command was cancelled; its effect may have happened.", "cancelled")
-        return ToolResult.from_json(answer.read())
+        return self._read(ToolResult.from_json, answer)
 
     def read_file(self, path: str | os.PathLike[str]) -> str:
         """As `LocalRuntime.read_file`: a text file's content. Raises `RuntimeFault` (a `FileNotFoundError` if it is missing), `PathRefused`."""
@@ -134,12 +143,12 @@ class RemoteWorkspace:
         body = {"repo": repo, "branch": branch, "target": None if target is None else os.fspath(target), "timeout": timeout}
         given = {name: value for name, value in body.items() if value is not None}
         answer = self._ask("POST", "/clone", given, patience=timeout + 30.0)
-        return Path(PurePosixPath(msgspec.json.decode(answer.read(), type=_Cloned).path))
+        return Path(PurePosixPath(self._read(msgspec.json.Decoder(_Cloned).decode, answer).path))
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
         """As `LocalRuntime.load_microagents`: those of the workspace, or of a folder there."""
         answer = self._ask("GET", "/microagents", query={"folder": None if folder is None else os.fspath(folder)})
-        return msgspec.json.decode(answer.read(), type=_Microagents).microagents
+        return self._read(msgspec.json.Decoder(_Microagents).decode, answer).microagents
 
     # --- what an agent is given ---
 
@@ -147,7 +156,7 @@ class RemoteWorkspace:
     def tools(self) -> list[Tool]:
         """The tools by which a model works there, as `LocalRuntime.tools`. A new list; the server is asked once."""
         if self._tools is None:
-            found = msgspec.json.decode(self._ask("GET", "/tools").read(), type=_Tools)
+            found = self._read(msgspec.json.Decoder(_Tools).decode, self._ask("GET", "/tools"))
             self._tools = [RemoteTool(self, one) for one in found.tools]
         return list(self._tools)
 
@@ -163,7 +172,7 @@ class RemoteWorkspace:
         if conversation_id:
             body["conversationId"] = conversation_id
         answer = self._ask("POST", f"/tools/{quote(name, safe='')}", body, patience=LONGEST, cancelled=cancelled)
-        return ToolResult.from_json(answer.read())
+        return self._read(ToolResult.from_json, answer)
 
     # --- the end ---
 
@@ -172,7 +181,8 @@ class RemoteWorkspace:
         return []
 
     def close(self) -> None:
-        """Let go of the connections. A workspace without an id of your own is removed from the server with its files and shells. Idempotent."""
+        """Let go of the connections. A workspace without an id of your own is removed from the server with its files and shells, unless a
+        conversation that goes on there was detached. Idempotent; what could not be removed within some seconds is a warning in the log."""
         with self._lock:
             if self._closed:
                 return
@@ -180,9 +190,10 @@ class RemoteWorkspace:
             remove = self._open and not self._named
         try:
             if remove:
-                self.link.request("DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}")
-        except HoldfastError as error:
-            raise as_fault(error) from error.__cause__
+                timeout = min(_REMOVAL, self.link.timeout)
+                self.link.request("DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}", timeout=timeout)
+        except HoldfastError as error:  # not raised: `with` may be ending for an error of the program's own
+            _log.warning("workspace %s was not removed from the agent server: %s", self.id, error)
         finally:
             self.link.close()
 
@@ -199,6 +210,12 @@ class RemoteWorkspace:
         raise TypeError(
             "A RemoteWorkspace holds its server's key and is not pickled; make another RemoteWorkspace(url, key, id=...) there."
         )
+
+    def _read(self, decode: Callable[[bytes], Found], answer: Response) -> Found:
+        try:
+            return decode(answer.read())
+        except (ValueError, RecursionError) as error:
+            raise RuntimeFault(f"{self.url} {STRANGE.format(error)}") from error
 
     def _ask(
         self,

@@ -14,6 +14,7 @@ from holdfast.runtime.environment import find_program
 from holdfast.runtime.paths import with_home
 
 _ON_GITHUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+\Z")
+_REMOTE = re.compile(r"(https?|ssh|git)://[^/\s]|[\w.-]+@[\w.-]+:(?!:)")  # git's own test for the last: a colon before any slash
 _PASSWORD = re.compile(r"(\w+://)[^/@\s]+@")
 
 
@@ -31,6 +32,11 @@ def repository_url(repo: str, workdir: Path) -> str:
     return repo
 
 
+def is_remote(repo: str) -> bool:
+    """Whether a repo is somewhere on the network for certain: 'owner/name', an http, https, git or ssh URL, or `user@host:path`."""
+    return ".." not in repo.split("/") and bool(_ON_GITHUB.match(repo) or _REMOTE.match(repo))
+
+
 def clone(repo: str, branch: str | None, target: Path, workdir: Path, env: Mapping[str, str], timeout: float) -> Path:
     """`git clone` into `target`. Raises `RuntimeFault` with git's own message."""
     url = repository_url(repo, workdir)
@@ -40,11 +46,14 @@ def clone(repo: str, branch: str | None, target: Path, workdir: Path, env: Mappi
         raise RuntimeFault(f"{repo!r} was not cloned: {target} exists and is not empty. Give another target.")
     git = find_program("git", env)
     command = [git, "clone", "--quiet", *(["--branch", branch] if branch else []), "--", url, str(target)]
+    # git takes any repo for a path first: a folder `https:` in the workdir must not stand for the network.
+    remote = is_remote(repo)
+    networks = {"GIT_ALLOW_PROTOCOL": "http:https:ssh:git"} if remote else {}
     process = subprocess.Popen(
         command,
-        cwd=workdir,
+        cwd="/" if remote else workdir,
         # ssh asks on a terminal of its own accord, unless told that there is nobody.
-        env={"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **env, "GIT_TERMINAL_PROMPT": "0"},
+        env={"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **networks, **env, "GIT_TERMINAL_PROMPT": "0"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,11 +16,12 @@ from holdfast.server.building import Built, Declared, Wanted
 from holdfast.server.feed import Feeds
 from holdfast.server.learning import Policy, check_agent
 from holdfast.server.limits import Bounds
-from holdfast.server.live import Live
+from holdfast.server.live import Live, LocalLive
 from holdfast.server.records import DEFAULT, HOSTED, RUN, New, Options, Record, Records, store_id
 from holdfast.server.workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from holdfast.server.workers.workshop import Workshop
     from holdfast.store import Store
     from holdfast.tools import Tool
 
@@ -40,7 +41,7 @@ def declared(wanted: Wanted, built: Built) -> Declared:
 
 
 class Agents:
-    """Makes agents, and opens conversations with them. Thread-safe; blocking."""
+    """Makes agents, and opens conversations with them: here, or in the workers of a workshop. Thread-safe; blocking."""
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class Agents:
         policy: Policy,
         variables: Mapping[str, str],
         bounds: Bounds,
+        workshop: Workshop | None = None,
     ) -> None:
         self._store = store
         self._records = records
@@ -59,6 +61,7 @@ class Agents:
         self._policy = policy
         self._variables = variables
         self._bounds = bounds
+        self._workshop = workshop
         self._runtime_tools: list[str] | None = None
 
     def open(self, id: str) -> Live:
@@ -68,8 +71,12 @@ class Agents:
 
     def _opened(self, record: Record) -> Live:
         tenant, workspace = record.tenant, record.workspace
+        runtime, folder = None, ""
         try:
-            runtime = self._workspaces.enter(tenant, workspace) if workspace else None
+            if workspace and self._workshop is not None:
+                folder = str(self._workspaces.hold(tenant, workspace))
+            elif workspace:
+                runtime = self._workspaces.enter(tenant, workspace)
         except ConversationNotFound as error:
             raise ConfigurationError(f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} is gone.") from error
 
@@ -77,11 +84,16 @@ class Agents:
             if workspace:
                 self._workspaces.leave(tenant, workspace)
 
+        def note(kind: str, make: Callable[[], bytes]) -> None:
+            self._feeds.note(record.store_id, kind, make)
+
         try:
+            if self._workshop is not None:
+                return self._workshop.open(record, self.kept, folder, note, leave)
             built = building.build(self.kept(record), [] if runtime is None else runtime.tools, self._policy, self._variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
-            live = Live(record, built, self._store, runtime, lambda kind, make: self._feeds.note(record.store_id, kind, make), leave)
+            live = LocalLive(record, built, self._store, runtime, note, leave)
         except BaseException:
             leave()
             raise
@@ -96,14 +108,15 @@ class Agents:
         bounds.check("secrets_bytes", len(encode(secrets)), what)
         bounds.check("tools", max(len(tools), len(options.modules)), what)
         bounds.check("tools_bytes", len(encode(tools)) + len(encode(options.modules)), what)
-        forms.check_secrets(secrets)
+        forms.check_secrets(secrets, form)
         check_agent(form, self._policy)
         return Wanted(tenant, form, secrets, tools, options)
 
     def kept(self, record: Record) -> Wanted:
-        """What a conversation was created with."""
-        form = msgspec.json.decode(self._records.part(record.agent), type=dict[str, Any])
-        tools = self.declared(record).forms
+        """What a conversation was created with, and given since."""
+        record, agent, declared = self._records.whole(record)
+        form = msgspec.json.decode(agent, type=dict[str, Any])
+        tools = msgspec.json.decode(declared, type=Declared).forms
         secrets: dict[str, str] = {}
         if record.secrets is not None:
             secrets = msgspec.json.decode(self._records.seal.open(record.secrets, record.store_id), type=dict[str, str])
@@ -111,7 +124,7 @@ class Agents:
 
     def declared(self, record: Record) -> Declared:
         """What was declared of a conversation's tools, and what became of it."""
-        return msgspec.json.decode(self._records.part(record.tools), type=Declared)
+        return msgspec.json.decode(self._records.whole(record)[2], type=Declared)
 
     def new(self, tenant: str, id: str, wanted: Wanted, built: Built, workspace: str, own: bool) -> New:
         """A record to be."""
@@ -122,6 +135,8 @@ class Agents:
     def build(self, wanted: Wanted, workspace: str) -> Built:
         """An agent, to see whether it can be made. Raises `ConfigurationError` if it cannot."""
         runtime_tools: list[Tool] = []
+        if self._workshop is not None:
+            return self._workshop.check(wanted, str(self._workspaces.check(wanted.tenant, workspace)) if workspace else "")
         if workspace:
             runtime_tools = self._workspaces.enter(wanted.tenant, workspace).tools
             self._workspaces.leave(wanted.tenant, workspace)

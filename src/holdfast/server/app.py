@@ -165,6 +165,7 @@ def _methods(app: FastAPI) -> Mapping[str, str]:
 
 def _add_own(routes: Routes, usage: Usage, metrics: Metrics) -> None:
     service = routes.service
+    said: set[str] = set()
 
     @routes.add("GET", "/health", "Does the server live?", gives=Health, gave={"status": "ok"}, open=True, tag="server")
     async def health(request: Request) -> Response:
@@ -175,9 +176,16 @@ def _add_own(routes: Routes, usage: Usage, metrics: Metrics) -> None:
         "GET", "/ready", "Does the server take requests?", gives=Health, gave={"status": "ready"}, open=True, also=(503,), tag="server"
     )
     async def ready(request: Request) -> Response:
-        """503 while it takes up what was running when it ended, and while it ends. Needs no key."""
+        """503 while it takes up what was running when it ended, while it ends, and once its files are gone. Needs no key."""
         if service.closing or not service.ready:
             return refusal(503, StoreError.__name__, "The server begins or ends.", {"Retry-After": "1"})
+        try:
+            await service.read(service.host.check)
+        except StoreError as error:  # which names the file: not for everybody
+            if str(error) not in said:
+                said.add(str(error))
+                _log.error("Not ready: %s", error)
+            return refusal(503, StoreError.__name__, "The server's store or its records were removed; its log says more.")
         return answer(Health("ready"))
 
     @routes.add(

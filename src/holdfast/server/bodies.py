@@ -49,6 +49,12 @@ class RejectRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     by: str = "user"
 
 
+class CondenseRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """Shorten what the model is shown; `instructions` are what a summary is to mind."""
+
+    instructions: str = ""
+
+
 class AnswerRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """The answer to what a running call asks: `values` of its form, true for a yes, null or false to decline."""
 

@@ -11,12 +11,13 @@ from typing import TypeVar
 
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
-from holdfast.errors import ConfigurationError, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
+from holdfast.errors import ConfigurationError, ConversationClosed, ConversationNotFound, HoldfastError, LeaseHeld, StoreError
 from holdfast.server.claims import Claims
 from holdfast.server.live import Live
 from holdfast.server.pool import Pool
-from holdfast.server.records import IDLE, RUN, Record, Records, store_id
+from holdfast.server.records import DEFAULT, IDLE, RUN, Record, Records, store_id
 from holdfast.server.rooms import Rooms
+from holdfast.server.workers.deaths import MOST, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import Store
 
@@ -55,7 +56,9 @@ class Drives:
         most: int,
         idle: float,
         clock: Callable[[], float],
+        deaths: Deaths | None = None,
     ) -> None:
+        self._deaths = deaths or Deaths()
         self._store = store
         self._records = records
         self._opened = open
@@ -94,7 +97,7 @@ class Drives:
     def _open(self, id: str) -> Live:
         try:
             live = self._opened(id)
-        except ConversationNotFound:
+        except (ConversationNotFound, WorkerDied):
             raise
         except Exception as error:
             self._fail(id, error)
@@ -108,12 +111,11 @@ class Drives:
         try:
             with self.rooms.use(id) as live:
                 self.tend_soon()
-                running = live.running
                 more = live.drive()
-                record = live.record
-                if running and not live.running and record.driven == RUN:
-                    live.record = self._records.drive(record, IDLE)
-                self.look(record, live)
+                with live.moving:
+                    if live.record.driven == RUN and not live.running:
+                        live.record = self._records.drive(live.record, IDLE)
+                self.look(live.record, live)
                 failure = live.failure
             if failure is not None:
                 raise failure.with_traceback(None)
@@ -121,11 +123,42 @@ class Drives:
             return more
         except (ConversationNotFound, ConversationClosed):
             return False
+        except WorkerDied as died:
+            return not self._closed and self._died(id, died)
         except Exception as error:
             if not self._closed:
                 self._fail(id, error)
                 self.rooms.park(id, force=True)
             return False
+
+    def _died(self, id: str, died: WorkerDied) -> bool:
+        """A conversation's worker is dead, others notice nothing: whether it is to go on in another one. It is, until that has got it nowhere too
+        often."""
+        try:
+            live = self.rooms.find(id)
+            if live is not None and live.failure is not None:
+                self.rooms.park(id, force=True)
+            times = self._deaths.more(id)
+            if times < MOST:
+                return bool(self._store.list([id], status=RUNNING.value))
+            if not write_end(self._store, id, died.how, times):
+                self._fail(id, died)  # nothing was being run: what it was opened for waits
+                return False
+            self._deaths.none(id)
+            tenant, slash, own = id.partition("/")
+            record = self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id)
+            if record.driven == RUN:
+                self._records.drive(record, IDLE)
+                if self._store.list([id], status=RUNNING.value):  # it was run again meanwhile
+                    self._records.drive(record, RUN)
+        except LeaseHeld:
+            return True  # somebody has opened it meanwhile
+        except ConversationNotFound:
+            pass
+        except Exception as error:
+            if not self._closed:
+                self._fail(id, error)
+        return False
 
     def look(self, record: Record, live: Live) -> None:
         """Keep in mind which calls clients are to run."""
@@ -152,6 +185,7 @@ class Drives:
         """A conversation is gone."""
         with self._lock:
             self._faults.pop(record.store_id, None)
+        self._deaths.none(record.store_id)
         self.claims.update(record.tenant, record.id, ())
 
     def recover(self) -> None:

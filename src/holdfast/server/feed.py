@@ -22,7 +22,8 @@ RING = 256  # events; what a reader misses while it writes one page
 RING_BYTES = 1_000_000  # of them: an event may hold pictures
 NOTES = 64  # transient ones; who is slower misses some
 PAGE = 500  # events read from the store at once
-PAGE_BYTES = 4_000_000  # beyond which the next page is a shorter one
+FIRST_PAGE = 16  # as long as nobody knows how large they are
+PAGE_BYTES = 100_000  # what one reader is given at once, but for one event that is larger: a slow one holds it until its socket takes it
 
 ReadPage = Callable[[int, int], list[AnyEvent]]
 
@@ -41,7 +42,7 @@ class Reader:
         self.woken: asyncio.Future[None] | None = None
         self._note = feed.noted
         self._empty = -1  # the feed's count when the store was found to have nothing more
-        self._page = PAGE
+        self._page = FIRST_PAGE
         self._closed = False
 
     async def next(self, after_seq: int, timeout: float | None = None, limit: int = PAGE) -> Batch:
@@ -63,7 +64,7 @@ class Reader:
             if not wait:
                 frames = await self.loop.run_in_executor(None, feed.read, after_seq, min(limit, self._page))
                 if frames:
-                    self._page = PAGE if sum(len(one.data) for one in frames) < PAGE_BYTES else max(1, len(frames) // 2)
+                    self._page = min(PAGE, max(1, len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)), 8 * self._page)
                     return Batch(frames, [])
                 self._empty = count
             elif not await self._wait(until):
@@ -138,8 +139,14 @@ class Feed:
         ring = self._ring
         if not ring or after_seq < ring[0].seq - 1:
             return None
-        first = after_seq + 1 - ring[0].seq
-        return [ring[index] for index in range(first, min(len(ring), first + limit))]
+        first, size = after_seq + 1 - ring[0].seq, 0
+        found: list[Frame] = []
+        for index in range(first, min(len(ring), first + limit)):
+            size += len(ring[index].data)
+            if found and size > PAGE_BYTES:
+                break
+            found.append(ring[index])
+        return found
 
     def notes_after(self, number: int) -> tuple[list[Note], int]:
         """The notes after that many, and how many there were by now."""

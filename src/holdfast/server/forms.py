@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigurationError
 
@@ -13,11 +14,27 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _SECRET = re.compile(r"secret_[0-9]{1,6}")
 
 
-def check_secrets(secrets: Mapping[str, str]) -> None:
-    """Raises `ConfigurationError` for secrets that are not called secret_1, secret_2, ..."""
+# Where a secret goes to whom it is for. Anywhere else it would be shown: prompts and names are in the journal.
+_FOR_SECRETS = frozenset(("api_key", "args", "auth", "base_url", "env", "headers", "origins", "parameters", "proxy", "token", "url"))
+_NAMES_ONE = re.compile(r"(?<!\$)\$\{secret_[0-9]+[:}]")
+
+
+def check_secrets(secrets: Mapping[str, str], form: Mapping[str, Any]) -> None:
+    """Raises `ConfigurationError` for secrets that are not called secret_1, secret_2, ..., and for a form that has one where it would be shown."""
     for name in secrets:
         if not _SECRET.fullmatch(name):
             raise ConfigurationError(f"secrets takes the names secret_1, secret_2, ..., not {name[:80]!r}.")
+    left: list[tuple[str, Any]] = [("agent", form)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, dict):
+            left += [(f"{place}.{key}", one) for key, one in cast("dict[str, Any]", value).items() if key not in _FOR_SECRETS]
+        elif isinstance(value, list):
+            left += [(f"{place}[{index}]", one) for index, one in enumerate(cast("list[Any]", value))]
+        elif isinstance(value, str) and _NAMES_ONE.search(value):
+            raise ConfigurationError(
+                f"{place[:200]} names a secret where it would be shown. Secrets stand in {', '.join(sorted(_FOR_SECRETS))} alone."
+            )
 
 
 def builtin_names(form: Mapping[str, Any]) -> list[str]:
@@ -41,8 +58,9 @@ def with_tools(form: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def own_variables(form: dict[str, Any], variables: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
     """The form of a tenant whom the server's keys are none of, and what its `${...}` may stand for.
 
-    A key of the server's is given to a model's own provider alone: where a model's `api_key` names it and neither its `base_url` nor its
-    `proxy` could send it elsewhere. It gets a name that nobody can guess, so that no prompt can quote it.
+    A key of the server's is given to its own provider alone: where the `api_key` of a model there names it and nothing could send it elsewhere.
+    Whose it is, its name tells (`OPENAI_API_KEY`), or an entry `provider:NAME` beside it. It gets a name that nobody can guess, so that no
+    prompt can quote it.
     """
     known: dict[str, str] = {}
 
@@ -61,13 +79,31 @@ def own_variables(form: dict[str, Any], variables: Mapping[str, str]) -> tuple[d
         key = found.get("api_key")
         match = _VARIABLE.fullmatch(key) if isinstance(key, str) else None
         elsewhere = any(found.get(name) for name in ("base_url", "proxy", "headers", "use"))
-        if match is not None and match[1] in variables and not elsewhere:
+        if match is not None and match[1] in variables and not elsewhere and _may_have(found.get("name"), match[1], variables):
             name = f"server_{os.urandom(16).hex()}"
             known[name] = variables[match[1]]
             found["api_key"] = f"${{{name}}}"
         return found
 
     return {**form, "model": model(form.get("model"))}, known
+
+
+def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:
+    """Whether a model is of the provider that the key of this name is for, and asked for at the provider's own address on the network."""
+    from holdfast.llm.address import is_local, locate
+    from holdfast.llm.info import listed
+
+    try:
+        at = locate(model, None) if isinstance(model, str) else None
+    except ConfigurationError:
+        return False
+    if at is None or not at.provider:
+        return False
+    parts = urlsplit(at.base_url)
+    if parts.scheme != "https" or is_local(parts.hostname or ""):  # a local server's address is anybody's who runs a command here
+        return False
+    entry = listed(at.provider)
+    return f"{at.provider}:{name}" in variables or (entry is not None and name in entry.env)
 
 
 def _list(given: Any, key: str) -> list[Any]:

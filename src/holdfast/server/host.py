@@ -25,29 +25,32 @@ from holdfast.server.building import Built
 from holdfast.server.claims import Claims
 from holdfast.server.driving import Drives
 from holdfast.server.feed import Feed, Feeds
+from holdfast.server.keyed import Keyed
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.live import Live
-from holdfast.server.records import HOSTED, IDLE, RUN, New, Options, Record, Records
+from holdfast.server.records import HOSTED, IDLE, RUN, New, Options, Record, Records, SameFile
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Item, Page, ToolForm
 from holdfast.server.watched import WatchedStore
+from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
-from holdfast.store import Store, Summary
+from holdfast.store import SQLiteStore, Store, Summary
 
 if TYPE_CHECKING:
     from holdfast.content import ToolResult
     from holdfast.events import AnyEvent
     from holdfast.runtime import LocalRuntime
     from holdfast.server.learning import Policy
+    from holdfast.server.workers.live import Patience
+    from holdfast.server.workers.workshop import Workshop
 
 _log = logging.getLogger("holdfast")
 
 DEFAULT = records.DEFAULT
-RUNNING = ConversationStatus.RUNNING
 
 _MOST_PAGE = 1000  # conversations or events in one answer
-_BEGIN = 2.0  # seconds that `start` and `run` wait for the status to say so
 
 _Items = list[tuple[int, Item]]
+_Pairs = list[tuple[str, str]]  # `list` is a method below
 
 
 class Host:
@@ -59,6 +62,9 @@ class Host:
     `variables` are what `${NAME}` in an agent stands for; tenants but the default one may give them to models of known providers alone. Folders of
     workspaces are made below `root`. `idle` is after how many seconds a conversation, or a workspace, that nobody uses is closed;
     `claim_timeout` how long a call waits for a client that takes it, `client_grace` for one that took it and is not heard of.
+
+    With `isolation="process"` each open conversation is in a process of its own, of at most `worker_memory` MB of address space (0: any), which
+    is ended when it tries the server's `patience`.
     """
 
     def __init__(
@@ -75,26 +81,40 @@ class Host:
         client_grace: float = 30.0,
         bounds: Bounds | None = None,
         clock: Callable[[], float] = time.monotonic,
-        isolation: Literal["thread"] = "thread",
+        isolation: Literal["thread", "process"] = "thread",
+        worker_memory: int = 0,
+        patience: Patience | None = None,
     ) -> None:
         if max_running < 1:
             raise ConfigurationError(f"max_running takes a number above 0, not {max_running!r}.")
-        if isolation != "thread":  # pyright: ignore[reportUnnecessaryComparison]: callers are not all typed
-            raise ConfigurationError(f"isolation takes 'thread', not {isolation!r}.")
+        if isolation not in ("thread", "process"):
+            raise ConfigurationError(f"isolation takes 'thread' or 'process', not {isolation!r}.")
         self.bounds = bounds or Bounds()
         if self.bounds.open < 2 * max_running:
             raise ConfigurationError(f"Bounds: open takes at least twice max_running ({max_running}), not {self.bounds.open}.")
         self._records = records
+        self._keyed = Keyed(records)
         self._feeds = Feeds(store.read)
         self._store = WatchedStore(store, self._feeds.appended)
+        self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
         self._workspaces = Workspaces(Path(root), self.bounds, idle, clock)
-        self._agents = Agents(self._store, records, self._workspaces, self._feeds, policy, dict(variables or {}), self.bounds)
+        records.own()
+        deaths = Deaths()
+        self._workshop: Workshop | None = None
+        if isolation == "process":
+            from holdfast.server.workers.live import Patience
+            from holdfast.server.workers.workshop import Workshop
+
+            self._workshop = Workshop(self._store, policy, variables or {}, deaths, worker_memory, patience or Patience())
+        known = dict(variables or {})
+        self._agents = Agents(self._store, records, self._workspaces, self._feeds, policy, known, self.bounds, self._workshop)
         claims = Claims(claim_timeout, client_grace, clock)
-        self._drives = Drives(self._store, records, self._agents.open, self._workspaces, claims, max_running, self.bounds.open, idle, clock)
+        self._drives = Drives(
+            self._store, records, self._agents.open, self._workspaces, claims, max_running, self.bounds.open, idle, clock, deaths
+        )
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
-        records.own()
         self._mend()
 
     # --- made, listed, removed ---
@@ -118,6 +138,7 @@ class Host:
             if self._store.list([records.store_id(tenant, id)]):
                 raise Conflict(f"Conversation {id!r} exists already; give another id.")
             new = self._agents.new(tenant, id, wanted, built, workspace, own)
+            self.check()
             found = self._records.add(new, encode(_created(new, built)), key, digest, self.bounds.conversations)
             answer = msgspec.json.decode(found, type=Created)
         except BaseException:
@@ -139,7 +160,8 @@ class Host:
         modules = record.options.modules if request.tool_module_qualnames is None else request.tool_module_qualnames
         client_tools = record.options.client_tools if request.client_tools is None else request.client_tools
         options = msgspec.structs.replace(record.options, modules=modules, client_tools=client_tools)
-        secrets = request.secrets if request.secrets is not None else kept.secrets
+        # Another agent gets no secrets but those that come with it: it could send them anywhere.
+        secrets = request.secrets if request.secrets is not None else kept.secrets if request.agent is None else {}
         form = kept.form if request.agent is None else request.agent
         tools = kept.tools if request.tools is None else request.tools
         if request.tools is not None and request.agent is None:
@@ -185,7 +207,7 @@ class Host:
             prefix = records.store_id(tenant, "")
             if status == "idle":  # one that has no events is idle, too, and in no store
                 busy = {one.id for one in self._store.list() if one.status != status}
-                ids = [row[1] for row in self._records.page(tenant, before, 1 << 62) if prefix + row[1] not in busy]
+                ids = [id for id in self._records.ids(tenant) if prefix + id not in busy]
             else:
                 ids = [one.id[len(prefix) :] for one in self._store.list(status=status) if one.id.startswith(prefix)]
             items = self._items(tenant, self._records.page(tenant, before, limit + 1, ids), status, limit + 1)
@@ -218,6 +240,7 @@ class Host:
             **msgspec.structs.asdict(item),
             open=live is not None,
             busy=live is not None and live.busy,
+            driven=record.driven != IDLE,
             tools=standings,
             warnings=warnings,
             error=self._drives.fault(record),
@@ -254,6 +277,8 @@ class Host:
             built = self._agents.build(wanted, record.workspace)
             record = self._records.retool(record, encode(form), encode(declared(wanted, built)), options)
             live.set_tools(record, built)
+            with live.moving:
+                live.record = msgspec.structs.replace(record, driven=live.record.driven)
             status = live.status.value
         return Created(
             id=id, status=status, created=record.created, workspace=record.workspace, tools=built.standings, warnings=built.warnings
@@ -262,8 +287,17 @@ class Host:
     # --- asked of one ---
 
     def obey(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
-        """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it does not fit."""
+        """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it does not fit, `ToolValidationError` if arguments
+        do not fit their tool, `Conflict` if the key stood for another command."""
         record = self._records.find(tenant, id)
+        if key is None:
+            self._obey(record, command, None)
+        else:
+            self._keyed.once(record, key, command, lambda _: self._obey(record, command, key))
+
+    def _obey(self, record: Record, command: cmd.Command, key: str | None) -> None:
+        if key is None and self._workshop is not None:
+            key = os.urandom(16).hex()  # a worker that dies of it is replaced, and it must not be done twice
 
         def work(live: Live) -> None:
             live.obey(command, key)
@@ -287,20 +321,33 @@ class Host:
         """As `Conversation.approve`: without `call_id` all calls that wait now."""
         if call_id is None and (arguments is not None or arguments_hash is not None):
             raise ConfigurationError("approve takes arguments and arguments_hash with a call_id alone.")
-        for call, hash in self._pending(tenant, id, call_id, key):
-            self.obey(tenant, id, cmd.Approve(call, arguments_hash or hash, arguments, by, reason), key and f"{key}:{call}")
+        asked = ("approve", call_id, arguments, arguments_hash, by, reason)
+        self._decide(tenant, id, call_id, key, asked, lambda call, own: cmd.Approve(call, arguments_hash or own, arguments, by, reason))
 
     def reject(self, tenant: str, id: str, call_id: str | None = None, reason: str = "", by: str = "user", key: str | None = None) -> None:
         """As `Conversation.reject`: without `call_id` all calls that wait now."""
-        for call, _ in self._pending(tenant, id, call_id, key):
-            self.obey(tenant, id, cmd.Reject(call, reason, by), key and f"{key}:{call}")
+        self._decide(tenant, id, call_id, key, ("reject", call_id, reason, by), lambda call, _: cmd.Reject(call, reason, by))
 
-    def _pending(self, tenant: str, id: str, call_id: str | None, key: str | None) -> list[tuple[str, str]]:
+    def _decide(
+        self, tenant: str, id: str, call_id: str | None, key: str | None, asked: object, command: Callable[[str, str], cmd.Command]
+    ) -> None:
+        """Have a call decided, or all that wait; asked again under the same key those of the first time."""
+        record = self._records.find(tenant, id)
+
+        def decide(calls: Sequence[tuple[str, str]]) -> None:
+            for call, hash in calls:
+                self._obey(record, command(call, hash), key and f"{key}:{call}")
+
+        if key is None:
+            decide(self._pending(tenant, id, call_id))
+        else:
+            self._keyed.once(record, key, asked, decide, lambda: self._pending(tenant, id, call_id))
+
+    def _pending(self, tenant: str, id: str, call_id: str | None) -> _Pairs:
         found = [(one.call.id, one.arguments_hash) for one in self.state(tenant, id).pending_confirmations]
         if call_id is not None:
-            # Also one that waits no more: under the same key that was done, and under another the conversation says what is wrong.
-            return [one for one in found if one[0] == call_id] or [(call_id, "")]
-        if not found and key is None:
+            return [one for one in found if one[0] == call_id] or [(call_id, "")]  # the conversation says what is wrong
+        if not found:
             raise ConfigurationError("No call waits for a decision.")
         return found
 
@@ -309,9 +356,10 @@ class Host:
         record = self._records.find(tenant, id)
 
         def work(live: Live) -> str:
-            if record.driven != HOSTED:
-                live.record = self._records.drive(record, HOSTED)
-            live.hosted = True
+            with live.moving:
+                if live.record.driven != HOSTED:
+                    live.record = self._records.drive(live.record, HOSTED)
+                live.begin(hosted=True)
             return self._begun(record, live)
 
         return self._drives.use(record, work)
@@ -321,28 +369,21 @@ class Host:
         record = self._records.find(tenant, id)
 
         def work(live: Live) -> str:
-            if live.status in (ConversationStatus.PAUSED, ConversationStatus.ERROR, ConversationStatus.STUCK):
-                live.obey(cmd.Resume())
-            live.running = True
-            if live.to_do and record.driven == IDLE:
-                live.record = self._records.drive(record, RUN)
+            with live.moving:
+                live.begin(hosted=False)
+                if live.running and live.record.driven == IDLE:
+                    live.record = self._records.drive(live.record, RUN)
             return self._begun(record, live)
 
         return self._drives.use(record, work)
 
     def _begun(self, record: Record, live: Live) -> str:
-        """The status, once it says that there is something to do if there is."""
+        """The status of what was told to begin; it is driven from here on."""
+        status = live.status
         self._drives.look(record, live)
-        if live.to_do:
+        if live.to_do or live.running:  # also where another drive has done it all: that one does not know that this run is over, too
             self._drives.wake(record.store_id)
-            until = time.monotonic() + _BEGIN
-            while live.status is not RUNNING and live.to_do and self._drives.pool.busy(record.store_id) and time.monotonic() < until:
-                time.sleep(0.002)  # one append of the thread that begins now
-            if live.to_do and not self._drives.pool.busy(record.store_id):
-                self._drives.wake(record.store_id)
-            elif live.to_do:
-                return RUNNING.value
-        return live.status.value
+        return status.value
 
     def close(self, tenant: str, id: str) -> str:
         """Park it now, cutting off what runs, and do not drive it until it is started again. Returns the status."""
@@ -388,6 +429,12 @@ class Host:
         self._drives.claims.seen(tenant, client_id)
 
     # --- workspaces ---
+
+    def begin(self, tenant: str, what: str, key: str, digest: bytes) -> bool:
+        """Keep in the records that something which is done once is begun; whether it is for the first time. Raises `Conflict` if it was
+        something else."""
+        token = os.urandom(8)
+        return self._records.keep(tenant, f"\n{what}\n{key}", digest, token) == token
 
     def workspace_create(self, tenant: str, id: str | None = None) -> str:
         """Make a workspace and return its id."""
@@ -436,12 +483,19 @@ class Host:
         """What a timer does every second: settle claims, park what rests, try again what failed, hear what other processes posted."""
         self._drives.tend()
 
+    def check(self) -> None:
+        """Raises `StoreError` if the store's file, or that of the records, is not there any more."""
+        self._records.check()
+        if self._file is not None:
+            self._file.check()
+
     def stats(self) -> dict[str, int]:
         """Numbers to watch."""
         return {
             "conversations": sum(self._records.counts().values()),
             "readers": self._feeds.readers(),
             "workspaces": self._workspaces.count(),
+            "workers": 0 if self._workshop is None else self._workshop.count(),
             **self._drives.stats(),
         }
 
@@ -462,6 +516,8 @@ class Host:
             self._closed = True
         self._feeds.close()
         self._drives.close(until)
+        if self._workshop is not None:
+            self._workshop.close()
         self._workspaces.close()
         self._records.close()
         self._store.close()

@@ -5,6 +5,7 @@ client runs itself.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from holdfast.agent.form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.server.policy import Policy, check_agent, check_parts
 from holdfast.tools.context import ToolContext
-from holdfast.tools.registry import ToolRegistry
+from holdfast.tools.registry import ToolRegistry, declared_in
+from holdfast.tools.schema import from_json_schema
 from holdfast.tools.tool import Tool
 
 __all__ = ["ClientTool", "Learned", "Policy", "UnavailableTool", "check_agent", "difference", "import_parts", "learn"]
@@ -39,6 +41,18 @@ class ClientTool(Tool):
             form.name, form.description, None, form.input_schema, form.output_schema, form.annotations, form.category, form.timeout
         )  # fmt: skip
         self.module_qualname = form.module
+        whole = "type" in form.input_schema and "properties" in form.input_schema  # as of every client of ours
+        self._schema_there = form.input_schema if whole else super().input_schema
+        self._check = from_json_schema(form.name, self._schema_there, patterns=False)  # its patterns are for the client to try
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """As the client declared it, keys in the same order: a provider's prompt cache goes by the letter, and it knows local runs too."""
+        return self._schema_there
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments, checked but for the schema's patterns. Raises `ToolValidationError`."""
+        return self._check(arguments)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         """Never asked: an offered call is claimed by a client. Raises `ToolError`."""
@@ -203,6 +217,9 @@ def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[
             # A second thread would wait for the same lock of Python's, and be left behind too.
             found[module] = "is still being imported for an earlier request; it hangs or is slow"
             continue
+        if tools and (here := _here(module)) is not None:
+            found[module] = here
+            continue
         thread = _Import(module, tools)
         thread.start()
         thread.join(max(until - time.monotonic(), timeout / 10))
@@ -212,6 +229,18 @@ def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[
         else:
             found[module] = thread.outcome
     return found
+
+
+def _here(module: str) -> dict[str, Tool] | None:
+    """The tools of a module that is imported already and declares functions alone, no factories: none of its code is run to have them, and a thread
+    would take ten times as long."""
+    found = sys.modules.get(module)
+    spec = getattr(found, "__spec__", None)
+    if found is None or spec is None or getattr(spec, "_initializing", False):  # another thread imports it right now
+        return None
+    made = declared_in(found)
+    tools: dict[str, Tool] = {tool.name: tool for tool in made.values() if isinstance(tool, Tool) and type(tool) is Tool}
+    return tools if tools and len(tools) == len(made) else None
 
 
 def _tools_of(module: str) -> dict[str, Tool]:

@@ -1,10 +1,10 @@
-"""An open conversation as the host sees it. This room alone knows that it is an object in this process."""
+"""An open conversation as the host sees it (`Live`), and one that is an object in this process (`LocalLive`)."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -22,9 +22,84 @@ if TYPE_CHECKING:
 RUNNING = ConversationStatus.RUNNING
 
 
-class Live:
-    """One conversation of `record`, with what is told of it to `note(kind, make)`. `hosted`: it goes on whenever there is something to do;
-    `running`: it does until it rests. Thread-safe."""
+class Live(Protocol):
+    """One open conversation of `record`. `hosted`: it goes on whenever there is something to do; `running`: it does until it rests. Thread-safe.
+
+    `moving` is held by whoever begins a run, or ends one, until the records say so too.
+    """
+
+    record: Record
+    moving: threading.Lock
+
+    # --- what is asked of it ---
+
+    @property
+    def hosted(self) -> bool:
+        """Whether it goes on by itself when there is something to do."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on until it rests."""
+        ...
+
+    def begin(self, hosted: bool) -> None:
+        """Begin a run, or go on with one: where there is something to do it is RUNNING, in the journal, when this returns. `hosted` from now on; or
+        else until it rests, also after a pause or an error."""
+        ...
+
+    def obey(self, command: Command, key: str | None = None) -> None:
+        """See `Conversation.obey`."""
+        ...
+
+    def drive(self) -> bool:
+        """Do what there is to do, if it is to be driven at all; whether there is more by now. Raises `StoreError`."""
+        ...
+
+    # --- what it is ---
+
+    @property
+    def status(self) -> ConversationStatus:
+        """Where it stands."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is being driven now."""
+        ...
+
+    @property
+    def to_do(self) -> bool:
+        """Whether `drive` would do something."""
+        ...
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why nothing more can be journaled."""
+        ...
+
+    def offers(self) -> list[Offered]:
+        """The calls that clients are to run, or run."""
+        ...
+
+    # --- what it has ---
+
+    @property
+    def standings(self) -> tuple[list[ToolStanding], list[str]]:
+        """Where its tools run, and what did not go as it was asked."""
+        ...
+
+    def set_tools(self, record: Record, built: Built) -> None:
+        """Have these tools in place of those that were given before; the model is told before its next answer."""
+        ...
+
+    def close(self, timeout: float) -> None:
+        """Stop and let go of everything. What this cuts off goes on when it is opened again."""
+        ...
+
+
+class LocalLive:
+    """See `Live`: a `Conversation` here. What is told of it goes to `note(kind, make)`."""
 
     def __init__(
         self,
@@ -36,11 +111,13 @@ class Live:
         leave: Callable[[], None],
     ) -> None:
         self.record = record
+        self.moving = threading.Lock()
         self.running = False
+        self._begun = 0  # runs
         self._agent = built.agent
         self._built = built
         self._leave = leave
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # for the runs
 
         def delta(piece: Delta) -> None:
             note("delta", lambda: msgspec.json.encode(piece))
@@ -70,6 +147,18 @@ class Live:
     def hosted(self, hosted: bool) -> None:
         self._conversation.hosted = hosted
 
+    def begin(self, hosted: bool) -> None:
+        """See `Live.begin`."""
+        conversation = self._conversation
+        with self._lock:
+            if hosted:
+                conversation.hosted = True
+                conversation.begin()
+                return
+            status = conversation.begin(resume=True)
+            self._begun += 1
+            self.running = status is RUNNING or conversation.has_work
+
     def obey(self, command: Command, key: str | None = None) -> None:
         """See `Conversation.obey`."""
         self._conversation.obey(command, key)
@@ -79,10 +168,15 @@ class Live:
         conversation = self._conversation
         if not (self.hosted or self.running):
             return False
-        before = conversation.state.last_seq
-        status = conversation.advance()
-        if status is not ConversationStatus.CLOSED and conversation.failure is None:  # else the run was cut off, and is not over
-            self.running = self.running and status is RUNNING
+        with self._lock:
+            begun, before = self._begun, conversation.state.last_seq
+        conversation.advance()
+        with self._lock:
+            status = conversation.status
+            if status is ConversationStatus.CLOSED or conversation.failure is not None or begun != self._begun:
+                pass  # the run was cut off, and is not over; or another has begun, which is driven after this
+            else:
+                self.running = self.running and status is RUNNING
         return self.to_do and conversation.state.last_seq > before
 
     # --- what it is ---
@@ -125,15 +219,8 @@ class Live:
 
     def set_tools(self, record: Record, built: Built) -> None:
         """Have these tools in place of those that were given before; the model is told before its next answer."""
-        with self._lock:
-            manager = self._agent.tools
-            for name in self._built.tools:
-                if manager.exists(name):
-                    manager.unregister(name)
-            for tool in built.tools.values():
-                manager.register(tool)
-            self._built = built
-            self.record = record
+        self._agent.tools.replace(self._built.tools, built.tools.values())
+        self._built = built
 
     def close(self, timeout: float) -> None:
         """Stop and let go of everything. What this cuts off goes on when it is opened again."""

@@ -7,8 +7,11 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 
+import anyio.to_thread
 from starlette.responses import Response
 
+from holdfast.errors import RuntimeFault
+from holdfast.server.answers import told
 from holdfast.server.guard import Refused
 from holdfast.tools.context import Cancellation
 
@@ -28,18 +31,24 @@ class _Job:
         self.size = 0
 
 
-class Once:
-    """What runs, and the last answers. Of the event loop's thread; what was answered is forgotten when the process ends."""
+Name = tuple[str, str, str]  # a tenant, a path, and the key that it was asked for under
+Begin = Callable[[str, str, str, bytes], bool]  # a name, and the body's digest
 
-    def __init__(self) -> None:
+
+class Once:
+    """What runs, and the last answers. Of the event loop's thread. What was answered is forgotten when the process ends, but not that it was
+    begun, of which `begin` keeps a record: whether it is begun for the first time."""
+
+    def __init__(self, begin: Begin) -> None:
+        self._begin = begin
         self._jobs: OrderedDict[Hashable, _Job] = OrderedDict()
         self._bytes = 0
         self._closed = False
 
     async def do(
-        self, key: Hashable | None, body: bytes, work: Callable[[Cancellation], Awaitable[Response]], gone: Callable[[], Awaitable[None]]
+        self, key: Name | None, body: bytes, work: Callable[[Cancellation], Awaitable[Response]], gone: Callable[[], Awaitable[None]]
     ) -> Response:
-        """The answer of `work`, or that which it gave before under this key. Raises `Refused` if the key stood for another body."""
+        """The answer of `work`, or that which it gave before under this key. Raises `Refused` or `Conflict` if the key stood for another body."""
         if self._closed:
             raise Refused(503, "StoreError", "The server ends. Try again when it is back.", retry_after="1")
         digest = hashlib.sha256(body).digest()
@@ -47,11 +56,22 @@ class Once:
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = _Job(digest)
-            job.task = asyncio.ensure_future(work(job.cancelled))
+            job.task = asyncio.ensure_future(work(job.cancelled) if key is None else self._first(key, digest, job.cancelled, work))
             job.task.add_done_callback(lambda _: self._done(name, job, keep=key is not None))
         elif job.digest != digest:
             raise Refused(409, "ConfigurationError", "This Idempotency-Key stood for another request before.")
         return await self._answer(job, gone, 0.0 if key is None else _GRACE)
+
+    async def _first(
+        self, key: Name, digest: bytes, cancelled: Cancellation, work: Callable[[Cancellation], Awaitable[Response]]
+    ) -> Response:
+        if await anyio.to_thread.run_sync(self._begin, *key, digest):
+            return await work(cancelled)
+        error = RuntimeFault(
+            "Its outcome is unknown: it was begun before, and the server was started again meanwhile, or it was cancelled. It is not run a second"
+            " time. Look what it has done before you ask anew."
+        )
+        return told(error)
 
     async def _answer(self, job: _Job, gone: Callable[[], Awaitable[None]], grace: float) -> Response:
         job.waiting += 1

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any, cast
 
+from holdfast.agent.load_keys import CONDENSERS
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Place, Seq, load
 
@@ -134,12 +135,9 @@ def _named(document: Any) -> Iterator[tuple[Place, str]]:
     if places.get("skills", (None, None))[0]:
         raise places["skills"][1].error("the agent server reads no skills of its own for a client; put their text into the prompt.")
     yield from _of_model(*places.get("model", (None, document.place)))
-    for key in ("confirm", "condenser"):
-        value, place = places.get(key, (None, document.place))
-        if isinstance(value, str) and key == "condenser":
-            yield from _target(value, place)
-        elif isinstance(value, Map):
-            yield from _use(value)
+    if isinstance(confirm := places.get("confirm", (None, document.place))[0], Map):
+        yield from _use(confirm)
+    yield from _of_condenser(*places.get("condenser", (None, document.place)))
     yield from _of_tools(*places.get("tools", (None, document.place)))
 
 
@@ -161,6 +159,18 @@ def _of_model(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
         for name, at in _each(value.get("on"), value.places.get("on", place)):
             if isinstance(name, str) and not name.isidentifier():
                 yield from _target(name, at)
+
+
+def _of_condenser(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, str) and value not in CONDENSERS:
+        yield from _target(value, place)
+    elif isinstance(value, Map):
+        yield from _use(value)
+        yield from _of_model(value.get("model"), value.places.get("model", place))
+        yield from _of_condenser(value.get("condensers"), value.places.get("condensers", place))
+    elif isinstance(value, Seq):
+        for member, at in _each(value, place):
+            yield from _of_condenser(member, at)
 
 
 def _of_tools(value: Any, place: Place) -> Iterator[tuple[Place, str]]:

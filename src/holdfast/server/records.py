@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -24,7 +25,10 @@ from holdfast.server.sealing import Seal
 FORMAT = 1  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
 APPLICATION = 0x486F6C53  # PRAGMA application_id: "HolS"
 
+_ENDING = 1.0  # seconds for which a server that was killed may hold its records: by a child that it was about to begin
+
 KEPT = timedelta(days=7)  # an idempotency key is known for this long
+PRUNED = 600.0  # seconds from one look for older ones to the next
 
 # AUTOINCREMENT: a listing's cursor is a number, which must not come a second time.
 _TABLES = (
@@ -118,6 +122,34 @@ def missing(id: str) -> ConversationNotFound:
     return ConversationNotFound(f"No conversation {id!r} on this server.")
 
 
+class SameFile:
+    """The file that was first seen at `path`: once another is there, or none, what is written to it is lost."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        self._path = path
+        self._what = what
+        self._file = self._look()
+
+    def check(self) -> None:
+        """Raises `StoreError` if it is not there any more."""
+        found = self._look()
+        self._file = self._file or found
+        if found != self._file:
+            raise StoreError(
+                f"{self._what} {str(self._path)!r} was removed or replaced by another file while the server ran. Stop it, put the file back,"
+                " and start it again."
+            )
+
+    def _look(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StoreError(f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}.") from error
+        return found.st_dev, found.st_ino
+
+
 class Records:
     """The file `path`. Thread-safe. Raises `StoreError` if it cannot be used, `ConfigurationError` if the seal's key is not the one that it was
     begun with."""
@@ -127,6 +159,8 @@ class Records:
         self.seal = seal
         self._lock = threading.Lock()
         self._closed = False
+        self._pruned = 0.0
+        self._file: SameFile | None = None
         self._owned: int | None = None
         try:
             self._db = sqlite3.connect(self.path, timeout=30.0, isolation_level=None, check_same_thread=False)
@@ -141,6 +175,7 @@ class Records:
     def _prepare(self) -> None:
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
+            self._file = SameFile(self.path, "The records file")  # which is made by now
             self._db.execute("PRAGMA synchronous = FULL")  # a journal without its record is lost to its client
         except sqlite3.Error as error:
             raise self._trouble(error) from error
@@ -162,33 +197,51 @@ class Records:
                 db.execute("INSERT INTO facts VALUES ('proof', ?)", (self.seal.proof(),))
             else:
                 self.seal.check(bytes(db.execute("SELECT value FROM facts WHERE name = 'proof'").fetchone()[0]))
+            self._prune(db)
+
+    def _prune(self, db: sqlite3.Connection) -> None:
+        """Forget old idempotency keys, now and then."""
+        if time.monotonic() >= self._pruned:
             db.execute("DELETE FROM answers WHERE at < ?", ((_now() - KEPT).isoformat(),))
+            self._pruned = time.monotonic() + PRUNED
 
     @contextmanager
     def _reading(self) -> Generator[sqlite3.Connection]:
         with self._lock:
             if self._closed:
                 raise StoreError(f"Records {str(self.path)!r} are closed.")
+            if self._file is not None:
+                self._file.check()
             try:
                 yield self._db
             except sqlite3.Error as error:
                 raise self._trouble(error) from error
 
     @contextmanager
-    def _writing(self) -> Generator[sqlite3.Connection]:
-        """One transaction."""
+    def _writing(self, forced: bool = True) -> Generator[sqlite3.Connection]:
+        """One transaction. One that is not `forced` to the disk outlives the process, but a loss of power only with the next that is."""
         with self._reading() as db:
-            db.execute("BEGIN IMMEDIATE")
+            if not forced:
+                db.execute("PRAGMA synchronous = NORMAL")
             try:
+                db.execute("BEGIN IMMEDIATE")
                 yield db
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+            finally:
+                if not forced:
+                    db.execute("PRAGMA synchronous = FULL")
 
     def _trouble(self, error: sqlite3.Error) -> StoreError:
         return StoreError(f"Records {str(self.path)!r} cannot be used: {error}.")
+
+    def check(self) -> None:
+        """Raises `StoreError` if they cannot be used."""
+        with self._reading():
+            pass
 
     def own(self) -> None:
         """Be the one server of these records until `close`. Raises `StoreError` if another process, or another host of this one, is."""
@@ -196,13 +249,19 @@ class Records:
 
         path = Path(f"{self.path}-host")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(fd)
-            raise StoreError(
-                f"Another server uses the records {str(self.path)!r}. Stop it first, or give this one another store."
-            ) from error
+        until = time.monotonic() + _ENDING
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if time.monotonic() < until:
+                    time.sleep(0.02)
+                    continue
+                os.close(fd)
+                raise StoreError(
+                    f"Another server uses the records {str(self.path)!r}. Stop it first, or give this one another store."
+                ) from error
         self._owned = fd
 
     def close(self) -> None:
@@ -225,6 +284,20 @@ class Records:
             return None
         with self._reading() as db:
             return _answered(db, tenant, key, digest)
+
+    def keep(self, tenant: str, key: str, digest: bytes, answer: bytes, forced: bool = True) -> bytes:
+        """Keep an answer under an idempotency key; returns the one that holds: an earlier one, if there is one. Raises `Conflict` as `answered`."""
+        with self._writing(forced) as db:
+            found = _answered(db, tenant, key, digest)
+            if found is None:
+                self._prune(db)
+                _answer(db, tenant, key, digest, answer)
+            return answer if found is None else found
+
+    def amend(self, tenant: str, key: str, answer: bytes) -> None:
+        """Another answer under a key that is known."""
+        with self._writing(forced=False) as db:
+            db.execute("UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?", (answer, tenant, key))
 
     def add(self, new: New, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
         """Begin a conversation and keep the answer under the key, in one transaction; returns the answer that holds: an earlier one, if there
@@ -250,6 +323,7 @@ class Records:
                 ),
             )  # fmt: skip
             if key and not new.state:
+                self._prune(db)
                 _answer(db, new.tenant, key, digest, answer)
             return answer
 
@@ -269,10 +343,24 @@ class Records:
             raise missing(id)
         return _record(row)
 
+    def whole(self, record: Record) -> tuple[Record, bytes, bytes]:
+        """A conversation as it is by now, its agent's form, and the declarations of its tools: others may have given it other tools
+        meanwhile. Raises `ConversationNotFound` if it is gone."""
+        query = f"SELECT {_COLUMNS} FROM conversations WHERE number = ? AND state <> 'going'"
+        with self._reading() as db:  # all at one moment
+            row = db.execute(query, (record.number,)).fetchone()
+            if row is None:
+                raise missing(record.id)
+            found = _record(row)
+            return found, self._part(db, found.agent), self._part(db, found.tools)
+
     def part(self, hash: bytes) -> bytes:
         """An agent's form, or the declarations of tools."""
         with self._reading() as db:
-            row = db.execute("SELECT data FROM parts WHERE hash = ?", (hash,)).fetchone()
+            return self._part(db, hash)
+
+    def _part(self, db: sqlite3.Connection, hash: bytes) -> bytes:
+        row = db.execute("SELECT data FROM parts WHERE hash = ?", (hash,)).fetchone()
         if row is None:
             raise StoreError(f"Records {str(self.path)!r}: a part of a conversation is missing.")
         return self.seal.open(bytes(row[0]), _PART)
@@ -293,6 +381,11 @@ class Records:
             values.append(msgspec.json.encode(ids).decode())
         with self._reading() as db:
             return db.execute(query + " ORDER BY number DESC LIMIT ?", (*values, limit)).fetchall()
+
+    def ids(self, tenant: str) -> list[str]:
+        """The ids of all that a tenant has, and of those being made or removed. Out of an index: a tenth of the time that the rows take."""
+        with self._reading() as db:
+            return [id for (id,) in db.execute("SELECT id FROM conversations WHERE tenant = ?", (tenant,))]
 
     def driven(self) -> list[tuple[str, str]]:
         """Tenant and id of all that are to be driven, the oldest first."""
@@ -323,6 +416,8 @@ class Records:
         """Nothing is left of a conversation."""
         with self._writing() as db:
             _remove(db, record.number)
+            keys = f"\n{record.number}\n", f"\n{record.number}\x0b"  # of requests to it
+            db.execute("DELETE FROM answers WHERE tenant = ? AND key >= ? AND key < ?", (record.tenant, *keys))
             _sweep(db, record.agent, record.tools)
 
     def half(self) -> list[Record]:
@@ -383,7 +478,8 @@ def _answered(db: sqlite3.Connection, tenant: str, key: str, digest: bytes) -> b
     if row is None:
         return None
     if bytes(row[0]) != digest:
-        raise Conflict(f"The idempotency key {key[:80]!r} was used for another request; use a new one for each.")
+        given = key.rpartition("\n")[2]
+        raise Conflict(f"The idempotency key {given[:80]!r} was used for another request; use a new one for each.")
     return bytes(row[1])
 
 

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 from fastapi import Query, Request
 from starlette.responses import Response
 
-from holdfast.commands import Command, Interrupt, Pause, Resume, Send
+from holdfast.commands import Command, Condense, Interrupt, Pause, Resume, Send
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.server.answers import answer
-from holdfast.server.bodies import MessageRequest, Sent, Standing
+from holdfast.server.bodies import CondenseRequest, MessageRequest, Sent, Standing
 from holdfast.server.routes import Id, Key, Routes
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Page, ToolsRequest
 
@@ -33,7 +33,7 @@ def add(routes: Routes) -> None:
 
     @routes.add(
         "POST", "/api/conversations", "Make a conversation", takes=CreateRequest,
-        example={"agent": _AGENT, "secrets": {"secret_1": "sk-..."}}, gives=Created, gave=_CREATED, status=201, also=(409, 503),
+        example={"agent": _AGENT, "secrets": {"secret_1": "sk-..."}}, gives=Created, gave=_CREATED, status=201, also=(404, 409, 503),
     )  # fmt: skip
     async def create_conversation(request: Request, key: Key = None) -> Response:
         """The agent comes as its serial form. The answer tells where each of its tools runs: on the server, by the client, or not at all."""
@@ -113,6 +113,15 @@ def add(routes: Routes) -> None:
     async def interrupt_conversation(request: Request, id: Id, key: Key = None) -> Response:
         """What runs is cancelled."""
         return await told(request, id, Interrupt(), key)
+
+    @routes.add(
+        "POST", "/api/conversations/{id}/condense", "Shorten what the model is shown", takes=CondenseRequest,
+        example={"instructions": "Keep the ticket numbers."}, **standing,
+    )  # fmt: skip
+    async def condense_conversation(request: Request, id: Id, key: Key = None) -> Response:
+        """As `Conversation.condense`: a `condensation` event tells what came of it."""
+        body = await service.json(request, CondenseRequest)
+        return await told(request, id, Condense(body.instructions), key)
 
     @routes.add(
         "POST", "/api/conversations/{id}/fork", "Fork", takes=ForkRequest, example={"seq": 7}, gives=Created, gave=_CREATED, status=201,

@@ -81,6 +81,7 @@ def add(routes: Routes) -> None:
         client = request.headers.get("x-holdfast-client")
 
         async def alive() -> None:
+            await request.scope["check"]()
             if client is not None:
                 await service.seen(caller.tenant, client)
 

@@ -8,6 +8,7 @@ from starlette.responses import Response
 from holdfast.agent.form import ToolForm
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import PathRefused
+from holdfast.runtime.clone import is_remote
 from holdfast.server.answers import answer
 from holdfast.server.bodies import (
     CallRequest,
@@ -73,7 +74,7 @@ def add(routes: Routes) -> None:
         data = await service.body(request)
         body = decode(data, CloneRequest, request.headers.get("content-type", ""))
         tenant = service.caller(request).tenant
-        if body.repo.startswith(("/", ".", "~")) or body.repo.partition(":")[0] == "file":
+        if not is_remote(body.repo):
             raise PathRefused("A path is not cloned by the server; give 'owner/name' or a URL, or clone it with a command.")
 
         def clone(_: Cancellation) -> Response:

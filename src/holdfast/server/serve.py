@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _START = 30.0  # seconds for the web server to begin; it takes 0.1
 _KEEP_ALIVE = 75  # seconds that an idle connection is kept: longer than clients do, so that none is closed under a request
+_HEAD = 10.0  # seconds that a request's head may take, from its first byte or from the connection on
 _STALLED = 120_000  # milliseconds after which a reader who takes nothing is given up; he comes back at his last event
 
 _log = logging.getLogger("holdfast.server")
@@ -31,10 +32,22 @@ _log = logging.getLogger("holdfast.server")
 class AgentServer:
     """An `App` on a listening socket: `run` blocks, `start` and `close` (or `with`) serve on a thread. Once.
 
+    A connection whose request's head does not come whole within `head` seconds is closed. Of more than `connections` at once (None: three quarters
+    of the files that the process may have open) the oldest without a request is closed for a new one.
+
     At the end it accepts no more, ends streams, lets requests end for half of `grace` seconds, and gives the rest to `Host.shutdown`.
     """
 
-    def __init__(self, app: App, listening: socket.socket, *, tls: ssl.SSLContext | None = None, grace: float = 10.0) -> None:
+    def __init__(
+        self,
+        app: App,
+        listening: socket.socket,
+        *,
+        tls: ssl.SSLContext | None = None,
+        grace: float = 10.0,
+        head: float = _HEAD,
+        connections: int | None = None,
+    ) -> None:
         self._app = app
         self._socket = listening
         self._grace = grace
@@ -43,7 +56,7 @@ class AgentServer:
         for name, value in (("TCP_USER_TIMEOUT", _STALLED), ("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
             if hasattr(socket, name):  # not on every system
                 listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-        self._web = _web(app, tls, grace / 2)
+        self._web = _web(app, tls, grace / 2, head, _most() if connections is None else connections)
         self._thread: threading.Thread | None = None
         place: tuple[str, int] = listening.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place[0], place[0])
@@ -128,14 +141,69 @@ class AgentServer:
             _log.exception("The conversations did not end well")
 
 
-def _web(app: App, tls: ssl.SSLContext | None, grace: float) -> uvicorn.Server:
+def _most() -> int:
+    import resource
+
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(16, files * 3 // 4) if files > 0 else 100_000  # the rest is for stores, commands and models
+
+
+def _web(app: App, tls: ssl.SSLContext | None, grace: float, head: float, connections: int) -> uvicorn.Server:
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-    class Protocol(AutoHTTPProtocol):  # pyright: ignore[reportUntypedBaseClass, reportGeneralTypeIssues]: which one it is depends on what is installed
+    open: dict[Any, None] = {}  # the oldest first
+
+    base: Any = AutoHTTPProtocol  # which one it is depends on what is installed
+
+    class Protocol(base):
+        cycle: Any
+        transport: Any
+
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
+            base.__init__(self, *arguments, **options)
             self.access_log = False  # its lines have the query; an embedding program's handlers would get them
+            self.late: asyncio.TimerHandle | None = None
+
+        @property
+        def asked(self) -> bool:
+            """Whether a request is being answered."""
+            return self.cycle is not None and not self.cycle.response_complete
+
+        def connection_made(self, transport: Any) -> None:
+            base.connection_made(self, transport)
+            if len(open) >= connections:
+                oldest = next((one for one in open if not one.asked), self)
+                open.pop(oldest, None)  # now: several may come before it is gone
+                oldest.transport.abort()
+                if oldest is self:
+                    return
+            open[self] = None
+            self.watch()
+
+        def data_received(self, data: bytes) -> None:
+            base.data_received(self, data)
+            self.watch()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            open.pop(self, None)
+            if self.late is not None:
+                self.late.cancel()
+            base.connection_lost(self, exc)
+
+        def watch(self) -> None:
+            """What is not asked yet must be soon. After an answer the wait begins with the next request's first byte."""
+            if self.asked:
+                if self.late is not None:
+                    self.late.cancel()
+                    self.late = None
+            elif self.late is None:
+                self.late = asyncio.get_running_loop().call_later(head, self.too_late)
+
+        def too_late(self) -> None:
+            self.late = None
+            if not self.asked:
+                self.transport.abort()
 
     class Web(uvicorn.Server):
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

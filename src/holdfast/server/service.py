@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 # Threads, made on demand. What reads must not wait behind what opens a conversation, and neither behind a command that runs for an hour.
-_READS, _CHANGES, _LONG = 16, 32, 64
+_READS, _CHANGES, _LONG = 16, 32, 256
+_SHARE = 64  # of the last, for one tenant
 _BODY = 60.0  # seconds without a byte after which a body is not waited for
 
 
@@ -44,7 +45,8 @@ class Service:
         self._reads = anyio.CapacityLimiter(_READS)
         self._changes = anyio.CapacityLimiter(_CHANGES)
         self._long = anyio.CapacityLimiter(_LONG)
-        self._once = Once()
+        self._shares: dict[str, anyio.CapacityLimiter] = {}
+        self._once = Once(host.begin)
         self._seen: dict[tuple[str, str], float] = {}
 
     # --- the host's methods, on threads ---
@@ -61,13 +63,16 @@ class Service:
         """The answer of what may run for long: once per `key` of a caller, also if he asks again because his connection broke. It is cancelled
         when nobody waits for it any more, or the server ends."""
 
+        tenant = request.scope["caller"].tenant
+        share = self._shares.setdefault(tenant, anyio.CapacityLimiter(_SHARE))
+
         async def work(cancelled: Cancellation) -> Response:
             try:
-                return await anyio.to_thread.run_sync(function, cancelled, limiter=self._long)
+                async with share:
+                    return await anyio.to_thread.run_sync(function, cancelled, limiter=self._long)
             except Exception as error:
                 return told(error)
 
-        tenant = request.scope["caller"].tenant
         name = None if key is None else (tenant, request.scope["path"], key)
         return await self._once.do(name, body, work, lambda: gone(request.receive))
 

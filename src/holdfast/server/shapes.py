@@ -95,10 +95,12 @@ class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Info(Item, frozen=True, kw_only=True):
-    """What is known of a conversation without its events. `error` is why the server cannot drive it (a missing key, a broken agent)."""
+    """What is known of a conversation without its events. `driven`: it was started, or is being run until it rests; `error` is why the server
+    cannot drive it (a missing key, a broken agent)."""
 
     open: bool = False
     busy: bool = False
+    driven: bool = False
     tools: list[ToolStanding] = []
     warnings: list[str] = []
     error: str = ""

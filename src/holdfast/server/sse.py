@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
+from holdfast.server.guard import Refused
 from holdfast.server.service import gone
 
 if TYPE_CHECKING:
@@ -72,16 +73,21 @@ class Stream(Response):
         while True:
             if clock() - told >= ping:  # whoever reads is alive, also while much is to be read
                 told = clock()
-                await self._alive()
-            batch = await reader.next(self._after, ping)
-            if batch.frames or batch.notes:
-                await send({"type": "http.response.body", "body": encode(batch.frames, batch.notes), "more_body": True})
-                if batch.frames:
-                    self._after = batch.frames[-1].seq
-                    self._service.metrics.events += len(batch.frames)
-            elif not batch.ended:
+                try:
+                    await self._alive()
+                except Refused:  # the key was taken back; who comes again is told
+                    return
+            frames, notes, ended = await reader.next(self._after, ping)
+            if frames or notes:
+                count, last = len(frames), frames[-1].seq if frames else self._after
+                body = encode(frames, notes)
+                frames = notes = ()  # a slow reader keeps us here for long
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                self._after = last
+                self._service.metrics.events += count
+            elif not ended:
                 await send({"type": "http.response.body", "body": b": ping\n\n", "more_body": True})
-            if batch.ended:
+            if ended:
                 return
 
 

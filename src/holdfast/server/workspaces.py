@@ -65,12 +65,7 @@ class Workspaces:
 
     def enter(self, tenant: str, id: str) -> LocalRuntime:
         """The workspace's runtime, which stays open until `leave`. Raises `ConversationNotFound`."""
-        folder = self.check(tenant, id)
-        with self._lock:
-            if self._closed:
-                raise ConfigurationError("This server is closing.")
-            found = self._open.setdefault((tenant, id), _Open())
-            found.users += 1
+        folder, found = self._entered(tenant, id)
         try:
             with found.lock:
                 if found.runtime is None:
@@ -82,8 +77,21 @@ class Workspaces:
             self.leave(tenant, id)
             raise
 
+    def hold(self, tenant: str, id: str) -> Path:
+        """The workspace's folder, for a runtime elsewhere; nobody deletes it until `leave`. Raises `ConversationNotFound`."""
+        return self._entered(tenant, id)[0]
+
+    def _entered(self, tenant: str, id: str) -> tuple[Path, _Open]:
+        folder = self.check(tenant, id)
+        with self._lock:
+            if self._closed:
+                raise ConfigurationError("This server is closing.")
+            found = self._open.setdefault((tenant, id), _Open())
+            found.users += 1
+            return folder, found
+
     def leave(self, tenant: str, id: str) -> None:
-        """The counterpart of `enter`."""
+        """The counterpart of `enter` and `hold`."""
         with self._lock:
             found = self._open.get((tenant, id))
             if found is not None:

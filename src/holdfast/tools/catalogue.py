@@ -53,22 +53,36 @@ class Catalogue:
     def add(self, tool: Tool) -> None:
         """Bring in a tool that no service offers; a remote one only if its definition is approved. Raises `ConfigurationError` if its name is
         taken."""
-        change = self._pins.check(tool) if self._pins is not None and tool.tool_type in _REMOTE else ""
+        self.swap((), (tool,))
+
+    def swap(self, old: Iterable[str], new: Sequence[Tool]) -> None:
+        """`add` these tools in place of those which are in by `add`, all at one moment or, if it raises, none. What is in both keeps its place."""
+        changes: dict[str, str] = {}
+        if self._pins is not None:
+            changes = {tool.name: change for tool in new if tool.tool_type in _REMOTE and (change := self._pins.check(tool))}
         with self._lock:
-            if tool.name in self.tools or (tool.name in self.held and self.held[tool.name].origin is None):
-                raise ConfigurationError(f"tools has two tools named {tool.name!r}. Names are unique within an agent.")
-            wire = wire_name(tool.name)
-            if wire in self._canonical:
-                raise ConfigurationError(
-                    f"tools has {self._canonical[wire]!r} and {tool.name!r}, which model APIs would see under one name, {wire!r}."
-                )
-            self.removed.pop(tool.name, None)
-            if change:
-                self.held = {**self.held, tool.name: Held(tool, change, None)}
-            else:
-                self._replace({**self.tools, tool.name: tool})
-        if change:
-            _held_back(tool.name, change)
+            out = {name for name in old if name not in self.origins}
+            held = {name: entry for name, entry in self.held.items() if name not in out or entry.origin is not None}
+            canonical = {wire: name for wire, name in self._canonical.items() if name not in out} if out else dict(self._canonical)
+            added: dict[str, Tool] = {}
+            for tool in new:
+                name, wire = tool.name, wire_name(tool.name)
+                if canonical.get(wire) == name or (name in held and held[name].origin is None):
+                    raise ConfigurationError(f"tools has two tools named {name!r}. Names are unique within an agent.")
+                if wire in canonical:
+                    raise ConfigurationError(
+                        f"tools has {canonical[wire]!r} and {name!r}, which model APIs would see under one name, {wire!r}."
+                    )
+                if name in changes:
+                    held[name] = Held(tool, changes[name], None)
+                else:
+                    canonical[wire], added[name] = name, tool
+            self.removed = {name: origin for name, origin in self.removed.items() if name not in added and name not in changes}
+            self.held = held
+            kept = {name: added.get(name, tool) for name, tool in self.tools.items() if name not in out or name in added}
+            self._replace({**kept, **added})
+        for name, change in changes.items():
+            _held_back(name, change)
 
     def remove(self, name: str) -> Tool:
         """Take out a tool, or one that is held back. One that a service offers stays out until `restore`. Raises `ToolNotFound`."""

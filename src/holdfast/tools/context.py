@@ -13,6 +13,8 @@ from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from holdfast.content import ToolResult
+
 T = TypeVar("T")
 
 _log = logging.getLogger("holdfast")
@@ -110,7 +112,7 @@ class ToolContext:
     """
 
     __slots__ = (
-        "_mark", "_on_close", "_progress", "_waits", "asks", "attempt", "call_id", "cancelled", "conversation_id", "llm", "loop", "runtime",
+        "_mark", "_on_close", "_progress", "_waits", "asks", "attempt", "call_id", "cancelled", "conversation_id", "llm", "loop", "outputs", "runtime",
     )  # fmt: skip
 
     loop: Callable[[Coroutine[Any, Any, Any]], Future[Any]] | None
@@ -128,6 +130,7 @@ class ToolContext:
         mark: Callable[[], dict[str, str]] | None = None,
         asks: Asks | None = None,
         llm: Any = None,
+        outputs: Callable[[str], ToolResult | None] | None = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -139,6 +142,7 @@ class ToolContext:
         self._mark = mark
         self.asks = asks
         self.llm = llm  # a `Model`; its room comes after this one
+        self.outputs = outputs
         self.loop = None
         self._waits: tuple[list[float], ...] = ()  # when a person was asked, and when that was over
 
@@ -151,9 +155,17 @@ class ToolContext:
         """The same context under another flag."""
         found = ToolContext(
             self.conversation_id, self.call_id, self.attempt, cancelled, self.runtime, self._progress, self._on_close, self._mark,
-            self.asks, self.llm,
+            self.asks, self.llm, self.outputs,
         )  # fmt: skip
         found.loop = self.loop
+        return found
+
+    def output(self, call_id: str) -> ToolResult:
+        """The whole result of an earlier call of the conversation, also where the model was shown only a part. Raises `ToolError` if there is
+        none of that id."""
+        found = None if self.outputs is None else self.outputs(call_id)
+        if found is None:
+            raise ToolError(f"No call {call_id!r} of this conversation has a result.", retryable=False)
         return found
 
     def report_progress(self, message: str) -> None:

@@ -140,6 +140,15 @@ class ToolManager:
         its name is registered. Raises `ToolNotFound`."""
         return self._catalogue.remove(name)
 
+    def replace(self, old: Iterable[str], new: Iterable[ToolLike]) -> list[Tool]:
+        """`unregister` tools that were registered, as far as they are there, and `register` others in their place, at one moment: no call finds the
+        set between. One of the same name keeps its place. Raises `ConfigurationError` as `register` does; then nothing has changed."""
+        found = [_as_tool(tool) for tool in new]
+        for tool in found:
+            _ = tool.input_schema
+        self._catalogue.swap(old, found)
+        return found
+
     def list_tools(self, category: str | None = None, tool_type: str | None = None) -> list[Tool]:
         """The tools, in the order of their registration; of one category or type if given."""
         return [

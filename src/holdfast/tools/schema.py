@@ -252,17 +252,20 @@ def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]
     return outer
 
 
-def from_json_schema(tool: str, schema: dict[str, Any], known: Set[str] | None = None, explain: Explain | None = None) -> Validate:
+def from_json_schema(
+    tool: str, schema: dict[str, Any], known: Set[str] | None = None, explain: Explain | None = None, patterns: bool = True
+) -> Validate:
     """A validator by jsonschema, made at the first call. Text that holds a number, a boolean or JSON is read as such where the schema wants that.
 
     Names that are not in `known`, if given, are refused; `explain(tool, schema, problems)` makes the error that says so (None: a
-    `ToolValidationError`). Raises `ConfigurationError` at a call if the schema is none or cannot be applied.
+    `ToolValidationError`). Without `patterns` no regular expression of the schema is tried: a text may take one for ever, and every thread waits
+    for it. Raises `ConfigurationError` at a call if the schema is none or cannot be applied.
     """
     compiled: list[Any] = []
 
     def problems_of(arguments: dict[str, Any]) -> list[Any]:
         if not compiled:
-            compiled.append(_compile(tool, schema))
+            compiled.append(_compile(tool, schema, patterns))
         try:
             return list(compiled[0].iter_errors(arguments))
         except Exception as error:  # a reference to what is not there, a pattern that is none, a schema that holds itself
@@ -287,7 +290,7 @@ def from_json_schema(tool: str, schema: dict[str, Any], known: Set[str] | None =
     return validate
 
 
-def _compile(tool: str, schema: dict[str, Any]) -> Any:
+def _compile(tool: str, schema: dict[str, Any], patterns: bool) -> Any:
     from jsonschema import FormatChecker, SchemaError, validators
     from jsonschema.validators import Draft202012Validator
     from referencing import Registry
@@ -297,9 +300,38 @@ def _compile(tool: str, schema: dict[str, Any]) -> Any:
         kind.check_schema(schema, format_checker=FormatChecker(formats=()))
     except SchemaError as error:
         raise ConfigurationError(f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at {error.json_path}.") from None
-    kind = cast("Any", validators).extend(kind, {"pattern": _matches(kind.VALIDATORS["pattern"])})
+    own: dict[str, Any] = {"pattern": _matches(kind.VALIDATORS["pattern"])}
+    if not patterns:
+        # Which names are additional or unevaluated hangs on the patterns of the others.
+        own = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), _anything)
+        if "additionalProperties" in kind.VALIDATORS:
+            own["additionalProperties"] = _unless_patterns(kind.VALIDATORS["additionalProperties"])
+        schema = _of_one_draft(schema)
+    kind = cast("Any", validators).extend(kind, own)
     # An empty registry: the default one would fetch a remote $ref over the network.
     return kind(schema, registry=cast("Any", Registry)())
+
+
+def _anything(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+    return ()
+
+
+def _unless_patterns(check: Callable[..., Any]) -> Callable[..., Any]:
+    def additional(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
+        return () if "patternProperties" in schema else check(validator, wanted, instance, schema) or ()
+
+    return additional
+
+
+def _of_one_draft(schema: Any) -> Any:
+    """A schema whose parts name no `$schema`: with one they would be judged by jsonschema's own validator of that draft."""
+    if isinstance(schema, list):
+        return [_of_one_draft(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: _of_one_draft(value) for key, value in cast("dict[str, Any]", schema).items() if key != "$schema" or not isinstance(value, str)
+    }
 
 
 def _matches(check: Callable[..., Any]) -> Callable[..., Any]:

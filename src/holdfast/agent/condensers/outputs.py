@@ -1,0 +1,88 @@
+"""`ToolOutputCondenser`: long tool outputs are cut, oldest and largest first; `read_output` reads them whole."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent import tokens
+from holdfast.agent.condenser import Condensed, check_begin
+from holdfast.agent.condensers.work import Work
+from holdfast.agent.view import text_of_result
+from holdfast.content import Content, TextContent, ToolResult
+from holdfast.errors import ConfigurationError, ToolError
+from holdfast.tools import Tool, ToolAnnotations, ToolContext
+
+PAGE = 10_000  # characters of an output that `read_output` gives at once
+
+
+class ToolOutputCondenser(msgspec.Struct, frozen=True):
+    """Cuts tool outputs of more than `over` characters down to their first `keep`, until a request has come down to the share `to` of where
+    it begins (`at`: tokens, or a share of the model's context window). First those that are old and large; those that the model has not
+    answered yet only if nothing else is left, and the request is still too long. The journal has them whole, and so has the agent's
+    tool `read_output`.
+    """
+
+    keep: int = 400
+    over: int = 1500
+    at: int | float | None = 0.8
+    to: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_begin("ToolOutputCondenser", self.at, self.to)
+        if not isinstance(self.keep, int) or self.keep < 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"ToolOutputCondenser: keep takes a number of characters from 0, not {self.keep!r}.")
+        if not isinstance(self.over, int) or self.over < self.keep + 300:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"ToolOutputCondenser: over takes at least keep + 300 characters, not {self.over!r}.")
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What the agent gets with it."""
+        return (read_output,)
+
+    def shorten(self, work: Work) -> Condensed | None:
+        """See `Condenser`."""
+        last = max((piece.seq for piece in work.pieces if isinstance(piece.event, ev.Assistant)), default=0)
+        found: list[tuple[bool, int, str, int]] = []
+        small = tokens.trimmed(self.keep)
+        for age, piece in enumerate(reversed(work.pieces), 1):
+            for (call, result), size in zip(piece.results, piece.sizes, strict=True):
+                # By tokens, not by characters, which are not counted here: a picture is large, too.
+                if size * 4 > self.over and size > small and (len(text_of_result(result)) > self.over or size > self.over):
+                    found.append((piece.seq == last, -age * (size - small), call.id, size - small))
+        found.sort()
+        trimmed: dict[str, int] = {}
+        left = work.tokens
+        for open, _, call_id, saved in found:
+            if left <= (work.limit if open else work.target):
+                break
+            trimmed[call_id] = self.keep
+            left -= saved
+        return Condensed(trimmed=trimmed) if trimmed else None
+
+
+def _read(call_id: str, offset: int = 0, *, context: ToolContext) -> ToolResult:
+    """Read what an earlier tool call returned, where a part of it was left out.
+
+    Args:
+        call_id: the call's id, as the note in its place gives it, such as "12.0"
+        offset: the character to begin at; 10,000 are returned
+    """
+    whole = context.output(call_id)
+    text = text_of_result(whole)
+    if offset < 0 or (offset and offset >= len(text)):
+        raise ToolError(
+            f"offset takes a number from 0 to {max(0, len(text) - 1)}: the output has {len(text):,} characters.", retryable=False
+        )
+    page = text[offset : offset + PAGE]
+    end = offset + len(page)
+    content: list[Content] = [TextContent(page or "(no text)")]
+    if end < len(text):
+        content.append(TextContent(f"[{len(text) - end:,} characters more; go on with offset={end}]"))
+    if not offset:
+        content += [block for block in whole.content if not isinstance(block, TextContent)]
+    return ToolResult(tuple(content))
+
+
+read_output = Tool.from_function(_read, name="read_output", annotations=ToolAnnotations(read_only=True, idempotent=True, open_world=False))
+"""Reads a call's whole output. An agent gets it with a `ToolOutputCondenser`."""

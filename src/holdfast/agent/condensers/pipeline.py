@@ -1,0 +1,74 @@
+"""`Pipeline`: condensers one after the other, each only if those before it did not make enough room."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.agent.condenser import Condensed, ask, check_begin, is_condenser
+from holdfast.agent.condensers.work import Work
+from holdfast.content import Usage
+from holdfast.errors import ConfigurationError, LLMError
+from holdfast.tools import Tool
+
+_log = logging.getLogger("holdfast")
+
+
+class Pipeline(msgspec.Struct, frozen=True):
+    """Condensers, cheapest first: `Pipeline([ToolOutputCondenser(), LLMCondenser()])` cuts outputs, and asks a model for a summary only where
+    that is not enough. It begins at its own `at` and goes down to its own `to`. One whose model fails is passed over.
+
+    A condenser of your own sees the journal, not what those before it have done.
+    """
+
+    condensers: Sequence[Any]
+    at: int | float | None = 0.8
+    to: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_begin("Pipeline", self.at, self.to)
+        given: Any = self.condensers
+        if not isinstance(given, list | tuple) or not given or not all(map(is_condenser, self.condensers)):
+            raise ConfigurationError(f"Pipeline: condensers takes a list of condensers, not {given!r}.")
+        msgspec.structs.force_setattr(self, "condensers", tuple(self.condensers))
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """What the agent gets with it."""
+        return tuple({tool.name: tool for condenser in self.condensers for tool in getattr(condenser, "tools", ())}.values())
+
+    def shorten(self, work: Work) -> Condensed | None:
+        """See `Condenser`."""
+        done: Condensed | None = None
+        failure: LLMError | None = None
+        for condenser in self.condensers:
+            if done is not None and work.tokens <= work.target:
+                break
+            try:
+                found = ask(condenser, work)
+            except LLMError as error:
+                if work.cancelled:
+                    raise
+                _log.warning("a pipeline goes on without %s: %s", type(condenser).__name__, error)
+                failure = error
+                continue
+            if found is not None:
+                work = work.after(found)
+                done = found if done is None else _both(done, found)
+        if done is None and failure is not None:
+            raise failure
+        return done
+
+
+def _both(first: Condensed, second: Condensed) -> Condensed:
+    hidden = tuple(sorted({*first.hidden, *second.hidden}))
+    trimmed = {call_id: kept for call_id, kept in (first.trimmed | second.trimmed).items() if int(call_id.partition(".")[0]) not in hidden}
+    cost = None if first.cost is None or second.cost is None else first.cost + second.cost
+    usage: Usage = first.usage + second.usage
+    replaced = tuple(sorted({*first.replaced, *second.replaced}))
+    return Condensed(
+        hidden, second.summary if second.hidden else first.summary, trimmed, usage, cost, second.model or first.model, replaced
+    )

@@ -1,0 +1,184 @@
+"""run and chat with `--server`: the parts of a session whose conversation is on an agent server."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shlex
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from holdfast import events as ev
+from holdfast.agent import Agent
+from holdfast.agent.condensers import LLMCondenser
+from holdfast.cli.build import limits_of, model_of, prompt_text
+from holdfast.cli.confirm import Asking, confirmation
+from holdfast.cli.exits import UsageError
+from holdfast.cli.screen import Screen
+from holdfast.cli.server import Entry, Server, is_id, server_of
+from holdfast.cli.session import Parts
+from holdfast.conversation import ConversationStatus
+from holdfast.errors import HoldfastError
+from holdfast.llm.completion import Delta
+from holdfast.remote import RemoteConversation
+
+if TYPE_CHECKING:
+    from holdfast.conversation.questions import OnQuestion
+
+_HERE = {
+    "workdir": "--workdir is a folder of this machine. With --server the agent works in a folder there, of its own or --workspace W",
+    "store": "--store is a file of this machine. With --server the conversation is kept there; --id names it",
+    "allow_outside": "--allow-outside goes not with --server: there the file tools work in the workspace alone",
+    "env": "--env passes on a variable of this machine. With --server the agent's commands have the server's environment",
+}
+_MADE_WITH = ("base_url", "api_key_env", "model_key_name", "retries", "max_steps")  # what a conversation that is there has already
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+class There:
+    """The conversation of a session, on its server. `known` is what the server had of it before; `own`, whether its workspace was named here."""
+
+    def __init__(self, server: Server, known: Entry | None, notes: list[str], own: bool) -> None:
+        self._server = server
+        self._known = known
+        self._notes = notes
+        self._own = own
+        self._conversation: RemoteConversation | None = None
+        self._stack = ExitStack()
+        self.gone: Callable[[], bool] = bool  # whether the server cannot be reached now
+
+    def open(self, parts: Parts, screen: Screen, on_delta: Callable[[Delta], object], on_question: OnQuestion) -> RemoteConversation:
+        """The conversation, made or found. Says on `screen` where it is, and when the server is gone."""
+        streams = parts.agent is None or getattr(parts.agent.llm, "stream", False)
+
+        def piece(delta: Delta) -> None:
+            if not self._answered():
+                on_delta(delta)
+
+        try:
+            with self._server.understood():
+                self._conversation = RemoteConversation(
+                    parts.agent, self._server.workspace, parts.id, on_delta=piece if streams else None, on_question=on_question
+                )
+        except HoldfastError as error:
+            self.forget_workspace()
+            if "api_key: the variable" in str(error):
+                raise UsageError(
+                    "--model-key-name: the server has no such variable; `holdfast serve --variable NAME` gives it one"
+                ) from error
+            raise
+        for note in self._notes:
+            screen.notice(note, "dim")
+        self.gone = self._stack.enter_context(self._server.watched(lambda told: screen.notice(told, "dim")))
+        return self._conversation
+
+    def _answered(self) -> bool:
+        """Whether the answer is here that a piece belongs to: what is asked for may come before what is streamed."""
+        if self._conversation is None:
+            return False
+        state = self._conversation.state
+        return state.status is not ConversationStatus.RUNNING or (bool(state.events) and isinstance(state.events[-1], ev.Assistant))
+
+    def start(self) -> None:
+        """Have the server drive it, also if another client had it stopped meanwhile."""
+        if self._conversation is not None:
+            self._server.start(self._conversation.id)
+
+    def leave(self) -> None:
+        """Stop it, unless it ran before this session came, or the server is gone and goes on with it. Idempotent."""
+        if self._conversation is None:
+            return
+        if self.gone():
+            self._conversation.detach(timeout=0.5)
+        elif self._known is not None and self._known.started:
+            self._conversation.detach()
+        else:
+            self._conversation.close()
+
+    def forget_workspace(self) -> None:
+        """Remove the workspace of a conversation that did not come to be."""
+        id = self._server.workspace.id
+        if self._own and id is not None:
+            with suppress(HoldfastError):
+                self._server.workspace.link.request("DELETE", f"/api/workspaces/{quote(id, safe='')}", timeout=2.0)
+
+    def close(self) -> None:
+        """Let go of the server."""
+        self._stack.close()
+        self._server.close()
+
+
+def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
+    """Everything that a session on a server needs. Raises `UsageError`, `HoldfastError`."""
+    for name, told in _HERE.items():
+        if getattr(options, name):
+            raise UsageError(told)
+    if options.id is not None and not is_id(options.id):
+        raise UsageError(f"--id takes up to 128 letters, digits and any of ._-, not {options.id!r}")
+    if options.model_key_name is not None and not options.model_key_name.isidentifier():
+        raise UsageError(f"--model-key-name takes the name of a variable, not {options.model_key_name!r}")
+    server = server_of(options, env, options.server, options.workspace)
+    try:
+        known = None if options.id is None else server.entry(options.id)
+        if known is not None:
+            return _found(options, server, known)
+        return _new(options, env, server, stream)
+    except BaseException:
+        server.close()
+        raise
+
+
+def _found(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
+    for name, value in (("confirm", options.confirm != "never"), ("system-prompt-file", options.system_prompt_file)):
+        if value:
+            raise UsageError(
+                f"--{name} is for a new conversation; {known.id!r} keeps what it was made with. Leave it out, or take another --id"
+            )
+    if options.workspace not in (None, known.workspace):
+        raise UsageError(f"--workspace: {known.id!r} works in {known.workspace or 'none'!r}. Leave it out, or take another --id")
+    if options.model is not None:
+        model = next((event.model for event in server.read(known.id) if isinstance(event, ev.Agent)), None)
+        if model is not None and options.model.rpartition("/")[2] != model.rpartition("/")[2]:
+            raise UsageError(f"--model: {known.id!r} has the model {model!r}. Leave it out, or take another --id")
+    left_out = [f"--{name.replace('_', '-')}" for name in _MADE_WITH if getattr(options, name) is not None]
+    notes = [f"{known.id} keeps its agent: {', '.join(left_out)} changes nothing."] if left_out else []
+    if known.started:
+        notes.append("The server goes on with it by itself; leaving does not stop it.")
+    return _parts(None, server, known.id, There(server, known, notes, own=False))
+
+
+def _new(options: argparse.Namespace, env: Mapping[str, str], server: Server, stream: bool) -> Parts:
+    llm = model_of(options, env, stream and not options.no_stream)
+    prompt = prompt_text(options.system_prompt_file)
+    own = options.workspace is None
+    notes: list[str] = []
+    there = There(server, None, notes, own)
+    try:
+        tools = server.workspace.tools
+        asking = confirmation(options.confirm, [tool.name for tool in tools])
+        agent = Agent(
+            llm, tools, system_prompt=prompt, limits=limits_of(options),
+            system_prompt_extensions=["You work in the current folder, on a server. Paths are relative to it."],
+            confirm="never" if asking is None else asking.names, condenser=LLMCondenser(),
+        )  # fmt: skip
+    except BaseException:
+        there.forget_workspace()
+        raise
+    notes.append(f"on {server.address}, in the workspace {server.workspace.id}")
+    if urlsplit(llm.base_url).hostname in _LOOPBACK and urlsplit(server.address).hostname not in _LOOPBACK:
+        notes.append(f"The server asks the model at {llm.base_url}: that is on its machine, not on this one.")
+    return _parts(agent, server, options.id or secrets.token_hex(6), there)
+
+
+def _parts(agent: Agent | None, server: Server, id: str, there: There) -> Parts:
+    return Parts(
+        agent,
+        server.workspace,
+        id=id,
+        go_on=shlex.join(["holdfast", "chat", *server.words, "--id", id]),
+        tell=shlex.join(["holdfast", "tell", *server.words, id]),
+        asking=Asking(frozenset()),  # the server decides what waits; this remembers what was allowed here
+        there=there,
+    )

@@ -1,0 +1,315 @@
+"""An agent server as the commands see it: found by its address and key, its conversations listed, read, followed and told things."""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import shlex
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from holdfast import __version__
+from holdfast import commands as cmd
+from holdfast import events as ev
+from holdfast.cli.exits import UsageError
+from holdfast.errors import ConfigurationError, ConversationNotFound, HoldfastError, LLMTimeout, StoreError
+from holdfast.remote import RemoteConversation, RemoteWorkspace
+from holdfast.store import Summary
+from holdfast.tools import Cancellation
+
+CONNECT = 5.0  # seconds
+_FIRST, _SLOW = 1.0, 10.0  # seconds to find the server in; for one that is there and slow
+_PATIENCE = 20.0  # seconds to be told no more than that it cannot be reached: somebody waits
+_LOOK, _LOOK_AGAIN = 1.0, 0.3  # seconds between two looks whether the server is there; and whether it is back
+_PAGE = 1000
+
+
+class Entry(Summary, frozen=True):
+    """What a listing has of a conversation, and where that works. `started`: the server goes on with it by itself."""
+
+    workspace: str = ""
+    started: bool = False
+    error: str = ""
+
+
+class Server:
+    """`words` are the options that name it in a command line. A context manager. Raises `UsageError`, `StoreError`."""
+
+    def __init__(self, url: str, key: str, words: list[str], workspace: str | None = None) -> None:
+        self.words = words
+        if not is_url(url):
+            hint = "" if "://" in url else f". Did you mean http://{url}?"
+            raise UsageError(f"--server takes an agent server's address such as http://127.0.0.1:8765, not {url!r}{hint}")
+        if workspace is not None and not is_id(workspace):
+            raise UsageError(f"--workspace takes up to 128 letters, digits and any of ._-, not {workspace!r}")
+        try:
+            self.workspace = RemoteWorkspace(url, key, id=workspace, timeout=_PATIENCE, connect_timeout=CONNECT)
+        except ConfigurationError as error:
+            told = str(error).replace("RemoteWorkspace: url", "--server").replace("RemoteWorkspace: key", "HOLDFAST_SERVER_KEY")
+            raise UsageError(told.replace("give the server's key as key", "the key goes into HOLDFAST_SERVER_KEY")) from None
+        self.address = self.workspace.url
+        self._link = self.workspace.link
+        self._followed: RemoteConversation | None = None
+        self._coming: queue.SimpleQueue[ev.AnyEvent] = queue.SimpleQueue()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections. Nothing ends on the server. Idempotent."""
+        if self._followed is not None:
+            self._followed.detach()
+        self._link.close()
+
+    # --- is it there? ---
+
+    def check(self) -> None:
+        """See that it answers, and takes the key."""
+        for timeout in (_FIRST, _SLOW):
+            try:
+                with self.understood():
+                    msgspec.json.decode(
+                        self._link.request("GET", "/api/conversations", query={"limit": 1}, timeout=timeout).read(), type=_Page
+                    )
+                return
+            except ConfigurationError as error:
+                if "wants a key" in str(error):
+                    raise UsageError(
+                        f"the agent server {self.address} does not know this key. HOLDFAST_SERVER_KEY or --server-key-file gives one that it "
+                        "printed, or that `holdfast serve keys add` made"
+                    ) from error
+                if "no such path" in str(error):
+                    raise UsageError(f"{self.address} is no agent server's address, or one of another version") from error
+                raise
+            except ConversationNotFound as error:
+                raise UsageError(f"{self.address} is no agent server's address, or one of another version: {error}") from error
+            except StoreError as error:
+                slow = isinstance(error.__cause__, LLMTimeout)
+                if not slow or timeout == _SLOW:
+                    raise self._unreachable(error) from error
+
+    def _unreachable(self, error: StoreError) -> HoldfastError | UsageError:
+        text = str(error)
+        if "certificate" in text.lower():
+            return UsageError(f"{text.rstrip('.')}. SSL_CERT_FILE=FILE names the certificates to trust, such as the server's own")
+        if " TLS " in text:
+            return StoreError(f"{text.rstrip('.')}. Does it speak plain http?")
+        if "could not be asked" in text and urlsplit(self.address).hostname in ("127.0.0.1", "localhost", "::1"):
+            text = text.removesuffix("Check url and that the server runs.").rstrip(". ")
+            return StoreError(f"{text}. Does it run? `holdfast serve` starts one.")
+        return error
+
+    def _answers(self, cancelled: Cancellation) -> bool:
+        for timeout in (_FIRST, _SLOW):
+            try:
+                self._link.request("GET", "/health", timeout=timeout, cancelled=cancelled)
+            except StoreError as error:
+                if not isinstance(error.__cause__, LLMTimeout):
+                    return False
+            except HoldfastError:
+                return True  # it says something
+            else:
+                return True
+        return False
+
+    @contextmanager
+    def watched(self, say: Callable[[str], object]) -> Generator[Callable[[], bool]]:
+        """Within, `say` that the server is gone, and that it is back. Gives a function that tells whether it is gone now."""
+        stop, gone = Cancellation(), threading.Event()
+
+        def watch() -> None:
+            while not stop.wait(_LOOK_AGAIN if gone.is_set() else _LOOK):
+                there = self._answers(stop)
+                if stop or there is not gone.is_set():
+                    continue
+                if there:
+                    gone.clear()
+                    say("the agent server is back.")
+                else:
+                    gone.set()
+                    say(f"waiting for the agent server, which cannot be reached now ({self.address}) ...")
+
+        thread = threading.Thread(target=watch, name="holdfast-watch", daemon=True)
+        thread.start()
+        try:
+            yield gone.is_set
+        finally:
+            stop.cancel()
+            thread.join(1.0)
+
+    @contextmanager
+    def understood(self) -> Generator[None]:
+        """Within, an answer that has another shape is an error that says so."""
+        try:
+            yield
+        except msgspec.MsgspecError as error:
+            raise StoreError(
+                f"What {self.address} answers cannot be read by this Holdfast ({__version__}); is it an agent server, of another version? {error}"
+            ) from error
+
+    # --- what is there ---
+
+    def list(self, *, status: str | None = None, limit: int | None = None) -> list[Entry]:
+        """Conversations, the newest first."""
+        found: list[Entry] = []
+        cursor: str | None = None
+        while limit is None or len(found) < limit:
+            most = _PAGE if limit is None else min(_PAGE, limit - len(found))
+            page = self._get("/api/conversations", _Page, status=status, cursor=cursor, limit=most)
+            found += page.items
+            cursor = page.next
+            if cursor is None:
+                break
+        return found
+
+    def entry(self, id: str) -> Entry | None:
+        """One conversation; None if there is none of that id."""
+        try:
+            return self._get(_path(id), Entry)
+        except ConversationNotFound:
+            return None
+
+    def find(self, id: str) -> Entry:
+        """The conversation of that id, or the only one whose id begins so."""
+        found = self.entry(id) if is_id(id) else None
+        if found is None:
+            fits = [entry for entry in self.list() if entry.id.startswith(id)]
+            if len(fits) != 1:
+                seen = f"several conversations begin with {id!r}: {', '.join([entry.id for entry in fits[:5]])}"
+                none = f"there is no conversation {id!r} on {self.address}. See: {shlex.join(['holdfast', 'list', *self.words])}"
+                raise UsageError(seen if fits else none)
+            found = fits[0]
+        return found
+
+    def read(self, id: str, after_seq: int = 0) -> list[ev.AnyEvent]:
+        """The events after one."""
+        found: list[ev.AnyEvent] = []
+        while True:
+            page = self._get(f"{_path(id)}/events", _Events, after_seq=after_seq, limit=_PAGE)
+            with self.understood():
+                found += [ev.decode(bytes(raw)) for raw in page.events]
+            after_seq = found[-1].seq if found else after_seq
+            if not page.events or after_seq >= page.last_seq:
+                return found
+
+    def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
+        """The events after one as they come, over any restart of the server; ends when none has come for `timeout` seconds."""
+        if self._followed is None:
+            self._followed = RemoteConversation(None, self.workspace, id)
+            self._followed.register_event_callback(self._coming.put, after_seq)
+        while True:
+            try:
+                event = self._coming.get(timeout=timeout)
+            except queue.Empty:
+                if self._followed.failure is not None:
+                    raise self._followed.failure from None
+                return
+            if event.seq > after_seq:
+                yield event
+
+    def _get(self, path: str, kind: Any, **query: object) -> Any:
+        with self.understood():
+            return msgspec.json.decode(self._link.request("GET", path, query=query).read(), type=kind)
+
+    # --- what is told ---
+
+    def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
+        """Have a command done; it is when this returns. Under a key that it had before, the server does it no second time."""
+        what, body = _order(command)
+        self._link.request("POST", f"{_path(id)}/{what}", body, once=key)
+        return True
+
+    def start(self, id: str) -> None:
+        """Have the server go on with it from now on, whoever is there."""
+        self._link.request("POST", f"{_path(id)}/start")
+
+    def run(self, id: str) -> str:
+        """Have the server go on with a conversation that nobody drives, unless it is paused. Its status then."""
+        entry = self.find(id)
+        if entry.started or entry.status == "paused":
+            return entry.status
+        with self.understood():
+            return msgspec.json.decode(self._link.request("POST", f"{_path(id)}/run").read(), type=_Standing).status
+
+
+def server_of(options: argparse.Namespace, env: Mapping[str, str], url: str, workspace: str | None = None) -> Server:
+    """The server at `url`, which answers and takes the key that options or environment have. Raises `UsageError`, `HoldfastError`."""
+    words = ["--server", url]
+    if options.server_key_file is not None:
+        words += ["--server-key-file", options.server_key_file]
+    server = Server(url, _key(options, env), words, workspace)
+    server.check()
+    return server
+
+
+def is_url(text: str) -> bool:
+    """Whether a place is a server's address, not a file."""
+    return text.startswith(("http://", "https://"))
+
+
+def _key(options: argparse.Namespace, env: Mapping[str, str]) -> str:
+    if options.server_key_file is None:
+        if key := env.get("HOLDFAST_SERVER_KEY", "").strip():
+            return key
+        raise UsageError(
+            "no key for the agent server was found. Set HOLDFAST_SERVER_KEY, or give --server-key-file FILE; `holdfast serve` printed one when "
+            "it was first started, `holdfast serve keys add` makes another"
+        )
+    path = Path(options.server_key_file).expanduser()
+    try:
+        key = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--server-key-file {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+    if not key:
+        raise UsageError(f"--server-key-file {str(path)!r} is empty")
+    return key
+
+
+def is_id(text: str) -> bool:
+    """Whether a server takes it as an id."""
+    return 0 < len(text) <= 128 and text.isascii() and text.replace("-", "").replace("_", "").replace(".", "").isalnum()
+
+
+def _path(id: str) -> str:
+    return f"/api/conversations/{quote(id, safe='')}"
+
+
+def _order(command: cmd.Command) -> tuple[str, dict[str, Any]]:
+    """Which route a command has, and what it takes there."""
+    match command:
+        case cmd.Send(content):
+            return "messages", {"content": content}
+        case cmd.Approve(call_id, arguments_hash, arguments):
+            given = {} if arguments is None else {"arguments": arguments}
+            return "approve", {"callId": call_id, "argumentsHash": arguments_hash, **given}
+        case cmd.Reject(call_id, reason):
+            return "reject", {"callId": call_id, "reason": reason}
+        case cmd.Answer(question_id, values, reason):
+            return "answer", {"questionId": question_id, "values": values, "reason": reason}
+        case cmd.Condense(instructions):
+            return "condense", {"instructions": instructions}
+        case _:
+            return type(command).__name__.lower(), {}
+
+
+class _Page(msgspec.Struct):
+    items: list[Entry]
+    next: str | None = None
+
+
+class _Standing(msgspec.Struct):
+    status: str
+
+
+class _Events(msgspec.Struct, rename="camel"):
+    events: list[msgspec.Raw]
+    last_seq: int = 0

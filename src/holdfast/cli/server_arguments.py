@@ -1,0 +1,80 @@
+"""The options that name an agent server, `holdfast list`, and the help that teaches them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+
+LIST = """\
+List the conversations of a store, or of an agent server: the newest first.
+
+examples:
+  holdfast list ~/agent.db
+  holdfast list --server http://127.0.0.1:8765
+  holdfast list ~/agent.db --status waiting
+      those with a call that waits for you
+  holdfast list --server https://agents.example:8765 --limit 5 --json
+      a JSON object per line
+
+Exit code 0: listed, also if there is none. 1: the server cannot be reached.
+2: no such file or status, a wrong key."""
+
+ON_SERVER = """\
+With --server the agent works on an agent server (`holdfast serve`), in a folder
+of its own there, and you see the same. Your model key goes with it, sealed; with
+--model-key-name the server uses one of its own. If you lose the connection it
+works on; Ctrl-C pauses it as ever, and leaving stops it. With --id and the id
+of a conversation that is there you go on with it; it keeps its model, tools and
+folder, so that no option but --server is needed."""
+
+# An address stands where a file may: show, tell and list take either.
+PLACE = "the SQLite file given as --store, or an agent server's URL"
+
+Add = Callable[[str, str, str, str], argparse.ArgumentParser]
+
+
+def place_first(args: Sequence[str]) -> list[str]:
+    """Arguments with `--server URL` as URL in the first place, where a file may stand too. Raises `ValueError`."""
+    given = list(args)
+    end = given.index("--") if "--" in given else len(given)
+    for at, word in enumerate(given[:end]):
+        if word == "--server" and at + 1 < end:
+            url, rest = given[at + 1], [*given[:at], *given[at + 2 :]]
+        elif word.startswith("--server="):
+            url, rest = word.partition("=")[2], [*given[:at], *given[at + 1 :]]
+        else:
+            continue
+        if not url.startswith(("http://", "https://")):  # it would be taken for a file
+            raise ValueError(f"--server takes an agent server's address such as http://127.0.0.1:8765, not {url!r}")
+        return [url, *rest]
+    return given
+
+
+def add_place_options(parser: argparse.ArgumentParser) -> None:
+    """For a command whose first argument is a file or an address."""
+    parser.takes_place = True  # pyright: ignore[reportAttributeAccessIssue]: `Parser` has it
+    parser.add_argument("--server", metavar="URL", help="an agent server, instead of FILE")
+    _add_key(parser)
+
+
+def add_server_options(parser: argparse.ArgumentParser) -> None:
+    """For a command that runs an agent."""
+    there = parser.add_argument_group("where it runs")
+    there.add_argument("--server", metavar="URL", help="on this agent server, such as http://127.0.0.1:8765")
+    _add_key(there)
+    there.add_argument("--workspace", metavar="W", help="the folder there to work in, made if it is not there (one of its own)")
+    there.add_argument("--model-key-name", metavar="NAME", help="the server's own variable that holds the model's key (serve --variable)")
+
+
+def _add_key(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
+    parser.add_argument("--server-key-file", metavar="F", help="a file with its key in it (or HOLDFAST_SERVER_KEY)")
+
+
+def add_list(add: Add, count: Callable[[str], int]) -> None:
+    """Add the command by `add(name, summary, description, epilog)`."""
+    listed = add("list", "list the conversations of a store or an agent server", LIST, "")
+    listed.add_argument("file", metavar="FILE", help=PLACE)
+    add_place_options(listed)
+    listed.add_argument("--status", metavar="S", help="only those that are idle, running, paused, waiting, finished, error or stuck")
+    listed.add_argument("--limit", metavar="N", type=count, default=100, help="at most so many (100)")
+    listed.add_argument("--json", action="store_true", help="JSON lines")

@@ -1,0 +1,79 @@
+"""What becomes of a conversation whose worker dies: it goes on in another one, until that has got it nowhere too often."""
+
+from __future__ import annotations
+
+import signal
+import threading
+
+from holdfast import events as ev
+from holdfast.content import ToolResult
+from holdfast.conversation import ConversationStatus
+from holdfast.conversation.calls import UNKNOWN
+from holdfast.conversation.conversation import random_id
+from holdfast.conversation.journal import Journal, utc_now
+from holdfast.errors import StoreError
+from holdfast.store import Store
+
+MOST = 3  # deaths without anything new in the journal between them: whatever it is, it comes again
+
+
+class WorkerDied(StoreError):
+    """The worker process of a conversation ended, or had to be ended; `how` says why. Others do not notice."""
+
+    def __init__(self, id: str, how: str) -> None:
+        super().__init__(f"The worker process of conversation {id!r} {how}.")
+        self.id = id
+        self.how = how
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.id, self.how)
+
+
+def how_it_ended(status: int | None) -> str:
+    """A process's exit status (as `Popen.returncode`) in words."""
+    if status is None:
+        return "could not be ended"
+    if status >= 0:
+        return f"ended with exit status {status}"
+    return f"was ended by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
+
+
+class Deaths:
+    """How often a conversation's workers have died since it got on. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times: dict[str, int] = {}
+
+    def more(self, id: str) -> int:
+        """Another one; how many that makes."""
+        with self._lock:
+            self._times[id] = self._times.get(id, 0) + 1
+            return self._times[id]
+
+    def none(self, id: str) -> None:
+        """It got on, or is gone."""
+        if self._times:
+            with self._lock:
+                self._times.pop(id, None)
+
+
+def write_end(store: Store, id: str, how: str, times: int) -> bool:
+    """End a run that kills its workers: calls that had begun are answered, their outcome unknown, then ERROR and why. False if nothing is being
+    run. Raises `StoreError`."""
+    journal = Journal(store, id, utc_now, random_id, lambda: None)
+    try:
+        with journal:
+            fold = journal.fold
+            if fold.status is not ConversationStatus.RUNNING and not fold.asked:
+                return False
+            for item in list(fold.open.values()):
+                if item.attempt and not item.runner:
+                    result = ToolResult.failure(f"The process that ran this call {how}. {UNKNOWN}", "unknown", meta={"outcome": "unknown"})
+                    journal.add(ev.ToolResult, call_id=item.call.id, result=result)
+            message = f"The worker process of this conversation {how}, as did {times - 1} before it, without getting any further."
+            journal.add(ev.Error, error=WorkerDied.__name__, message=message, details={"how": how, "times": times})
+            journal.add(ev.Status, status=ConversationStatus.ERROR.value, reason=WorkerDied.__name__)
+            return True
+    finally:
+        journal.close()

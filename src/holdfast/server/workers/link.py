@@ -1,0 +1,197 @@
+"""The channel between the server and one worker: frames over a stream socket, requests both ways, and what waits for an answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.server.workers.messages import Done, Failed, Request, State, error_of, fault_of
+
+T = TypeVar("T")
+
+LARGEST = 256 * 1024 * 1024  # bytes of a frame; an append with all of its blobs is one
+_CHUNK = 1 << 18
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Broken(Exception):
+    """What came is no message."""
+
+
+class _Slot:
+    """A request that waits for its answer."""
+
+    __slots__ = ("_answered", "answer", "error")
+
+    def __init__(self) -> None:
+        self._answered = threading.Lock()
+        self._answered.acquire()
+        self.answer = b""
+        self.error: Exception | None = None
+
+    def settle(self) -> None:
+        if self._answered.locked():
+            self._answered.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        return self._answered.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+
+class Link:
+    """`listen` is one thread's; all else may be called from any.
+
+    `handle` is given what is no answer, on the listening thread; `stated` the states that come with answers, before whoever asked goes on.
+    """
+
+    def __init__(
+        self,
+        channel: socket.socket,
+        decoder: msgspec.msgpack.Decoder[Any],
+        handle: Callable[[Any], None],
+        stated: Callable[[State], None] | None = None,
+    ) -> None:
+        self._channel = channel
+        self._decoder = decoder
+        self._handle = handle
+        self._stated = stated
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._slots: dict[int, _Slot] = {}
+        self._number = 0
+        self._broken: Callable[[], Exception] | None = None
+        self.heard = time.monotonic()
+
+    # --- asking ---
+
+    def ask(self, kind: type[Request], *fields: Any, type: type[T] | Any = None, timeout: float | None = None) -> T:
+        """Send `kind(number, *fields)` and wait for its answer, read as `type`. Raises what the other side raised, what `end` was given, or
+        `TimeoutError`."""
+        slot = _Slot()
+        with self._lock:
+            if self._broken is not None:
+                raise self._broken()
+            self._number += 1
+            number = self._number
+            self._slots[number] = slot
+        try:
+            try:
+                self.send(kind(number, *fields))
+            except OSError as error:
+                if not slot.wait(30.0):  # the listening thread is about to say what became of the other side
+                    raise StoreError("The other process is gone.") from error
+            else:
+                if not slot.wait(timeout):
+                    raise TimeoutError(f"{kind.__name__} was not answered within {timeout:g} s.")
+        finally:
+            with self._lock:
+                self._slots.pop(number, None)
+        if slot.error is not None:
+            raise slot.error
+        return msgspec.msgpack.decode(slot.answer, type=type)
+
+    def waiting(self) -> bool:
+        """Whether somebody waits for an answer."""
+        return bool(self._slots)
+
+    # --- sending ---
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send, and wait while the other side does not read. Raises `OSError` when it is gone."""
+        data = _framed(message)
+        with self._sending:
+            self._channel.sendall(data)
+
+    def nudge(self, message: msgspec.Struct) -> bool:
+        """Send a message of a few bytes unless that would block; whether it went."""
+        if not self._sending.acquire(blocking=False):
+            return False
+        try:
+            data = _framed(message)
+            # So few bytes go whole or not at all: the kernel takes them as one piece.
+            return self._channel.send(data, socket.MSG_DONTWAIT) == len(data)
+        except OSError:
+            return False
+        finally:
+            self._sending.release()
+
+    def answer(self, number: int, work: Callable[[], Any], state: Callable[[], State | None] = lambda: None) -> None:
+        """Send what `work` returns, or raises, as the answer to a request."""
+        try:
+            value = _encoder.encode(work())
+        except Exception as error:
+            message: msgspec.Struct = Failed(number, fault_of(error), state())
+        else:
+            message = Done(number, value, state())
+        try:
+            self.send(message)
+        except StoreError as error:  # too large
+            self.send(Failed(number, fault_of(error)))
+
+    # --- listening ---
+
+    def listen(self) -> None:
+        """Take what comes until the other side is gone. Raises `Broken` for what is no message."""
+        received = bytearray()
+        while True:
+            try:
+                more = self._channel.recv(_CHUNK)
+            except OSError:
+                return
+            if not more:
+                return
+            received += more
+            self.heard = time.monotonic()
+            while len(received) >= 4:
+                size = int.from_bytes(received[:4], "big")
+                if size > LARGEST:
+                    raise Broken(f"a frame of {size:,} bytes")
+                if len(received) - 4 < size:
+                    break
+                data = bytes(memoryview(received)[4 : 4 + size])
+                del received[: 4 + size]
+                self._take(data)
+
+    def _take(self, data: bytes) -> None:
+        try:
+            message = self._decoder.decode(data)
+        except (msgspec.DecodeError, ValueError, RecursionError, HoldfastError) as error:
+            raise Broken(str(error)) from error
+        if not isinstance(message, Done | Failed):
+            self._handle(message)
+            return
+        if message.state is not None and self._stated is not None:
+            self._stated(message.state)
+        with self._lock:
+            slot = self._slots.get(message.number)
+        if slot is None:
+            return
+        if isinstance(message, Done):
+            slot.answer = message.value
+        else:
+            slot.error = error_of(message.fault)
+        slot.settle()
+
+    def end(self, why: Callable[[], Exception]) -> None:
+        """Nothing comes any more: whoever waits, or asks from now on, has `why()` raised."""
+        with self._lock:
+            self._broken = why
+            slots = list(self._slots.values())
+        for slot in slots:
+            slot.error = slot.error or why()
+            slot.settle()
+
+
+def _framed(message: msgspec.Struct) -> bytes:
+    data = _encoder.encode(message)
+    if len(data) > LARGEST:
+        raise StoreError(
+            f"What is to be written has {len(data):,} bytes at once; between a worker and its server {LARGEST:,} go. Nothing was written."
+        )
+    return len(data).to_bytes(4, "big") + data

@@ -1,0 +1,233 @@
+"""The workers of a host: conversations are opened in them, what clients ask for is tried in others first, and all of them are looked after."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+import msgspec
+
+from holdfast.agent.agent import Agent
+from holdfast.conversation import ConversationStatus
+from holdfast.errors import ConfigurationError
+from holdfast.llm.scripted import ScriptedLLM
+from holdfast.server.building import Built, Wanted
+from holdfast.server.forms import own_variables
+from holdfast.server.policy import Policy
+from holdfast.server.records import DEFAULT, HOSTED, RUN, Record
+from holdfast.server.workers import messages as ms
+from holdfast.server.workers.deaths import Deaths, WorkerDied
+from holdfast.server.workers.live import Patience, Talk, WorkerLive
+from holdfast.server.workers.processes import Processes
+
+if TYPE_CHECKING:
+    from holdfast.store import Store
+
+_log = logging.getLogger("holdfast")
+
+T = TypeVar("T")
+
+_TICK = 0.5  # seconds from one look at the workers to the next
+_LATE = 3.0  # seconds after which such a look is late: the machine is busy, or this process was stopped
+_HARMS = 60.0  # seconds for which a module that ended its importer is not tried again for a new request
+_KNOWN = 1000  # modules of that kind
+_TRIES = 20  # workers that one request may end by what it has imported
+
+_VARIABLE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)")
+
+
+class Workshop:
+    """`memory`: the address space of a worker in MB, 0 for no limit. Thread-safe; all methods but `close` may block for as long as imports do."""
+
+    def __init__(self, store: Store, policy: Policy, variables: Mapping[str, str], deaths: Deaths, memory: int, patience: Patience) -> None:
+        if memory and memory < 256:
+            raise ConfigurationError(
+                f"worker_memory takes 0, or 256 MB and more, of which a worker needs some 100 to begin with; not {memory!r}."
+            )
+        self._store = store
+        self._policy = policy
+        self._variables = dict(variables)
+        self._deaths = deaths
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._talks: set[Talk] = set()
+        self._harms: dict[str, tuple[str, float]] = {}  # modules that end whoever imports them: how, and when that was seen
+        self._stop = threading.Event()
+        self._timer: threading.Thread | None = None
+        self.processes = Processes(memory * 1024 * 1024)
+
+    def check(self, wanted: Wanted, workdir: str) -> Built:
+        """Make an agent in a worker that is thrown away, so that nothing of the client's is imported here or where a conversation runs. The agent
+        of what this returns is a stand-in. Raises what keeps it from being made."""
+        tried = time.monotonic()
+        refused = {module: how for module, (how, at) in self._harms.items() if tried - at < _HARMS}
+
+        def make(order: ms.Order) -> tuple[None, ms.Made]:
+            talk = self._talk(Talk("(to be)", self.processes.start(), self._patience))
+            try:
+                order = msgspec.structs.replace(order, folder=str(talk.process.folder))
+                return None, cast("ms.Made", self._asked(talk, ms.Check, order))
+            finally:
+                self._end(talk)
+
+        order = self._order("(to be)", wanted, workdir, refused)
+        _, made = self._tried(order, make, lambda _: None)
+        with self._lock:
+            for module in {one.module for one in made.standings}:
+                if module in self._harms and self._harms[module][1] < tried and module not in refused:
+                    del self._harms[module]
+        return Built(Agent(ScriptedLLM([])), {}, made.standings, made.warnings)
+
+    def open(
+        self,
+        record: Record,
+        wanted: Callable[[Record], Wanted],
+        workdir: str,
+        note: Callable[[str, Callable[[], bytes]], None],
+        leave: Callable[[], None],
+    ) -> WorkerLive:
+        """The conversation of a record, in a worker of its own. `leave` is called when it is closed, and not if this raises: what keeps its agent from
+        being made, or `WorkerDied`."""
+        id = record.store_id
+
+        def ordered(record: Record) -> ms.Order:
+            return self._order(id, wanted(record), workdir, {module: how for module, (how, _) in self._harms.items()})
+
+        def make(order: ms.Order) -> tuple[WorkerLive, ms.Made]:
+            process = self.processes.start()
+            live = WorkerLive(record, process, self._store, self._patience, ordered, note, leave, lambda: self._deaths.none(id))
+            self._talk(live)
+            try:
+                order = msgspec.structs.replace(order, folder=str(process.folder))
+                return live, self._reworded(live, lambda: live.open(order, record.driven == HOSTED))
+            except BaseException:
+                self._end(live)
+                raise
+
+        live, made = self._tried(ordered(record), make, self._end)
+        for warning in made.warnings:
+            _log.warning("conversation %s: %s", id, warning)
+        if record.driven == RUN and live.status is ConversationStatus.RUNNING:
+            try:
+                live.go_on()
+            except BaseException:
+                self._end(live)
+                raise
+        return live
+
+    # --- workers ---
+
+    def _tried(self, order: ms.Order, make: Callable[[ms.Order], tuple[T, ms.Made]], end: Callable[[T], None]) -> tuple[T, ms.Made]:
+        """What `make` makes of an order, without the modules that are found to harm those who import them."""
+        for _ in range(_TRIES):
+            try:
+                found, made = make(order)
+            except _Harmed as harmed:
+                if harmed.module in order.refused:
+                    raise harmed.died from None
+                harms = {harmed.module: f"the process that imported the module {harmed.module!r} {harmed.died.how}"}
+            else:
+                harms = {module: f"the import of the module {module!r} did not end in time" for module in made.stuck}
+                if not harms:
+                    return found, made
+                end(found)  # or that import would go on beside the conversation
+            now = time.monotonic()
+            with self._lock:
+                if len(self._harms) >= _KNOWN:
+                    self._harms.clear()
+                self._harms.update({module: (how, now) for module, how in harms.items()})
+            order = msgspec.structs.replace(order, refused={**order.refused, **harms})
+        raise ConfigurationError(f"More than {_TRIES} modules that were named for tools ended the process that imported them.")
+
+    def _asked(self, talk: Talk, kind: type[ms.Request], order: ms.Order) -> Any:
+        return self._reworded(talk, lambda: talk.link.ask(kind, order, type=ms.Made))
+
+    def _reworded(self, talk: Talk, ask: Callable[[], T]) -> T:
+        try:
+            return ask()
+        except WorkerDied as died:
+            if talk.importing:
+                raise _Harmed(talk.importing, died) from None
+            raise
+
+    def _talk(self, talk: Any) -> Any:
+        with self._lock:
+            self._talks.add(talk)
+            if self._timer is None and not self._stop.is_set():
+                self._timer = threading.Thread(target=self._tend, name="holdfast-workers-timer", daemon=True)
+                self._timer.start()
+        talk.start()
+        return talk
+
+    def _end(self, talk: Talk) -> None:
+        talk.end(0.0)
+        with self._lock:
+            self._talks.discard(talk)
+
+    def _tend(self) -> None:
+        last = time.monotonic()
+        while not self._stop.wait(_TICK):
+            now = time.monotonic()
+            late, last = now - last > _LATE, now
+            with self._lock:
+                self._talks = {talk for talk in self._talks if not talk.gone.is_set()}
+                talks = list(self._talks)
+            for talk in talks:
+                try:
+                    talk.tend(now, late)
+                except Exception:
+                    _log.exception("conversation %s: looking after its worker failed", talk.id)
+
+    # --- orders ---
+
+    def _order(self, id: str, wanted: Wanted, workdir: str, refused: dict[str, str]) -> ms.Order:
+        """What a worker is told: of the server's variables only those that the agent may have, and asks for."""
+        form = wanted.form
+        if wanted.tenant == DEFAULT:
+            named = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
+            known = {name: value for name, value in self._variables.items() if name in named}
+        else:
+            form, known = own_variables(form, self._variables)
+        return ms.Order(
+            id=id,
+            form=msgspec.json.encode(form),
+            secrets=dict(wanted.secrets),
+            variables=known,
+            tools=msgspec.json.encode(wanted.tools),
+            options=msgspec.json.encode(wanted.options),
+            patterns=[*self._policy.patterns, *(pattern for package in self._policy.packages for pattern in (package, f"{package}.*"))],
+            refused=refused,
+            workdir=workdir,
+            folder="",
+            path=[entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)],
+        )
+
+    # --- the whole ---
+
+    def count(self) -> int:
+        """How many workers live."""
+        return len(self.processes.pids())
+
+    def close(self) -> None:
+        """End all workers, and the fork server. Idempotent."""
+        self._stop.set()
+        self.processes.close()
+        with self._lock:
+            talks, timer = list(self._talks), self._timer
+        for talk in talks:
+            talk.end(0.0)
+        if timer is not None:
+            timer.join()
+
+
+class _Harmed(Exception):
+    """A worker died while it imported a module."""
+
+    def __init__(self, module: str, died: WorkerDied) -> None:
+        self.module = module
+        self.died = died
