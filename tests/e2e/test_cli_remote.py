@@ -270,7 +270,7 @@ def test_run_and_show_wait_for_a_server_that_is_killed_and_go_on(tmp_path: Path)
 
 
 def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
-    with AgentServer(tmp_path) as server, ModelServer(until_there(tmp_path / "go", "Never.")) as model:
+    with AgentServer(tmp_path) as server, ModelServer(until_there(tmp_path / "go", "At last.")) as model:
         with terminal("run", "x", *options(server, model, "left"), **env()) as typist:
             until(begun(server, "left"))
             server.kill()
@@ -279,6 +279,8 @@ def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
             assert typist.leaves() == 130
         assert "It could not be told to pause" in typist.seen
         assert f"continue with: holdfast chat --server {server.url} --id left" in typist.seen
+        server.start()  # which ends what the killed one left running, and goes on
+        until(lambda: any(event["type"] == "assistant" and event.get("text") == "At last." for event in show(server, "left")))
 
 
 # --- list, and what does not fit ---
