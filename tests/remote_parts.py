@@ -384,8 +384,8 @@ folder, port, key, grace = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], flo
 records = Records(folder / "server.db", Seal.of_file(folder / "server.key"))
 keys = Keys(records)
 keys.add("default", key, "the tests'")
-(folder / "work").mkdir(exist_ok=True)
-host = Host(SQLiteStore(folder / "journals.db"), records, policy=Policy([]), root=folder / "work", client_grace=grace)
+(folder / "rooms").mkdir(exist_ok=True)
+host = Host(SQLiteStore(folder / "journals.db"), records, policy=Policy([]), root=folder / "rooms", client_grace=grace)
 server = AgentServer(App(host, keys), listen("127.0.0.1", port), grace=4.0)
 server.run(lambda: print(server.url, flush=True))
 """

@@ -114,7 +114,7 @@ def test_a_builtin_tool_runs_in_the_workspace_on_the_server(space: RemoteWorkspa
         conversation.send_message("go")
         assert conversation.run().status is ConversationStatus.FINISHED
         assert space.read_file("a.txt") == "from the model"
-        assert str(server.folder / "work") in texts(conversation)[1]
+        assert str(server.folder / "rooms") in texts(conversation)[1]
         assert not [event for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted) and event.runner]
 
 
@@ -472,6 +472,14 @@ def test_a_workspaces_tools_work_in_a_local_conversation(space: RemoteWorkspace)
     assert space.read_file("x.txt") == "x"
     with pytest.raises(ToolNotFound):
         space.call_tool("nonsense", {})
+
+
+def test_the_workspace_of_a_conversation_that_was_found_stays(server: AgentServerProcess, space: RemoteWorkspace) -> None:
+    space.write_file("kept.txt", "mine")
+    with RemoteConversation(Agent(ScriptedLLM(["ok"]), space.tools), space) as conversation:
+        with RemoteWorkspace(server.url, KEY) as other, RemoteConversation(workspace=other, id=conversation.id):
+            assert other.read_file("kept.txt") == "mine"
+        assert space.read_file("kept.txt") == "mine"
 
 
 def test_a_workspace_that_has_a_name_is_found_again_and_one_without_is_removed(server: AgentServerProcess) -> None:

@@ -171,7 +171,7 @@ def once(journal: list[dict[str, Any]]) -> list[Any]:
 
 def placeless(journals: Any) -> Any:
     """Without the folder that commands ran in, the seconds they took, and what depends on these."""
-    text_ = re.sub(r"/[^\s\"']*(?:/holdfast-\w+/workdir|/work/default/w-\w+)", "WORKDIR", json.dumps(journals))
+    text_ = re.sub(r"/[^\s\"']*(?:/holdfast-\w+/workdir|/rooms/default/w-\w+)", "WORKDIR", json.dumps(journals))
     text_ = re.sub(r"_logs/\S+?-debug", "_logs/debug", text_)
     text_ = re.sub(r'"(durationSeconds|requestHash)": [^,}]+', r'"\1": 0', text_)
     return json.loads(text_)

@@ -439,7 +439,7 @@ def test_a_key_has_so_many_requests_and_streams_at_once(tmp_path: Path) -> None:
             until(lambda: limited.app.service.usage.requests == 2)
             assert limited.ask("GET", "/api/conversations").status == 429
             assert limited.ask("PUT", "/api/workspaces/w/files/go", b"", key=limited.other).status == 404
-            next((limited.folder / "work").rglob("w")).joinpath("go").touch()
+            next((limited.folder / "rooms").rglob("w")).joinpath("go").touch()
             assert [one.result().status for one in slow] == [200, 200]
 
 

@@ -154,13 +154,13 @@ def test_lists_metrics_and_what_is_made_tell_nothing_of_another(server: Serving)
     assert server.ask("POST", "/api/workspaces", {"id": WORKSPACE}, other).status == 201
     assert server.ask("GET", f"/api/workspaces/{WORKSPACE}/files/{WORD}.txt", key=other).status == 404
     for path in (f"../../default/{WORKSPACE}/{WORD}.txt", f"%2e%2e/%2e%2e/default/{WORKSPACE}/{WORD}.txt", f"..%2F..%2Fdefault%2F{WORKSPACE}%2F{WORD}.txt",
-                 percent(f"{server.folder}/work/default/{WORKSPACE}/{WORD}.txt")):  # fmt: skip
+                 percent(f"{server.folder}/rooms/default/{WORKSPACE}/{WORD}.txt")):  # fmt: skip
         for method, body in (("GET", None), ("PUT", b"mine")):
             reply = server.ask(method, f"/api/workspaces/{WORKSPACE}/files/{path}", body, other)
             assert reply.status in (403, 404, 422), reply
             assert f"{WORD}\n" not in reply.body.decode()
     for path, body in (("commands", {"command": "true", "conversationId": f"default/{ID}"}), ("clone", {"repo": f"../../default/{WORKSPACE}"}),
-                       ("clone", {"repo": f"file://{server.folder}/work/default/{WORKSPACE}"})):  # fmt: skip
+                       ("clone", {"repo": f"file://{server.folder}/rooms/default/{WORKSPACE}"})):  # fmt: skip
         reply = server.ask("POST", f"/api/workspaces/{WORKSPACE}/{path}", body, other)
         assert reply.status in (403, 422), reply
     reply = server.ask(

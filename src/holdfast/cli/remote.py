@@ -19,7 +19,6 @@ from holdfast.cli.exits import UsageError
 from holdfast.cli.screen import Screen
 from holdfast.cli.server import Entry, Server, is_id, server_of
 from holdfast.cli.session import Parts
-from holdfast.conversation import ConversationStatus
 from holdfast.errors import HoldfastError
 from holdfast.llm.completion import Delta
 from holdfast.remote import RemoteConversation
@@ -53,14 +52,10 @@ class There:
         """The conversation, made or found. Says on `screen` where it is, and when the server is gone."""
         streams = parts.agent is None or getattr(parts.agent.llm, "stream", False)
 
-        def piece(delta: Delta) -> None:
-            if not self._answered():
-                on_delta(delta)
-
         try:
             with self._server.understood():
                 self._conversation = RemoteConversation(
-                    parts.agent, self._server.workspace, parts.id, on_delta=piece if streams else None, on_question=on_question
+                    parts.agent, self._server.workspace, parts.id, on_delta=on_delta if streams else None, on_question=on_question
                 )
         except HoldfastError as error:
             self.forget_workspace()
@@ -73,13 +68,6 @@ class There:
             screen.notice(note, "dim")
         self.gone = self._stack.enter_context(self._server.watched(lambda told: screen.notice(told, "dim")))
         return self._conversation
-
-    def _answered(self) -> bool:
-        """Whether the answer is here that a piece belongs to: what is asked for may come before what is streamed."""
-        if self._conversation is None:
-            return False
-        state = self._conversation.state
-        return state.status is not ConversationStatus.RUNNING or (bool(state.events) and isinstance(state.events[-1], ev.Assistant))
 
     def start(self) -> None:
         """Have the server drive it, also if another client had it stopped meanwhile."""

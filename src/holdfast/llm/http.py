@@ -120,6 +120,8 @@ class HTTPPool:
     Raises `ConfigurationError` for a URL that is not http or https.
     """
 
+    _answer: type[Response] = Response
+
     def __init__(
         self,
         base_url: str,
@@ -166,16 +168,21 @@ class HTTPPool:
         """
         head = header_text(headers) if not isinstance(headers, str) else headers
         request = f"POST {self._target}{path} HTTP/1.1\r\n{self._always}{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1")
-        limit = NEVER if deadline is None else deadline
+        return self._exchange(request, body, self.read_timeout, NEVER if deadline is None else deadline, cancelled, stream)
+
+    def _exchange(
+        self, head: bytes, body: bytes, read_timeout: float, deadline: float, cancelled: Cancellation | None, stream: bool
+    ) -> Response:
+        """Send a request that may be sent twice, on a connection that is there or a new one. What `post` says of connections and errors holds."""
         fresh = False
         while True:
             connection = None if fresh else self._take()
             if connection is None:
-                connection = self._connect(limit, cancelled)
+                connection = self._connect(deadline, cancelled)
             try:
-                connection.begin(self.read_timeout, limit, cancelled)
+                connection.begin(read_timeout, deadline, cancelled)
                 connection.check()
-                connection.send(request, body)
+                connection.send(head, body)
                 status, received, first = read_head(connection)
             except ConnectionLost as error:
                 connection.close()
@@ -186,7 +193,7 @@ class HTTPPool:
             except BaseException:
                 connection.close()
                 raise
-            response = Response(self, connection, status, received, first)
+            response = self._answer(self, connection, status, received, first)
             if not stream:
                 response.read()
             return response

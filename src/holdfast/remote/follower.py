@@ -115,6 +115,7 @@ class Follower:
         with self._link.stream(f"{copy.path}/stream", query, headers, self._client, self.silence, self._stopping) as chunks:
             self._on_events()  # what could not be done while the server was gone
             size = 0  # of what came since the last whole event
+            at = last
             for chunk in chunks:
                 found: list[ev.AnyEvent] = []
                 whole = reader.feed(chunk)
@@ -125,9 +126,12 @@ class Follower:
                     kind = name.decode("ascii", "replace")
                     if kind in ("delta", "progress"):
                         self._taken(found)
-                        self._on_note(kind, data)
+                        answer = copy.fold.assistant
+                        if kind == "progress" or answer is None or answer.seq <= at:  # else its answer was asked for, and is here already
+                            self._on_note(kind, data)
                     else:
                         found.append(self._event(data, found))
+                        at = found[-1].seq
                 self._taken(found)
 
     def _event(self, data: bytes, before: list[Any]) -> ev.AnyEvent:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import BadResponse
 from holdfast.llm.http import HTTPPool, Response
-from holdfast.llm.http1 import ConnectionLost, lost, read_head
 
 if TYPE_CHECKING:
     from holdfast.tools import Cancellation
@@ -44,6 +43,8 @@ class Bounded(Response):
 class Pool(HTTPPool):
     """`HTTPPool` for every method, with a read timeout for each request, and a bound on answers."""
 
+    _answer = Bounded
+
     def request(
         self,
         method: str,
@@ -63,26 +64,4 @@ class Pool(HTTPPool):
         """
         length = f"Content-Length: {len(body)}\r\n" if body or method not in ("GET", "DELETE") else ""
         head = f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{headers}{length}\r\n".encode("latin-1")
-        fresh = False
-        while True:
-            connection = None if fresh else self._take()
-            if connection is None:
-                connection = self._connect(deadline, cancelled)
-            try:
-                connection.begin(read_timeout, deadline, cancelled)
-                connection.check()
-                connection.send(head, body)
-                status, received, first = read_head(connection)
-            except ConnectionLost as error:
-                connection.close()
-                if connection.reused and not error.begun:
-                    fresh = True
-                    continue
-                raise lost(connection, error) from error
-            except BaseException:
-                connection.close()
-                raise
-            response = Bounded(self, connection, status, received, first)
-            if not stream:
-                response.read()
-            return response
+        return self._exchange(head, body, read_timeout, deadline, cancelled, stream)

@@ -99,10 +99,10 @@ class RemoteWorkspace:
             return self.id
 
     def adopt(self, id: str) -> None:
-        """Be the workspace that the server made for a conversation, unless this is another one already."""
+        """Be the workspace of a conversation that is on the server, unless this is another one already. It stays there: it was not made here."""
         with self._lock:
             if id and self.id is None and not self._closed:
-                self.id, self._open = id, True
+                self.id, self._open, self._named = id, True, True
 
     def keep(self) -> None:
         """Have `close` leave the workspace on the server."""

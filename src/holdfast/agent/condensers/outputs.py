@@ -32,7 +32,7 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
         check_begin("ToolOutputCondenser", self.at, self.to)
         if not isinstance(self.keep, int) or self.keep < 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"ToolOutputCondenser: keep takes a number of characters from 0, not {self.keep!r}.")
-        if not isinstance(self.over, int) or self.over < self.keep + 300:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if not isinstance(self.over, int) or self.over < self.keep + 300:  # pyright: ignore[reportUnnecessaryIsInstance]: as above
             raise ConfigurationError(f"ToolOutputCondenser: over takes at least keep + 300 characters, not {self.over!r}.")
 
     @property

@@ -52,5 +52,5 @@ def oldest(work: Work, target: int, keep: int | None = None) -> list[Piece]:
 
 def check_keep(who: str, keep: int | None) -> None:
     """Raises `ConfigurationError` for a `keep` that is none."""
-    if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if keep is not None and (not isinstance(keep, int) or isinstance(keep, bool) or keep < 1):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         raise ConfigurationError(f"{who}: keep takes a whole number from 1 or None, not {keep!r}.")
