@@ -36,7 +36,7 @@ from holdfast.remote.calls import ClientCalls
 from holdfast.remote.copy import Copy
 from holdfast.remote.follower import Follower
 from holdfast.remote.questions import Questions
-from holdfast.remote.shapes import Created, agent_request, created, needs_workspace, tools_request
+from holdfast.remote.shapes import ID, Created, agent_request, created, needs_workspace, tools_request
 from holdfast.remote.workspace import RemoteWorkspace
 
 if TYPE_CHECKING:
@@ -619,8 +619,8 @@ def _check(agent: Any, workspace: Any, id: Any, on_delta: Any, on_progress: Any,
         raise ConfigurationError("RemoteConversation: agent takes an Agent; only a conversation that exists (id=...) needs none.")
     if agent is not None and not isinstance(agent, Agent):
         raise ConfigurationError(f"RemoteConversation: agent takes an Agent, not {agent!r}.")
-    if id is not None and (not isinstance(id, str) or not id.strip()):
-        raise ConfigurationError(f"RemoteConversation: id takes a non-empty str or None, not {id!r}.")
+    if id is not None and (not isinstance(id, str) or not ID.fullmatch(id)):
+        raise ConfigurationError(f"RemoteConversation: id takes 1 to 128 letters, digits, '.', '_' or '-', or None, not {id!r}.")
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
             raise ConfigurationError(f"RemoteConversation: {name} takes a function or None, not {value!r}.")

@@ -52,7 +52,7 @@ class Link:
         parts = take_apart(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ConfigurationError(
-                f"RemoteWorkspace: url takes an agent server's address such as 'http://127.0.0.1:8787', not {shown(url)!r}."
+                f"RemoteWorkspace: url takes an agent server's address such as 'http://127.0.0.1:8765', not {shown(url)!r}."
             )
         if parts.username is not None:
             raise ConfigurationError("RemoteWorkspace: url takes no user and password; give the server's key as key.")

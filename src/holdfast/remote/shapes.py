@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.remote.workspace import RemoteWorkspace
 
 
-_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Standing(msgspec.Struct, rename="camel"):
@@ -50,7 +50,7 @@ class Created(msgspec.Struct, rename="camel"):
 def created(data: bytes) -> Created:
     """Read such an answer. Raises `ValueError`, also for an id that is none."""
     found = msgspec.json.decode(data, type=Created)
-    if not _ID.fullmatch(found.id):
+    if not ID.fullmatch(found.id):
         raise ValueError(f"the id {found.id[:80]!r}")
     return found
 

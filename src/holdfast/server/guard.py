@@ -200,7 +200,7 @@ class Guard:
             caller = await self._verify(key.strip().decode("latin-1"))
         if caller is None:
             raise Refused(
-                401, "ConfigurationError", "This server wants a key of its own: Authorization: Bearer KEY.", www_authenticate="Bearer"
+                401, "ConfigurationError", "This server wants a key that it knows: Authorization: Bearer KEY.", www_authenticate="Bearer"
             )
         return caller
 
