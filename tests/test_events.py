@@ -19,7 +19,7 @@ NOW = datetime(2026, 11, 2, 9, 30, 0, 123456, tzinfo=UTC)
 V1 = (Path(__file__).parent / "data" / "journal_v1.jsonl").read_bytes().split(b"\n")[:-1]
 
 KNOWN: list[Any] = [
-    ev.Agent, ev.Message, ev.Assistant, ev.Decision, ev.ToolCallStarted, ev.ToolResult, ev.Condensation, ev.Status, ev.Error,
+    ev.Agent, ev.Message, ev.Assistant, ev.Decision, ev.ToolCallStarted, ev.ToolResult, ev.Condensation, ev.Status, ev.Error, ev.Note,
 ]  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_the_stored_journal_has_one_of_every_event() -> None:
 
 def test_the_stored_journal_means_what_it_meant() -> None:
     journal = [ev.decode(line) for line in V1]
-    assert [event.seq for event in journal] == list(range(1, 15))
+    assert [event.seq for event in journal] == list(range(1, 16))
     agent, message, _, answer = journal[:4]
     assert isinstance(agent, ev.Agent)
     assert isinstance(message, ev.Message)

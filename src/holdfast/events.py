@@ -61,10 +61,12 @@ class Agent(Event, frozen=True):
 
 
 class Message(Event, frozen=True):
-    """Something said to the agent. `sender` is `user`, or `holdfast` where the loop itself tells the model what to do instead."""
+    """Something said to the agent. `sender` is `user`, the id of a conversation that sent it, or `holdfast` where the loop itself tells the
+    model something: then `about` says what, as `skill:pdf` or `stuck:repeat`, "" for an answer that was empty or cut off."""
 
     content: tuple[Content, ...]
     sender: str = "user"
+    about: str = ""
 
     @property
     def text(self) -> str:
@@ -220,6 +222,15 @@ class Error(Event, frozen=True):
     details: dict[str, Any] = {}
 
 
+class Note(Event, frozen=True):
+    """What is to be known of a run and is neither shown to the model nor stops it: a hook that failed, a child that was ended. `about` says whose
+    it is, as `hook:audit`."""
+
+    about: str
+    text: str
+    details: dict[str, Any] = {}
+
+
 class Unknown(Event, frozen=True):
     """An event of a type that this version does not know, kept as it came."""
 
@@ -232,8 +243,8 @@ class Unknown(Event, frozen=True):
         return self.original_type
 
 
-_Known = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error
-AnyEvent = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Unknown
+_Known = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Note
+AnyEvent = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Note | Unknown
 
 
 class _Envelope(msgspec.Struct, rename="camel"):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast import events as ev
 from holdfast.agent import prompt
+from holdfast.agent.additions import Contributor
 from holdfast.agent.condenser import is_condenser
 from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
@@ -47,7 +48,7 @@ class Agent:
     """
 
     __slots__ = (
-        "condenser", "confirm", "connections", "limits", "llm", "mcp_servers", "origins", "output_limit", "parallel_calls", "system_prompt",
+        "condenser", "confirm", "connections", "contributors", "limits", "llm", "mcp_servers", "origins", "output_limit", "parallel_calls", "system_prompt",
         "tools",
     )  # fmt: skip
 
@@ -61,6 +62,8 @@ class Agent:
     output_limit: int
     condenser: Any
     mcp_servers: Mapping[str, Any]
+    contributors: tuple[Contributor, ...]
+    """What adds messages before a model call, in their order (`agent.additions`)."""
     origins: tuple[Origin, ...]
     """How those parts were made that `load_agent` had code make."""
 
@@ -96,6 +99,7 @@ class Agent:
             "condenser": condenser,
             "connections": Connections(llm, manager, mcp_servers),
             "mcp_servers": dict(mcp_servers or {}),
+            "contributors": (),
             "origins": (),
         }
         for name, value in found.items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.additions import Situation
 from holdfast.agent.agent import Agent
 from holdfast.agent.condenser import Condensed, ask, trigger_of
 from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
@@ -76,7 +77,7 @@ class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
     __slots__ = (
-        "_announced", "_condensations", "_on_delta", "_seen", "_trigger", "_view", "agent", "calls", "failure", "hosted", "journal", "obeyed", "resting",
+        "_announced", "_condensations", "_contributed", "_on_delta", "_seen", "_trigger", "_view", "agent", "calls", "failure", "hosted", "journal", "obeyed", "resting",
         "taken", "thread",
     )  # fmt: skip
 
@@ -100,6 +101,7 @@ class Driver:
         self.obeyed: dict[str, Obeyed] | None = None  # what became of posted commands, by key, for those who wait to hear it
         self._on_delta = None if on_delta is None else guarded(on_delta)
         self._condensations = 0  # since the last answer
+        self._contributed = 0  # the last seq that the agent's contributors have seen
         self._trigger: int | None = None  # the tokens of a request from which on it is to be shortened
         self._view: View | None = None
         self._seen = 0  # how many events the view was fed
@@ -222,6 +224,8 @@ class Driver:
 
     def _step(self) -> None:
         journal = self.journal
+        if self.agent.contributors and not self._contribute():
+            return
         news = self._news()
         with journal.changed:
             with journal:
@@ -250,6 +254,33 @@ class Driver:
             return
         self._condensations = 0
         self._write_answer(completion, based_on, time.monotonic() - began, token)
+
+    def _contribute(self) -> bool:
+        """Have added what the agent's parts want said before the next model call; False if that failed, and the run with it."""
+        journal = self.journal
+        with journal.changed:
+            news = journal.after(self._contributed) if self._contributed else journal.tail
+            token, last = self.calls.token, journal.fold.last_seq
+            situation = Situation(journal.id, news, dict(journal.fold.abouts), self.agent.llm, self.calls.runtime, token)
+        try:
+            found = [addition for contributor in self.agent.contributors for addition in contributor(situation)]
+        except Exception as error:
+            if not token:
+                with journal:
+                    self._write_error(error)
+            return False
+        if found:
+            with journal:
+                if journal.fold.status is not RUNNING or self.calls.closing or token:
+                    return False
+                for addition in found:
+                    if addition.about not in journal.fold.abouts:
+                        content = tuple(
+                            [TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in addition.content]
+                        )
+                        journal.add(ev.Message, content=content, sender="holdfast", about=addition.about)
+        self._contributed = last
+        return True
 
     def _condense_now(self, asked: str | None, tokens: int) -> None:
         """What `next_action` wants shortened: one `Condensation`, also if there is nothing to leave out, or it would want it again."""

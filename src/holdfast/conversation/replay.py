@@ -157,7 +157,7 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
 def _after(events: Sequence[ev.AnyEvent], answer: ev.Assistant) -> str:
     """What the loop itself said to an empty answer, or one that was cut off. (If nothing, the journal may have been forked there.)"""
     following = events[answer.seq] if answer.seq < len(events) else None
-    if not isinstance(following, ev.Message) or following.sender != "holdfast" or following.text == nudge_for(answer):
+    if not isinstance(following, ev.Message) or following.sender != "holdfast" or following.about or following.text == nudge_for(answer):
         return ""
     return f"After the answer the model is told:\n- {following.text!r}\n+ {nudge_for(answer)!r}"
 

@@ -80,7 +80,7 @@ class Fold:
     """What the loop needs to know of a journal, kept up to date event by event. One owner: the journal, under its lock."""
 
     __slots__ = (
-        "_uncounted", "_usage", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "error", "last_seq",
+        "_uncounted", "_usage", "abouts", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "error", "last_seq",
         "last_time", "message_seq", "open", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "title",
         "wanted",
     )  # fmt: skip
@@ -95,6 +95,7 @@ class Fold:
         self.wanted: str | None = None  # the instructions of a condensation that somebody asked for, and that is still to come
         self.sizes: Sizes | None = None  # the tokens of the next request, if somebody wants to know them (`measure`)
         self.message_seq = 0
+        self.abouts: dict[str, int] = {}  # what the loop has told the model of, and that is still shown: `Message.about`, and its seq
         self.based_on = 0
         self.agent: ev.Agent | None = None
         self.clients: tuple[str, ...] = ()  # names of the tools of `agent` whose calls clients run
@@ -118,6 +119,7 @@ class Fold:
         found = copy(self)
         found._uncounted = list(self._uncounted)
         found.sizes = None
+        found.abouts = dict(self.abouts)
         found.open = {call_id: copy(item) for call_id, item in self.open.items()}
         return found
 
@@ -141,6 +143,8 @@ class Fold:
                 self.open = {call.id: OpenCall(call, call.name in self.clients) for call in event.calls}
             case ev.Message():
                 self.message_seq = event.seq
+                if event.about:
+                    self.abouts[event.about] = event.seq
                 if not self.title:
                     self.title = event.text.strip().split("\n", 1)[0][:80]
             case ev.Status():
@@ -172,6 +176,9 @@ class Fold:
 
     def _shortened(self, event: ev.Condensation) -> None:
         self.wanted = event.request
+        if self.abouts and event.hidden:
+            hidden = frozenset(event.hidden)
+            self.abouts = {about: seq for about, seq in self.abouts.items() if seq not in hidden}
         if event.so_far is not None:
             self.condensed = max(self.condensed, event.so_far.seq)
         if event.usage != _NOTHING:
