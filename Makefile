@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Two files of tests at a time: most of them wait for processes and sockets. What shares a server stands in one file.
 TWO := -n 2 --dist loadfile
 
-.PHONY: help install demo test test-all check format bench clean
+.PHONY: help install demo test test-all check docs format bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,5 +45,9 @@ format: install  ## put the code into its form
 bench: install  ## every table of benchmarks/README.md, measured here and now
 	@$(BIN)/python benchmarks/run.py
 
+docs: install  ## the site, in site/: tutorial, how-to pages, reference
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet && echo "site/index.html"
+
 clean:  ## remove what the other commands made
-	rm -rf .venv .ruff_cache .hypothesis build dist
+	rm -rf .venv site .ruff_cache .hypothesis build dist

@@ -26,12 +26,16 @@ SUBJECTS = [
     "append",
     "group_commit",
     "fork",
+    "tree",
     "open",
     "condense",
+    "behaviour",
+    "observe",
     "http",
     "llm",
     "tools",
     "remote",
+    "page",
 ]
 
 

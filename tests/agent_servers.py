@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from holdfast import Agent, ScriptedLLM, SQLiteStore
@@ -57,6 +57,7 @@ class Serving:
         origins: Sequence[str] = (),
         tls: Any = None,
         serving: dict[str, Any] | None = None,
+        agents: Mapping[str, Any] = MappingProxyType({}),
         **options: Any,
     ) -> None:
         self.folder = folder
@@ -67,7 +68,7 @@ class Serving:
         self.store = SQLiteStore(folder / "store.db", durability="process")
         (folder / "rooms").mkdir(exist_ok=True)
         self.host = Host(self.store, records, policy=options.pop("policy", Policy([])), root=folder / "rooms", **options)
-        self.app = App(self.host, self.keys, quota=quota, hosts=host_names("127.0.0.1", []), origins=origins, ping=ping)
+        self.app = App(self.host, self.keys, quota=quota, hosts=host_names("127.0.0.1", []), origins=origins, ping=ping, agents=agents)
         self.server = AgentServer(self.app, listen("127.0.0.1", 0), tls=tls, grace=20.0, **(serving or {}))
         self.port = int(self.server.url.rpartition(":")[2])
         self._stack = ExitStack()

@@ -135,7 +135,7 @@ class Player:
             return [f"Batch {batch}.", *((do.kind, {"name": do.name}) for do in self.plan.batches[batch])]
         return f"Done: {roles.count('tool')} calls, {roles.count('user')} messages."
 
-    def decide(self, call: ToolCall) -> Verdict:
+    def decide(self, call: ToolCall, risk: Any) -> Verdict:
         do = self.dos[call.arguments["name"]]
         return Verdict("ask" if do.decide else "allow")
 

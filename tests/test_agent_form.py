@@ -287,7 +287,7 @@ class Mine:
 
 def test_what_has_no_serial_form_is_named_with_the_way_out(tmp_path: Path) -> None:
     class Local:
-        def decide(self, call: Any) -> Verdict:
+        def decide(self, call: Any, risk: Any) -> Verdict:
             return Verdict("allow")
 
     small = LLM("gpt-4o")

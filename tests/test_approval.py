@@ -188,7 +188,7 @@ def test_what_is_denied_is_not_run_and_nobody_is_asked(store: Store) -> None:
 
 def test_a_policy_of_ones_own_is_asked_and_one_that_fails_lets_nothing_through(store: Store) -> None:
     class Policy:
-        def decide(self, call: ToolCall) -> Verdict:
+        def decide(self, call: ToolCall, risk: Any) -> Verdict:
             if call.arguments["text"] == "x":
                 raise RuntimeError("no idea")
             return Verdict("ask", "it looks odd") if call.arguments["text"] == "odd" else Verdict("allow")
@@ -432,7 +432,7 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
 @pytest.mark.parametrize("reason", [None, 5, "half \ud800"])
 def test_a_verdict_with_a_reason_that_is_none_lets_nothing_through(store: Store, reason: Any) -> None:
     class Policy:
-        def decide(self, call: ToolCall) -> Verdict:
+        def decide(self, call: ToolCall, risk: Any) -> Verdict:
             call.arguments["text"] = "changed by the policy"
             return Verdict("ask", reason)
 

@@ -390,7 +390,7 @@ def test_two_clients_that_race_for_a_call_have_one_winner(store: Store) -> None:
     world = World(store, [])
     calls, rounds = 20, 10
     world.llm = ScriptedLLM([*[[("far", {"text": "x"})] * calls for _ in range(rounds)], "Done."])
-    agent = Agent(world.llm, [ClientTool("far", "Far.", input_schema=SCHEMA)])
+    agent = Agent(world.llm, [ClientTool("far", "Far.", input_schema=SCHEMA)], stuck=None)
     with Conversation(agent, store) as conversation:
         conversation.send_message("go")
         for _ in range(rounds):

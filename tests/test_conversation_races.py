@@ -1257,7 +1257,7 @@ def test_tools_that_change_while_a_run_goes_on_are_journaled_before_the_request_
         return f"#{request.number} done"
 
     model = ScriptedLLM(answer)
-    agent = Agent(model)
+    agent = Agent(model, stuck=None)
 
     def change(context: ToolContext) -> None:
         for name in ("a", "b", "gone"):
@@ -1281,7 +1281,7 @@ def test_a_conversation_of_20_000_events_goes_on_at_a_steps_own_cost() -> None:
     """Counted in calls of ours, not in seconds: a step late in a long conversation does no more than one early in it."""
     turns = 5000
     model = ScriptedLLM(lambda request: "ok" if len(request.transcript) == 4 * turns else ("t", {}))
-    agent = Agent(model, [Tool("t", "", lambda: None)], limits=Limits(steps=None))
+    agent = Agent(model, [Tool("t", "", lambda: None)], limits=Limits(steps=None), stuck=None)
     store = MemoryStore()
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")

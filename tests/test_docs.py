@@ -14,9 +14,10 @@ import holdfast
 from tests.model_server import ModelServer, Request, calls, sse, text
 
 REPO = Path(__file__).parents[1]
+PAGES = [REPO / "README.md", *sorted((REPO / "docs").rglob("*.md"))]
 BLOCKS = [
     pytest.param(block, printed, id=f"{path.relative_to(REPO)}-{number}")
-    for path in [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))]
+    for path in PAGES
     for number, (block, printed) in enumerate(re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", path.read_text(), re.DOTALL), 1)
 ]
 
@@ -52,10 +53,29 @@ def test_the_readme_program_has_fifteen_lines() -> None:
     assert len(block.splitlines()) <= 15
 
 
-@pytest.mark.parametrize("path", [REPO / "README.md", *sorted((REPO / "docs").glob("*.md"))], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def test_every_page_is_in_the_site() -> None:
+    shown = (REPO / "mkdocs.yml").read_text()
+    assert [str(path.relative_to(REPO / "docs")) for path in PAGES[1:] if f" {path.relative_to(REPO / 'docs')}\n" not in shown] == []
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = "\n".join(path.read_text() for path in (REPO / "docs" / "reference").glob("*.md"))
+    assert [name for name in holdfast.__all__ if not re.search(rf"\b{name}\b", reference)] == []
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: pip install 'holdfast[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "tutorial" / "1-hello" / "index.html").exists()
 
 
 def test_every_room_is_in_the_architecture() -> None:

@@ -24,10 +24,12 @@ ORDER = [
     "runtime",
     "agent",
     "conversation",
+    "observe",
     "remote",
     "server",
     "serve",
     "testing",
+    "openhands",
     "cli",
 ]
 

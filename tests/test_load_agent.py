@@ -51,7 +51,7 @@ class Shortener:
         return None
 
 class Policy:
-    def decide(self, call):
+    def decide(self, call, risk):
         return Verdict("deny", "never here")
 
 ready = ScriptedLLM(["Ready."], model="ready")
@@ -194,7 +194,7 @@ def test_an_escaped_variable_in_inline_tools_is_unescaped_once() -> None:
         ("model: gpt-5\nsystem_prompt: {file: none.md}\n", "line 2, system_prompt.file: "),
         ("model: gpt-5\nsystem_prompt_extensions: [x, {file: none.md}]\n", "system_prompt_extensions[1].file: "),
         ("model: gpt-5\nmicroagents: [{file: none.md}]\n", "microagents[0].file: "),
-        ("model: gpt-5\nconfirm: sometimes\n", "line 2, confirm: it takes 'never' or 'always', not 'sometimes'."),
+        ("model: gpt-5\nconfirm: sometimes\n", "line 2, confirm: it takes 'never' or 'always' or 'risky', not 'sometimes'."),
         ("model: gpt-5\nconfirm: {terminal: maybe}\n", "line 2, confirm.terminal: it takes 'allow' or 'ask' or 'deny', not 'maybe'."),
         ("model: gpt-5\nlimits: {steps: 0}\n", "line 2, limits.steps: it takes a whole number from 1"),
         ("model: gpt-5\noutput_limit: 5\n", "line 2, output_limit: it takes a number of characters from 1000"),

@@ -581,4 +581,6 @@ def test_no_request_that_schemathesis_makes_is_answered_by_what_was_not_declared
         ]  # fmt: skip
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
-    assert "Selected: 33/35" in ended.stdout
+    selected, count = map(int, re.findall(r"Selected: (\d+)/(\d+)", ended.stdout)[0])
+    assert count - selected <= 2, ended.stdout[:2000]
+    assert count > 35

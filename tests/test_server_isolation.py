@@ -143,7 +143,7 @@ def isolated(folder: Path, **options: Any) -> Host:
 def asking(server: ModelServer, *names: str, **more: Any) -> CreateRequest:
     """An agent with tools of the module, which this process never imports."""
     names = names or ("fine", *DEATHS, "spin", "hold", "late", "grow", "poison", "litter")
-    form = form_of(Agent(LLM("m", base_url=server.url, api_key="sk-planted-secret")))
+    form = form_of(Agent(LLM("m", base_url=server.url, api_key="sk-planted-secret"), stuck=None))
     agent = {**form.mapping, "tools": {"builtin": list(names)}}
     return CreateRequest(
         agent=agent, secrets=form.secrets, tools=[ToolForm(name=name, input_schema={"type": "object"}, module=MODULE) for name in names], **more

@@ -42,6 +42,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         assert running.ask("POST", f"{path}/start").status == 200
         assert running.ask("POST", f"{path}/messages", {"text": WORD}).status == 202
         until(lambda: running.host.stats()["client_calls"] == 1)
+        hook = {"url": f"https://hooks.example.com/{WORD}", "events": ["note"]}
+        assert running.ask("POST", "/api/webhooks", hook, Idempotency_Key=f"{WORD}-once").status == 201
         running.make("own", ["mine"], running.other)
         yield running
 
@@ -62,6 +64,11 @@ def routes(server: Serving) -> list[Route]:
             example: Any = next((one["example"] for one in content.values()), None)
             found.append(Route(method.upper(), path, example.encode() if isinstance(example, str) else example))
     return found
+
+
+def webhook(server: Serving) -> str:
+    """The first tenant's."""
+    return server.ask("GET", "/api/webhooks").json["webhooks"][0]["id"]
 
 
 def percent(text: str) -> str:
@@ -89,12 +96,12 @@ def bare(reply: Reply, *ids: str) -> str:
 
 
 def test_no_route_lets_another_tenant_in(server: Serving) -> None:
-    tried = 0
+    tried, hook = 0, webhook(server)
     for route in routes(server):
         named = re.findall(r"\{(\w+)\}", route.path)
-        if not {"id", "workspace"} & set(named):
+        if not {"id", "workspace", "webhook"} & set(named):
             continue
-        for kind, of in (("id", ID), ("workspace", WORKSPACE)):
+        for kind, of in (("id", ID), ("workspace", WORKSPACE), ("webhook", hook)):
             if kind not in named:
                 continue
             for way, id in ways(of).items():
@@ -111,6 +118,7 @@ def test_no_route_lets_another_tenant_in(server: Serving) -> None:
                 assert "last-event-id" not in reply.headers, where
                 tried += 1
     assert tried > 400
+    assert server.ask("GET", f"/api/webhooks/{hook}").json["state"] == "active"
     assert server.ask("GET", f"/api/conversations/{ID}").json["status"] == "running"
     assert server.ask("GET", f"/api/workspaces/{WORKSPACE}/files/{WORD}.txt").body == f"{WORD}\n".encode()
 
@@ -118,6 +126,8 @@ def test_no_route_lets_another_tenant_in(server: Serving) -> None:
 def test_what_is_anothers_is_answered_as_what_is_nowhere(server: Serving) -> None:
     for route in routes(server):
         kind, of, nowhere = ("id", ID, "nothing-c0ffee") if "{id}" in route.path else ("workspace", WORKSPACE, "nothing-w0rk")
+        if "{webhook}" in route.path:
+            kind, of, nowhere = "webhook", webhook(server), "wh-nothing"
         if f"{{{kind}}}" not in route.path:
             continue
         found: list[tuple[int, str]] = []
@@ -132,7 +142,7 @@ def test_what_is_anothers_is_answered_as_what_is_nowhere(server: Serving) -> Non
 
 def test_lists_metrics_and_what_is_made_tell_nothing_of_another(server: Serving) -> None:
     other = server.other
-    for path in ("/api/conversations", "/api/conversations?status=running", "/api/conversations?limit=1000&cursor=1000000", "/metrics",
+    for path in ("/api/conversations", "/api/conversations?status=running", "/api/conversations?limit=1000&cursor=1000000", "/metrics", "/api/webhooks",
                  "/openapi.json", "/health", "/ready"):  # fmt: skip
         reply = server.ask("GET", path, key=other)
         assert reply.status == 200, reply
@@ -151,6 +161,11 @@ def test_lists_metrics_and_what_is_made_tell_nothing_of_another(server: Serving)
     made = server.ask("POST", "/api/conversations", {"id": ID, "agent": agent}, other, Idempotency_Key=f"{WORD}-once")
     assert (made.status, made.json["id"], made.json["workspace"]) == (201, ID, "")
     assert WORD not in bare(made)
+    mine = server.ask(
+        "POST", "/api/webhooks", {"url": "https://hooks.example.com/", "events": ["note"]}, other, Idempotency_Key=f"{WORD}-once"
+    )
+    assert (mine.status, mine.json["id"] == webhook(server)) == (201, False)
+    assert server.ask("POST", "/api/webhooks", {"url": "https://hooks.example.com/", "conversationId": WORKSPACE}, other).status == 404
     assert server.ask("POST", "/api/workspaces", {"id": WORKSPACE}, other).status == 201
     assert server.ask("GET", f"/api/workspaces/{WORKSPACE}/files/{WORD}.txt", key=other).status == 404
     for path in (f"../../default/{WORKSPACE}/{WORD}.txt", f"%2e%2e/%2e%2e/default/{WORKSPACE}/{WORD}.txt", f"..%2F..%2Fdefault%2F{WORKSPACE}%2F{WORD}.txt",

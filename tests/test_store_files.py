@@ -74,7 +74,7 @@ def test_an_old_file_becomes_a_new_one_and_keeps_what_is_in_it(old: Path, tmp_pa
     with SQLiteStore(tmp_path / "new.db"):
         pass
     assert schema_of(old) == schema_of(tmp_path / "new.db")
-    assert look(old, "PRAGMA user_version") == look(tmp_path / "new.db", "PRAGMA user_version") == [(2,)]
+    assert look(old, "PRAGMA user_version") == look(tmp_path / "new.db", "PRAGMA user_version") == [(3,)]
 
 
 def test_two_processes_may_migrate_at_once(old: Path, start: Start) -> None:

@@ -18,17 +18,25 @@ class _Command(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     """Base of all commands."""
 
 
+def check_sender(where: str, sender: object) -> None:
+    """Raises `ConfigurationError` for what is no sender of a message: `holdfast` is the loop itself."""
+    if not isinstance(sender, str) or not sender.strip() or sender == "holdfast":
+        raise ConfigurationError(f"{where}: sender takes 'user' or the id of a conversation, not {sender!r}.")
+
+
 class Send(_Command, frozen=True):
     """As `Conversation.send_message`: a str, a content block or a list of blocks. `event_id` is the id of the `Message` event, by which its
-    sender knows it again; a new one if it is not given."""
+    sender knows it again; a new one if it is not given. `sender` is the id of the conversation that sends it, if it is not the user."""
 
     content: tuple[Content, ...]
     event_id: str = ""
+    sender: str = "user"
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "content", blocks(self.content))
         if not self.content:
             raise ConfigurationError("Send takes a text or content blocks; it was given nothing.")
+        check_sender("Send", self.sender)
 
 
 class Approve(_Command, frozen=True):

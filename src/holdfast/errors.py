@@ -2,11 +2,14 @@
 
 HoldfastError
 ├── ConfigurationError (ValueError)          a wrong argument or setting; the message names it
+│   └── HookDenied                           a hook did not let it pass: hook, on, failed
 ├── Conflict (ValueError)                    an agent server has something else under that id or key
 ├── TooMany (RuntimeError)                   an agent server's bound is reached; `bound` names it
+├── SignatureInvalid (PermissionError)       what came as a webhook's message is not to be trusted
 ├── ConversationError
 │   ├── ConversationClosed (RuntimeError)    a method that needs an open conversation, after `close`
 │   ├── ConversationBusy (RuntimeError)      someone else drives it, or it would wait on itself
+│   ├── OutputInvalid (ValueError)           problem, rounds
 │   └── LimitExceeded (RuntimeError)         type, value, limit, source
 ├── StoreError (OSError)
 │   ├── ConversationNotFound (LookupError)
@@ -51,6 +54,19 @@ class ConfigurationError(HoldfastError, ValueError):
     """A wrong argument or setting. The message names it and what it takes."""
 
 
+class HookDenied(ConfigurationError):
+    """A hook did not let something pass: its name (`hook`), the place (`on`), and whether it `failed` instead of saying no."""
+
+    def __init__(self, message: str, hook: str = "", on: str = "", failed: bool = False) -> None:
+        super().__init__(message)
+        self.hook = hook
+        self.on = on
+        self.failed = failed
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.hook, self.on, self.failed)
+
+
 # --- agent servers -------------------------------------------------------------------------------
 
 
@@ -69,6 +85,10 @@ class TooMany(HoldfastError, RuntimeError):
         return type(self), (str(self), self.bound)
 
 
+class SignatureInvalid(HoldfastError, PermissionError):
+    """What came as a webhook's message is none of the server's, was changed on its way, or is old."""
+
+
 # --- conversations -------------------------------------------------------------------------------
 
 
@@ -84,18 +104,34 @@ class ConversationBusy(ConversationError, RuntimeError):
     """The conversation is being driven elsewhere in this process, or would wait on itself."""
 
 
-class LimitExceeded(ConversationError, RuntimeError):
-    """A run reached one of its limits: `type` (steps, ...), the `value` reached, the `limit`, and whose it is (`source`)."""
+class OutputInvalid(ConversationError, ValueError):
+    """What is to be a run's output does not fit its `output_type`: the `problem`, and after how many failed `rounds` the run ended on it."""
 
-    def __init__(self, type: str, value: float, limit: float, source: str) -> None:
-        super().__init__(f"{source} reached its limit of {limit:g} {type} ({value:g}). Raise Limits({type}=...) or send another message.")
+    def __init__(self, problem: str, rounds: int = 0) -> None:
+        after = f"No valid output in {rounds} rounds. Of the last one: " if rounds else "The output is not valid: "
+        super().__init__(f"{after}{problem.rstrip('.')}.")
+        self.problem = problem
+        self.rounds = rounds
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.problem, self.rounds)
+
+
+class LimitExceeded(ConversationError, RuntimeError):
+    """A run reached one of its limits, or a conversation the budget of a tree: `type` (steps, ...), the `value` reached, the `limit`, and whose
+    it is (`source`)."""
+
+    def __init__(self, type: str, value: float, limit: float, source: str, advice: str = "") -> None:
+        advice = advice or f"Raise Limits({type}=...) or send another message."
+        super().__init__(f"{source} reached its limit of {limit:g} {type} ({value:g}). {advice}")
         self.type = type
         self.value = value
         self.limit = limit
         self.source = source
+        self.advice = advice
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.type, self.value, self.limit, self.source)
+        return type(self), (self.type, self.value, self.limit, self.source, self.advice)
 
 
 # --- stores --------------------------------------------------------------------------------------

@@ -51,22 +51,38 @@ class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     executor: str = ""
 
 
+class PromptPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """One part of a system prompt, and its length. Parts follow one another with an empty line between them."""
+
+    name: str
+    characters: int
+
+
 class Agent(Event, frozen=True):
-    """What the requests that follow are made of: system prompt, ordered tool definitions, model and its parameters. No secrets."""
+    """What the requests that follow are made of: system prompt, ordered tool definitions, model and its parameters. No secrets. `name` is that of the agent
+    that answers from here on, "" for the one that the conversation began with. `spawned_by`, in the first of a conversation, is the idempotency key of the
+    call that spawned it, "" for none. `prompt_parts` are those of the system prompt, if it has several."""
 
     system_prompt: str
     tools: tuple[ToolDefinition, ...] = ()
     model: str = ""
     parameters: dict[str, Any] = {}
+    name: str = ""
+    spawned_by: str = ""
+    prompt_parts: tuple[PromptPart, ...] = ()
 
 
 class Message(Event, frozen=True):
     """Something said to the agent. `sender` is `user`, the id of a conversation that sent it, or `holdfast` where the loop itself tells the
-    model something: then `about` says what, as `skill:pdf` or `stuck:repeat`, "" for an answer that was empty or cut off."""
+    model something: then `about` says what, as `skill:pdf` or `stuck:repeat`, "" for an answer that was empty or cut off. `usage` and `cost` (US
+    dollars, None if not known) are those of the model call that it took, by `model`: one that described a picture."""
 
     content: tuple[Content, ...]
     sender: str = "user"
     about: str = ""
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    model: str = ""
 
     @property
     def text(self) -> str:
@@ -116,7 +132,8 @@ class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 class Decision(Event, frozen=True):
     """Whether a call may run: who decided, what, and why. Bound to the call's id and the hash of its arguments as the model gave
-    them; `arguments` are what an approver put in their place.
+    them; `arguments` are what an approver put in their place. `risk` is what the agent's analyzer said of it, "" without one; `usage`, `cost`
+    (US dollars, None if not known) and `model` are those of the model calls that it took to say so.
 
     With `question` it is a running call that asks ("ask"); with `question_id` the answer ("approve", the values in `arguments`, secret
     ones as `***`) or that there is none ("reject").
@@ -130,6 +147,10 @@ class Decision(Event, frozen=True):
     arguments: dict[str, Any] | None = None
     question: Question | None = None
     question_id: str = ""
+    risk: str = ""
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    model: str = ""
 
 
 class ToolCallStarted(Event, frozen=True):
@@ -148,6 +169,24 @@ class ToolResult(Event, frozen=True):
     call_id: str
     result: Result
     duration: float = 0.0
+
+
+class PlanStep(msgspec.Struct, frozen=True, rename="camel"):
+    """One step of a plan: what is to be done, and how far it is."""
+
+    step: str
+    state: Literal["pending", "in_progress", "done", "dropped"] = "pending"
+
+
+class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The plan of a conversation. `approved` are the texts of the steps that the user approved, if that approval lasts. `call_id` made it; a model is
+    shown it at `seq`, its answer's or, with `condensed`, the place of a summary; 0 for nowhere."""
+
+    steps: tuple[PlanStep, ...] = ()
+    approved: tuple[str, ...] = ()
+    call_id: str = ""
+    seq: int = 0
+    condensed: bool = False
 
 
 class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -175,6 +214,13 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     run_cost: float = 0.0
     error_seq: int = 0
     run_spent: float = 0.0
+    handoff: str | None = None
+    plan: Plan | None = None
+    output_seq: int = 0
+    output_failures: int = 0
+    output_failed: str = ""
+    stops: int = 0
+    denials: int = 0
 
 
 class Condensation(Event, frozen=True):

@@ -14,7 +14,7 @@ from holdfast.tools import register_tool
 
 
 class Never:
-    def decide(self, call: Any) -> Verdict:
+    def decide(self, call: Any, risk: Any) -> Verdict:
         return Verdict("deny", "never")
 
 
@@ -31,7 +31,7 @@ class Shortener:
 class Strict(msgspec.Struct):
     names: list[str]
 
-    def decide(self, call: Any) -> Verdict:
+    def decide(self, call: Any, risk: Any) -> Verdict:
         return Verdict("ask" if call.name in self.names else "allow")
 
 
@@ -39,7 +39,7 @@ class Stateful:
     def __init__(self, what: object) -> None:
         self.what = what
 
-    def decide(self, call: Any) -> Verdict:
+    def decide(self, call: Any, risk: Any) -> Verdict:
         return Verdict("allow")
 
     def condense(self, journal: Any, reason: Any, cancelled: Any) -> None:

@@ -418,3 +418,22 @@ def test_the_status_line_says_who_is_waited_for_while_others_run(tmp_path: Path)
         typist.sees(PROMPT)
         typist.types("y\r")
         assert typist.leaves() == 0
+
+
+# --- by their risk ---
+
+
+def test_risky_calls_are_asked_about_with_their_risk_and_why(tmp_path: Path) -> None:
+    answers = streamed(calls(("terminal", {"command": "ls"}), ("terminal", {"command": "rm -rf ../other"})), text("I see."))
+    with (
+        ModelServer(answers) as server,
+        terminal("run", "x", *options(server, tmp_path), "--confirm", "risky", *kept(tmp_path)) as typist,
+    ):
+        shown = typist.sees(PROMPT)
+        assert "high risk: deletes what is outside of the working directory: ../other" in shown
+        typist.types("q\r")
+        assert typist.leaves() == 3
+    assert [(one[0], one[1]) for one in decisions(tmp_path)] == [("allow", "analyzer:rules"), ("ask", "analyzer:rules")]
+    shown = holdfast("show", str(tmp_path / "s.db")).stdout
+    assert "  allowed: $ ls [low risk], by analyzer:rules: ls only reads" in shown.splitlines()
+    assert "  high risk: deletes what is outside of the working directory: ../other" in shown.splitlines()

@@ -2,5 +2,6 @@
 
 from holdfast.agent.agent import Agent
 from holdfast.agent.limits import Limits
+from holdfast.agent.stuck import StuckDetector
 
-__all__ = ["Agent", "Limits"]
+__all__ = ["Agent", "Limits", "StuckDetector"]

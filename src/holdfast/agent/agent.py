@@ -2,54 +2,96 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast import events as ev
+from holdfast.agent import planning as plans
 from holdfast.agent import prompt
 from holdfast.agent.additions import Contributor
 from holdfast.agent.condenser import is_condenser
 from holdfast.agent.confirmation import ByTool, Confirm, ConfirmationPolicy, policy
 from holdfast.agent.connections import Connections
-from holdfast.agent.limits import Limits
+from holdfast.agent.limits import Limits, check_tree
+from holdfast.agent.output import Output, output_of, with_prompt
+from holdfast.agent.planning import Planning
+from holdfast.agent.risk import SecurityAnalyzer
+from holdfast.agent.stuck import StuckDetector
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import BadResponse, ConfigurationError
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.model import Model
 from holdfast.llm.transcript import Transcript
 from holdfast.tools import Cancellation, Tool, ToolManager
+from holdfast.tools.brought import with_brought, without_brought
 from holdfast.tools.manager import ToolLike
 
 if TYPE_CHECKING:
+    from holdfast.agent.agents_files import SubAgent
+    from holdfast.agent.delegation import Delegates
     from holdfast.agent.form import Origin
+    from holdfast.agent.hooks import AgentHooks
+    from holdfast.agent.instructions import Instructions
+    from holdfast.agent.others import Others
+    from holdfast.agent.prompt import Knowledge
     from holdfast.runtime.microagents import Microagent
+    from holdfast.tools.hooks import Hook
+    from holdfast.tools.skills import Skills
+    from holdfast.tools.skills_files import Skill
 
 
 class Agent:
     """A model with tools, a prompt and limits. Frozen; shared by any number of conversations.
 
-    `tools` are `Tool` objects or plain functions, or a `ToolManager`. `mcp_servers` is a configuration as `MCPClient` takes it: they
+    `tools` are `Tool` objects or plain functions, or a `ToolManager`, which several agents may have: the tools that an agent's other parts come
+    with (`brought`) are its own, in `Agent.tools` and not in that manager. `mcp_servers` is a configuration as `MCPClient` takes it: they
     are connected to when the first conversation starts, their tools come behind the others, and they end with the last.
 
     The system prompt is `system_prompt` (None: a default one), then each of `system_prompt_extensions`, then each microagent: a str
-    is its text, a `Path` a file or a folder, or what `LocalRuntime.load_microagents` returned. `parallel_calls` bounds how many calls
+    is its text, a `Path` a file or a folder, or what `LocalRuntime.load_microagents` returned; then skills and instructions (`prompt_parts`). `parallel_calls` bounds how many calls
     of one answer run at once.
 
-    `confirm` says which calls wait for `Conversation.approve`: "never", "always", a list of tool names, a mapping of names to allow, ask
-    or deny, or a `ConfirmationPolicy`. Of a text that a tool returned the model is shown at most `output_limit` characters; the store
-    keeps the whole (`Conversation.get_output`).
+    `confirm` says which calls wait for `Conversation.approve`: "never", "always", "risky" (`AboveRisk("medium")`), a list of tool names, a mapping of
+    names to allow, ask or deny, or a `ConfirmationPolicy`. `security`, a `SecurityAnalyzer`, says how risky a call is: policies go by it, and each
+    decision has it in the journal. Without one, a policy that needs it gets `holdfast.agent.security.standard()`. Of a text that a tool
+    returned the model is shown at most `output_limit` characters; the store keeps the whole (`Conversation.get_output`).
 
     `condenser` says what to leave out of requests before they do not fit the model's context window any more, such as
     `Pipeline([ToolOutputCondenser(), LLMCondenser()])` of `holdfast.agent.condensers`, or one of your own (`agent.condenser.Condenser`). Without one, or
     if it finds nothing, a run ends with the provider's error.
 
+    `delegates` are agents by name that it may give work to, by the tools `delegate`, `delegate_poll`, `delegate_collect`, `delegate_cancel` and
+    `send_to`; `handoffs` those that it may hand the conversation over to, by the tool `handoff`: each an `Agent`, a `SubAgent` or the path of a file
+    that is one (`agent.agents_files`). A handoff to None is one to the agent that the conversation knows by that name, `main` for the first.
+
+    `planning="tool"` gives it the tool `plan`, and lines of prompt that say when to use it; with "first" nothing but reading is done before the
+    user has approved the plan (`ConversationState.plan`).
+
+    With an `output_type` (a pydantic model, a `msgspec.Struct`, any type that pydantic knows, or a JSON Schema) a run ends with a valid call of the tool
+    `finish`, whose arguments are the result (`Conversation.output`); after `output_rounds` failures with `OutputInvalid`. `stuck` says when an agent
+    goes round in circles; None: nobody looks.
+
+    `skills`, which `holdfast.tools.skills.discover` found (or folders, and `Skill` objects), are know-how that the model is shown when it fits: on a
+    user's words, on files that calls name, always, or when it reads one by the tool `read_skill`. Microagents with triggers are among them.
+    `instructions` are the `AGENTS.md` files for a folder, the runtime's working directory (`agent.instructions`).
+
+    `hooks` are asked around calls, model calls, messages, ends of runs, condensations, and when a conversation begins and ends
+    (`holdfast.tools.hooks.Hook`, `docs/how-to/hooks.md`).
+
+    A model that does not see (`LLM.sees`) is told of pictures by kind and size. With `describe_images`, a model that sees, it is told besides
+    what each shows: described once, before the next model call (`docs/how-to/interaction.md`).
+
+    `limits` bound one run of a conversation; `tree_limits` all that a conversation and those that its calls spawned (`ToolContext.spawn`) ever do
+    together: a budget, from which each model call is reserved before it is made (`docs/how-to/limits.md`).
+
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
 
     __slots__ = (
-        "condenser", "confirm", "connections", "contributors", "limits", "llm", "mcp_servers", "origins", "output_limit", "parallel_calls", "system_prompt",
-        "tools",
+        "brought", "condenser", "confirm", "connections", "contributors", "delegates", "describe_images", "forms", "handoffs", "hooked", "hooks", "known", "limits", "llm", "mcp_servers", "origins", "output", "output_limit", "output_rounds", "parallel_calls", "planning", "security", "stuck", "system_prompt",
+        "tools", "tree_limits",
     )  # fmt: skip
 
     connections: Connections
@@ -57,13 +99,32 @@ class Agent:
     tools: ToolManager
     system_prompt: str
     limits: Limits
+    tree_limits: Limits | None
     parallel_calls: int
     confirm: ConfirmationPolicy | None
     output_limit: int
+    output: Output | None
+    output_rounds: int
+    """Failed rounds after which a run ends; 0 without an output."""
+    stuck: StuckDetector | None
     condenser: Any
+    delegates: Delegates | None
+    handoffs: Others | None
+    hooks: tuple[Hook, ...]
+    hooked: AgentHooks | None
+    """The same by place, None without any."""
+    brought: tuple[Tool, ...]
+    """Tools that it has because of its other parts."""
+    security: SecurityAnalyzer | None
+    planning: Planning
+    describe_images: Model | None
     mcp_servers: Mapping[str, Any]
+    known: Knowledge
+    """Its prompt in parts, its skills and instructions."""
     contributors: tuple[Contributor, ...]
     """What adds messages before a model call, in their order (`agent.additions`)."""
+    forms: dict[str, Agent]
+    """What it is as another agent's, made when it is first so."""
     origins: tuple[Origin, ...]
     """How those parts were made that `load_agent` had code make."""
 
@@ -80,30 +141,83 @@ class Agent:
         confirm: Confirm = "never",
         output_limit: int = 50_000,
         condenser: Any = None,
+        delegates: Mapping[str, Agent | SubAgent | str | Path] | Delegates | None = None,
+        handoffs: Mapping[str, Agent | SubAgent | str | Path | None] | None = None,
+        security: SecurityAnalyzer | None = None,
+        planning: Planning = None,
+        output_type: Any = None,
+        output_rounds: int = 3,
+        stuck: StuckDetector | None = StuckDetector(),
+        skills: Skills | Iterable[str | os.PathLike[str] | Skill] | None = None,
+        instructions: Instructions | str | os.PathLike[str] | None = None,
+        hooks: Sequence[Hook] = (),
+        describe_images: Model | None = None,
+        tree_limits: Limits | None = None,
     ) -> None:
         if condenser is not None and (isinstance(condenser, type) or not is_condenser(condenser)):
             raise ConfigurationError(f"Agent: condenser takes an object with a method condense, not {condenser!r}.")
         _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls, output_limit)
+        plans.check(planning)
+        _check_ends(output_rounds, stuck)
+        system_prompt_extensions = plans.with_prompt(system_prompt, system_prompt_extensions, planning)
         if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
             raise ConfigurationError(f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
-        manager = tools if isinstance(tools, ToolManager) else ToolManager(tools)
-        _add(manager, getattr(condenser, "tools", ()))
+        if tree_limits is not None:
+            if not isinstance(tree_limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+                raise ConfigurationError(f"Agent: tree_limits takes Limits(...) or None, not {tree_limits!r}.")
+            check_tree("Agent: tree_limits has", llm, tree_limits.tokens is not None, tree_limits.cost is not None)
+        guard = policy(confirm)
+        given = without_brought(tools) if isinstance(tools, ToolManager) else ToolManager(tools)
+        output = output_of(output_type, given)
+        system_prompt_extensions = with_prompt(system_prompt, system_prompt_extensions, output)
+        others = _others(delegates, handoffs)
+        known = prompt.knowledge(system_prompt, system_prompt_extensions, microagents, skills, instructions)
+        brought: tuple[Tool, ...] = (
+            *getattr(condenser, "tools", ()),
+            *others[2],
+            *plans.tools_for(planning, given),
+            *(() if output is None else (output.tool,)),
+            *known.tools,
+        )
+        manager = with_brought(given, brought)
         found: dict[str, Any] = {
             "llm": llm,
             "tools": manager,
-            "system_prompt": prompt.compose(system_prompt, system_prompt_extensions, _microagents(microagents)),
+            "system_prompt": prompt.joined(known.parts),
+            "known": known,
             "limits": limits,
+            "tree_limits": tree_limits,
             "parallel_calls": parallel_calls,
-            "confirm": policy(confirm),
+            "confirm": guard,
+            "security": _security(security, guard),
             "output_limit": output_limit,
+            "output": output,
+            "output_rounds": 0 if output is None else output_rounds,
+            "stuck": stuck,
             "condenser": condenser,
-            "connections": Connections(llm, manager, mcp_servers),
+            "planning": planning,
+            "delegates": others[0],
+            "handoffs": others[1],
+            "hooked": _hooked(hooks, manager, llm),
+            "hooks": tuple(hooks),
+            "brought": brought,
+            "describe_images": describe_images,
+            "connections": Connections(llm, given, mcp_servers, *(() if describe_images is None else (describe_images,))),
             "mcp_servers": dict(mcp_servers or {}),
-            "contributors": (),
+            "contributors": (
+                *known.contributors,
+                *_describers(describe_images),
+            ),
             "origins": (),
+            "forms": {},
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
+        for other in others[:2]:
+            if other is not None:
+                other.belong_to(self)
+        if others[1] is not None:
+            _check_handoffs(self)
         if isinstance(self.confirm, ByTool) and not mcp_servers:
             self.confirm.look_for_typos([tool.name for tool in manager.list_tools()])
 
@@ -112,6 +226,10 @@ class Agent:
 
     def __repr__(self) -> str:
         return f"Agent(model={self.llm.model!r}, tools={[tool.name for tool in self.tools.list_tools()]})"
+
+    def prompt_parts(self) -> tuple[prompt.Part, ...]:
+        """What `system_prompt` is the join of, in its order."""
+        return self.known.parts
 
     def to_json(self) -> bytes:
         """The agent as JSON that `from_json` and `load_agent` read: no secrets (`${secret_1}` stands for the first), of its own tools the names.
@@ -156,15 +274,59 @@ class Agent:
         return (*kept, *(definition for definition in now if definition not in kept))
 
 
-def _add(manager: ToolManager, tools: Iterable[Tool]) -> None:
-    """Give the agent the tools that come with its condenser."""
-    for tool in tools:
-        if not manager.exists(tool.name):
-            manager.register(tool)
-        elif manager.get(tool.name) is not tool:
-            raise ConfigurationError(
-                f"Agent: its condenser comes with a tool {tool.name!r}, and tools has another one of that name. Rename it."
-            )
+def _security(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer | None:
+    """The analyzer that was given, or the standard one if the policy needs one."""
+    if given is None:
+        if not getattr(guard, "needs_risk", False):
+            return None
+        from holdfast.agent.security import standard
+
+        return standard()
+    if isinstance(given, type) or not callable(getattr(given, "assess", None)):
+        raise ConfigurationError(
+            f"Agent: security takes an object with a method assess, such as holdfast.agent.security.standard(), or None, not {given!r}."
+        )
+    return given
+
+
+def _hooked(hooks: Any, manager: ToolManager, llm: Any) -> AgentHooks | None:
+    if hooks == () or hooks == []:
+        return None
+    from holdfast.agent.hooks import AgentHooks
+
+    return AgentHooks(hooks, manager.rules.hooks, llm)
+
+
+def _others(delegates: Any, handoffs: Any) -> tuple[Delegates | None, Others | None, tuple[Tool, ...]]:
+    """The other agents that it knows, and the tools by which it reaches them."""
+    if not delegates and not handoffs:
+        return None, None, ()
+    from holdfast.agent.delegation import Delegates, make_delegation
+    from holdfast.agent.handoffs import MAIN, make_handoff
+    from holdfast.agent.others import Others
+
+    team = None if not delegates else delegates.again() if isinstance(delegates, Delegates) else Delegates(delegates)
+    others = None if not handoffs else Others("handoffs", handoffs, (MAIN,))
+    return team, others, (*(() if team is None else make_delegation(team)), *(() if others is None else (make_handoff(others),)))
+
+
+def _check_handoffs(agent: Agent) -> None:
+    """Raises `ConfigurationError` if one that may take over does not fit what bounds the agent."""
+    from holdfast.agent.handoffs import check_budget, family
+
+    bounds = agent.tree_limits
+    if bounds is not None:
+        check_budget("Agent: tree_limits has", agent, bounds.tokens is not None, bounds.cost is not None)
+    if agent.planning == "first":
+        family(agent)
+
+
+def _describers(llm: Model | None) -> tuple[Contributor, ...]:
+    if llm is None:
+        return ()
+    from holdfast.agent.images import Describer, check
+
+    return (Describer(check(llm)),)
 
 
 def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any, output_limit: Any) -> None:
@@ -184,24 +346,8 @@ def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: An
         raise ConfigurationError(f"Agent: output_limit takes a number of characters from 1,000, not {output_limit!r}.")
 
 
-def _microagents(given: Any) -> list[tuple[str, str]]:
-    if isinstance(given, str | Path):
-        raise ConfigurationError(f"Agent: microagents takes a list of texts, paths or Microagent objects, not {given!r}.")
-    if not given:
-        return []
-    from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
-
-    found: list[tuple[str, str]] = []
-    for number, item in enumerate(given, 1):
-        if isinstance(item, str):
-            found.append((f"Note {number}", item))
-        elif isinstance(item, Path):
-            if not item.exists():
-                raise ConfigurationError(f"Agent: microagents has the path {str(item)!r}, which does not exist.")
-            read = load_microagents(item) if item.is_dir() else [read_microagent(item)]
-            found += [(agent.name, agent.content) for agent in read]
-        elif isinstance(item, Microagent):
-            found.append((item.name, item.content))
-        else:
-            raise ConfigurationError(f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}.")
-    return found
+def _check_ends(output_rounds: Any, stuck: Any) -> None:
+    if not isinstance(output_rounds, int) or isinstance(output_rounds, bool) or output_rounds < 1:
+        raise ConfigurationError(f"Agent: output_rounds takes a whole number from 1, not {output_rounds!r}.")
+    if stuck is not None and not isinstance(stuck, StuckDetector):
+        raise ConfigurationError(f"Agent: stuck takes StuckDetector(...) or None, not {stuck!r}.")

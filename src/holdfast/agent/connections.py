@@ -13,11 +13,11 @@ from holdfast.tools import ToolManager
 class Connections:
     """Counts an agent's open conversations: connections live from the first to the last. Thread-safe."""
 
-    __slots__ = ("_llm", "_lock", "_tools", "open")
+    __slots__ = ("_llms", "_lock", "_tools", "open")
 
-    def __init__(self, llm: Model, tools: ToolManager, mcp_servers: Mapping[str, Any] | None) -> None:
+    def __init__(self, llm: Model, tools: ToolManager, mcp_servers: Mapping[str, Any] | None, *more: Model) -> None:
         self.open = 0
-        self._llm = llm
+        self._llms = (llm, *more)
         self._tools = tools
         self._lock = threading.Lock()
         if mcp_servers:
@@ -45,4 +45,5 @@ class Connections:
             last = not self.open
         self._tools.closed(runtime)
         if last:
-            self._llm.close()
+            for llm in self._llms:
+                llm.close()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.content import Data
+from holdfast.errors import ConfigurationError
 from holdfast.tools.tool import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -88,21 +89,40 @@ def agent_of(data: bytes | str, variables: Mapping[str, Any] | None = None, buil
 
 
 def tools_of(agent: Agent) -> list[ToolForm]:
-    """What is told of the agent's own tools: all that it has now but those of its `mcp_servers`, which the form itself has."""
-    return [_tool(tool) for tool in own_tools(agent)]
+    """What is told of the agent's own tools, and of those of the agents that it knows: all that they have now but those of their `mcp_servers`, which the
+    form itself has."""
+    return [_tool(tool) for tool in all_tools(agent)]
+
+
+def all_tools(agent: Agent) -> list[Tool]:
+    """The agent's own tools, then those of its delegates and handoffs. Raises `ConfigurationError` for two of one name."""
+    found: dict[str, Tool] = {}
+    left, seen = [agent], {id(agent)}
+    while left:
+        one = left.pop(0)
+        for tool in own_tools(one):
+            if found.setdefault(tool.name, tool) is not tool:
+                raise ConfigurationError(
+                    f"Agent: it and an agent that it knows have two tools named {tool.name!r}; names are unique where they travel."
+                )
+        for others in (one.delegates, one.handoffs):
+            for other in () if others is None else others.whole():
+                if id(other) not in seen:
+                    seen.add(id(other))
+                    left.append(other)
+    return list(found.values())
 
 
 def own_tools(agent: Agent) -> list[Tool]:
-    """The agent's tools but those of its `mcp_servers` and of its condenser."""
+    """The agent's tools but those of its `mcp_servers` and those that its other parts bring."""
     servers = servers_of(agent)
-    condensers: tuple[Tool, ...] = getattr(agent.condenser, "tools", ())  # it brings them itself
     lazy = any(server.get("lazy") for server in servers.values())
 
     def theirs(tool: Tool) -> bool:
         found = tool.tool_type == "mcp_tool" and tool.name.partition(".")[0] in servers
         return found or (lazy and tool.name == "find_tools" and tool.category == "builtin")
 
-    return [tool for tool in agent.tools.list_tools() if not theirs(tool) and not any(tool is one for one in condensers)]
+    return [tool for tool in agent.tools.list_tools() if not theirs(tool) and not any(tool is one for one in agent.brought)]
 
 
 def _tool(tool: Tool) -> ToolForm:

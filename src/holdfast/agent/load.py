@@ -24,7 +24,7 @@ import difflib
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -33,15 +33,19 @@ import msgspec
 from holdfast import errors
 from holdfast.agent.agent import Agent
 from holdfast.agent.form import Origin, remember
+from holdfast.agent.instructions import Instructions
 from holdfast.agent.limits import Limits
-from holdfast.agent.load_keys import AGENT, Use
+from holdfast.agent.load_keys import AGENT, Above, Several, SubAgentKeys, Use
+from holdfast.agent.stuck import StuckDetector
 from holdfast.errors import ConfigurationError
 from holdfast.tools import Tool, ToolManager
 from holdfast.tools import config as tool_config
 from holdfast.tools.config import legacy
 from holdfast.tools.config.shapes import fill
 from holdfast.tools.document import Map, Place, Seq, load
-from holdfast.tools.skills_files import with_home
+from holdfast.tools.hooks import Hook
+from holdfast.tools.skills import Skills, discover
+from holdfast.tools.skills_files import Skill, with_home
 
 
 class HasTools(Protocol):
@@ -81,23 +85,51 @@ def load_agent(
     root = Path(base).absolute() if base is not None else folder or Path.cwd()
     if not isinstance(document, Map):
         raise ConfigurationError(f"load_agent takes a mapping of {', '.join(AGENT.keys)}; {source!r} holds {type(document).__name__}.")
-    document = _modern(fill(document, variables or {}))
+    return _agent(_modern(fill(document, variables or {})), root, _known(builtins, runtime), variables)
+
+
+def _agent(document: Map, root: Path, known: dict[str, Any], variables: Mapping[str, Any] | None) -> Agent:
+    """The agent of a mapping whose variables are filled in."""
     found = AGENT.read(document, document.place)
-    known = _known(builtins, runtime)
     parts = _Parts(known, variables or {})
-    options = {name: found[name] for name in ("parallel_calls", "output_limit") if name in found}
+    options = {name: found[name] for name in ("parallel_calls", "output_limit", "planning", "output_rounds") if name in found}
     if "limits" in found:
         options["limits"] = Limits(**found["limits"])
+    if "tree_limits" in found:
+        options["tree_limits"] = Limits(**found["tree_limits"])
+    if "output_type" in found:
+        options["output_type"] = _output_type(found["output_type"], document.places["output_type"], root, parts)
+    if "stuck" in found:
+        options["stuck"] = None if found["stuck"] is None else StuckDetector(**found["stuck"])
     if "confirm" in found:
         given = found["confirm"]
-        options["confirm"] = parts.make(given, document.places["confirm"]) if isinstance(given, Use) else given
+        options["confirm"] = _confirm(given, document.places["confirm"], parts)
+    if "security" in found:
+        options["security"] = _security(found["security"], document["security"], document.places["security"], parts)
     if "condenser" in found:
         options["condenser"] = _condenser(found["condenser"], document["condenser"], document.places["condenser"], parts)
+    if "hooks" in found:
+        options["hooks"] = [Hook(**one) for one in found["hooks"]]
+    if "describe_images" in found:
+        options["describe_images"] = _model(
+            found["describe_images"], document["describe_images"], document.places["describe_images"], parts
+        )
+    if "instructions" in found:
+        options["instructions"] = _instructions(found["instructions"], document.places["instructions"], root)
+    for key in ("delegates", "handoffs"):
+        if key in found:
+            places = document[key].places
+            options[key] = {name: _other(one, name, places[name], root, known, variables) for name, one in found[key].items()}
+    if "delegation" in found:
+        from holdfast.agent.delegation import Delegates
+
+        if not found.get("delegates"):
+            raise document.places["delegation"].error("it bounds delegates, and there are none.")
+        options["delegates"] = _checked(lambda: Delegates(options["delegates"], **found["delegation"]), document.places["delegation"])
     parsed = _tools(found, document, root, variables)
-    built = tool_config.build(parsed, known, list_skills=False)  # the prompt below does
+    skills = _skills(found.get("skills"), document, parsed.skills, root)
+    built = tool_config.build(msgspec.structs.replace(parsed, skills=()), known)
     extensions = [_prompt(item, at, root) for item, at in _members(found, document, "system_prompt_extensions")]
-    if prompt := built.skills.prompt():
-        extensions.append(prompt)
     try:
         agent = Agent(
             _model(found["model"], document["model"], document.places["model"], parts),
@@ -105,6 +137,7 @@ def load_agent(
             system_prompt=_prompt(found.get("system_prompt"), document.places.get("system_prompt"), root),
             system_prompt_extensions=extensions,
             microagents=[_microagent(item, at, root) for item, at in _members(found, document, "microagents")],
+            skills=skills,
             **options,
         )
     except ConfigurationError as error:
@@ -112,6 +145,28 @@ def load_agent(
             raise
         raise document.place.error(str(error)) from error
     return remember(agent, parts.made, parsed.mcp_servers)
+
+
+def _other(given: Any, name: str, place: Place, root: Path, known: dict[str, Any], variables: Mapping[str, Any] | None) -> Any:
+    """Another agent, as `Agent` takes it."""
+    if given is None:
+        return None
+    from holdfast.agent.agents_files import SubAgent, read_sub_agent
+
+    if isinstance(given, str):
+        path = root / with_home(given)
+        if not path.is_file():
+            raise place.error(f"{str(path)!r} does not exist.")
+        return read_sub_agent(path)
+    if isinstance(given, SubAgentKeys):
+        keys = dict(given.found)
+        tools: Any = keys.pop("tools", "*")
+        limits = keys.pop("limits", None)
+        return SubAgent(
+            name, tools=(tools,) if isinstance(tools, str) else tuple(tools), without=tuple(keys.pop("without", ())),
+            limits=None if limits is None else Limits(**limits), **keys,
+        )  # fmt: skip
+    return _agent(_modern(given), root, known, variables)
 
 
 def _modern(document: Map) -> Map:
@@ -150,11 +205,32 @@ def _tools(found: Mapping[str, Any], document: Map, root: Path, variables: Mappi
         parsed = tool_config.parse(given, root)
     else:
         parsed = tool_config.Parsed(document.place)
-    if "skills" not in found:
-        return parsed
-    if parsed.skills:
+    if found.get("skills") and parsed.skills:
         raise document.places["skills"].error("skills is in tools, too. Write all folders in one place.")
-    return msgspec.structs.replace(parsed, skills=tuple(str(root / with_home(folder)) for folder in found["skills"]))
+    return parsed
+
+
+def _output_type(given: Any, place: Place, root: Path, parts: _Parts) -> Any:
+    """A type, or a JSON Schema, which may be in a file."""
+    if isinstance(given, str):
+        return parts.function(given, place)
+    if list(given) != ["file"] or not isinstance(given["file"], str):
+        return given
+    from holdfast.tools.document import read_json
+
+    path = root / with_home(given["file"])
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise place.at("file").error(f"{str(path)!r} cannot be read: {reason}.") from None
+    return _plain(read_json(text, Place(str(path))))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Map):
+        return {key: _plain(member) for key, member in value.items()}
+    return [_plain(member) for member in value] if isinstance(value, Seq) else value
 
 
 # --- prompts -------------------------------------------------------------------------------------
@@ -169,6 +245,27 @@ def _prompt(given: Any, place: Place | None, root: Path) -> Any:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise place.at("file").error(f"{str(path)!r} cannot be read: {reason}.") from None
+
+
+def _skills(given: Any, document: Map, folders: Sequence[str], root: Path) -> Skills | None:
+    """The skills of folders, and those that are there as text."""
+    options: dict[str, Any] = cast("dict[str, Any]", given) if isinstance(given, dict) else {"folders": given or []}
+    found = discover([*folders, *(str(root / with_home(folder)) for folder in options.get("folders", ()))])
+    texts = [msgspec.convert(one, Skill) for one in options.get("list", ())]
+    sizes = {name: options[name] for name in ("each", "total") if name in options}
+    if not given and not found.list():
+        return None
+    return _checked(lambda: Skills([*texts, *found.list()], found.unreadable, **sizes), document.places.get("skills", document.place))
+
+
+def _instructions(given: Any, place: Place, root: Path) -> Instructions:
+    options: dict[str, Any] = cast("dict[str, Any]", given) if isinstance(given, dict) else {"folder": given}
+    if ("folder" in options) == ("texts" in options):
+        raise place.error("it has either a folder (and names), or texts.")
+    if "texts" in options:
+        return _checked(lambda: Instructions(options["texts"]), place)
+    folder = root / with_home(options["folder"])
+    return _checked(lambda: Instructions.read(folder, options.get("names", ("AGENTS.md",))), place)
 
 
 def _microagent(given: Any, place: Place, root: Path) -> Any:
@@ -267,6 +364,37 @@ def _condenser(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         within = document["condensers"]
         members = zip(options["condensers"], within, within.places, strict=True)
         options["condensers"] = [_condenser(one, at, where, parts) for one, at, where in members]
+    return _checked(lambda: kind(**options), place)
+
+
+def _confirm(given: Any, place: Place, parts: _Parts) -> Any:
+    from holdfast.agent.confirmation import AboveRisk, Strictest
+
+    if isinstance(given, Use):
+        return parts.make(given, place)
+    if isinstance(given, Above):
+        return AboveRisk(given.level, given.verdict)
+    if isinstance(given, Several):
+        return Strictest([_confirm(one, at, parts) for one, at in given.members])
+    return given
+
+
+def _security(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
+    from holdfast.agent.security import SHIPPED, Highest, standard
+
+    if isinstance(given, list):
+        members = zip(cast("list[Any]", given), document, document.places, strict=True)
+        analyzers = [_security(one, at, where, parts) for one, at, where in members]
+        return _checked(lambda: Highest(tuple(analyzers)), place)
+    if isinstance(given, str):
+        given = {"name": given} if (given in SHIPPED or given == "standard") and given not in parts.known else {"use": given}
+    options = dict(cast("dict[str, Any]", given))
+    if "use" in options:
+        return parts.make(Use(**options), place)
+    name = options.pop("name")
+    if "model" in options:
+        options["llm"] = _model(options.pop("model"), document["model"], document.places["model"], parts)
+    kind: Callable[..., Any] = standard if name == "standard" else SHIPPED[name]
     return _checked(lambda: kind(**options), place)
 
 

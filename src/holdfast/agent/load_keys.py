@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from holdfast.tools.config.keys import TOOLS
+from holdfast.tools.config.keys import AGENT_HOOK, TOOLS
 from holdfast.tools.config.shapes import Anything, Choice, Either, Flag, Key, ListOf, MapOf, Number, Record, Shape, Text
-from holdfast.tools.document import Map, Place
+from holdfast.tools.document import Map, Place, Seq
 
 _TEXT, _SOME, _ANY = Text(empty=True), Text(), Anything()
 _WHOLE, _REAL = Number("a whole number", -(2**63), 2**63, whole=True), Number("a number", -1e18, 1e18)
@@ -57,7 +57,7 @@ _SETTINGS: dict[str, Shape] = {
     "headers": MapOf(Text("a text", secret=True, empty=True), "a mapping of texts to texts"),
     **dict.fromkeys(("stop", "response_format", "extra_body"), _ANY),
     **dict.fromkeys(("reasoning_effort", "tool_calls", "wire"), _SOME),
-    **dict.fromkeys(("parallel_tool_calls", "prompt_caching", "stream"), Flag()),
+    **dict.fromkeys(("parallel_tool_calls", "prompt_caching", "images", "stream"), Flag()),
     **dict.fromkeys(("max_output_tokens", "reasoning_budget", "seed", "max_retries"), _WHOLE),
     **dict.fromkeys(("temperature", "top_p", "timeout", "connect_timeout", "deadline"), _REAL),
 }
@@ -143,10 +143,10 @@ _SHIPPED = Record(
 
 _VERDICTS = ("allow", "ask", "deny")
 _WHO = Either(
-    text=Choice(("never", "always")),
+    text=Choice(("never", "always", "risky")),
     list=ListOf(_SOME),
     map=MapOf(Choice(_VERDICTS)),
-    what="never, always, a list of tools, a mapping of tools to allow, ask or deny, or {use, parameters}",
+    what="never, always, risky, a list of tools, a mapping of tools to allow, ask or deny, {above: low or medium}, {strictest: policies}, or {use, parameters}",
 )
 
 
@@ -157,16 +157,91 @@ class Use(NamedTuple):
     parameters: dict[str, Any] | None = None
 
 
+_ABOVE = Record(
+    "above",
+    "calls above a risk",
+    {
+        "above": Key(Choice(("low", "medium")), "The risk above which they wait.", required=True),
+        "verdict": Key(Choice(("ask", "deny")), "Whether somebody is asked, or they are denied; ask, if not given."),
+    },
+)
+
+
+class Above(NamedTuple):
+    """Calls above a risk."""
+
+    level: Any
+    verdict: Any = "ask"
+
+
+class Several(NamedTuple):
+    """Policies of which the strictest counts, and where each of them stands."""
+
+    members: list[tuple[Any, Place]]
+
+
 class _Confirm(NamedTuple):
-    """What `Agent(confirm=)` takes, or a part. A tool may be named "use": then its value is a verdict."""
+    """What `Agent(confirm=)` takes, or a part. A tool may be named "use", "above" or "strictest": then its value is a verdict."""
 
     def read(self, value: Any, place: Place) -> Any:
+        if isinstance(value, Map) and "above" in value and value["above"] not in _VERDICTS:
+            found = _ABOVE.read(value, place)
+            return Above(found["above"], found.get("verdict", "ask"))
+        if isinstance(value, Map) and isinstance(value.get("strictest"), Seq):
+            if len(value) > 1:
+                raise place.error("strictest stands alone; put other policies into its list.")
+            members = value["strictest"]
+            return Several([(self.read(one, at), at) for one, at in zip(members, members.places, strict=True)])
         if isinstance(value, Map) and isinstance(value.get("use"), str) and value["use"] not in _VERDICTS:
             return Use(**_PART.read(value, place))
         return _WHO.read(value, place)
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
-        return {"anyOf": [_WHO.schema(defs), {**_PART.schema(defs), "properties": {"use": {"not": {"enum": list(_VERDICTS)}}}}]}
+        strictest = {"strictest": {"type": "array"}}
+        several = {"type": "object", "properties": strictest, "required": ["strictest"], "additionalProperties": False}
+        part = {**_PART.schema(defs), "properties": {"use": {"not": {"enum": list(_VERDICTS)}}}}
+        return {"anyOf": [_WHO.schema(defs), _ABOVE.schema(defs), several, part]}
+
+
+ANALYZERS = {"standard": ("hosts",), "rules": ("hosts", "writable", "commands"), "annotations": ("leave",), "judge": ("model",)}
+
+
+def _fits_its_analyzer(found: dict[str, Any], place: Place) -> None:
+    kind = found["name"]
+    for key in found:
+        if key not in ("name", *ANALYZERS[kind]):
+            raise place.at(key).error(f"an analyzer {kind} takes {', '.join(ANALYZERS[kind])}, not {key}.")
+
+
+_ANALYZER = Record(
+    "analyzer",
+    "what says how risky a call is",
+    {
+        "name": Key(Choice(tuple(ANALYZERS)), "Which one.", required=True),
+        "hosts": Key(ListOf(_SOME), "standard, rules: hosts that may be fetched from, such as *.example.com."),
+        "writable": Key(ListOf(_SOME), "rules: folders beside the working directory that may be written to."),
+        "commands": Key(MapOf(_SOME, "a mapping of tools to their arguments"), "rules: which argument of which tool is a shell command."),
+        "leave": Key(ListOf(_SOME), "annotations: tools of which nothing is said."),
+        "model": Key(_ONE_MODEL, "judge: the model that is asked; the agent's own, if not given."),
+    },
+    _fits_its_analyzer,
+)
+
+
+class _Security(NamedTuple):
+    """A shipped analyzer, or a part."""
+
+    def read(self, value: Any, place: Place) -> Any:
+        if isinstance(value, str):
+            return _SOME.read(value, place)
+        if isinstance(value, Map):
+            return (_PART if "use" in value else _ANALYZER).read(value, place)
+        raise place.error(
+            "it takes standard, rules, annotations or judge, a mapping with that as name, 'module:qualname', or {use, parameters}."
+        )
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        return {"anyOf": [shape.schema(defs) for shape in (_SOME, _ANALYZER, _PART)]}
 
 
 class _Tools(NamedTuple):
@@ -179,8 +254,98 @@ class _Tools(NamedTuple):
         return TOOLS.schema(defs)
 
 
+class _Other(NamedTuple):
+    """Another agent: a file's path, a sub-agent (it has a `prompt`), or a whole agent, which `load_agent` reads; null where `or_none`."""
+
+    or_none: bool = False
+
+    def read(self, value: Any, place: Place) -> Any:
+        if value is None and self.or_none:
+            return None
+        if isinstance(value, str):
+            return _SOME.read(value, place)
+        if isinstance(value, Map):
+            return SubAgentKeys(_SUB_AGENT.read(value, place)) if "prompt" in value else value
+        more = ", or null for one that the conversation knows" if self.or_none else ""
+        raise place.error(f"it takes the path of a file, a mapping with prompt, or an agent's mapping{more}.")
+
+    def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
+        found: list[dict[str, Any]] = [_SOME.schema(defs), _SUB_AGENT.schema(defs), {"$ref": "#"}]
+        return {"anyOf": [*found, {"type": "null"}] if self.or_none else found}
+
+
+class SubAgentKeys(NamedTuple):
+    """What stands in a mapping that is a sub-agent."""
+
+    found: dict[str, Any]
+
+
 _BOUND = Number("a number above 0", above=True, high=1e18)
 _STEPS = Number("a whole number from 1", 1, 1e18, whole=True)
+_SIZE = Number("a number of characters from 0", 0, 1e18, whole=True)
+_SKILL = Record(
+    "skill",
+    "a skill as text",
+    {
+        "name": Key(_SOME, "Its name.", required=True),
+        "description": Key(_TEXT, "What it is for."),
+        "text": Key(_TEXT, "Its instructions.", required=True),
+        "triggers": Key(ListOf(_SOME), "A user's words on which it is shown."),
+        "paths": Key(ListOf(_SOME), "Globs of the files on which it is shown."),
+        "always": Key(Flag(), "Whether it is in the system prompt."),
+        "files": Key(MapOf(_TEXT, "a mapping of names to texts"), "Its other files."),
+    },
+)
+SKILL = tuple(name for name in _SKILL.keys)
+_SKILLS = Record(
+    "skills",
+    "skills",
+    {
+        "folders": Key(ListOf(_SOME, "a list of folders"), "Folders of skills, those that come first before the others."),
+        "list": Key(ListOf(_SKILL), "Skills as text."),
+        "each": Key(_SIZE, "Characters of one that are shown at most."),
+        "total": Key(_SIZE, "Characters of all in the prompt, as of all that were added, that are shown at most."),
+    },
+)
+_INSTRUCTIONS = Record(
+    "instructions",
+    "instructions",
+    {
+        "folder": Key(_SOME, "The folder whose files, and those above and below, are read."),
+        "names": Key(ListOf(_SOME), "Names of the files; AGENTS.md, if not given. Of each folder the first that is there is read."),
+        "texts": Key(MapOf(_TEXT, "a mapping of paths to texts"), "Their texts, by path relative to the working directory."),
+    },
+)
+
+
+_SUB_AGENT = Record(
+    "subAgent",
+    "an agent that another one makes of itself",
+    {
+        "prompt": Key(_SOME, "Its system prompt.", required=True),
+        "description": Key(_TEXT, "What it is good for."),
+        "tools": Key(
+            Either(text=_SOME, list=ListOf(_SOME), what="a list of names of tools, or '*'"),
+            "Names of the other's tools; all, if not given.",
+        ),
+        "without": Key(ListOf(_SOME), "Names of those that it does not have."),
+        "model": Key(_SOME, "The name of its model; the other's, if not given."),
+        "limits": Key(
+            Record(
+                "subAgentLimits",
+                "bounds of one run",
+                {
+                    "steps": Key(_STEPS, "Model calls.", null=True),
+                    "tokens": Key(_STEPS, "Tokens in and out.", null=True),
+                    "cost": Key(_BOUND, "US dollars.", null=True),
+                    "seconds": Key(_BOUND, "Seconds at work.", null=True),
+                },
+            ),
+            "How far one run may go.",
+        ),
+        "delegates": Key(Flag(), "Whether it may delegate too."),
+    },
+)
 AGENT = Record(
     "agent",
     "an agent",
@@ -197,7 +362,14 @@ AGENT = Record(
         "tools": Key(
             Either(text=_SOME, map=_Tools(), what="a tool config, or the path of one"), "A tool config, or the path of one."
         ),  # see tools.config
-        "skills": Key(ListOf(_SOME, "a list of folders"), "Folders of skills, those that come first before the others."),
+        "skills": Key(
+            Either(list=ListOf(_SOME, "a list of folders"), map=_SKILLS, what="a list of folders, or a mapping"),
+            "Folders of skills, those that come first before the others.",
+        ),
+        "instructions": Key(
+            Either(text=_SOME, map=_INSTRUCTIONS, what="a folder, or a mapping"),
+            "The folder whose AGENTS.md, and those above and below, are read.",
+        ),
         "limits": Key(
             Record(
                 "limits",
@@ -211,7 +383,30 @@ AGENT = Record(
             ),
             "How far one run may go.",
         ),
+        "tree_limits": Key(
+            Record(
+                "treeLimits",
+                "bounds of a tree",
+                {
+                    "steps": Key(_STEPS, "Model calls.", null=True),
+                    "tokens": Key(_STEPS, "Tokens in and out.", null=True),
+                    "cost": Key(_BOUND, "US dollars.", null=True),
+                    "seconds": Key(_BOUND, "Seconds at work.", null=True),
+                },
+            ),
+            "What a conversation and those that its calls spawn may spend together.",
+        ),
         "confirm": Key(_Confirm(), "Which calls somebody must approve."),
+        "security": Key(
+            Either(
+                text=_SOME,
+                list=ListOf(_Security()),
+                map=_Security(),
+                what="standard, rules, annotations or judge, a mapping with that as name, a list of these, 'module:qualname', or {use, parameters}",
+            ),
+            "What says how risky a call is: standard, rules, annotations or judge, a mapping with that as its name, or a list of these, of which the highest counts.",
+        ),
+        "describe_images": Key(_ONE_MODEL, "The model that describes pictures to a model that does not see."),
         "condenser": Key(
             Either(
                 text=_SOME,
@@ -220,6 +415,55 @@ AGENT = Record(
                 what="window, tool_output or llm, a mapping with that as name, a list of these, 'module:qualname', or {use, parameters}",
             ),
             "What shortens long conversations: window, tool_output or llm, a mapping with that as its name, or a list of these, one after the other.",
+        ),
+        "planning": Key(
+            Choice(("tool", "first")), "tool: it keeps a plan; first: one that the user approves before anything is done.", null=True
+        ),
+        "output_type": Key(
+            Either(text=_SOME, map=_PARAMETERS, what="'module:qualname' of a type, a JSON Schema, or {file: path}"),
+            "What a run ends with: 'module:qualname' of a type, a JSON Schema, or {file: path} of one.",
+        ),
+        "output_rounds": Key(_STEPS, "Failed rounds after which a run ends that is to have an output."),
+        "stuck": Key(
+            Record(
+                "stuck",
+                "when an agent goes round in circles",
+                {
+                    "repeat": Key(Number("a whole number from 2", 2, 1e9, whole=True), "Steps of the same calls and results.", null=True),
+                    "ping_pong": Key(Number("a whole number from 4", 4, 1e9, whole=True), "Steps of two that take turns.", null=True),
+                    "errors": Key(Number("a whole number from 2", 2, 1e9, whole=True), "Steps that fail in the same way.", null=True),
+                    "monologue": Key(Number("a whole number from 2", 2, 1e9, whole=True), "Answers without a call.", null=True),
+                    "after_nudge": Key(Number("a whole number from 1", 1, 1e9, whole=True), "Steps more after the model was told."),
+                },
+            ),
+            "From when on going round in circles is one; null: nobody looks.",
+            null=True,
+        ),
+        "hooks": Key(
+            ListOf(AGENT_HOOK, "a list of hooks"),
+            "What is asked around calls, model calls, messages, ends and condensations, in this order.",
+        ),
+        "delegates": Key(
+            MapOf(_Other(), "a mapping of names to agents"), "Agents that it may give work to: files, mappings with prompt, or agents."
+        ),
+        "delegation": Key(
+            Record(
+                "delegation",
+                "bounds of delegation",
+                {
+                    "max_depth": Key(_STEPS, "Levels of children below the conversation that began; 3, if not given."),
+                    "max_running": Key(_STEPS, "Children of one conversation at work at once; 8, if not given."),
+                    "max_messages": Key(
+                        _STEPS, "Messages that a conversation sends to others until the user says something; 50, if not given."
+                    ),
+                    "detached": Key(Flag(), "Whether those in the background go on when their parent is closed."),
+                },
+            ),
+            "How far delegation goes.",
+        ),
+        "handoffs": Key(
+            MapOf(_Other(True), "a mapping of names to agents"),
+            "Agents that it may hand a conversation to; null: one that the conversation knows.",
         ),
         "parallel_calls": Key(Number("a whole number from 1", 1, 1e18, whole=True), "How many calls of one answer run at once."),
         "output_limit": Key(

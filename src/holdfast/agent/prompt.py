@@ -1,8 +1,18 @@
-"""All prompt text: the default system prompt, and how it is put together with extensions and microagents."""
+"""All prompt text: the default system prompt, and the parts that one is made of, in their order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from holdfast import events as ev
+from holdfast.content import Data
+
+if TYPE_CHECKING:
+    from holdfast.agent.additions import Contributor
+    from holdfast.agent.instructions import Instructions
+    from holdfast.tools import Tool
+    from holdfast.tools.skills import Skills
 
 DEFAULT = """\
 You are an agent. You work on the user's task with the tools you are given, until it is done.
@@ -19,9 +29,77 @@ EMPTY_ANSWER = (
 )
 CUT_ANSWER = "Your last answer was cut off at the output limit. Go on in smaller steps: a shorter answer, or a call with less in it."
 
+_BETWEEN = "\n\n"
 
-def compose(system_prompt: str | None, extensions: Sequence[str], microagents: Sequence[tuple[str, str]]) -> str:
-    """The whole system prompt: base (None: the default), extensions, then each microagent's text under its name."""
-    parts = [DEFAULT if system_prompt is None else system_prompt, *extensions]
-    parts += [f"# {name}\n\n{text.strip()}" for name, text in microagents]
-    return "\n\n".join(part.strip() for part in parts if part.strip())
+
+class Part(Data, frozen=True):
+    """A part of a system prompt. `source` is what it was made from, such as a file; `of` is the argument of `Agent` that gave it."""
+
+    name: str
+    text: str
+    source: str = ""
+    of: Literal["system_prompt", "system_prompt_extensions", "microagents", "skills", "instructions"] = "system_prompt"
+
+
+class Knowledge(NamedTuple):
+    """An agent's prompt in parts, in their order, and what is shown to it only when it fits."""
+
+    parts: tuple[Part, ...]
+    skills: Skills | None = None
+    instructions: Instructions | None = None
+    tools: tuple[Tool, ...] = ()
+    contributors: tuple[Contributor, ...] = ()
+
+
+def knowledge(system_prompt: str | None, extensions: Sequence[str], microagents: Any, skills: Any, instructions: Any) -> Knowledge:
+    """A system prompt in its parts: base (None: the default), extensions, microagents that are texts, the skills that are always shown,
+    instructions, the list of the other skills. Empty ones are left out. Raises `ConfigurationError`."""
+    default = "the default" if system_prompt is None else ""
+    found = [Part("system_prompt", DEFAULT if system_prompt is None else system_prompt, default)]
+    found += [Part(f"system_prompt_extensions[{n}]", text, of="system_prompt_extensions") for n, text in enumerate(extensions)]
+    known = Knowledge(())
+    if microagents or skills is not None or instructions is not None:
+        from holdfast.agent.skills import know_how
+
+        notes, known = know_how(microagents, skills, instructions)
+        found += [Part(f"microagents[{n}]", headed(f"Note {n + 1}", text), of="microagents") for n, text in enumerate(notes)]
+        if known.skills is not None:
+            found += [Part(f"skill {one.name}", headed(one.name, text), one.path, "skills") for one, text in known.skills.always()]
+        if known.instructions is not None:
+            found += [Part(path, text, path, "instructions") for path, text in known.instructions.in_prompt()]
+        if known.skills is not None:
+            found.append(Part("skills", known.skills.prompt(), of="skills"))
+    parts = tuple([Part(part.name, text, part.source, part.of) for part in found if (text := part.text.strip())])
+    return known._replace(parts=parts)
+
+
+def headed(name: str, text: str) -> str:
+    """A text under its name."""
+    return f"# {name}\n\n{text.strip()}"
+
+
+def without_heading(text: str) -> str:
+    """The inverse of `headed`, for whoever knows that there is a heading."""
+    return text.partition("\n\n")[2]
+
+
+def joined(parts: Iterable[Part]) -> str:
+    """The system prompt that these make."""
+    return _BETWEEN.join([part.text for part in parts])
+
+
+def lengths(parts: Sequence[Part]) -> tuple[ev.PromptPart, ...]:
+    """What an `Agent` event says of them; nothing of a prompt that has one part alone."""
+    return tuple([ev.PromptPart(part.name, len(part.text)) for part in parts]) if len(parts) > 1 else ()
+
+
+def apart(head: ev.Agent) -> list[tuple[str, str]]:
+    """The inverse: the parts of a journaled system prompt, by name."""
+    if not head.prompt_parts:
+        return [("system_prompt", head.system_prompt)]
+    found: list[tuple[str, str]] = []
+    at = 0
+    for part in head.prompt_parts:
+        found.append((part.name, head.system_prompt[at : at + part.characters]))
+        at += part.characters + len(_BETWEEN)
+    return found

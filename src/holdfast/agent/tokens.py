@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.llm.pictures import pixels
 
 # Bytes to a token where nothing was counted yet: of English and code 3.5 to 4.5 with today's tokenizers. Beyond ASCII a letter has two
 # bytes and an ideograph three, and both are about a token: see `text`.
@@ -48,23 +49,8 @@ def blocks(content: Iterable[Content]) -> int:
 
 def picture(data: bytes) -> int:
     """Of a picture: a token for 750 pixels (Anthropic), between a small one's 85 (OpenAI) and the largest."""
-    size = _pixels(data)
+    size = pixels(data)
     return _PICTURE if size is None else min(max(85, size[0] * size[1] // 750), _PICTURE)
-
-
-def _pixels(data: bytes) -> tuple[int, int] | None:
-    """Width and height, of PNG, GIF and JPEG."""
-    if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
-        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    if data[:4] == b"GIF8" and len(data) >= 10:
-        return int.from_bytes(data[6:8], "little"), int.from_bytes(data[8:10], "little")
-    if data[:2] == b"\xff\xd8":
-        at = 2
-        while at + 9 < len(data) and data[at] == 0xFF:
-            if data[at + 1] in (0xC0, 0xC1, 0xC2):
-                return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
-            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-    return None
 
 
 def answer(event: ev.Assistant) -> int:

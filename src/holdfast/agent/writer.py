@@ -6,22 +6,28 @@ import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from holdfast import errors
 from holdfast.agent.agent import Agent
 from holdfast.agent.condensers import SHIPPED
-from holdfast.agent.confirmation import ByTool
+from holdfast.agent.confirmation import AboveRisk, ByTool, Strictest
 from holdfast.agent.form import Origin
+from holdfast.agent.load_keys import SKILL
 from holdfast.agent.naming import described, name_of_definition, name_of_object, parameters_of
+from holdfast.agent.stuck import StuckDetector
 from holdfast.content import ToolCall
-from holdfast.errors import ConfigurationError, LLMError
+from holdfast.errors import ConfigurationError, LLMError, ToolError
 from holdfast.llm import LLM, FallbackLLM, LiteLLM, RouterLLM, ScriptedLLM
 from holdfast.tools.hooks import Hook
 from holdfast.tools.manager import Rules
 from holdfast.tools.tool import Tool
+
+if TYPE_CHECKING:
+    from holdfast.agent.agents_files import SubAgent
+    from holdfast.agent.others import Others
 
 # How keys are called that hold secrets. `max_tokens` and the like do not.
 _SECRET = re.compile(r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE)
@@ -47,19 +53,90 @@ class Writer:
         """The mapping. Raises `ConfigurationError` naming the argument that has no serial form."""
         found: dict[str, Any] = {
             "model": self.model("llm", agent.llm),
-            "system_prompt": self.text("system_prompt", agent.system_prompt),
+            **self.prompt(agent),
             "limits": msgspec.structs.asdict(agent.limits),
             "parallel_calls": agent.parallel_calls,
             "output_limit": agent.output_limit,
         }
-        if type(agent.confirm) is ByTool:
-            found["confirm"] = agent.confirm.verdicts
-        elif agent.confirm is not None:
-            found["confirm"] = self.part("confirm", agent.confirm)
+        if agent.tree_limits is not None:
+            found["tree_limits"] = msgspec.structs.asdict(agent.tree_limits)
+        if agent.confirm is not None:
+            found["confirm"] = self.confirm("confirm", agent.confirm)
+        if agent.security is not None:
+            found["security"] = self.security("security", agent.security)
+        if agent.describe_images is not None:
+            found["describe_images"] = self.model("describe_images", agent.describe_images)
         if agent.condenser is not None:
             found["condenser"] = self.condenser("condenser", agent.condenser)
+        if agent.output is not None:
+            found["output_type"] = self.data("output_type", agent.output.form)
+            found["output_rounds"] = agent.output_rounds
+        if agent.stuck != StuckDetector():
+            found["stuck"] = None if agent.stuck is None else msgspec.structs.asdict(agent.stuck)
+        if agent.planning is not None:
+            found["planning"] = agent.planning
+        for key in ("delegates", "handoffs"):
+            others: Others | None = getattr(agent, key)
+            if others is not None:
+                found[key] = {name: self.other(f"{key}.{name}", one) for name, one in others.given.items()}
+        if agent.delegates is not None:
+            if agent.delegates.send_to:
+                raise _error("delegates.send_to", "has ids of conversations that are here; an agent that travels has none")
+            found["delegation"] = {
+                name: getattr(agent.delegates, name) for name in ("max_depth", "max_running", "max_messages", "detached")
+            }
+        if agent.hooks:
+            found["hooks"] = [self.hook(f"hooks[{number}]", hook) for number, hook in enumerate(agent.hooks)]
         if section := self.tools(agent.tools.rules, tools, servers):
             found["tools"] = section
+        return found
+
+    def prompt(self, agent: Agent) -> dict[str, Any]:
+        """What the system prompt is made of: what reads files there makes the same of it as text."""
+        from holdfast.agent.prompt import without_heading
+        from holdfast.tools.skills import as_text
+
+        known = agent.known
+        said = {kind: [part.text for part in known.parts if part.of == kind] for kind in ("system_prompt", "system_prompt_extensions")}
+        found: dict[str, Any] = {"system_prompt": self.text("system_prompt", "".join(said["system_prompt"]))}
+        if texts := said["system_prompt_extensions"]:
+            found["system_prompt_extensions"] = [self.text(f"system_prompt_extensions[{n}]", text) for n, text in enumerate(texts)]
+        if notes := [without_heading(part.text) for part in known.parts if part.of == "microagents"]:
+            found["microagents"] = [self.text(f"microagents[{n}]", text) for n, text in enumerate(notes)]
+        if known.skills is not None:
+            entries: list[dict[str, Any]] = []
+            for skill in known.skills.list():
+                try:
+                    sent = as_text(skill)
+                except ToolError as error:
+                    raise _error(f"skills: {skill.name}", f"cannot be read: {error}") from error
+                entry = {name: value for name in SKILL if (value := getattr(sent, name)) or name == "text"}
+                entries.append(self.data(f"skills.{skill.name}", msgspec.to_builtins(entry)))
+            found["skills"] = {"list": entries, "each": known.skills.each, "total": known.skills.total}
+        if known.instructions is not None:
+            found["instructions"] = {"texts": self.data("instructions", known.instructions.texts)}
+        return found
+
+    def other(self, where: str, one: Agent | SubAgent | None) -> dict[str, Any] | None:
+        """Another agent that it knows: a sub-agent as what its file says, an agent whole."""
+        if one is None:
+            return None
+        if isinstance(one, Agent):
+            from holdfast.agent.form import own_tools, servers_of
+
+            self._origins = (*self._origins, *one.origins)
+            try:
+                return self.agent(one, own_tools(one), servers_of(one))
+            except ConfigurationError as error:
+                raise ConfigurationError(f"Agent: {where}: {str(error).removeprefix('Agent: ')}") from error
+        found: dict[str, Any] = {"prompt": self.text(f"{where}.prompt", one.prompt), "tools": list(one.tools)}
+        if one.description:
+            found["description"] = self.text(f"{where}.description", one.description)
+        found |= {
+            key: value for key, value in (("without", list(one.without)), ("model", one.model), ("delegates", one.delegates)) if value
+        }
+        if one.limits is not None:
+            found["limits"] = msgspec.structs.asdict(one.limits)
         return found
 
     # --- values ---
@@ -185,6 +262,8 @@ class Writer:
         script = [self.answer(f"{where}.script[{i}]", one) for i, one in enumerate(cast("list[Any]", given))]
         found: dict[str, Any] = {"script": script, "model": self.text(where, llm.model)}
         found |= {name: value for name, value in (("delay", llm.delay), ("stream", llm.stream)) if value}
+        if llm.sees is not None:
+            found["images"] = llm.sees
         return {"use": "scripted", "parameters": found}
 
     def answer(self, where: str, answer: Any) -> Any:
@@ -224,6 +303,37 @@ class Writer:
                 if value is not None:
                     found["model"] = self.model(f"{where}.llm", value)
             elif value != field.default:
+                found[field.name] = self.data(f"{where}.{field.name}", value)
+        return found
+
+    # --- policies and analyzers ---
+
+    def confirm(self, where: str, policy: Any) -> Any:
+        """A shipped policy as its mapping, another as a part."""
+        if type(policy) is ByTool:
+            return policy.verdicts
+        if type(policy) is AboveRisk:
+            return {"above": policy.level, "verdict": policy.verdict}
+        if type(policy) is Strictest:
+            return {"strictest": [self.confirm(f"{where}.policies[{number}]", one) for number, one in enumerate(policy.policies)]}
+        return self.part(where, policy)
+
+    def security(self, where: str, made: Any) -> Any:
+        """A shipped analyzer as `{name, ...}`, several as a list, another as a part."""
+        from holdfast.agent import security
+
+        if type(made) is security.Highest:
+            return [self.security(f"{where}.analyzers[{number}]", one) for number, one in enumerate(made.analyzers)]
+        name = next((name for name, kind in security.SHIPPED.items() if type(made) is kind), "")
+        if not name:
+            return self.part(where, made)
+        found: dict[str, Any] = {"name": name}
+        for field in msgspec.structs.fields(made):
+            value = getattr(made, field.name)
+            if field.name == "llm":
+                if value is not None:
+                    found["model"] = self.model(f"{where}.llm", value)
+            else:
                 found[field.name] = self.data(f"{where}.{field.name}", value)
         return found
 
@@ -289,11 +399,19 @@ class Writer:
         return found
 
     def hook(self, where: str, hook: Hook) -> dict[str, Any]:
-        found = {
+        found: dict[str, Any] = {
             name: given if isinstance(given, str) else self.function(f"{where}.{name}", given)
             for name, given in (("before", hook.before), ("after", hook.after))
             if given is not None
         }
+        if hook.command:
+            found |= {"command": [self.text(where, one) for one in hook.command], "when": hook.when, "timeout": hook.timeout}
+            if hook.env:
+                found["env"] = {name: self.secret(f"{where}.env", value) for name, value in hook.env.items()}
+        if hook.name:
+            found["name"] = self.text(where, hook.name)
+        if hook.on != "tool":
+            return {**found, "on": hook.on}
         return {**found, "tools": self.text(where, hook.tools)}
 
     def server(self, where: str, server: Mapping[str, Any]) -> dict[str, Any]:

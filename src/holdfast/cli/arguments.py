@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 from holdfast import __version__
 from holdfast.cli.exits import MEANINGS, Exit
+from holdfast.cli.observe_arguments import add_observing, add_stats
 from holdfast.cli.serve_arguments import add_serve
 from holdfast.cli.server_arguments import ON_SERVER, PLACE, add_list, add_place_options, add_server_options, place_first
 from holdfast.cli.tools_arguments import add_commands
@@ -78,7 +79,9 @@ folder. The model's part is scripted, so no key is needed; its tools are real.
 Exit code 0 says that the project's tests failed before and passed after."""
 
 CONFIRM = """\
-With --confirm the calls of some tools wait for you. Each is shown whole, then
+With --confirm the calls of some tools wait for you, or with `--confirm risky`
+those that destroy, reach beyond the folder, send something out or hide what they
+do (pip install 'holdfast[security]'). Each is shown whole, then
   y  runs it             n  does not; the model is told why, if you say why
   e  edits it first      a  runs it, and all later calls of that tool
   q  leaves it waiting, as Ctrl-D does; Ctrl-C pauses
@@ -157,7 +160,8 @@ examples:
   ssh there holdfast export agent.db | holdfast import - --store ~/agent.db
   holdfast export --salvage damaged.db -o rest.jsonl
       a placeholder stands for every event that cannot be read; exit code 1
-      says that there were any, and stderr names them"""
+      says that there were any, and stderr names them
+  holdfast export ~/agent.db 4f0c --to openhands -o conversations/4f0c"""
 
 IMPORT = """\
 Write exported conversations into a store, under their ids. Each is checked
@@ -169,7 +173,9 @@ examples:
   holdfast import conversation.jsonl --store ~/agent.db
   holdfast import one.jsonl --store ~/agent.db --id second-try
   holdfast import rest.jsonl --store repaired.db
-      a sound store of what `export --salvage` could read"""
+      a sound store of what `export --salvage` could read
+  holdfast import --from openhands ~/.openhands/conversations/5d1e --store ~/agent.db
+      holdfast chat --store ~/agent.db --id 5d1e... goes on with it"""
 
 
 def exit_codes() -> str:
@@ -205,6 +211,12 @@ def _count(text: str) -> int:
     return number
 
 
+def _planning(text: str) -> str:
+    if text not in ("tool", "first"):
+        raise argparse.ArgumentTypeError(f"takes nothing or the word first, not {text!r}; write the task before it")
+    return text
+
+
 def _seconds(text: str) -> float:
     try:
         seconds = float(text)
@@ -236,20 +248,32 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     model.add_argument("--no-stream", action="store_true", help="ask for whole answers")
     work = parser.add_argument_group("the work")
     work.add_argument("--workdir", metavar="DIR", help="the folder to work in (the current one)")
+    work.add_argument(
+        "--no-instructions", action="store_true", help="do not tell the model what the AGENTS.md files of DIR's repository say"
+    )
     work.add_argument("--allow-outside", action="store_true", help="let the file tools work outside of DIR too; the shell always can")
     work.add_argument(
         "--env", metavar="NAME", action="append", default=[], help="an environment variable that commands may see; repeatable"
     )
     work.add_argument(
         "--confirm", metavar="WHAT", default="never",
-        help="which calls wait for you: never (default), always, or tool names separated by commas, such as terminal,write_file",
+        help="which calls wait for you: never (default), always, risky (by their risk), or tool names separated by commas, such as terminal,write_file",
     )  # fmt: skip
+    work.add_argument(
+        "--plan", nargs="?", const="tool", type=_planning, metavar="first",
+        help="keep a plan, and show it as it changes; first: you approve it before anything but reading is done",
+    )  # fmt: skip
+    work.add_argument("--ask", action="store_true", help="let the agent ask you what only you know, and wait for your answer")
     work.add_argument("--max-steps", metavar="N", type=_count, help="model calls per run (500)")
     work.add_argument("--system-prompt-file", metavar="F", help="use this text instead of the default system prompt")
+    work.add_argument(
+        "--agents", metavar="DIR", help="let the agent give work to the agents of this folder (or repository), each a Markdown file"
+    )
     kept = parser.add_argument_group("the record")
     kept.add_argument("--store", metavar="FILE", help="keep the conversation in this SQLite file, made if it is not there")
     kept.add_argument("--id", metavar="ID", help="the conversation in the store to go on with, or the name of a new one")
     _add_full(kept)
+    add_observing(kept, "keys in it are blotted out")
     add_server_options(parser)
 
 
@@ -284,8 +308,13 @@ def make_parser() -> Parser:
     )
     run.add_argument("task", nargs="+", help="what to do; - reads it from standard input")
     _add_agent_options(run)
+    run.add_argument(
+        "--output-schema", metavar="FILE",
+        help="the result is JSON of this JSON Schema, and all that standard output gets; the rest is shown on standard error",
+    )  # fmt: skip
     chat = add("chat", "talk with an agent", f"{TALK}\n\n{MODEL_OPTIONS}\n\n{CONFIRM}\n\n{ON_SERVER}", exit_codes())
     _add_agent_options(chat)
+    chat.set_defaults(output_schema=None)
     demo = add("demo", "watch an agent fix a bug; needs no key", DEMO, "")
     demo.add_argument("--fast", action="store_true", help="do not pause for reading; also off where the output is no terminal")
     show = add("show", "show the conversations in a store, or on a server", SHOW, "")
@@ -295,6 +324,7 @@ def make_parser() -> Parser:
     show.add_argument("--json", action="store_true", help="JSON lines: the events, or the list's entries")
     show.add_argument("--at", metavar="SEQ", type=_seq, help="the conversation as it was when event SEQ was its last")
     show.add_argument("--follow", action="store_true", help="go on showing what comes, whoever drives it, until Ctrl-C")
+    show.add_argument("--prompt", action="store_true", help="the system prompt that the model had last, in its parts")
     show.add_argument("--until-rest", action="store_true", help="follow until it finishes, stops, pauses or waits for you")
     _add_full(show)
     add_list(add, _count)
@@ -318,6 +348,7 @@ def make_parser() -> Parser:
     replay.add_argument(
         "--agent", metavar="MODULE:NAME", help="an Agent, or a function that returns one, from this folder or the Python path"
     )
+    add_stats(add, _count)
     check = add("check", "verify a store: is every event there and sound?", CHECK, "")
     check.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
     check.add_argument("--json", action="store_true", help="the report as JSON")
@@ -326,10 +357,12 @@ def make_parser() -> Parser:
     export.add_argument("ids", metavar="ID", nargs="*", help="a conversation, or the first letters of its id; none: all")
     export.add_argument("-o", "--output", metavar="OUT", help="write to this file, which is replaced when all is written")
     export.add_argument("--salvage", action="store_true", help="write what is readable of a damaged store")
+    export.add_argument("--to", choices=("openhands",), help="write the one conversation ID into the new folder OUT, as OpenHands keeps it")
     taken = add("import", "write exported conversations into a store", IMPORT, "")
     taken.add_argument("file", metavar="FILE", help="what `holdfast export` wrote; - reads standard input")
     taken.add_argument("--store", metavar="STORE", required=True, help="the SQLite file to write to, made if it is not there")
     taken.add_argument("--id", metavar="NEW", help="import the only conversation in FILE under this id")
+    taken.add_argument("--from", dest="origin", choices=("openhands",), help="FILE is a folder in which OpenHands keeps a conversation")
     add_commands(add)
     add_serve(add)
     return parser

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import json
 import secrets
 import shlex
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
 from holdfast.agent import Agent, Limits
+from holdfast.agent.agents_files import SubAgent
 from holdfast.agent.condensers import LLMCondenser
 from holdfast.agent.confirmation import Confirm
+from holdfast.agent.output import Output
+from holdfast.agent.planning import Planning
 from holdfast.cli import settings
+from holdfast.cli.children import agents_of
 from holdfast.cli.confirm import confirmation
 from holdfast.cli.exits import UsageError
+from holdfast.cli.observing import observing
 from holdfast.cli.session import Parts
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.llm import LLM, Model
@@ -25,6 +33,10 @@ from holdfast.store import SQLiteStore
 def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
     """Everything that a session needs; `stream` asks the model for its answer piece by piece. Raises `UsageError`."""
     if options.server is not None:
+        if options.agents is not None:
+            raise UsageError("--agents is for an agent that works here, not on a server")
+        if options.log is not None or options.trace:
+            raise UsageError("--log and --trace are for an agent that works here; `holdfast serve` has its own")
         from holdfast.cli.remote import build_remote  # few are on a server
 
         return build_remote(options, env, stream)
@@ -38,7 +50,7 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
     if options.id is not None and options.store is None:
         raise UsageError("--id names a conversation in a store or on a server; say which with --store FILE or --server URL")
     model = model_of(options, env, stream and not options.no_stream)
-    prompt = prompt_text(options.system_prompt_file)
+    prompt, schema = prompt_text(options.system_prompt_file), output_schema(options.output_schema)
     passed = settings.shell_environment(env, options.env)
     workdir = Path("." if options.workdir is None else options.workdir).expanduser()
     if not workdir.is_dir():
@@ -46,23 +58,44 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
     runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
     try:
         asking = confirmation(options.confirm, [tool.name for tool in runtime.tools])
+        delegates = agents_of(options.agents)
+        key, watching = model.arguments()["api_key"], ExitStack()
+        observers = observing(options, True, [key] if key else [], watching)
         store = None if options.store is None else _store(Path(options.store).expanduser())
     except BaseException:
         runtime.close()
         raise
     id = options.id or secrets.token_hex(6)  # short enough to type, and unique enough for one file
-    agent = agent_in(runtime, model, limits_of(options), prompt, asking or "never")
+    known = None if options.no_instructions else runtime.workdir
+    agent = agent_in(runtime, model, limits_of(options), prompt, asking or "never", options.plan, schema, known, delegates)
+    if options.ask:
+        from holdfast.tools.preset.asking import register_asking_tools
+
+        for tool in register_asking_tools():
+            agent.tools.register(tool)
     if store is None:
-        return Parts(agent, runtime, id=id, asking=asking)
-    return Parts(agent, runtime, store, id, _go_on(options, id), shlex.join(["holdfast", "tell", str(options.store), str(id)]), asking)
+        return Parts(agent, runtime, id=id, asking=asking, observers=observers, leave=watching.close)
+    tell = shlex.join(["holdfast", "tell", str(options.store), str(id)])
+    return Parts(agent, runtime, store, id, _go_on(options, id), tell, asking, observers=observers, leave=watching.close)
 
 
-def agent_in(runtime: LocalRuntime, llm: Model, limits: Limits = Limits(), prompt: str | None = None, confirm: Confirm = "never") -> Agent:
-    """An agent with the tools of `runtime`, told where it is."""
+def agent_in(
+    runtime: LocalRuntime,
+    llm: Model,
+    limits: Limits = Limits(),
+    prompt: str | None = None,
+    confirm: Confirm = "never",
+    planning: Planning = None,
+    output_type: dict[str, Any] | None = None,
+    instructions: Path | None = None,
+    delegates: Mapping[str, SubAgent] | None = None,
+) -> Agent:
+    """An agent with the tools of `runtime`, told where it is, and what the `AGENTS.md` of a folder say."""
     where = f"You work in the folder {runtime.workdir}. Paths are relative to it."
     return Agent(
-        llm, runtime.tools, system_prompt=prompt, system_prompt_extensions=[where], limits=limits, confirm=confirm, condenser=LLMCondenser()
-    )
+        llm, runtime.tools, system_prompt=prompt, system_prompt_extensions=[where], limits=limits, confirm=confirm, planning=planning,
+        condenser=LLMCondenser(), output_type=output_type, instructions=instructions, delegates=delegates,
+    )  # fmt: skip
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -95,6 +128,27 @@ def prompt_text(path: str | None) -> str | None:
         raise UsageError(f"--system-prompt-file {path!r} cannot be read: {reason}") from error
 
 
+def output_schema(path: str | None) -> dict[str, Any] | None:
+    """The JSON Schema of `--output-schema`. Raises `UsageError`."""
+    if path is None:
+        return None
+    try:
+        found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = (
+            error.strerror if isinstance(error, OSError) else "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+        )
+        raise UsageError(f"--output-schema {path!r} cannot be read: {reason}") from error
+    try:
+        return cast("dict[str, Any]", Output(found).type) if isinstance(found, dict) else _no_schema(path)
+    except ConfigurationError as error:
+        raise UsageError(f"--output-schema {path!r}: {str(error).removeprefix('Agent: output_type ').rstrip('.')}") from error
+
+
+def _no_schema(path: str) -> NoReturn:
+    raise UsageError(f"--output-schema {path!r} holds no JSON object, which a JSON Schema is")
+
+
 def _store(path: Path) -> SQLiteStore:
     try:
         return SQLiteStore(path)
@@ -110,6 +164,12 @@ def _go_on(options: argparse.Namespace, id: str) -> str:
             words += [f"--{name.replace('_', '-')}", getattr(options, name)]
     if options.confirm != "never":
         words += ["--confirm", options.confirm]
+    if options.ask:
+        words.append("--ask")
+    if options.plan is not None:
+        words += ["--plan", options.plan]
+    if options.agents is not None:
+        words += ["--agents", options.agents]
     if options.workdir is not None:
         words += ["--workdir", options.workdir]
     return shlex.join(words)

@@ -60,6 +60,8 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             from holdfast.cli.replay import replay as chosen
         case "demo":
             from holdfast.cli.demo import demo as chosen
+        case "stats":
+            from holdfast.cli.stats import stats as chosen
         case "check":
             from holdfast.cli.check import check as chosen
         case "export":

@@ -9,9 +9,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast import events as ev
-from holdfast.agent.confirmation import Verdict
+from holdfast.agent.confirmation import AboveRisk, Verdict
+from holdfast.agent.planning import APPROVAL
+from holdfast.agent.risk import Risk
 from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.plans import EDITING, compared, drawn, edited, steps_of
 from holdfast.cli.render import GAP, Line, as_json, plain, read_arguments, whole
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Overtaken
@@ -20,10 +25,13 @@ from holdfast.content import ToolCall
 from holdfast.conversation import ConversationStatus
 from holdfast.conversation.state import PendingConfirmation
 from holdfast.errors import ConfigurationError, RuntimeFault, ToolError
+from holdfast.tools.plans import read_steps, texts
 
 WAITING = ConversationStatus.WAITING_FOR_CONFIRMATION
 ANSWERS = ("y", "yes", "n", "no", "e", "a", "q")
 _PROMPT = "[y,n,e,a,q] "
+_PLAN_PROMPT = "[y,n,e,q] "
+_PLAN_OPTIONS = "[y] approve this plan, [n] reject it, [e] change its steps, [q] leave it waiting"
 
 
 # --- what waits ---
@@ -32,16 +40,19 @@ _PROMPT = "[y,n,e,a,q] "
 class Asking:
     """The policy of `--confirm`: every call waits, or those of some tools, until somebody allows all of a tool's.
 
-    What was allowed lasts as long as the process. `tools` None: every tool's.
+    What was allowed lasts as long as the process. `tools` None: every tool's. `risky`: those above a medium risk, whatever their tool.
     """
 
-    def __init__(self, tools: frozenset[str] | None) -> None:
+    def __init__(self, tools: frozenset[str] | None, risky: bool = False) -> None:
         self._tools = tools
+        self.needs_risk = risky
         self._allowed: frozenset[str] = frozenset()  # replaced whole: asked for on the conversation's thread
 
     @property
-    def names(self) -> Literal["always"] | list[str]:
+    def names(self) -> Literal["always", "risky"] | list[str]:
         """As `Agent(confirm=)` takes it where this object cannot go."""
+        if self.needs_risk:
+            return "risky"
         return "always" if self._tools is None else sorted(self._tools)
 
     def allow(self, tool: str) -> None:
@@ -52,17 +63,32 @@ class Asking:
         """Whether somebody allowed all calls of `tool`. On a server, which asks all the same, they are approved from here."""
         return tool in self._allowed
 
-    def decide(self, call: ToolCall) -> Verdict:
+    def decide(self, call: ToolCall, risk: Risk) -> Verdict:
         """See `ConfirmationPolicy.decide`."""
-        if self._tools is not None and call.name not in self._tools:
+        verdict: Verdict | None = None
+        if self.needs_risk:
+            verdict = AboveRisk("medium").decide(call, risk)
+            if verdict.decision == "allow":
+                return verdict
+        elif self._tools is not None and call.name not in self._tools:
             return Verdict("allow")
         if call.name in self._allowed:
             return Verdict("allow", f"the user allowed all calls of {call.name}")
+        if verdict is not None:
+            return verdict
         return Verdict("ask", "every call is to be confirmed" if self._tools is None else f"every call of {call.name} is to be confirmed")
 
 
 def confirmation(what: str, tools: Sequence[str]) -> Asking | None:
     """`--confirm WHAT` as a policy, None for `never`. `tools` are the names there are. Raises `UsageError` for any other."""
+    if what.strip() == "risky":
+        from holdfast.agent.security.shell import grammar  # few ask for it
+
+        try:
+            grammar()
+        except ConfigurationError as error:
+            raise UsageError(f"--confirm risky: {error}") from error
+        return Asking(frozenset(), risky=True)
     if what.strip() in ("never", "always"):
         return Asking(None) if what.strip() == "always" else None
     names = [name.strip() for name in what.split(",") if name.strip()]
@@ -71,7 +97,7 @@ def confirmation(what: str, tools: Sequence[str]) -> Asking | None:
         near = difflib.get_close_matches(unknown or "", tools, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"--confirm takes never, always or tool names separated by commas, not {unknown or what!r}.{hint} The tools are: {', '.join(tools)}"
+            f"--confirm takes never, always, risky or tool names separated by commas, not {unknown or what!r}.{hint} The tools are: {', '.join(tools)}"
         )
     return Asking(frozenset(names))
 
@@ -126,14 +152,15 @@ class Confirmer:
         if not waiting:
             return session.tell_waiting() if session.conversation.status is WAITING else None
         first = waiting[0]
-        if session.asking is not None and session.asking.allows(first.call.name):
+        if session.asking is not None and session.asking.allows(first.call.name) and first.reason not in APPROVAL:
             self._approve(first, reason=f"the user allowed all calls of {first.call.name}")
             return None
         forget_typed()  # what was typed before this was seen is no answer to it
         self._edits = edit_lines()
         more = f" ({len(waiting) - 1} more after this)" if len(waiting) > 1 else ""
-        session.screen.show([GAP, Line("dim", f"May this run? {plain(one_line(first.reason))}{more}")])
-        session.screen.show(whole(first.call, self._current))
+        asked = "Is this what is to be done?" if first.reason in APPROVAL else "May this run?"
+        session.screen.show([GAP, Line("dim", f"{asked} {plain(one_line(first.reason))}{more}")])
+        session.screen.show(self._shown(first.call))
         try:
             return self._question(first, waiting)
         except EOFError:
@@ -149,6 +176,11 @@ class Confirmer:
             self._decided(first.call.id)
             return None
 
+    def _shown(self, call: ToolCall) -> list[Line]:
+        state, width = self._session.conversation.state, self._session.screen.width
+        steps = steps_of(call)
+        return compared(steps, texts(state.plan) if state.plan_approved else (), width) if steps else whole(call, self._current)
+
     def _current(self, path: str) -> str | None:
         try:
             return self._session.runtime.read_file(path)
@@ -158,19 +190,24 @@ class Confirmer:
     def _question(self, first: PendingConfirmation, waiting: Sequence[PendingConfirmation]) -> Exit | None:
         session, call = self._session, first.call
         tool = plain(one_line(call.name))
+        plan, arguments = first.reason in APPROVAL and bool(steps_of(call)), None
         options = f"[y] run it, [n] reject, [e] edit, [a] run this and all later calls of {tool}, [q] leave it waiting"
+        options = _PLAN_OPTIONS if plan else options
         session.screen.notice(options, "dim")
         gone = self._gone(call.id)
         while True:
-            line = session.ask(_PROMPT, gone)
+            line = session.ask(_PLAN_PROMPT if plan else _PROMPT, gone)
             answer = line.strip().lower()
             if (answer in (*ANSWERS, "") or self._other is None) and self._decided(call.id):
                 return None
             match answer:
                 case "y" | "yes":
-                    self._approve(first)
+                    self._approve(first, arguments)
                     return None
-                case "a":
+                case "e" if plan:
+                    arguments = self._edit_plan(first, arguments)
+                    session.screen.notice(options, "dim")
+                case "a" if not plan:
                     if session.asking is not None:
                         session.asking.allow(call.name)
                     for pending in waiting:
@@ -189,7 +226,7 @@ class Confirmer:
                     return session.tell_waiting()
                 case "":
                     session.screen.notice(options, "dim")
-                case _ if self._other is None:
+                case _ if self._other is None or (plan and answer == "a"):
                     session.screen.notice(f"That is none of these. {options}", "dim")
                 case _:
                     if self._other(line):
@@ -228,6 +265,19 @@ class Confirmer:
                 text = line
             else:
                 return True
+
+    def _edit_plan(self, pending: PendingConfirmation, before: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Take changes to a plan, line by line; the arguments to approve it with, None for the model's own."""
+        session, steps = self._session, read_steps(before) or steps_of(pending.call)
+        session.screen.notice(EDITING, "dim")
+        while (line := session.ask("Change (Enter: done): ", self._gone(pending.call.id))).strip():
+            try:
+                steps = edited(steps, line)
+            except ValueError as error:
+                session.screen.notice(one_line(str(error)), "error")
+            else:
+                session.screen.show(drawn(steps, session.screen.width))
+        return None if steps == steps_of(pending.call) else {"steps": [msgspec.to_builtins(step) for step in steps]}
 
     def _waits(self, call_id: str) -> bool:
         return any(pending.call.id == call_id for pending in self._session.conversation.state.pending_confirmations)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from holdfast import events as ev
+from holdfast.cli.plans import current
 from holdfast.cli.render import GAP, Line, Renderer
 from holdfast.cli.screen import Screen
 from holdfast.cli.text import counted, safe
@@ -52,6 +53,7 @@ class Live:
         self._running = False
         self._open: dict[str, str] = {}
         self._asked: set[str] = set()
+        self._told: dict[str, str] = {}
         self._echoed = 0
         self._quiet = False
         self._interactive = False
@@ -65,6 +67,7 @@ class Live:
             last = next((event for event in reversed(state.events) if isinstance(event, ev.Assistant)), None)
             if last is not None:
                 self._renderer.know(last)
+            self._renderer.plan = state.plan
             self._tell_status()
 
     @contextmanager
@@ -109,6 +112,13 @@ class Live:
                 self._shown = event.seq
             self._tell_status()
             self._flush(event.seq)
+
+    def on_progress(self, call_id: str, message: str) -> None:
+        """What a running call reports; of a call that delegates, how far the other agent is."""
+        with self._lock:
+            if self._renderer.delegates(call_id) and self._told.get(call_id) != message:
+                self._told[call_id] = message
+                self._screen.show(self._renderer.child(message))
 
     def wait_shown(self, seq: int, timeout: float, stop: Callable[[], bool]) -> None:
         """Block until event `seq` is on the screen, there is no screen any more, or `stop()`; at most `timeout` seconds."""
@@ -170,7 +180,7 @@ class Live:
             case ev.Message(sender="user") if self._echoed:
                 self._echoed -= 1
             case ev.Decision(decision="ask" | "allow") if self._interactive:
-                pass  # asked next, or allowed by who sits here
+                self._renderer.asked_plan(event)  # asked next, or allowed by who sits here
             case ev.Error():
                 self._screen.end_stream()  # said at the end, on stderr
                 self._forget_stream()
@@ -194,6 +204,7 @@ class Live:
                 self._open[event.call_id] = self._renderer.title(event.call_id)
             case ev.ToolResult():
                 self._open.pop(event.call_id, None)
+                self._told.pop(event.call_id, None)
                 self._asked.discard(event.call_id)
             case ev.Decision(decision="ask"):
                 self._asked.add(event.call_id)
@@ -220,7 +231,8 @@ class Live:
         elif self._asked:
             self._screen.status("waiting for you")
         else:
-            self._screen.status("thinking")
+            step = current(self._renderer.plan)
+            self._screen.status(f"thinking ({step})" if step else "thinking")
 
 
 def _normal(text: str) -> str:

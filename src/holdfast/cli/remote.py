@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 from holdfast import events as ev
 from holdfast.agent import Agent
 from holdfast.agent.condensers import LLMCondenser
-from holdfast.cli.build import limits_of, model_of, prompt_text
+from holdfast.cli.build import limits_of, model_of, output_schema, prompt_text
 from holdfast.cli.confirm import Asking, confirmation
 from holdfast.cli.exits import UsageError
 from holdfast.cli.screen import Screen
@@ -22,6 +22,7 @@ from holdfast.cli.session import Parts
 from holdfast.errors import HoldfastError
 from holdfast.llm.completion import Delta
 from holdfast.remote import RemoteConversation
+from holdfast.tools.preset.asking import register_asking_tools
 
 if TYPE_CHECKING:
     from holdfast.conversation.questions import OnQuestion
@@ -119,7 +120,13 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
 
 
 def _found(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
-    for name, value in (("confirm", options.confirm != "never"), ("system-prompt-file", options.system_prompt_file)):
+    made_with = (
+        ("confirm", options.confirm != "never"),
+        ("plan", options.plan),
+        ("ask", options.ask),
+        ("system-prompt-file", options.system_prompt_file),
+    )
+    for name, value in made_with:
         if value:
             raise UsageError(
                 f"--{name} is for a new conversation; {known.id!r} keeps what it was made with. Leave it out, or take another --id"
@@ -147,9 +154,10 @@ def _new(options: argparse.Namespace, env: Mapping[str, str], server: Server, st
         tools = server.workspace.tools
         asking = confirmation(options.confirm, [tool.name for tool in tools])
         agent = Agent(
-            llm, tools, system_prompt=prompt, limits=limits_of(options),
+            llm, [*tools, *(register_asking_tools() if options.ask else ())], system_prompt=prompt, limits=limits_of(options),
             system_prompt_extensions=["You work in the current folder, on a server. Paths are relative to it."],
-            confirm="never" if asking is None else asking.names, condenser=LLMCondenser(),
+            confirm="never" if asking is None else asking.names, condenser=LLMCondenser(), planning=options.plan,
+            output_type=output_schema(options.output_schema),
         )  # fmt: skip
     except BaseException:
         there.forget_workspace()

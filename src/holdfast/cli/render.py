@@ -7,13 +7,16 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.cli.text import clip, counted, duration, one_line, safe, size
+from holdfast.cli.lines import GAP, Line
+from holdfast.cli.plans import changed, drawn, steps_of, titled
+from holdfast.cli.text import clip, counted, duration, one_line, plain, safe, size
 from holdfast.content import AudioContent, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.tools.plans import PLAN, plan_of, read_steps
 
 # Of a command's output the last lines tell most (an error, a test's verdict), of anything else the first.
 COMMAND_HEAD, COMMAND_TAIL, RESULT_LINES, DIFF_LINES = 4, 8, 6, 40
@@ -26,16 +29,6 @@ _TELLING = ("command", "pattern", "query", "url", "path", "file_path", "text", "
 _CONTENTS = ("old", "new", "content")
 
 
-class Line(NamedTuple):
-    """One line to show. `style` is plain, user, call, dim, error, add, remove, or gap: a blank line unless there is one already."""
-
-    style: str
-    text: str = ""
-
-
-GAP = Line("gap")
-
-
 def call_title(name: str, arguments: dict[str, Any]) -> str:
     """A call in one line: `$ command` for a shell, else the tool's name, its most telling argument, and the other short ones."""
     command = arguments.get("command")
@@ -43,6 +36,8 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
         first, _, rest = command.strip().partition("\n")
         more = counted(len(rest.splitlines()), "more line")
         return f"$ {one_line(first)}" + (f" (and {more})" if rest.strip() else "")
+    if name == PLAN and (steps := read_steps(arguments)):
+        return titled(steps)
     telling = next((key for key in _TELLING if isinstance(arguments.get(key), str)), None)
     if telling is None:
         telling = next((key for key, value in arguments.items() if isinstance(value, str) and "\n" not in value), None)
@@ -54,14 +49,6 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
 
 
 # --- a call, whole ---
-
-
-def plain(text: str) -> str:
-    """`safe` text in which nothing is left out: what has no shape of its own, and carriage returns, are made visible too."""
-    text = safe(text.replace("\r", "^M"))
-    if text.isascii():
-        return text
-    return "".join([f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cf", "Zl", "Zp") else char for char in text])
 
 
 def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
@@ -170,6 +157,7 @@ class Renderer:
         self._calls: dict[str, ToolCall] = {}
         self._batch = 0
         self._route = ""
+        self.plan: tuple[ev.PlanStep, ...] = ()  # as it was last drawn
 
     def lines(self, event: ev.AnyEvent) -> list[Line]:
         """The lines of one event; none for what only the machinery cares about."""
@@ -199,6 +187,8 @@ class Renderer:
                 yield self._cut("error" if event.status == "stuck" else "dim", f"{status}{why}")
             case ev.Error():
                 yield Line("error", one_line(f"{event.error}: {event.message}"))
+            case ev.Note():
+                yield self._cut("dim", f"(note, {event.about}: {event.text})")
             case ev.Unknown():
                 yield self._cut("dim", f"({event.original_type}: an event of a newer version)")
             case _:
@@ -208,6 +198,10 @@ class Renderer:
 
     def message(self, event: ev.Message) -> Iterator[Line]:
         """What somebody said to the agent."""
+        kind, _, name = event.about.partition(":")
+        if not self.full and kind in ("skill", "instructions"):
+            yield self._cut("dim", f"({kind} {name}: {len(event.text):,} characters)")
+            return
         if event.sender != "user":
             yield self._cut("dim", f"(told the model: {event.text})")
             return
@@ -247,7 +241,9 @@ class Renderer:
         self.know(event)
         for call in event.calls:
             command = call.arguments.get("command")
-            if self.full and call.name == "terminal" and isinstance(command, str):
+            if steps_of(call):
+                pass  # drawn when it is asked about, or made
+            elif self.full and call.name == "terminal" and isinstance(command, str):
                 first, *rest = safe(command).strip("\n").split("\n")
                 yield Line("call", f"$ {first}")
                 yield from [Line("call", f"  {line}") for line in rest]
@@ -260,6 +256,15 @@ class Renderer:
         if call is None:
             return f"call {call_id}"
         return f"{one_line(call.name)} {one_line(call.raw)}" if call.invalid else call_title(call.name, call.arguments)
+
+    def delegates(self, call_id: str) -> bool:
+        """Whether a call gives work to other agents, or waits for them."""
+        call = self._calls.get(call_id)
+        return call is not None and call.name in ("delegate", "delegate_collect")
+
+    def child(self, told: str) -> list[Line]:
+        """How far an agent is that works for this one."""
+        return [self._cut("dim", f"    {told}")]
 
     def _decision(self, event: ev.Decision) -> Iterator[Line]:
         """Who decided what about a call, and why; what a call asked, and what was answered."""
@@ -278,23 +283,38 @@ class Renderer:
             event.decision, event.decision
         )
         by = f", by {event.by}" if event.by not in ("", "policy") else ""
+        steps = self.asked_plan(event)
         why = f" ({event.reason})" if event.decision == "ask" and event.reason else f": {event.reason}" if event.reason else ""
-        yield self._cut("dim", f"  {verb} {self.title(event.call_id)}{by}{why}")
+        risk = f" [{event.risk} risk]" if event.risk and not event.reason.startswith(event.risk) else ""
+        yield self._cut("dim", f"  {verb} {self.title(event.call_id)}{risk}{by}{why}")
+        if steps:
+            yield from drawn(steps, self.width)
         call = self._calls.get(event.call_id)
-        if event.arguments is not None and call is not None:
+        if event.arguments is not None and call is not None and not steps_of(call):  # a plan is drawn as it was approved
             yield self._cut("dim", f"    with other arguments: {msgspec.json.encode(event.arguments).decode()}")
+
+    def asked_plan(self, event: ev.Decision) -> tuple[ev.PlanStep, ...]:
+        """The plan that somebody is asked about by this; from here on it counts as drawn."""
+        call = self._calls.get(event.call_id)
+        steps = steps_of(call) if call is not None and event.decision == "ask" and event.question is None else ()
+        self.plan = steps or self.plan
+        return steps
 
     # --- what came of it ---
 
     def _result(self, event: ev.ToolResult) -> Iterator[Line]:
         result = event.result
-        if self._batch > 1:  # calls of one answer end in any order
+        call = self._calls.get(event.call_id)
+        if call is not None and (steps := plan_of(result, call.arguments)):
+            yield from changed(steps, self.plan, self.width)
+            self.plan = steps
+            return
+        if self._batch > 1 or (call is not None and steps_of(call)):  # calls of one answer end in any order
             yield self._cut("dim", f"= {self.title(event.call_id)}")
         diff = result.meta.get("diff")
         if isinstance(diff, str) and diff and not result.is_error:
             yield from self._diff(diff)
         else:
-            call = self._calls.get(event.call_id)
             yield from self._text(result, call is not None and call.name == "terminal")
         yield self._outcome(event)
 
@@ -335,6 +355,10 @@ class Renderer:
             parts.append("still running")
         if result.is_error and code is None:
             parts.append(f"failed ({result.error.type})" if result.error is not None else "failed")
+        child = result.meta.get("holdfast/child")
+        if isinstance(child, dict) and "steps" in child:
+            found = cast("dict[str, Any]", child)
+            parts.append(f"{one_line(str(found.get('agent')))}: {counted(int(found['steps']), 'step')}")
         parts.append(duration(event.duration))
         return self._cut("error" if bad else "dim", f"  {', '.join(parts)}")
 

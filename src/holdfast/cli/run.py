@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from holdfast.cli.build import build
 from holdfast.cli.confirm import Confirmer
@@ -26,9 +28,20 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             return Exit.INTERRUPTED
         except Ended as ended:
             return ended.code
-        screen = Screen(env)
+        structured = options.output_schema is not None
+        screen = Screen(env, out=sys.stderr if structured else None)
+        outputs: list[Any] = []
+
+        def work(session: Session) -> Exit:
+            code = _work(session, task)
+            outputs.append(session.conversation.state.output)
+            return code
+
         with Session(build(options, env, screen.is_terminal), screen, signals, full=options.full) as session:
-            return session.main(lambda session: _work(session, task))
+            code = session.main(work)
+        if structured and code is Exit.FINISHED:
+            sys.stdout.write(json.dumps(outputs[0], ensure_ascii=False, indent=2) + "\n")
+        return code
 
 
 def _task(words: list[str], signals: Signals) -> str:

@@ -18,13 +18,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.observing import observing
 from holdfast.cli.screen import Screen
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     import ssl
 
+    from holdfast.server.deliveries import Sending
     from holdfast.server.keys import Keys
+    from holdfast.server.openai import Published
     from holdfast.server.records import Records
 
 _CODES = {0: Exit.FINISHED, signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exit.TERMINATED}
@@ -80,23 +83,26 @@ def _serve(
 
     policy = Policy(options.allow_tools)
     root = _root(options, path)
+    agents = _agents(options, variables)
+    sending = _sending(options)
     for file in (path, _records_path(path)):
         with contextlib.suppress(FileExistsError):  # readable by its owner alone; what SQLite writes beside it will be as it is
             os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     listening = listen(*place)
     with contextlib.closing(listening), _records(path) as (records, keys):
         _let_in(keys, given, options.tenant or "default", screen)
-        with contextlib.closing(SQLiteStore(path)) as store:
+        with contextlib.closing(SQLiteStore(path)) as store, contextlib.ExitStack() as watching:
+            observers = observing(options, False, [given] if given else [], watching)
             # An open conversation is a process, or a few KB.
             most = 2 * options.max_running
             bounds = Bounds(open=most if options.isolation == "process" else max(1000, most))
             host = Host(
                 store, records, policy=policy, root=root, variables=variables, max_running=options.max_running, bounds=bounds,
-                isolation=options.isolation, worker_memory=options.worker_memory,
+                isolation=options.isolation, worker_memory=options.worker_memory, observer=observers, sending=sending,
             )  # fmt: skip
             app = App(
                 host, keys, quota=Quota(rate=options.rate, body=options.max_body), hosts=host_names(place[0], options.allow_host),
-                origins=options.cors_origin,
+                origins=options.cors_origin, agents=agents,
             )  # fmt: skip
             server = AgentServer(app, listening, tls=tls, grace=_GRACE)
             number = server.run(lambda: screen.notice(f"Serving agents at {server.url}. Ctrl-C ends it."))
@@ -257,6 +263,39 @@ def _variables(options: argparse.Namespace, env: Mapping[str, str]) -> dict[str,
         if not given and name not in env:
             raise UsageError(f"the environment variable {name}, named by --variable, is not set")
         found[name] = found[place] = value if given else env[name]
+    return found
+
+
+def _sending(options: argparse.Namespace) -> Sending:
+    from holdfast.server.deliveries import Sending
+
+    try:
+        return Sending(allow=tuple(options.webhook_allow), give_up=options.webhook_days * 86_400.0)
+    except ConfigurationError as error:
+        raise UsageError(f"--webhook-allow: {str(error).removesuffix('.')}") from None
+
+
+def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[str, Published]:
+    from holdfast.agent.load import load_agent
+    from holdfast.runtime import LocalRuntime
+    from holdfast.server.openai import publish
+
+    found: dict[str, Published] = {}
+    if not options.agent:
+        return found
+    with LocalRuntime() as runtime:  # for the names of its tools: where they run is the workspace of each conversation
+        for text in options.agent:
+            name, given, file = text.partition("=")
+            if not given or not name or not file:
+                raise UsageError(f"--agent takes NAME=FILE, not {text!r}")
+            if name in found:
+                raise UsageError(f"--agent: {name!r} is given twice")
+            path = Path(file).expanduser()
+            try:
+                agent = load_agent(path, variables=variables, builtins={tool.name: tool for tool in runtime.tools})
+                found[name] = publish(name, agent)
+            except (ConfigurationError, OSError) as error:
+                raise UsageError(f"--agent {name}: {str(error).removesuffix('.')}") from None
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
+from holdfast.cli.observe_arguments import add_observing
+
 SERVE = """\
 Run conversations for clients: a program that has Conversation(agent) has
 RemoteConversation(agent, workspace=RemoteWorkspace(URL, KEY)) instead. Every
@@ -29,6 +31,7 @@ examples:
   holdfast serve --store agents.db --root ~/work --allow-tools 'acme_tools.*'
   holdfast serve --listen 0.0.0.0:8765 --tls-cert server.pem --tls-key server.key
   holdfast serve keys add --tenant alice --store agents.db
+  holdfast serve --agent coder=coder.yaml --variable OPENAI_API_KEY
 
 Whoever has a key can run commands as the user who started the server. Beyond
 this machine it wants TLS, or --insecure where a proxy does that. Modules that
@@ -72,6 +75,15 @@ def add_serve(add: Add) -> None:
         help="what ${NAME} in agents stands for: VALUE, or the environment's. Other tenants than `default` may have it as the key of its own provider's "
         "models alone: the one that is known by that name, or PROVIDER; repeatable",
     )  # fmt: skip
+    may.add_argument(
+        "--agent", metavar="NAME=FILE", action="append", default=[],
+        help="offer the agent of this file (YAML or JSON, as load_agent reads it) to clients of OpenAI's API, as the model NAME at /v1; repeatable",
+    )  # fmt: skip
+    may.add_argument(
+        "--webhook-allow", metavar="HOST", action="append", default=[],
+        help="a host that webhooks may send to though it is not public, also without TLS: a name, an address or a network; repeatable",
+    )  # fmt: skip
+    may.add_argument("--webhook-days", metavar="N", type=_count, default=3, help="for so long webhooks send again what is not taken (3)")
     may.add_argument("--max-running", metavar="N", type=_count, default=64, help="conversations that run at once; others wait (64)")
     may.add_argument(
         "--isolation", choices=["thread", "process"], default="thread",
@@ -81,6 +93,7 @@ def add_serve(add: Add) -> None:
     may.add_argument("--max-body", metavar="BYTES", type=_count, default=32 * 1024 * 1024, help="of a request (33554432)")
     may.add_argument("--rate", metavar="N", type=_rate, default=500.0, help="requests per second of one key (500; 0: any number)")
     serve.add_argument("--access-log", action="store_true", help="a line on stderr for each request")
+    add_observing(serve, "without what was said")
 
 
 def _count(text: str) -> int:

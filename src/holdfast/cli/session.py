@@ -6,13 +6,15 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import events as ev
 from holdfast.agent import Agent
+from holdfast.cli.children import ask_about, waiting_child
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.live import Live, Pace
+from holdfast.cli.plans import drawn
 from holdfast.cli.render import Renderer, call_title
 from holdfast.cli.screen import Screen
 from holdfast.cli.signals import Ended, Signals
@@ -21,10 +23,12 @@ from holdfast.content import Usage
 from holdfast.conversation import Conversation, ConversationStatus
 from holdfast.runtime import LocalRuntime
 from holdfast.store import Store
+from holdfast.tools.plans import unfinished
 
 if TYPE_CHECKING:
     from holdfast.cli.confirm import Asking
     from holdfast.cli.remote import There
+    from holdfast.conversation.observer import Observer
     from holdfast.remote import RemoteConversation, RemoteWorkspace
 
 SLICE = 0.1  # seconds between two looks at signals and at what was typed
@@ -42,6 +46,8 @@ class Parts(NamedTuple):
     tell: str = ""  # the command that tells it something from elsewhere, without what, if it is kept
     asking: Asking | None = None  # the agent's policy, if calls are to be confirmed
     there: There | None = None  # the server, if the conversation is on one
+    observers: Sequence[Observer] = ()
+    leave: Callable[[], None] | None = None  # ends them
 
 
 class Session:
@@ -69,7 +75,16 @@ class Session:
         if parts.there is not None:
             return parts.there.open(parts, self.screen, on_delta, on_question)
         assert parts.agent is not None
-        return Conversation(parts.agent, parts.store, parts.id, runtime=parts.runtime, on_delta=on_delta, on_question=on_question)
+        return Conversation(
+            parts.agent,
+            parts.store,
+            parts.id,
+            runtime=parts.runtime,
+            on_delta=on_delta,
+            on_progress=self.live.on_progress,
+            on_question=on_question,
+            observer=parts.observers,
+        )
 
     # --- its life ---
 
@@ -108,6 +123,8 @@ class Session:
             self._parts.runtime.close()
         if self._parts.store is not None:
             self._parts.store.close()
+        if self._parts.leave is not None:
+            self._parts.leave()
         self.screen.close()
 
     def main(self, work: Callable[[Session], Exit]) -> Exit:
@@ -140,6 +157,8 @@ class Session:
         state = conversation.state
         if state.last_seq:
             self.screen.notice(f"going on with {conversation.id} ({counted(state.last_seq, 'event')}, {_status(state.status)})", "dim")
+            if unfinished(state.plan):
+                self.screen.show(drawn(state.plan, self.screen.width))
         self.live.begin(state, self.interactive)
         conversation.register_event_callback(self.live.on_event, after_seq=state.last_seq)
         conversation.start_thread()
@@ -244,6 +263,10 @@ class Session:
                 from holdfast.cli.asking import ask_user  # few calls ask
 
                 ask_user(self)
+            elif (child := waiting_child(self.conversation)) is not None:
+                code = ask_about(self, child, self._parts.tell)
+                if code is not None:
+                    return code
             elif poll is not None:
                 poll()
 
@@ -318,7 +341,8 @@ class Session:
             case ConversationStatus.WAITING_FOR_CONFIRMATION:
                 return self.tell_waiting()
             case ConversationStatus.STUCK:
-                self.screen.error("the agent is stuck: it gives no answer that leads on.")
+                changes = (event.reason for event in reversed(conversation.get_history()) if isinstance(event, ev.Status))
+                self.screen.error(f"the agent is stuck: {next(changes, '') or 'it gives no answer that leads on'}.")
                 return Exit.STOPPED
             case status:
                 self.screen.error(f"the agent stopped: it is {_status(status)}.")

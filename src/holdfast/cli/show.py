@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast import events as ev
+from holdfast.agent.prompt import apart
 from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.plans import drawn, steps_of
 from holdfast.cli.render import GAP, Line, Renderer, as_json, plain
 from holdfast.cli.screen import Screen
 from holdfast.cli.signals import Ended, Signals
-from holdfast.cli.text import clip, one_line, summary
+from holdfast.cli.text import clip, one_line, safe, summary
 from holdfast.content import Usage
 from holdfast.conversation import ConversationState
 from holdfast.conversation.state import AT_REST, ConversationStatus, Fold
@@ -39,6 +41,8 @@ def show(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     screen = Screen(env)
     if options.at is not None and (options.follow or options.until_rest):
         raise UsageError("--at shows what was, --follow what comes; give one of them")
+    if options.prompt and (options.follow or options.until_rest or options.json):
+        raise UsageError("--prompt shows a text that stands; give it without --follow and --json")
     with Signals() as signals:
         try:
             code = _show(options, env, screen, signals)
@@ -53,7 +57,7 @@ def _show(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, s
     with open_place(options, env, read_only=True) as store:
         with signals.prompting():
             found = [found_in(store, options.id, options.file)] if options.id is not None else store.list()
-            if (follows or options.at is not None) and len(found) != 1:
+            if (follows or options.prompt or options.at is not None) and len(found) != 1:
                 raise UsageError(f"say which conversation of {options.file!r}. See: holdfast show {place}")
             if not found:
                 screen.error(f"there is no conversation {_in(options.file)} yet.")
@@ -64,6 +68,9 @@ def _show(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, s
             state = ConversationState(found[0].id, store.read(found[0].id))
             if options.at is not None:
                 state = _at(state, options.at)
+            if options.prompt:
+                _prompt(screen, state)
+                return screen.loss if screen.broken else Exit.FINISHED
             shown = _AsJson(screen) if options.json else _AsText(screen, options.full)
             shown.begin(found[0], state)
             for event in state.events:
@@ -77,6 +84,16 @@ def _show(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, s
         if code is Exit.FINISHED:
             shown.end(options)
     return code
+
+
+def _prompt(screen: Screen, state: ConversationState) -> None:
+    """The system prompt of the last model request, each part under its name and length."""
+    head = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
+    for name, text in [] if head is None else apart(head):
+        lines = [Line("plain", line) for line in safe(text).split("\n")]
+        screen.show([Line("dim", f"--- {plain(one_line(name))}: {len(text):,} characters"), *lines, GAP])
+    if head is None:
+        screen.error("there was no model request yet.")
 
 
 def _at(state: ConversationState, seq: int) -> ConversationState:
@@ -248,9 +265,18 @@ class _AsText:
 
     def end(self, options: argparse.Namespace) -> None:
         waiting = [item.call for item in self._fold.open.values() if item.asked is not None]
+        if self._fold.plan:
+            self._screen.show([GAP, *drawn(self._fold.plan, self._renderer.width)])
         for call in waiting:
+            if steps := steps_of(call):
+                self._screen.show([Line("plain", f"waiting for you: {one_line(call.id)}, a plan"), *drawn(steps, self._renderer.width)])
+                continue
             told = f"waiting for you: {one_line(call.id)} {plain(one_line(call.name))} {as_json(call.arguments)}"
+            item = self._fold.open[call.id]
+            risk = f"{item.risk} risk: " if item.risk and not (item.asked or "").startswith(item.risk) else ""
             self._screen.show([Line("plain", told)])
+            if item.risk and item.asked:
+                self._screen.show([Line("dim", f"  {risk}{plain(one_line(item.asked))}")])
         asking = [question for item in self._fold.open.values() for question in item.questions]
         for question in asking:
             told = f"{plain(one_line(question.asker))} asks you: {one_line(question.id)} {plain(one_line(question.message))}"

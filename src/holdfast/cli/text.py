@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 from holdfast.content import Usage
 
@@ -23,6 +24,14 @@ def _visible(match: re.Match[str]) -> str:
 def safe(text: str) -> str:
     """Text that can do nothing to a terminal: control characters become visible (`^[` for ESC); newlines and tabs stay."""
     return _UNSAFE.sub(_visible, text.replace("\r", ""))
+
+
+def plain(text: str) -> str:
+    """`safe` text in which nothing is left out: what has no shape of its own, and carriage returns, are made visible too."""
+    text = safe(text.replace("\r", "^M"))
+    if text.isascii():
+        return text
+    return "".join([f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cf", "Zl", "Zp") else char for char in text])
 
 
 def one_line(text: str) -> str:

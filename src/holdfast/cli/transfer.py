@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from holdfast import events as ev
+from holdfast.cli import openhands
 from holdfast.cli.check import progress
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.render import Line
@@ -31,6 +32,8 @@ def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Write conversations of a store. Raises `UsageError`, `StoreError`."""
     screen = Screen(env)
     path = Path(options.file).expanduser()
+    if options.to is not None:
+        return _to_openhands(screen, path, options)
     output = None if options.output is None else _target(path, options.output)
     lines = _salvaged(screen, env, path, options) if options.salvage else _stored(screen, path, options)
     code = Exit.FINISHED
@@ -50,6 +53,20 @@ def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         screen.error(f"{where} cannot be written: {error.strerror}.")
         return Exit.FAILED
     return code
+
+
+def _to_openhands(screen: Screen, path: Path, options: argparse.Namespace) -> Exit:
+    if options.output is None or options.salvage or len(options.ids) != 1:
+        raise UsageError("--to openhands takes one ID, and with -o the new folder that it is written to; not --salvage")
+    with _open(path, options.file) as store:
+        for entry in _chosen(screen, store.list(), options):
+            try:
+                openhands.export(screen, entry, store.read(entry.id), options.output)
+            except OSError as error:
+                screen.error(f"{options.output!r} cannot be written: {error.strerror}.")
+                return Exit.FAILED
+            return Exit.FINISHED
+    return Exit.USAGE
 
 
 def _stored(screen: Screen, path: Path, options: argparse.Namespace) -> Generator[bytes | Exit]:
@@ -176,8 +193,8 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     code = Exit.FINISHED
     store: SQLiteStore | None = None
     try:
-        with _reading(options.file) as lines:
-            found = read_exported(lines)
+        with nullcontext(()) if options.origin else _reading(options.file) as lines:
+            found = [openhands.imported(screen, options.file)] if options.origin else read_exported(lines)
             for conversation in _told(found, options):
                 # Only now: a wrong FILE leaves no new store behind.
                 store = store or _made(Path(options.store).expanduser())

@@ -5,9 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.agent.limits import Limits
+from holdfast.agent.output import REPAIR, TEXT_INSTEAD, repair
+from holdfast.agent.stuck import StuckDetector, seen
 from holdfast.content import ToolCall
 from holdfast.conversation.state import ConversationStatus, Fold
-from holdfast.errors import LimitExceeded
+from holdfast.errors import LimitExceeded, OutputInvalid
 
 # Empty or cut-off answers in a row before a conversation counts as stuck. Twice a nudge may help; a third has not been seen to.
 BLANKS = 3
@@ -42,26 +44,43 @@ class Step(msgspec.Struct, frozen=True):
     """Ask the model."""
 
 
+class HandOver(msgspec.Struct, frozen=True):
+    """Have another agent take over: its name, "" for the one that the conversation began with."""
+
+    name: str
+
+
 class Wait(msgspec.Struct, frozen=True):
     """Nothing to do until somebody says something, or a client's result comes."""
 
 
+class Nudge(msgspec.Struct, frozen=True):
+    """Tell the model something before it is asked again."""
+
+    about: str
+    text: str
+
+
 class Stop(msgspec.Struct, frozen=True):
-    """The run is over: go to `status`, for `limit` if one was reached."""
+    """The run is over: go to `status`, for `limit` if one was reached, for `output` if that is why the last round's output was not taken."""
 
     status: ConversationStatus
     reason: str = ""
     limit: tuple[str, float, float] | None = None
+    output: str = ""
 
 
-Action = Recover | Condense | Call | Step | Wait | Stop
+Action = Recover | Condense | Call | HandOver | Nudge | Step | Wait | Stop
 _STEP, _WAIT = Step(), Wait()
 _FINISHED = Stop(ConversationStatus.FINISHED)
 _CONFIRM = Stop(ConversationStatus.WAITING_FOR_CONFIRMATION)
 
 
-def next_action(state: Fold, limits: Limits = Limits(), trigger: int | None = None) -> Action:
-    """What to do next: a pure function of the journal's fold, the limits of a run, and the tokens from which on a request is to be shortened.
+def next_action(
+    state: Fold, limits: Limits = Limits(), trigger: int | None = None, stuck: StuckDetector | None = None, rounds: int = 0
+) -> Action:
+    """What to do next: a pure function of the journal's fold, the limits of a run, and the tokens from which on a request is to be shortened,
+    the patterns that are looked for, and after how many failed `rounds` a run ends that is to have an output (0: it need have none).
 
     It is asked when no call of this owner is running, so a started call without a result is one that a dead owner left, or a
     client's that claimed it. What clients are to run the loop waits for, and for that without a status of its own: it is RUNNING.
@@ -76,16 +95,35 @@ def next_action(state: Fold, limits: Limits = Limits(), trigger: int | None = No
         if lost or ready:
             return Recover(lost) if lost else Call(ready)
         return _WAIT if any(item.asked is None for item in state.open.values()) else _CONFIRM  # for a client, or for a decision
+    if state.handoff is not None:
+        return HandOver(state.handoff)
     if state.blanks >= BLANKS:
         return Stop(ConversationStatus.STUCK, f"{BLANKS} answers in a row were empty or cut off")
+    unseen = state.message_seq > state.based_on
+    if state.output_seq and not unseen:
+        return _FINISHED
+    if rounds and not unseen and (problem := not_taken(state)):
+        if state.output_failures + 1 >= rounds:
+            return Stop(ConversationStatus.ERROR, output=problem)
+        return Nudge(REPAIR, repair(problem))
     if not state.owed:
         return _FINISHED
     reached = _reached(state, limits)
     if reached is not None:
         return Stop(ConversationStatus.ERROR, limit=reached)
+    if stuck is not None and (found := seen(state.recent, stuck)) is not None:
+        return Stop(ConversationStatus.STUCK, found.reason) if found.reason else Nudge(found.about, found.text)
     if trigger is not None and (tokens := _too_many(state, trigger)):
         return Condense(None, tokens)
     return _STEP
+
+
+def not_taken(state: Fold) -> str:
+    """Why the last answer has no output; "" if it is not over, or was told of being empty or cut off."""
+    last = state.assistant
+    if last is None or last.calls or last.stop_reason == "pause":
+        return state.output_failed
+    return TEXT_INSTEAD
 
 
 def _too_many(state: Fold, trigger: int) -> int:
@@ -114,3 +152,8 @@ def limit_error(limit: tuple[str, float, float], conversation_id: str) -> LimitE
     """The error that tells of a reached limit."""
     kind, value, bound = limit
     return LimitExceeded(kind, value, bound, f"Conversation {conversation_id!r}")
+
+
+def output_error(action: Stop, state: Fold) -> OutputInvalid:
+    """The error that tells of an output that was not taken."""
+    return OutputInvalid(action.output, state.output_failures + 1)

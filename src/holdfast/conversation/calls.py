@@ -8,21 +8,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
-from holdfast.agent.confirmation import Verdict, decided
+from holdfast.agent.confirmation import Verdict
+from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
+from holdfast.conversation.children import Children
+from holdfast.conversation.deciding import Decided, decide
+from holdfast.conversation.hooking import result_noted
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trimmed
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
-from holdfast.errors import ConversationClosed, StoreError, ToolNotFound
+from holdfast.errors import ConversationClosed, StoreError, ToolCancelled, ToolNotFound
 from holdfast.tools import Cancellation, ToolContext
+from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result
+
+if TYPE_CHECKING:
+    from holdfast.conversation.delegating import Team
 
 _log = logging.getLogger("holdfast")
 
@@ -35,6 +45,10 @@ REJECTED = "Not run: {by} rejected this call{reason}"
 DENIED = "Not run: this call is not allowed{reason}"
 EDITED = "[Whoever approved this call changed its arguments to {arguments}; it was run with these.]"
 INTERRUPTED = "Not run: the conversation was interrupted before this call began."
+
+
+LEFT = "holdfast/left"
+"""The key of a result's meta that says: the call goes on when the conversation is opened again. It is not written while that is being closed."""
 
 
 def _unknown(more: str = "") -> ToolResult:
@@ -96,7 +110,8 @@ class Calls:
     """
 
     __slots__ = (
-        "_agent", "_batch", "_cleaned", "_cleanups", "_journal", "_on_progress", "_threads", "closing", "questions", "runtime", "token",
+        "_agent", "_batch", "_cleaned", "_cleanups", "_journal", "_on_progress", "_on_question", "_threads", "children", "closing", "questions", "runtime", "team",
+        "token",
     )  # fmt: skip
 
     def __init__(
@@ -113,15 +128,28 @@ class Calls:
         self._journal = journal
         self.runtime = runtime
         self.questions = Questions(journal, on_question)
+        self._on_question: OnQuestion = on_question
+        self.team: Callable[[], Team] | None = None
+        self.children: Children | None = None
         self._on_progress = None if on_progress is None else guarded(on_progress)
         self._batch: _Batch | None = None
         self._threads: set[threading.Thread] | None = None
         self._cleanups: dict[object, Callable[[], None]] | None = None
         self._cleaned = False
 
+    def serve(self, agent: Agent) -> None:
+        """Run the calls that follow with another agent's tools."""
+        self._agent = agent
+
     def cancel(self) -> None:
         """Cancel the model call and the tool calls that run now; those that come later are not affected."""
         self._cancel(self.token)
+
+    def interrupt(self) -> None:
+        """`cancel`, and interrupt the children that are open here."""
+        self.cancel()
+        if self.children is not None:
+            self.children.interrupt()
 
     def _cancel(self, token: Cancellation) -> None:
         with self._journal.changed:
@@ -225,24 +253,39 @@ class Calls:
             if token:
                 result = ToolResult.failure(INTERRUPTED, "cancelled")
             else:
-                result = self._agent.tools.run(call, context, before_attempt, self._start_thread)
+                work, observed = (
+                    partial(self._agent.tools.run, call, context, before_attempt, self._start_thread, self._hooks),
+                    journal.observed,
+                )
+                result = work() if observed is None else observed.called(call.id, work)
         except (ConversationClosed, StoreError):
             raise
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
             result = ToolResult.failure(f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.", "cancelled")
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
+        if self._agent.delegates is not None and self.team is not None:
+            result = self.team().kept(call.id, result)
+        if self.closing and self._agent.delegates is not None and LEFT in result.meta:
+            return False
         if edited:
             result = _told_edited(result, call)
         with journal:
             if call.id in journal.fold.open:  # else Ctrl-C left this call behind, and it has been settled since
                 self.write_result(call, result, time.monotonic() - began)
+                if journal.spending is not None and len(journal.fold.open) == 1 and not (token or self.closing):
+                    journal.spending.expect(self._agent.llm)
         if interrupt is not None:
             raise interrupt
         return True
 
+    @property
+    def _hooks(self) -> Hooks | None:
+        hooked = self._agent.hooked
+        return None if hooked is None else hooked.tools
+
     def _context(self, call: ToolCall, attempt: int, token: Cancellation) -> ToolContext:
         journal, tell = self._journal, self._progress_of(call)
-        return ToolContext(
+        context = ToolContext(
             journal.id,
             call.id,
             attempt,
@@ -252,16 +295,39 @@ class Calls:
             self._keep,
             journal.process_environment,
             self.questions,
-            self._agent.llm,
+            self.llm(),
             journal.output,
+            self.family,
         )
+        context.team = self.team
+        return context
+
+    def context(self, call: ToolCall) -> ToolContext:
+        """What a call is given that is not run here."""
+        return self._context(call, 1, self.token)
+
+    def llm(self, told: bool = False) -> Any:
+        """The agent's model, for whoever asks it beside the loop: within the budgets of the tree. `told`: an event will tell of the usage."""
+        spending = self._journal.spending
+        return self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
+
+    def family(self) -> Children:
+        """The children that its calls spawned and that are open here."""
+        with self._journal.changed:
+            if self.closing:
+                raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
+            if self.children is None:
+                self.children = Children(self._journal, self.runtime, self._on_question)
+            return self.children
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
         """Within a transaction. A large output is trimmed, and the store keeps the whole."""
-        result, kept = trimmed(result, self._agent.output_limit)
+        result, kept = (result, []) if is_output(call.name, result) else trimmed(result, self._agent.output_limit)
         for data in kept:
             self._journal.keep(data)
         self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
+        if HOOK in result.meta:
+            result_noted(self._journal, result)
 
     # --- what clients run ---
 
@@ -271,7 +337,7 @@ class Calls:
         if clients:
             for index, call in enumerate(calls):
                 if call.name in clients and not (verdicts and verdicts[index].decision == "deny"):
-                    result = self._agent.tools.refused(call, self._context(call, 1, self.token))
+                    result = self._agent.tools.refused(call, self._context(call, 1, self.token), self._hooks)
                     if result is not None:
                         found[index] = result
         return found
@@ -280,7 +346,7 @@ class Calls:
         """A client's result as it is to be told; runs users' code."""
         call = item.effective
         try:
-            result = self._agent.tools.told(call, result, self._context(call, item.attempt, self.token))
+            result = self._agent.tools.told(call, result, self._context(call, item.attempt, self.token), self._hooks)
         except Exception as error:  # the effect has happened; that its result cannot be told must not leave the call open
             result = ToolResult.failure(f"{call.name!r} was run, but its result is held back: {type(error).__name__}: {error}")
         return result if item.arguments is None else _told_edited(result, call)
@@ -294,19 +360,20 @@ class Calls:
 
     # --- what is decided before, and what is settled after ---
 
-    def decide(self, calls: Sequence[ToolCall]) -> list[Verdict]:
-        """What the agent's policy says of each call; runs users' code. One whose arguments are no JSON is not run anyway."""
-        policy = self._agent.confirm
-        if policy is None:
-            return []
-        # Also of a tool that is not there: it may be by the time that the call is run.
-        return [Verdict("allow") if call.invalid else decided(policy, call) for call in calls]
+    def decide(self, calls: Sequence[ToolCall], token: Cancellation) -> list[Decided]:
+        """What the agent's analyzer and policy say of each call; runs users' code."""
+        return decide(self._agent, self._journal, self.runtime, calls, token)
 
-    def write_decision(self, call: ToolCall, verdict: Verdict) -> None:
+    def write_decision(self, call: ToolCall, verdict: Decided) -> None:
         """Within a transaction: the verdict, and for a call that may not run its answer."""
+        if verdict.silent:
+            return
+        risk = verdict.risk
+        more: dict[str, Any] = {} if risk is None or not verdict.counted else {"usage": risk.usage, "cost": risk.cost, "model": risk.model}
         self._journal.add(
-            ev.Decision, call_id=call.id, decision=verdict.decision, by="policy", reason=verdict.reason, arguments_hash=call.arguments_hash
-        )
+            ev.Decision, call_id=call.id, decision=verdict.decision, by=verdict.by or "policy", reason=verdict.reason,
+            arguments_hash=call.arguments_hash, risk="" if risk is None else risk.level, **more,
+        )  # fmt: skip
         if verdict.decision == "deny":
             reason = f": {verdict.reason}" if verdict.reason else ""
             self.write_result(call, ToolResult.failure(DENIED.format(reason=reason), "cancelled", meta={"decision": "deny"}))
@@ -347,7 +414,9 @@ class Calls:
             found = tool.reconcile(call, self._context(call, attempt, token))
             if isinstance(found, bool):  # it reads as "it happened", or not, and would be taken for the result
                 raise TypeError(f"reconcile returned {found}; it takes the call's result, or None if it did not happen")
-            return None if found is None else self._agent.tools.told(call, as_result(tool.name, found), self._context(call, attempt, token))
+            if found is None:
+                return None
+            return self._agent.tools.told(call, as_result(tool.name, found), self._context(call, attempt, token), self._hooks)
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
         except BaseException as error:

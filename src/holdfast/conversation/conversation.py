@@ -14,18 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
+from holdfast.agent.output import made
 from holdfast.content import ContentLike, Message, ToolResult, blocks
-from holdfast.conversation import orders
+from holdfast.conversation import hooking, orders
 from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
+from holdfast.conversation.children import Spawned
 from holdfast.conversation.driver import RUNNING, Driver, inside
 from holdfast.conversation.journal import Clock, Journal, utc_now
+from holdfast.conversation.observer import Observing, observe, observers
 from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, Fold, fold
 from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
-from holdfast.store import MemoryStore, Store
+from holdfast.store import MemoryStore, Store, Summary
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 
@@ -57,14 +60,15 @@ class Conversation:
     `runtime` is handed to tools as `ToolContext.runtime`. `on_delta` is told of a streamed answer's pieces, `on_progress(call_id,
     message)` of what tools report, both on the thread where it happens. What running calls ask the user is declined at once; with
     `on_question="wait"` the call waits for `answer` or `decline`, with a function it is what `on_question(question)` returns, on the
-    call's thread: the form's values, True, or None to decline. `clock` and `new_id` default to the system's.
+    call's thread: the form's values, True, or None to decline. `observer` is who follows it (`holdfast.observe`), or several, and what its calls spawn.
+    `clock` and `new_id` default to the system's.
 
     Every method is thread-safe. `with Conversation(agent) as conversation:` closes it. Raises `ConfigurationError` (a
     `ValueError`) naming the argument that does not fit.
     """
 
     __slots__ = (
-        "__weakref__", "_close_from_within", "_driver", "_journal", "_loop", "_opened", "_subscriptions", "agent", "id", "store",
+        "__weakref__", "_close_from_within", "_driver", "_family", "_journal", "_loop", "_observers", "_opened", "_subscriptions", "agent", "id", "store",
     )  # fmt: skip
 
     def __init__(
@@ -77,16 +81,22 @@ class Conversation:
         on_delta: Callable[[Delta], object] | None = None,
         on_progress: Callable[[str, str], object] | None = None,
         on_question: OnQuestion = None,
+        observer: Observing = None,
         clock: Clock = utc_now,
         new_id: Callable[[], str] = random_id,
         _known: tuple[list[ev.AnyEvent], Fold] | None = None,
+        _spawned: Spawned | None = None,
     ) -> None:
         _check(agent, store, id, on_delta, on_progress, on_question)
         self.agent = agent
         self.store: Store = MemoryStore() if store is None else store
         self.id = new_id() if id is None else id
-        self._journal = Journal(self.store, self.id, clock, new_id, _weakly(self), _known)
+        self._family = None if _spawned is None else _spawned.family
+        self._journal = Journal(self.store, self.id, clock, new_id, _weakly(self), _known, "" if _spawned is None else _spawned.key)
         self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress, on_question)
+        self._driver.above = None if _spawned is None else _spawned.family.journal
+        self._observers = observers("Conversation: observer", observer)
+        observe(self._journal, self._observers, self._driver.above)
         self._subscriptions: list[Subscription] = []
         self._opened = False
         self._loop: threading.Thread | None = None  # the one that start_thread made
@@ -125,7 +135,9 @@ class Conversation:
         if seq < len(events):
             del events[seq:]
             state = fold(events)
-        inherited: dict[str, Any] = {"runtime": self._driver.calls.runtime, "clock": self._journal.clock, "new_id": self._journal.new_id}
+        inherited: dict[str, Any] = {
+            "runtime": self._driver.calls.runtime, "observer": self._observers, "clock": self._journal.clock, "new_id": self._journal.new_id,
+        }  # fmt: skip
         answers = _answers(state, FORKED, self._journal.clock, self._journal.new_id)
         state.take(answers)
         forked = Conversation(agent or self.agent, self.store, id, **{**inherited, **options}, _known=([*events, *answers], state))
@@ -199,7 +211,34 @@ class Conversation:
         with journal.changed:
             if journal.closed or driver.calls.closing or driver.failure is not None:
                 return False
-            return journal.fold.asked or not isinstance(next_action(journal.fold, self.agent.limits), Wait)
+            return journal.fold.asked or not isinstance(next_action(journal.fold, driver.agent.limits), Wait)
+
+    @property
+    def spawned_by(self) -> str:
+        """The idempotency key of the call that spawned it, "" for none. Of one that was opened by its id, known once it has the lease."""
+        return self._journal.spawned_by
+
+    @property
+    def children(self) -> list[Summary]:
+        """The conversations that its calls spawned, wherever they are open, the last written first."""
+        return self.store.list(spawned_by=self.id)
+
+    def open_children(self) -> list[Conversation]:
+        """Those of them that are open here: what their calls ask and what waits for a decision is theirs to be told."""
+        return [] if self._driver.calls.children is None else self._driver.calls.children.open()
+
+    @property
+    def children_busy(self) -> bool:
+        """Whether one of those that are open here is driven now, or one that came of them."""
+        return self._driver.calls.children is not None and self._driver.calls.children.busy
+
+    @property
+    def output(self) -> Any:
+        """`state.output` as an object of the agent's `output_type`; None if there is none. Raises `OutputInvalid` if it does not fit that type (any more)."""
+        with self._journal.changed:
+            fold = self._journal.fold
+            seq, value = fold.output_seq, fold.output
+        return made(self._driver.agent.output, value) if seq else None
 
     def get_history(self) -> list[ev.AnyEvent]:
         """The events so far, in order."""
@@ -227,11 +266,12 @@ class Conversation:
 
     # --- what it is told ---
 
-    def send_message(self, message: str | Message | ContentLike) -> ev.Message:
-        """Say something to the agent, as the user: one append; never waits for a tool or a model. Returns the event.
+    def send_message(self, message: str | Message | ContentLike, *, sender: str = "user") -> ev.Message:
+        """Say something to the agent, as the user or as the conversation `sender`: one append; never waits for a tool or a model. Returns the event.
 
         A conversation at rest whose loop was started is RUNNING when this returns; while PAUSED or WAITING_FOR_CONFIRMATION no status
-        changes. Raises `ConfigurationError` for an empty message, `ConversationClosed`, `LeaseHeld`.
+        changes. Hooks on messages may take their time. Raises `ConfigurationError` for an empty message, `HookDenied` if a hook lets it not pass,
+        `ConversationClosed`, `LeaseHeld`.
         """
         if isinstance(message, Message):
             if message.role != "user":
@@ -240,9 +280,25 @@ class Conversation:
         else:
             content = blocks(message)
         content = orders.said(content)
+        if sender != "user":
+            from holdfast.commands import check_sender
+
+            check_sender("send_message", sender)
         self._open()
+        heard = orders.passed(self._driver, content, sender)
         with self._journal:
-            return orders.send(self._driver, content)
+            return orders.send(self._driver, heard.content, "", sender, heard)
+
+    def _begin_with(self, message: str | Message | ContentLike) -> None:
+        """Say something unless somebody has said anything before."""
+        content = orders.said(message.content if isinstance(message, Message) else blocks(message))
+        self._open()
+        if self._journal.fold.message_seq:
+            return
+        heard = orders.passed(self._driver, content)
+        with self._journal as journal:
+            if not journal.fold.message_seq:
+                orders.send(self._driver, heard.content, heard=heard)
 
     def start_thread(self) -> None:
         """Drive the loop on a thread of its own until `close`. Idempotent. An unfinished run goes on. Raises `LeaseHeld`."""
@@ -338,7 +394,9 @@ class Conversation:
         """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does nothing."""
         self._open()
         with self._journal:
-            orders.resume(self._driver)
+            effect = orders.resume(self._driver)
+        if effect is not None:
+            effect()
 
     def interrupt(self) -> None:
         """Pause at once: the running model call is cancelled, running tools are told to stop (commands are killed), calls that wait are
@@ -390,7 +448,7 @@ class Conversation:
             arguments = orders.json_arguments(arguments)
             with self._journal.changed:
                 name = orders.pending(self._journal, call_id)[0].name
-            self.agent.tools.get(name).validate(arguments)  # users' code: not under the lock
+            self._driver.agent.tools.get(name).validate(arguments)  # users' code: not under the lock
         with self._journal as journal:
             calls = orders.pending(journal, call_id)
             effect = orders.approve(self._driver, calls, arguments_hash, arguments, clean(by), clean(reason))
@@ -507,12 +565,10 @@ class Conversation:
         with journal.changed:
             if journal.closed:
                 return
-            driver.calls.closing = True
-            journal.changed.notify_all()
             within = driver.thread is not None and id(driver) in inside.get()
             if within:
                 self._close_from_within = True
-        driver.calls.cancel()
+        self._stop()
         if within:
             return
         with journal.changed:
@@ -522,12 +578,29 @@ class Conversation:
             self._loop.join(max(0.0, deadline - time.monotonic()))
         self._finish(deadline)
 
+    def _stop(self) -> None:
+        """Begin nothing further, here and in its children, and cancel what runs; `close` is to follow."""
+        driver = self._driver
+        with self._journal.changed:
+            driver.calls.closing = True
+            self._journal.changed.notify_all()
+        if driver.calls.children is not None:
+            driver.calls.children.stop()
+        driver.calls.cancel()
+        if driver.hooking is not None:
+            driver.hooking.closing.cancel()
+
     def _finish(self, deadline: float) -> None:
         driver = self._driver
+        if driver.calls.children is not None:
+            driver.calls.children.close(deadline)
+        if driver.team_made is not None:
+            driver.team_made.join(deadline)
         with self._journal.changed:
             subscriptions, self._subscriptions = self._subscriptions, []
             opened, self._opened = self._opened, False
         left = driver.calls.left_running(deadline)
+        hooking.end(driver, deadline)
         driver.calls.clean_up()
         thread = driver.thread
         if thread is not None and not driver.resting:
@@ -539,6 +612,11 @@ class Conversation:
         try:
             self._journal.close()
         finally:
+            if self._journal.observed is not None:
+                self._journal.observed.close()
+            if self._family is not None:
+                self._family.closed(self)
+            driver.let_guests_go()
             if opened:
                 self.agent.connections.closed(self._driver.calls.runtime)
 

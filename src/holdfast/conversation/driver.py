@@ -6,32 +6,66 @@ import contextvars
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent.additions import Situation
+from holdfast.agent.additions import Remark, Situation
 from holdfast.agent.agent import Agent
 from holdfast.agent.condenser import Condensed, ask, trigger_of
-from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER
+from holdfast.agent.handoffs import not_done
+from holdfast.agent.planning import room
+from holdfast.agent.prompt import CUT_ANSWER, EMPTY_ANSWER, lengths
 from holdfast.agent.view import View
 from holdfast.content import TextContent, ToolCall
-from holdfast.conversation.actions import Action, Call, Condense, Recover, Step, Stop, Wait, limit_error, next_action
+from holdfast.conversation import hooking as hooks
+from holdfast.conversation.actions import (
+    Action,
+    Call,
+    Condense,
+    HandOver,
+    Nudge,
+    Recover,
+    Step,
+    Stop,
+    Wait,
+    limit_error,
+    next_action,
+    output_error,
+)
+from holdfast.conversation.budget import fair, spending_of
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.calls import Calls
+from holdfast.conversation.handoff import givers, hand_over, in_force, refusal, settle
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import BadResponse, ConfigurationError, ContextTooLong, ConversationClosed, LimitExceeded, LLMError, StoreError
-from holdfast.llm.completion import Completion, Delta
+from holdfast.errors import (
+    BadResponse,
+    ConfigurationError,
+    ContextTooLong,
+    ConversationClosed,
+    HoldfastError,
+    HookDenied,
+    LimitExceeded,
+    LLMError,
+    OutputInvalid,
+    StoreError,
+)
+from holdfast.llm.completion import Completion, Delta, Told
+from holdfast.llm.pictures import says_sight, with_sight
 from holdfast.llm.transcript import Transcript
+from holdfast.store.budgets import Amount
 from holdfast.tools import Cancellation
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
     from holdfast.agent.condensers.work import Work
+    from holdfast.conversation.delegating import Team
 
 _log = logging.getLogger("holdfast")
 
@@ -77,8 +111,8 @@ class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
     __slots__ = (
-        "_announced", "_condensations", "_contributed", "_on_delta", "_seen", "_trigger", "_view", "agent", "calls", "failure", "hosted", "journal", "obeyed", "resting",
-        "taken", "thread",
+        "_announced", "_condensations", "_contributed", "_fresh", "_on_delta", "_seen", "_sighted", "_trigger", "_view", "above", "agent", "agent_name", "calls", "failure", "guests", "hooking", "hosted", "journal", "obeyed", "own_agent", "resting",
+        "taken", "team_made", "thread",
     )  # fmt: skip
 
     def __init__(
@@ -90,21 +124,28 @@ class Driver:
         on_progress: Callable[[str, str], object] | None,
         on_question: OnQuestion = None,
     ) -> None:
-        self.agent = agent
+        self.own_agent = agent
+        self.agent_name, self.agent = in_force(agent, journal.fold)  # who answers: another one after a handoff
+        self.guests: list[Agent] = []  # others whose connections are open here
         self.journal = journal
-        self.calls = Calls(agent, journal, runtime, on_progress, on_question)
+        self.above: Journal | None = None  # that of the conversation whose call spawned this one, if that is open here
+        self.calls = Calls(self.agent, journal, runtime, on_progress, on_question)
         self.thread: threading.Thread | None = None  # who drives
         self.resting = True  # whether that one waits for something to do
         self.failure: Exception | None = None  # why nothing more can be journaled
+        self.hooking: hooks.Hooking | None = None  # only where the agent has hooks
         self.taken = 0  # the number of the last command of the inbox that was done
         self.hosted = False  # whether somebody drives as soon as there is something to do
         self.obeyed: dict[str, Obeyed] | None = None  # what became of posted commands, by key, for those who wait to hear it
-        self._on_delta = None if on_delta is None else guarded(on_delta)
+        self.team_made: Team | None = None
+        self._on_delta = None if on_delta is None else Told(guarded(on_delta))
         self._condensations = 0  # since the last answer
         self._contributed = 0  # the last seq that the agent's contributors have seen
+        self._fresh = False  # whether the agent has just taken over
         self._trigger: int | None = None  # the tokens of a request from which on it is to be shortened
         self._view: View | None = None
         self._seen = 0  # how many events the view was fed
+        self._sighted = False  # whether the last Agent event was made when there was a picture
         self._announced: tuple[ev.Agent | None, object] = (None, None)  # the last Agent event, and the tool definitions it was found to fit
 
     # --- the loop ---
@@ -116,9 +157,12 @@ class Driver:
         """
         inside.set((*inside.get(), id(self)))
         try:
-            head = self.journal.fold.agent
-            self._trigger = None if self.agent.condenser is None else trigger_of(self.agent)
-            self.agent.connections.connect(() if head is None else [tool.name for tool in head.tools])
+            settle(self)
+            journal, above = self.journal, self.above
+            journal.spending = spending_of(journal, self.own_agent.tree_limits, None if above is None else above.spending)
+            self._begin_serving()
+            if self.agent.hooked is not None:
+                hooks.start(self)
             while (action := self._next(until_rest)) is not None:
                 try:
                     self._do(action)
@@ -137,7 +181,48 @@ class Driver:
             if until_rest:
                 raise
         finally:
+            with suppress(HoldfastError):  # the lease is lost, or the store is gone
+                if self.journal.spending is not None:
+                    self.journal.spending.give_back()
             self.leave()
+
+    def serve(self, agent: Agent, name: str) -> None:
+        """Have another agent answer from the next request on."""
+        self.agent, self.agent_name = agent, name
+        self.calls.serve(agent)
+        self._announced = (None, None)
+        if self.thread is threading.current_thread():
+            self._contributed, self._fresh = 0, True  # its skills have not seen what the user said
+            self._begin_serving()
+
+    def _begin_serving(self) -> None:
+        agent, head = self.agent, self.journal.fold.agent
+        if agent is not self.own_agent and not any(guest is agent for guest in self.guests):
+            agent.connections.opened(self.calls.runtime)
+            self.guests.append(agent)
+        self._trigger = None if agent.condenser is None else trigger_of(agent)
+        if agent.delegates is not None:
+            self.calls.team = self.team
+        if self.journal.fold.assistant is not None:
+            for giver in givers(agent, self.own_agent):  # who acts may not be who gave the work
+                if giver.delegates is not None:
+                    self.team().attach(giver.delegates)
+        agent.connections.connect(() if head is None or head.name != self.agent_name else [tool.name for tool in head.tools])
+
+    def team(self) -> Team:
+        """Who keeps what the agent delegates; made when it delegates first."""
+        from holdfast.conversation.delegating import Team
+
+        with self.journal.changed:
+            if self.team_made is None:
+                self.team_made = Team(self)
+            return self.team_made
+
+    def let_guests_go(self) -> None:
+        """Be done with the agents that the conversation was handed to."""
+        guests, self.guests = self.guests, []
+        for guest in guests:
+            guest.connections.closed(self.calls.runtime)
 
     def fail(self, error: Exception) -> None:
         """What happens from here on could not be written down, so nothing further may happen."""
@@ -146,12 +231,16 @@ class Driver:
             self.failure = self.failure or error
             self.journal.changed.notify_all()
         self.calls.cancel()
+        if self.calls.children is not None:  # whoever has the lease now has them too
+            self.calls.children.stop()
         if first:
             _log.error("conversation %s stopped: %s", self.journal.id, error)
 
     def _next(self, until_rest: bool) -> Action | None:
         """What to do next, once there is something; None when this thread is to drive no further."""
         journal = self.journal
+        if journal.observed is not None:
+            journal.observed.tell()
         with journal.changed:
             while not self.calls.closing:
                 if self.failure is not None:  # the inbox found that the lease was lost
@@ -160,7 +249,9 @@ class Driver:
                     journal.acquire()
                 if self._trigger is not None and journal.fold.sizes is None:
                     journal.fold.measure(journal.tail)
-                action = next_action(journal.fold, self.agent.limits, self._trigger)
+                action = self._decide(self._trigger)
+                if journal.spending is not None and not isinstance(action, Step):
+                    journal.spending.give_back()
                 if not isinstance(action, Wait):
                     self.resting = False
                     return action
@@ -188,6 +279,10 @@ class Driver:
                 self.calls.run(calls)
             case Recover(calls):
                 self.calls.recover(calls)
+            case HandOver(name):
+                hand_over(self, name)
+            case Nudge():
+                self._nudge(action)
             case Condense(asked):
                 self._condense_now(asked, action.tokens)
             case Stop():
@@ -195,16 +290,35 @@ class Driver:
             case Wait():
                 pass
 
-    def _stop(self, action: Stop) -> None:
+    def _decide(self, trigger: int | None = None) -> Action:
+        """What `next_action` says for the agent that is in force. Holds the journal's lock."""
+        agent = self.agent
+        return next_action(self.journal.fold, agent.limits, trigger, agent.stuck, agent.output_rounds)
+
+    def _nudge(self, action: Nudge) -> None:
         with self.journal as journal:
-            if next_action(journal.fold, self.agent.limits) != action:
+            if self._decide() == action:
+                journal.add(ev.Message, content=(TextContent(clean(action.text)),), sender="holdfast", about=action.about)
+
+    def _stop(self, action: Stop) -> None:
+        stopped = hooks.stopping(self) if self.agent.hooked is not None and action.status is ConversationStatus.FINISHED else None
+        with self.journal as journal:
+            if self._decide() != action:
                 return  # a message came in between
+            if stopped is not None and hooks.goes_on(self, stopped):
+                return
             if action.limit is not None:
                 self._write_error(limit_error(action.limit, journal.id))
+            elif action.output:
+                self._write_error(output_error(action, journal.fold))
             else:
                 journal.add(ev.Status, status=action.status.value, reason=action.reason)
         if self._view is not None and len(self._view.transcript) <= SHORT:
             self._view = None
+
+    def write_error(self, error: BaseException) -> None:
+        """Stop the run on `error`, for the loop's other rooms. Within a transaction."""
+        self._write_error(error)
 
     def _write_error(self, error: BaseException) -> None:
         """Stop the run on `error`, unless something else stopped it first. Within a transaction."""
@@ -215,6 +329,10 @@ class Driver:
             details = {"status": error.status, "code": error.code, "requestId": error.request_id, "retryAfter": error.retry_after}
         elif isinstance(error, LimitExceeded):
             details = {"type": error.type, "value": error.value, "limit": error.limit, "source": error.source}
+        elif isinstance(error, HookDenied):
+            details = {"hook": error.hook, "on": error.on, "failed": error.failed}
+        elif isinstance(error, OutputInvalid):
+            details = {"problem": error.problem, "rounds": error.rounds}
         details = {key: value for key, value in details.items() if value}
         self.journal.add(ev.Error, error=type(error).__name__, message=clean(str(error)), details=details)
         self.journal.add(ev.Status, status=ConversationStatus.ERROR.value, reason=type(error).__name__)
@@ -224,23 +342,40 @@ class Driver:
 
     def _step(self) -> None:
         journal = self.journal
-        if self.agent.contributors and not self._contribute():
+        contributed = bool(self.agent.contributors) or hooks.wants_additions(self)
+        if contributed and not self._contribute():
             return
         news = self._news()
         with journal.changed:
             with journal:
                 if journal.fold.status is not RUNNING or self.calls.closing:
                     return
+                if self._late(contributed):
+                    return
                 if news is not None:
                     journal.add(ev.Agent, **news)
+            token = self.calls.token
+        spending = journal.spending
+        held = None if spending is None else spending.begin(self.agent.llm, token, self._going)
+        if spending is not None and held is None:
+            return  # it was paused, or something came in while it waited for room
+        with journal.changed:
             head = journal.fold.agent
             assert head is not None
-            transcript = self._catch_up()
+            transcript = None if self._late(contributed) else self._catch_up()
             based_on = journal.fold.last_seq
-            token = self.calls.token
+        if transcript is None:
+            if spending is not None and held is not None:
+                spending.settle(held, Amount())
+            return
+        if self._on_delta is not None:
+            self._on_delta.restart()  # if an interrupt or an error broke off what was told
         began = time.monotonic()
         try:
-            completion = self.agent.step(transcript, head, on_delta=self._on_delta, cancelled=token)
+            ask = partial(self.agent.step, transcript, head, on_delta=self._on_delta, cancelled=token)
+            if journal.observed is not None:
+                ask = partial(journal.observed.asked, head, ask)
+            completion = ask() if spending is None or held is None else spending.ask(held, self.agent.llm, ask)
         except ContextTooLong as error:
             if not token and (self._condensations >= CONDENSATIONS or self._condense(error, token)):
                 with journal:
@@ -253,7 +388,26 @@ class Driver:
                     self._write_error(error)
             return
         self._condensations = 0
-        self._write_answer(completion, based_on, time.monotonic() - began, token)
+        duration = time.monotonic() - began
+        notes: Sequence[hooks.Told] = ()
+        if self.agent.hooked is not None and self.agent.hooked.after_model:
+            found = hooks.answered(self, completion, based_on, duration, token)
+            if found is None:
+                return  # it was held back
+            completion, notes = found
+        if self._on_delta is not None:
+            self._on_delta.whole()
+        self._write_answer(completion, based_on, duration, token, notes)
+
+    def _late(self, contributed: bool) -> bool:
+        """Whether something came in that is to be looked at before the model is asked: a message since contributors were, or the first picture
+        since its sight was looked up. Holds the journal's lock."""
+        fold = self.journal.fold
+        return (contributed and fold.message_seq > self._contributed) or (fold.pictures and not self._sighted)
+
+    def _going(self) -> bool:
+        """Whether it is still to ask the model."""
+        return self.journal.fold.status is RUNNING and not self.calls.closing
 
     def _contribute(self) -> bool:
         """Have added what the agent's parts want said before the next model call; False if that failed, and the run with it."""
@@ -261,25 +415,33 @@ class Driver:
         with journal.changed:
             news = journal.after(self._contributed) if self._contributed else journal.tail
             token, last = self.calls.token, journal.fold.last_seq
-            situation = Situation(journal.id, news, dict(journal.fold.abouts), self.agent.llm, self.calls.runtime, token)
+            seen = 0 if self._fresh else self._contributed or journal.fold.based_on  # they are asked before every answer
+            self._fresh = False
+            situation = Situation(journal.id, news, dict(journal.fold.abouts), self.calls.llm(), self.calls.runtime, token, seen)
         try:
             found = [addition for contributor in self.agent.contributors for addition in contributor(situation)]
+            found += hooks.additions(self, situation)
         except Exception as error:
             if not token:
                 with journal:
                     self._write_error(error)
             return False
-        if found:
-            with journal:
-                if journal.fold.status is not RUNNING or self.calls.closing or token:
-                    return False
-                for addition in found:
-                    if addition.about not in journal.fold.abouts:
-                        content = tuple(
-                            [TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in addition.content]
-                        )
-                        journal.add(ev.Message, content=content, sender="holdfast", about=addition.about)
-        self._contributed = last
+        with journal if found else journal.changed:
+            if journal.fold.status is not RUNNING or self.calls.closing or token:
+                return False
+            alone = journal.fold.last_seq == last  # what came in meanwhile they are asked about before the request is made
+            for addition in found:
+                if isinstance(addition, Remark):
+                    journal.add(ev.Note, about=addition.about, text=clean(addition.text), details=addition.details)
+                elif addition.about not in journal.fold.abouts:
+                    content = tuple(
+                        [TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in addition.content]
+                    )
+                    journal.add(
+                        ev.Message, content=content, sender="holdfast", about=addition.about,
+                        usage=addition.usage, cost=addition.cost, model=addition.model,
+                    )  # fmt: skip
+            self._contributed = (journal.next_seq - 1 if found else last) if alone else last
         return True
 
     def _condense_now(self, asked: str | None, tokens: int) -> None:
@@ -301,10 +463,14 @@ class Driver:
         journal, condenser = self.journal, self.agent.condenser
         if condenser is None:
             return "the agent has no condenser"
+        refusal, instructions = hooks.condensing(self, str(reason), asked or "", token)
+        if refusal:
+            return refusal
         with journal.changed:
-            work = self._work(reason, token, asked)
+            work = self._work(reason, token, instructions)
         try:
-            found = ask(condenser, work)
+            observed = journal.observed
+            found = ask(condenser, work) if observed is None else observed.condensed(partial(ask, condenser, work))
         except Exception as error:
             if not token:
                 _log.exception("conversation %s: the condenser failed", journal.id)
@@ -321,7 +487,7 @@ class Driver:
                     journal.condense(sorted(found.hidden), found.summary, found.replaced, **more)
         return ""
 
-    def _work(self, reason: ContextTooLong, token: Cancellation, asked: str | None) -> Work:
+    def _work(self, reason: ContextTooLong, token: Cancellation, instructions: str) -> Work:
         """What a condenser works on. Holds the journal's lock."""
         from holdfast.agent.condensers.work import Work, pieces_of
 
@@ -330,10 +496,10 @@ class Driver:
         items = self._catch_up().items
         summaries = {event.id for event in journal.tail if type(event) is ev.Condensation and event.hidden}
         limit = sizes.tokens if self._trigger is None else min(sizes.tokens, self._trigger)
-        target = int(limit * float(getattr(self.agent.condenser, "to", 0.5)))
+        target = max(1, int(limit * float(getattr(self.agent.condenser, "to", 0.5))) - room(journal.fold.planned))
         last = journal.fold.last_seq
         return Work(
-            pieces_of(items, sizes, summaries), sizes.tokens, limit, target, self.agent.llm, asked or "", reason, token,
+            pieces_of(items, sizes, summaries), sizes.tokens, limit, target, self.calls.llm(told=True), instructions, reason, token,
             lambda: journal.events_until(last),
         )  # fmt: skip
 
@@ -355,14 +521,28 @@ class Driver:
         """The fields of an `Agent` event, if what requests are made of has changed since the last. Runs users' code: not under the lock."""
         agent, last = self.agent, self.journal.fold.agent
         definitions = agent.tools.definitions()
-        if last is not None and self._announced[0] is last and self._announced[1] is definitions:
+        sighted = self.journal.fold.pictures
+        if last is not None and self._announced[0] is last and self._announced[1] is definitions and sighted is self._sighted:
             return None  # an agent is frozen: only its tools may have changed, and then their tuple is another
         tools, parameters = agent.definitions(last), agent.llm.parameters()
-        now = {"system_prompt": agent.system_prompt, "tools": tools, "model": agent.llm.model, "parameters": parameters}
+        if sighted or (last is not None and says_sight(last.parameters)):  # else nobody needs to know
+            parameters = with_sight(agent.llm, parameters)
+        self._sighted = sighted
+        now: dict[str, Any] = {"system_prompt": agent.system_prompt, "tools": tools, "model": agent.llm.model, "parameters": parameters}
+        now["name"] = self.agent_name
+        if last is None and self.journal.spawned_by:
+            return {**now, "spawned_by": self.journal.spawned_by, "prompt_parts": lengths(agent.prompt_parts())}
         if last is None or any(getattr(last, name) != value for name, value in now.items()):
-            return now
+            return {**now, "prompt_parts": lengths(agent.prompt_parts())}
         self._announced = (last, definitions)
         return None
+
+    def head(self) -> dict[str, Any]:
+        """The fields of an `Agent` event that says who answers now. Runs users' code: not under the lock."""
+        self._announced = (None, None)
+        found = self._news()
+        assert found is not None, "another agent has another name"
+        return found
 
     def _catch_up(self) -> Transcript:
         """The next request's transcript; costs what was appended since the last one. Holds the journal's lock."""
@@ -378,26 +558,32 @@ class Driver:
         transcript.last_answer = journal.fold.assistant  # also one that a condensation hides
         return transcript
 
-    def _write_answer(self, answer: Completion, based_on: int, duration: float, token: Cancellation) -> None:
+    def _write_answer(
+        self, answer: Completion, based_on: int, duration: float, token: Cancellation, notes: Sequence[hooks.Told] = ()
+    ) -> None:
         """One append: the answer, what the loop says to an empty one, and the starts of the calls that run at once."""
-        cost = answer.cost
+        usage, cost = fair(answer.usage, answer.cost)
         if cost is None and self.agent.limits.cost is not None:
-            cost = self.agent.llm.cost(answer.usage)
+            cost = self.agent.llm.cost(usage)
         asked = answer.calls
         if asked:  # a model may use a wire name that it was not told now: guards know the other one
             tools = self.agent.tools
             asked = tuple(
                 [call if (name := tools.canonical(call.name)) == call.name else msgspec.structs.replace(call, name=name) for call in asked]
             )
-        verdicts = self.calls.decide(asked) if asked else []
+        verdicts = self.calls.decide(asked, token) if asked else []
         refused = self.calls.refused(asked, verdicts) if asked else {}
+        if self.agent.handoffs is not None and asked:
+            refused |= not_done(asked, partial(refusal, self))
         allowed: tuple[ToolCall, ...] = ()
         started: tuple[ToolCall, ...] = ()
         with self.journal as journal:
+            for note in notes:
+                note.write(journal)
             seq = journal.next_seq
             calls = tuple([msgspec.structs.replace(call, id=f"{seq}.{index}") for index, call in enumerate(asked)])
             event = journal.add(
-                ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=answer.usage, based_on=based_on,
+                ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=usage, based_on=based_on,
                 stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,
                 response_id=answer.response_id, duration=duration, cost=cost, request_hash=answer.request_hash,
                 route=answer.route, notes=answer.notes, host=answer.host,
@@ -423,6 +609,9 @@ class Driver:
                     allowed = tuple([call for call, verdict in zip(calls, verdicts, strict=True) if verdict.decision == "allow"])
                 if clients := journal.fold.clients:
                     allowed = tuple([call for call in allowed if call.name not in clients])
+                if refused:
+                    answered = {calls[index].id for index in refused}
+                    allowed = tuple([call for call in allowed if call.id not in answered])
                 started = allowed[: self.agent.parallel_calls]
                 for call in started:
                     self.calls.write_start(call, 1)

@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast import events as ev
+from holdfast.agent.planning import kept
 from holdfast.agent.view import whole_until
 from holdfast.content import ToolResult
 from holdfast.conversation.changed import Changed
@@ -17,6 +18,10 @@ from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import Fold, fold
 from holdfast.errors import ConversationBusy, ConversationClosed
 from holdfast.store import Blob, Lease, Posted, Store, Summary
+
+if TYPE_CHECKING:
+    from holdfast.conversation.budget import Spending
+    from holdfast.conversation.observer import Observed
 
 _log = logging.getLogger("holdfast")
 
@@ -38,7 +43,7 @@ class Journal:
 
     __slots__ = (
         "_aside", "_before", "_behind", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_so_far", "_store", "changed", "clock", "closed", "fold", "id", "new_id",
-        "stale",
+        "observed", "spawned_by", "spending", "stale",
     )  # fmt: skip
 
     def __init__(
@@ -49,8 +54,12 @@ class Journal:
         new_id: Callable[[], str],
         notify: Callable[[], None],
         known: tuple[list[ev.AnyEvent], Fold] | None = None,
+        spawned_by: str = "",
     ) -> None:
         self.id = id
+        self.spawned_by = spawned_by  # as its store has it once there are events
+        self.spending: Spending | None = None  # what bounds the tree that it is of
+        self.observed: Observed | None = None  # who observes it
         self.changed = Changed()
         self.closed = False
         self.stale = False  # an append was broken off (Ctrl-C, a failing disk) after it may have been written
@@ -84,6 +93,7 @@ class Journal:
             if self._lease is None:
                 self._lease = self._store.acquire(self.id, self._notify)
                 self._left, self._behind = self._lease.left, True
+                self.spawned_by = self._lease.spawned_by or self.spawned_by
             if self._behind:  # also if this was broken off the last time: what the lease says must not be lost
                 self._end_orphans()
                 if self.stale:
@@ -121,6 +131,16 @@ class Journal:
                 self._store.note(self._lease, (mark,))
                 self._mark = mark
             return {processes.OWNER: self._mark}
+
+    @property
+    def store(self) -> Store:
+        """Where it is kept."""
+        return self._store
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease, None if it is not held."""
+        return self._lease
 
     def commands(self) -> list[Posted]:
         """What waits in the inbox. None without the lease. Raises `Fenced`."""
@@ -195,11 +215,13 @@ class Journal:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            if kind is None and (self._draft or self._aside):
+            if kind is None and (self._draft or self._aside or (self.spending is not None and self.spending.due)):
                 self._append(self._draft or [])
         finally:
             self._draft = self._aside = None
             self.changed.release()
+            if self.observed is not None and not self.changed.held():
+                self.observed.tell()
 
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
@@ -233,15 +255,29 @@ class Journal:
     def _append(self, draft: list[Any]) -> None:
         assert self._lease is not None
         summary = self.summary(draft)
+        spending = self.spending
+        settled = None if spending is None else spending.settled(draft)
+        reserved = None if spending is None else spending.reservation(draft)
         self.stale = True  # until it is over: a disk that fails may leave it open whether it was written
         try:
-            if self._aside is None:
+            if reserved is not None and spending is not None:
+                taken, blobs = self._aside or ((), ())
+                held = self._store.append(self._lease, draft, summary, taken=taken, blobs=blobs, settled=settled or (), reserved=reserved)
+                spending.reserved(held)
+            elif settled:
+                taken, blobs = self._aside or ((), ())
+                self._store.append(self._lease, draft, summary, taken=taken, blobs=blobs, settled=settled)
+            elif self._aside is None:
                 self._store.append(self._lease, draft, summary)
             else:
                 self._store.append(self._lease, draft, summary, taken=self._aside[0], blobs=self._aside[1])
             for event in draft:
                 self._take(event)
             self.stale = False
+            if self.observed is not None and draft:
+                self.observed.add(draft)
+            if settled and spending is not None:
+                spending.written(settled)
         finally:
             self.changed.notify_all()  # Ctrl-C may fall behind the store's append: whoever waits looks again
 
@@ -258,10 +294,16 @@ class Journal:
                 condensed = max(condensed, event.so_far.seq)
         created = self.fold.created or (draft[0].timestamp if draft else None)
         last, updated = (draft[-1].seq, draft[-1].timestamp) if draft else (self.fold.last_seq, self.fold.last_time)
-        return Summary(self.id, status, title, last, created, updated, condensed=condensed)
+        return Summary(self.id, status, title, last, created, updated, condensed=condensed, spawned_by=self.spawned_by)
 
     def condense(self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any) -> ev.Condensation:
-        """Add a `Condensation` with these and other fields. Within a transaction."""
+        """Add a `Condensation` with these and other fields; a plan that would be shown no more stands behind its summary. Within a transaction."""
+        plan = self.fold.planned
+        summary = kept(plan, summary, hidden, replaced)
+        if plan is not None and plan.call_id in more.get("trimmed", ()):  # what an agent goes by is not cut
+            more["trimmed"] = {call_id: most for call_id, most in more["trimmed"].items() if call_id != plan.call_id}
+            if not hidden and not more["trimmed"]:
+                more["failed"] = "nothing can be left out but the plan"
         found = whole_until(self._events, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
         so_far = self._fold_until(found).so_far() if found > self._before else None
@@ -290,6 +332,8 @@ class Journal:
         """Add events that have their seqs already, to a journal that has none."""
         assert self._draft is not None, "add_all outside of a transaction"
         self._draft.extend(events)
+        if self.observed is not None:
+            self.observed.skip(len(events))  # it was done elsewhere
 
     def close(self) -> None:
         """Give the lease back; every later append raises `ConversationClosed`. Idempotent."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from copy import copy
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast import events as ev
 from holdfast.content import Content, TextContent, ToolCall
+from holdfast.conversation.actions import not_taken
 from holdfast.conversation.driver import RUNNING, Driver, Obeyed
+from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall
-from holdfast.errors import ConfigurationError, ConversationClosed, StoreError, ToolValidationError
+from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError, ToolValidationError
 from holdfast.store import Posted
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
@@ -36,13 +38,33 @@ def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
     return content
 
 
-def send(driver: Driver, content: tuple[Content, ...], event_id: str = "") -> ev.Message:
-    """A user's message. Within a transaction, as all that follows."""
+class Passed(NamedTuple):
+    """A `Send` that hooks have heard."""
+
+    heard: Heard
+    event_id: str
+    sender: str
+
+
+def send(driver: Driver, content: tuple[Content, ...], event_id: str = "", sender: str = "user", heard: Heard | None = None) -> ev.Message:
+    """A message of the user, or of the conversation `sender`. Within a transaction, as all that follows."""
     journal = driver.journal
-    sent = journal.add(ev.Message, event_id, content=content)
+    sent = journal.add(ev.Message, event_id, content=content, sender=sender)
+    if heard is not None:
+        heard.write(journal)
     if (driver.thread is not None or driver.hosted) and journal.fold.status in AT_REST:
         journal.add(ev.Status, status=RUNNING.value)
     return sent
+
+
+def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> Heard:
+    """A message as hooks let it pass. Not within a transaction. Raises `HookDenied`, which is noted."""
+    found = heard(driver, content, sender)
+    if isinstance(found, Heard):
+        return found
+    with driver.journal as journal:
+        noted(journal, found)
+    raise found
 
 
 def pause(driver: Driver) -> None:
@@ -51,29 +73,44 @@ def pause(driver: Driver) -> None:
         driver.journal.add(ev.Status, status=_S.PAUSED.value)
 
 
-def resume(driver: Driver) -> None:
-    """Go on after a pause; try again after an error."""
+def resume(driver: Driver) -> Effect | None:
+    """Go on after a pause; try again after an error. The effect has children go on that an interrupt stopped."""
     journal, fold = driver.journal, driver.journal.fold
     if fold.status is _S.PAUSED:
         # Back to where it would be: waiting, at work if there is something to do, else at rest.
-        status = _S.WAITING_FOR_CONFIRMATION if fold.waits else RUNNING if fold.owed or fold.open else _S.IDLE
+        status = _S.WAITING_FOR_CONFIRMATION if fold.waits else RUNNING if _unfinished(driver) else _S.IDLE
         journal.add(ev.Status, status=status.value)
-    elif fold.status in (_S.ERROR, _S.STUCK) and (fold.owed or fold.open):
+    elif fold.status in (_S.ERROR, _S.STUCK) and _unfinished(driver):
         journal.add(ev.Status, status=RUNNING.value)
+    return None if driver.team_made is None else driver.team_made.go_on
+
+
+def _unfinished(driver: Driver) -> bool:
+    """Whether there is something to do: for the model, for a call, or for a run that is to have an output and has none."""
+    fold = driver.journal.fold
+    return fold.owed or bool(fold.open) or bool(driver.agent.output_rounds and not_taken(fold)) or end_is_open(driver)
 
 
 def interrupt(driver: Driver) -> Effect | None:
-    """Pause at once; the effect cancels what runs."""
-    journal = driver.journal
+    """Pause at once; the effect cancels what runs. At rest it does nothing, but to what a child of another has at work in the background."""
+    journal, team = driver.journal, driver.team_made
     if journal.fold.status in AT_REST:
         if not journal.fold.condensing:
-            return None
+            if not journal.spawned_by or driver.calls.children is None:
+                return None
+            if team is not None:
+                team.stopping()
+            return driver.calls.children.interrupt
+        if team is not None:
+            team.stopping()
         journal.add(ev.Condensation, hidden=(), failed="interrupted")
         return driver.calls.cancel
     if journal.fold.status is not _S.PAUSED:
         journal.add(ev.Status, status=_S.PAUSED.value, reason="interrupted")
+    if team is not None:
+        team.stopping()
     driver.calls.refuse_queued()
-    return driver.calls.cancel
+    return driver.calls.interrupt
 
 
 def condense(driver: Driver, instructions: str = "") -> None:
@@ -192,8 +229,8 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
     from holdfast import commands as cmd  # few conversations have an inbox that is used
 
     match command:
-        case cmd.Send(content, event_id):
-            send(driver, said(content), event_id)
+        case cmd.Send(content, event_id, sender):
+            send(driver, said(content), event_id, sender)
         case cmd.Claim(call_id, runner):
             claim(driver, call_id, runner)
         case cmd.Return(call_id, runner, result, duration):  # `_fitted` has asked the hooks
@@ -210,7 +247,7 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
         case cmd.Pause():
             pause(driver)
         case cmd.Resume():
-            resume(driver)
+            return resume(driver)
         case cmd.Interrupt():
             return interrupt(driver)
         case cmd.Condense(instructions):
@@ -225,8 +262,11 @@ def drain(driver: Driver) -> None:
     """
     try:
         for posted in _waiting(driver):
-            command = _fitted(driver, posted.command)  # runs users' code: not under the lock
-            effect = _take(driver, posted, command)
+            with turn(driver, posted.command):
+                if posted.number <= driver.taken:
+                    continue  # another thread has done it meanwhile
+                command = _fitted(driver, posted.command)  # runs users' code: not under the lock
+                effect = _take(driver, posted, command)
             if effect is not None:
                 effect()
     except ConversationClosed:
@@ -240,11 +280,14 @@ def _waiting(driver: Driver) -> list[Posted]:
         return [] if driver.calls.closing or driver.failure is not None else driver.journal.commands()
 
 
-def _fitted(driver: Driver, command: Command) -> Command | ConfigurationError:
+def _fitted(driver: Driver, command: Command) -> Command | Passed | ConfigurationError:
     """A command with what users' code makes of it, such as a result after the agent's hooks; an error if it does not fit."""
     from holdfast import commands as cmd
 
     try:
+        if isinstance(command, cmd.Send) and driver.agent.hooked is not None:
+            found = heard(driver, said(command.content), command.sender)
+            return found if isinstance(found, HookDenied) else Passed(found, command.event_id, command.sender)
         if isinstance(command, cmd.Return):
             with driver.journal.changed:
                 item = copy(_claimed(driver.journal, command.call_id, command.runner))
@@ -275,7 +318,7 @@ def _misfit(said: str, error: Exception) -> ConfigurationError:
     return misfit
 
 
-def _take(driver: Driver, posted: Posted, command: Command | ConfigurationError) -> Effect | None:
+def _take(driver: Driver, posted: Posted, command: Command | Passed | ConfigurationError) -> Effect | None:
     journal = driver.journal
     with journal.changed:
         if posted.number <= driver.taken or driver.calls.closing:
@@ -295,9 +338,14 @@ def _take(driver: Driver, posted: Posted, command: Command | ConfigurationError)
         return effect
 
 
-def _done(driver: Driver, command: Command | ConfigurationError) -> Effect | None:
+def _done(driver: Driver, command: Command | Passed | ConfigurationError) -> Effect | None:
+    if isinstance(command, HookDenied):
+        noted(driver.journal, command)
     if isinstance(command, ConfigurationError):
         raise command
+    if isinstance(command, Passed):
+        send(driver, command.heard.content, command.event_id, command.sender, command.heard)
+        return None
     return _obey(driver, command)
 
 
@@ -317,6 +365,9 @@ def do(driver: Driver, command: Command) -> None:
     drain(driver)
     fitted = _fitted(driver, command)
     if isinstance(fitted, ConfigurationError):
+        if isinstance(fitted, HookDenied):
+            with driver.journal as journal:
+                noted(journal, fitted)
         raise _told(fitted)
     with driver.journal as journal:
         if driver.calls.closing:

@@ -57,6 +57,11 @@ class Questions:
         self._on_question = on_question
         self._live: dict[str, _Asked] | None = None  # under the journal's lock
 
+    @property
+    def reachable(self) -> bool:
+        """Whether anybody was named who is asked."""
+        return self._on_question is not None
+
     def ask(
         self,
         call_id: str,

@@ -13,20 +13,27 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent import stuck
 from holdfast.agent.agent import Agent
+from holdfast.agent.handoffs import find
 from holdfast.agent.limits import Limits
+from holdfast.agent.output import REPAIR
 from holdfast.agent.view import View
 from holdfast.content import Data
-from holdfast.conversation.actions import Action, Call, Condense, Recover, Step, Stop, Wait, next_action
+from holdfast.conversation.actions import Action, Call, Condense, HandOver, Nudge, Recover, Step, Stop, Wait, next_action
+from holdfast.conversation.budget import of_tree
 from holdfast.conversation.driver import nudge_for
+from holdfast.conversation.handoff import in_force
 from holdfast.conversation.state import ConversationStatus, Fold
-from holdfast.errors import LimitExceeded
+from holdfast.errors import LimitExceeded, OutputInvalid
 from holdfast.llm.composite import routed
+from holdfast.llm.pictures import without_sight
 from holdfast.llm.request import make_request, request_hash
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.wires import Wire, known, wire
 
 _UNLIMITED = Limits(None, None, None, None)
+_NUDGES = (stuck.ABOUT, REPAIR)  # how the `about` of messages begins that `next_action` has told
 _LONGEST = 200  # lines of a difference that are shown
 
 
@@ -92,8 +99,9 @@ class Request(msgspec.Struct, frozen=True):
         return request_hash(self.wire, head.model, self.transcript, head)
 
 
-def requests(events: Sequence[ev.AnyEvent], limits: Limits = _UNLIMITED) -> Iterator[Request]:
-    """The model requests that a journal tells of, as today's code makes them, one after the other; costs what each adds."""
+def requests(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Iterator[Request]:
+    """The model requests that a journal tells of, as today's code makes them, one after the other; costs what each adds. The limits are those of the
+    agent in force then, none without an agent."""
     view, state = View(), Fold()
     seen = number = 0
     for event in events:
@@ -110,30 +118,45 @@ def requests(events: Sequence[ev.AnyEvent], limits: Limits = _UNLIMITED) -> Iter
         seen = max(seen, event.based_on)
         number += 1
         if state.agent is not None and not state.open:
-            yield Request(number, event, state.agent, view.ready(), next_action(state, limits))
+            yield Request(number, event, state.agent, view.ready(), _action(agent, state))
+
+
+def _action(agent: Agent | None, state: Fold, limits: Limits | None = None) -> Action:
+    """What today's loop does: by the settings of the agent in force, or, without an agent, what the journal alone tells."""
+    if agent is None:
+        return next_action(state, _UNLIMITED)
+    found = in_force(agent, state)[1]
+    return next_action(state, limits or found.limits, None, found.stuck, found.output_rounds)
 
 
 def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
     """Compare every model request, and every end of a run, with what today's code makes of it; stops at the first difference."""
     if agent is None:
         return _replay(events, None)
-    agent.connections.opened()
+    heads = {event.name: event for event in events if isinstance(event, ev.Agent)}
+    opened: list[Agent] = []
     try:
-        heads = [event for event in events if isinstance(event, ev.Agent)]
-        agent.connections.connect([tool.name for tool in heads[-1].tools] if heads else ())
+        for name in ("", *(name for name in heads if name)):
+            if (one := find(agent, name)) is not None:
+                one.connections.opened()
+                opened.append(one)
+                one.connections.connect([tool.name for tool in heads[name].tools] if name in heads else ())
         return _replay(events, agent)
     finally:
-        agent.connections.closed()
+        for one in opened:
+            one.connections.closed()
 
 
 def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
     count = hashed = 0
-    end, otherwise = _ends(events, None if agent is None else agent.limits)
-    limits = _UNLIMITED if agent is None else agent.limits
-    ever = {tool.name for event in events if isinstance(event, ev.Agent) for tool in event.tools}
+    end, otherwise = _ends(events, agent)
+    ever: dict[str, set[str]] = {}
+    for event in events:
+        if isinstance(event, ev.Agent):
+            ever.setdefault(event.name, set()).update([tool.name for tool in event.tools])
     compared: ev.Agent | None = None  # the head before
     shown = 0  # items of the transcript in the last request that was the same
-    for request in requests(events, limits):
+    for request in requests(events, agent):
         answer = request.answer
         if end and end <= answer.seq:
             return Replay(count, hashed, Difference(count, end, otherwise))
@@ -141,7 +164,7 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         if not isinstance(request.action, Step):
             text = f"- the model is asked\n+ {_said(request.action)}"
         elif agent is not None and request.head is not compared:
-            text = _head_differs(request.head, compared, agent, ever)
+            text = _head_differs(request.head, compared, agent, ever.get(request.head.name, set()))
             compared = request.head
         if not text and answer.request_hash and known(answer.wire):
             hashed += 1
@@ -162,17 +185,28 @@ def _after(events: Sequence[ev.AnyEvent], answer: ev.Assistant) -> str:
     return f"After the answer the model is told:\n- {following.text!r}\n+ {nudge_for(answer)!r}"
 
 
-def _ends(events: Sequence[ev.AnyEvent], limits: Limits | None) -> tuple[int, str]:
+def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]:
     """The first end of a run at which today's loop would not end it: its seq, and what differs; (0, "") if there is none. Ends at a limit
-    are compared if there are `limits`."""
+    are compared if there is an `agent`."""
     state = Fold()
     for event in events:
         if isinstance(event, ev.Status) and event.status in (ConversationStatus.FINISHED, ConversationStatus.STUCK):
-            action = next_action(state, _UNLIMITED)
-            if not isinstance(action, Stop) or action.status != event.status:
+            # By settings that are not known here, if the model was told first.
+            told = agent is None and event.status == ConversationStatus.STUCK and state.recent.nudged is not None
+            action = _action(agent, state, _UNLIMITED)
+            if not told and (not isinstance(action, Stop) or action.status != event.status):
                 return event.seq, f"- the run is over: {event.status}\n+ {_said(action)}"
-        elif limits is not None and isinstance(event, ev.Error) and event.error == LimitExceeded.__name__:
-            action = next_action(state, limits)
+        elif agent is not None and isinstance(event, ev.Message) and event.sender == "holdfast" and event.about.startswith(_NUDGES):
+            action = _action(agent, state)
+            if action != Nudge(event.about, event.text):
+                return event.seq, f"- the model is told: {event.text!r}\n+ {_said(action)}"
+        elif (
+            agent is not None
+            and isinstance(event, ev.Error)
+            and event.error in (LimitExceeded.__name__, OutputInvalid.__name__)
+            and not of_tree(event)
+        ):
+            action = _action(agent, state)
             if not isinstance(action, Stop):
                 return event.seq, f"- the run is over: {event.message}\n+ {_said(action)}"
         state.apply(event)
@@ -181,11 +215,15 @@ def _ends(events: Sequence[ev.AnyEvent], limits: Limits | None) -> tuple[int, st
 
 def _said(action: Action) -> str:
     match action:
-        case Stop(status, reason, limit):
-            why = f": the limit of {limit[2]:g} {limit[0]} is reached" if limit else f": {reason}" if reason else ""
+        case Stop(status, reason, limit, output):
+            why = f": the limit of {limit[2]:g} {limit[0]} is reached" if limit else f": {reason or output}" if reason or output else ""
             return f"the run is over: {status.value}{why}"
         case Step():
             return "the model is asked"
+        case Nudge(_, text):
+            return f"the model is told: {text!r}"
+        case HandOver(name):
+            return f"{name or 'the first agent'} takes over"
         case Condense():
             return "the conversation is shortened"
         case Wait():
@@ -197,10 +235,15 @@ def _said(action: Action) -> str:
 def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, ever: set[str]) -> str:
     """How the agent differs from an `Agent` event. Which tools there were is the journal's to say, what they are the agent's."""
     parts: list[str] = []
+    known = find(agent, recorded.name)
+    if known is None:
+        return f"agent:\n- {recorded.name}\n+ the agent may hand over to none of that name"
+    agent = known
     if agent.llm.model != recorded.model:
         parts.append(f"model:\n- {recorded.model}\n+ {agent.llm.model}")
-    if (parameters := agent.llm.parameters()) != recorded.parameters:
-        parts.append("parameters:\n" + _diff(_json(recorded.parameters), _json(parameters)))
+    written, parameters = without_sight(recorded.parameters), without_sight(agent.llm.parameters())
+    if parameters != written:
+        parts.append("parameters:\n" + _diff(_json(written), _json(parameters)))
     if agent.system_prompt != recorded.system_prompt:
         parts.append("system prompt:\n" + _diff(recorded.system_prompt, agent.system_prompt))
     today = {tool.name: _told(tool) for tool in agent.tools.definitions()}

@@ -11,9 +11,16 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent import planning
+from holdfast.agent.handoffs import TOOL as HANDOFF
+from holdfast.agent.handoffs import handed_to
+from holdfast.agent.output import FINISH, REPAIR, is_output
+from holdfast.agent.stuck import Recent, recent_of
 from holdfast.agent.tokens import Sizes
 from holdfast.content import Data, ToolCall, Usage
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, OutputInvalid
+from holdfast.llm.pictures import has_picture
+from holdfast.tools.plans import PLAN, texts
 
 
 class ConversationStatus(StrEnum):
@@ -38,9 +45,9 @@ _NOTHING = Usage()
 
 class OpenCall:
     """A call without a result: `attempt` is 0 until it was started; `asked` is why it waits for a decision, None if it does not;
-    `arguments` are those of whoever approved it, if others than the model's. `offered`: a client is to run it; `runner` has claimed it."""
+    `arguments` are those of whoever `approved` it, if others than the model's. `offered`: a client is to run it; `runner` has claimed it."""
 
-    __slots__ = ("arguments", "asked", "attempt", "call", "offered", "questioned", "questions", "runner")
+    __slots__ = ("approved", "arguments", "asked", "attempt", "call", "offered", "questioned", "questions", "risk", "runner")
 
     def __init__(self, call: ToolCall, offered: bool = False) -> None:
         self.call = call
@@ -48,6 +55,8 @@ class OpenCall:
         self.runner = ""
         self.attempt = 0
         self.asked: str | None = None
+        self.approved = False
+        self.risk = ""  # what an analyzer said of it
         self.arguments: dict[str, Any] | None = None
         self.questions: tuple[ev.Question, ...] = ()  # what it asks the user and was not answered yet
         self.questioned = 0  # how many questions it has asked, in all of its attempts
@@ -71,8 +80,9 @@ class OpenCall:
             self.questions = tuple([one for one in self.questions if one.id != decision.question_id])
         elif decision.decision == "ask":
             self.asked = decision.reason or ""
+            self.risk = decision.risk
         elif decision.decision == "approve" and self.asked is not None and decision.arguments_hash == self.call.arguments_hash:
-            self.asked = None
+            self.asked, self.approved = None, True
             self.arguments = decision.arguments
 
 
@@ -80,8 +90,8 @@ class Fold:
     """What the loop needs to know of a journal, kept up to date event by event. One owner: the journal, under its lock."""
 
     __slots__ = (
-        "_uncounted", "_usage", "abouts", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "error", "last_seq",
-        "last_time", "message_seq", "open", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "title",
+        "_uncounted", "_usage", "abouts", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "denials", "error", "handoff", "heard_seq", "last_seq",
+        "last_time", "message_seq", "open", "output", "output_failed", "output_failures", "output_seq", "pictures", "planned", "recent", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "stops", "title",
         "wanted",
     )  # fmt: skip
 
@@ -96,18 +106,29 @@ class Fold:
         self.sizes: Sizes | None = None  # the tokens of the next request, if somebody wants to know them (`measure`)
         self.message_seq = 0
         self.abouts: dict[str, int] = {}  # what the loop has told the model of, and that is still shown: `Message.about`, and its seq
+        self.pictures = False  # whether there is any in what was said or returned, as far as it was read
+        self.planned: ev.Plan | None = None  # the plan, whether it is approved, and where a model is shown it
+        self.heard_seq = 0  # the last message that was not the loop's own
         self.based_on = 0
         self.agent: ev.Agent | None = None
+        self.handoff: str | None = None  # the agent that the conversation was handed to, and that has not taken over yet
         self.clients: tuple[str, ...] = ()  # names of the tools of `agent` whose calls clients run
         self.assistant: ev.Assistant | None = None
         self.open: dict[str, OpenCall] = {}
         self.blanks = 0  # answers in a row without text or call
+        self.denials = 0  # answers in a row that hooks held back
+        self.stops = 0  # times that hooks did not let the run be finished since it began, or somebody said something
         self.error: ev.Error | None = None
         self.title = ""
         self.steps = 0
         self._usage = Usage()
         self._uncounted: list[Usage] = []  # what `usage` has not added up yet: few ask for it
         self.cost = 0.0
+        self.recent = Recent()  # what its last steps have in common
+        self.output: Any = None  # what the tool `finish` was given, if nothing came after it
+        self.output_seq = 0  # that result's seq; 0: there is none
+        self.output_failed = ""  # why the last answer's call of `finish` was not taken
+        self.output_failures = 0  # rounds of this run that the model was told of
         self.run_since: datetime | None = None  # since when it is at work
         self.run_spent = 0.0  # seconds that it was at work before a pause or a wait for a decision
         self.run_steps = 0
@@ -120,6 +141,7 @@ class Fold:
         found._uncounted = list(self._uncounted)
         found.sizes = None
         found.abouts = dict(self.abouts)
+        found.recent = self.recent.copy()
         found.open = {call_id: copy(item) for call_id, item in self.open.items()}
         return found
 
@@ -136,15 +158,28 @@ class Fold:
                     call.runner = event.runner
                     call.questions = ()  # what an attempt before this one asked, nobody waits for
             case ev.ToolResult():
-                self.open.pop(event.call_id, None)
+                self._closed(event)
+                self.pictures = self.pictures or has_picture(event.result.content)
             case ev.Assistant():
                 self._answered(event)
                 self.assistant = event
                 self.open = {call.id: OpenCall(call, call.name in self.clients) for call in event.calls}
             case ev.Message():
                 self.message_seq = event.seq
+                if event.about == REPAIR:
+                    self.output_failures += 1
+                if event.sender != "holdfast":
+                    self.stops = 0
+                    self.output, self.output_seq, self.output_failures = None, 0, 0
+                    self.heard_seq = event.seq
+                    self.planned = planning.after_message(self.planned)
+                self.pictures = self.pictures or has_picture(event.content)
+                if event.model:
+                    self._spent(event.usage, event.cost)
                 if event.about:
                     self.abouts[event.about] = event.seq
+                    if event.about.endswith("@stop"):
+                        self.stops += 1
                 if not self.title:
                     self.title = event.text.strip().split("\n", 1)[0][:80]
             case ev.Status():
@@ -156,10 +191,13 @@ class Fold:
             case ev.Condensation():
                 self._shortened(event)
             case ev.Decision():
+                if event.usage != _NOTHING or event.cost:
+                    self._spent(event.usage, event.cost)
                 if (call := self.open.get(event.call_id)) is not None:
                     call.decide(event)
             case _:
                 pass
+        self.recent.feed(event)
         if self.sizes is not None:
             self.sizes.feed(event)
 
@@ -179,22 +217,47 @@ class Fold:
         if self.abouts and event.hidden:
             hidden = frozenset(event.hidden)
             self.abouts = {about: seq for about, seq in self.abouts.items() if seq not in hidden}
+        self.planned = planning.after_condensation(self.planned, event)
         if event.so_far is not None:
             self.condensed = max(self.condensed, event.so_far.seq)
-        if event.usage != _NOTHING:
-            self._uncounted.append(event.usage)
-            self.run_tokens += event.usage.input_tokens + event.usage.output_tokens
-        if event.cost:
-            self.cost += event.cost
-            self.run_cost += event.cost
+        self._spent(event.usage, event.cost)
+
+    def _spent(self, usage: Usage, cost: float | None) -> None:
+        """Count model calls that are no step: a condenser's, an analyzer's."""
+        if usage != _NOTHING:
+            self._uncounted.append(usage)
+            self.run_tokens += usage.input_tokens + usage.output_tokens
+        if cost:
+            self.cost += cost
+            self.run_cost += cost
+
+    def _closed(self, event: ev.ToolResult) -> None:
+        item = self.open.pop(event.call_id, None)
+        if item is not None and item.call.name == PLAN:
+            unheard = self.heard_seq > self.based_on
+            self.planned = planning.after_result(self.planned, item.effective, event.result, item.approved, unheard)
+        elif item is not None and item.call.name == HANDOFF and self.handoff is None:
+            self.handoff = handed_to(event.result)
+        elif item is not None and item.call.name == FINISH:
+            self._handed_over(event)
 
     def _heads(self, event: ev.Agent) -> None:
         self.agent = event
+        self.handoff = None
         self.clients = tuple([name for tool in event.tools if tool.executor == "client" for name in (tool.name, tool.wire_name) if name])
 
+    def _handed_over(self, event: ev.ToolResult) -> None:
+        """Take in what came of a call of `finish`."""
+        if is_output(FINISH, event.result):
+            self.output, self.output_seq = event.result.structured_content, event.seq
+        elif event.result.is_error and not (event.result.error is not None and event.result.error.type in ("cancelled", "unknown")):
+            self.output_failed = event.result.text or "the call failed"
+
     def _answered(self, event: ev.Assistant) -> None:
+        self.output, self.output_seq, self.output_failed = None, 0, ""  # the run goes on
         self.based_on = event.based_on
-        paused = event.stop_reason == "pause"
+        paused = event.stop_reason in ("pause", "denied")
+        self.denials = self.denials + 1 if event.stop_reason == "denied" else 0
         self.blanks = 0 if event.calls or paused or (event.text.strip() and event.stop_reason != "length") else self.blanks + 1
         usage, cost = event.usage, event.cost
         self.steps += 1
@@ -217,6 +280,9 @@ class Fold:
             self.run_tokens = 0
             self.run_cost = 0.0
             self.blanks = 0
+            # Of a run that ended on it the last failure is still to be told, if the run is resumed: that counts for no new round.
+            self.output_failures = -1 if self.error is not None and self.error.error == OutputInvalid.__name__ else 0
+            self.stops = self.denials = 0
         elif status is ConversationStatus.RUNNING:
             self.run_since = self.run_since or event.timestamp
             self.error = None
@@ -232,7 +298,9 @@ class Fold:
             self.last_seq, self.created or ev.EPOCH, self.title, self.status.value, self.status_seq, self.message_seq,
             0 if self.agent is None else self.agent.seq, 0 if self.assistant is None else self.assistant.seq, self.based_on, self.blanks,
             self.steps, self.usage, self.cost, self.run_since, self.run_steps, self.run_tokens, self.run_cost,
-            0 if self.error is None else self.error.seq, self.run_spent,
+            0 if self.error is None else self.error.seq, self.run_spent, plan=self.planned, handoff=self.handoff,
+            output_seq=self.output_seq, output_failures=self.output_failures, output_failed=self.output_failed,
+            stops=self.stops, denials=self.denials,
         )  # fmt: skip
 
     @classmethod
@@ -246,7 +314,12 @@ class Fold:
         found.run_since, found.run_steps, found.run_tokens, found.run_cost = (
             so_far.run_since, so_far.run_steps, so_far.run_tokens, so_far.run_cost,
         )  # fmt: skip
-        found.run_spent = so_far.run_spent
+        found.run_spent, found.handoff = so_far.run_spent, so_far.handoff
+        found.planned = so_far.plan
+        found.stops, found.denials = so_far.stops, so_far.denials
+        found.output_failures, found.output_failed, found.output_seq = so_far.output_failures, so_far.output_failed, so_far.output_seq
+        if so_far.output_seq:
+            found.output = cast(ev.ToolResult, event(so_far.output_seq)).result.structured_content
         if so_far.agent_seq:
             found._heads(cast(ev.Agent, event(so_far.agent_seq)))
         if so_far.assistant_seq:
@@ -260,14 +333,31 @@ class Fold:
         last = next((index for index in range(len(events) - 1, -1, -1) if type(events[index]) is ev.Assistant), 0)
         if last and self.created is None:
             self.created = events[0].timestamp
+        recent = recent_of(events[:last], self.recent) if last else self.recent
         for event in events[:last]:
             kind = type(event)
             if kind is ev.Assistant:
                 self._answered(cast(ev.Assistant, event))
-            elif kind is not ev.ToolCallStarted and kind is not ev.ToolResult and kind is not ev.Decision:
+                plans = [call for call in cast(ev.Assistant, event).calls if call.name == PLAN]
+                self.open = {call.id: OpenCall(call) for call in plans} if plans or self.open else self.open
+            elif kind is ev.ToolResult:
+                if self.open:
+                    self._closed(cast(ev.ToolResult, event))
+                self.pictures = self.pictures or has_picture(cast(ev.ToolResult, event).result.content)
+            elif kind is ev.Decision:
+                if (item := self.open.get(cast(ev.Decision, event).call_id)) is not None:
+                    item.decide(cast(ev.Decision, event))
+                self._spent(cast(ev.Decision, event).usage, cast(ev.Decision, event).cost)
+            elif kind is not ev.ToolCallStarted:
                 self.apply(event)
+        self.recent = recent
         for event in events[last:]:
             self.apply(event)
+
+    @property
+    def plan(self) -> tuple[ev.PlanStep, ...]:
+        """The steps of the plan as it stands."""
+        return () if self.planned is None else self.planned.steps
 
     @property
     def usage(self) -> Usage:
@@ -305,11 +395,12 @@ def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
 
 
 class PendingConfirmation(Data, frozen=True):
-    """A call that waits for `approve` or `reject`: why, and the hash of the arguments that an approval is bound to."""
+    """A call that waits for `approve` or `reject`: why, the hash of the arguments that an approval is bound to, and its risk, "" if nobody said."""
 
     call: ToolCall
     reason: str
     arguments_hash: str
+    risk: str = ""
 
 
 class Offer(Data, frozen=True):
@@ -368,6 +459,11 @@ class ConversationState:
         return "" if last is None else last.text
 
     @property
+    def output(self) -> Any:
+        """What the last run ended with, as a JSON value, if the agent has an `output_type`; None if there is none."""
+        return self._folded.output
+
+    @property
     def error(self) -> ev.Error | None:
         """What the last run stopped on, None if it did not."""
         return self._folded.error
@@ -388,6 +484,17 @@ class ConversationState:
         return self._folded.steps
 
     @property
+    def plan(self) -> tuple[ev.PlanStep, ...]:
+        """The steps of the plan as it stands: what the tool `plan` was last called with; none if it never was."""
+        return self._folded.plan
+
+    @property
+    def plan_approved(self) -> bool:
+        """Whether the user approved the plan as it stands (`Agent(planning="first")`), and has asked for nothing more since it was finished."""
+        planned = self._folded.planned
+        return planned is not None and bool(planned.approved) and planned.approved == texts(planned.steps)
+
+    @property
     def pending_calls(self) -> tuple[ToolCall, ...]:
         """Calls of the last answer that have no result yet."""
         return tuple(item.call for item in self._folded.open.values())
@@ -401,7 +508,7 @@ class ConversationState:
     def pending_confirmations(self) -> tuple[PendingConfirmation, ...]:
         """Calls that wait for somebody to approve or reject them."""
         return tuple(
-            PendingConfirmation(item.call, item.asked, item.call.arguments_hash)
+            PendingConfirmation(item.call, item.asked, item.call.arguments_hash, item.risk)
             for item in self._folded.open.values()
             if item.asked is not None
         )

@@ -1,4 +1,4 @@
-"""What conversations spent: each by itself, and with all that came of it."""
+"""What conversations spent: each by itself, and with all that came of it: its forks, and what its calls spawned."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def totals(store: Store, conversation_id: str) -> Totals:
     children: dict[str, list[Summary]] = {}
     root: Summary | None = None
     for summary in store.list():
-        children.setdefault(summary.parent, []).append(summary)
+        children.setdefault(summary.parent or summary.spawner, []).append(summary)
         if summary.id == conversation_id:
             root = summary
     if root is None:
@@ -62,7 +62,7 @@ def _own(store: Store, summary: Summary) -> Spent:
             usage += event.usage
             cost += event.cost or 0.0
             unpriced += event.cost is None
-        elif isinstance(event, ev.Condensation):
+        elif isinstance(event, ev.Condensation | ev.Message | ev.Decision):
             usage += event.usage
             cost += event.cost or 0.0
     return Spent(steps, usage, cost, unpriced)

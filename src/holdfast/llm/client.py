@@ -15,10 +15,11 @@ from holdfast.llm.address import Address, locate
 from holdfast.llm.completion import Completion, Delta, OnDelta, Told
 from holdfast.llm.line import Line, read_stream
 from holdfast.llm.model import ToolLike
+from holdfast.llm.pictures import BLIND, with_sight
 from holdfast.llm.request import Request, make_request
 from holdfast.llm.retry import retrying
 from holdfast.llm.secrets import blot, blot_data, holds_one, secrets, shown
-from holdfast.llm.transcript import Messages
+from holdfast.llm.transcript import Messages, Transcript, as_transcript
 from holdfast.llm.wires import reader, wire_of
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class LLM:
       `parallel_tool_calls`, and `response_format` (a JSON Schema, or what Chat Completions takes).
     - `extra_body`: merged into every request's JSON last. Its `tools`, the provider's own, stand beside the agent's.
     - `tool_calls`: "text" is for models that cannot call tools: they are told of them in the system prompt, and write calls as text.
+    - `images`: whether the model takes pictures. None: what `info` says, and yes if it says nothing. A model that does not is told
+      `[picture: image/png, 640 x 480, 12 KB]` in the place of each.
     - `prompt_caching`: whether to place what a provider needs to read the stable beginning of requests from its cache.
     - `stream`: whether to ask for the answer piece by piece.
 
@@ -88,6 +91,7 @@ class LLM:
         response_format: Mapping[str, Any] | None = None,
         prompt_caching: bool = True,
         tool_calls: str = "native",
+        images: bool | None = None,
         stream: bool = False,
         timeout: float = 600.0,
         connect_timeout: float = 10.0,
@@ -149,7 +153,8 @@ class LLM:
         Failures that pass are retried up to `max_retries` times; Retry-After is honoured. Raises what is left, an `LLMError`.
         """
         line = self._line or self._open()
-        parameters, key = self._asked_for(line, head)
+        messages = as_transcript(messages)
+        parameters, key = self._asked_for(line, head, messages)
         request = make_request(line.wire, self._sent, parameters, messages, tools, system, head, self.stream, key)
         began = time.monotonic()
         wait: float | None = self._given["deadline"]
@@ -166,11 +171,11 @@ class LLM:
             answer,
             duration=time.monotonic() - began,
             cost=self.cost(answer.usage),
-            notes=request.transcript.notes(line.wire, self._sent, parameters["host"]),
+            notes=request.transcript.notes(line.wire, self._sent, parameters["host"], parameters.get(BLIND) is not False),
             host=parameters["host"],
         )
 
-    def _asked_for(self, line: Line, head: Agent | None) -> tuple[Mapping[str, Any], str]:
+    def _asked_for(self, line: Line, head: Agent | None, transcript: Transcript) -> tuple[Mapping[str, Any], str]:
         """The parameters of a request, and the key under which a transcript keeps what is made of them and of `head`.
 
         What the journal says is what is asked for, unless it speaks of another model, for which this one stands in. Where the request goes
@@ -178,7 +183,8 @@ class LLM:
         """
         own = self._parameters
         if head is None or head.model != self.model:
-            return own, f"{line.key} {own}"
+            key = f"{line.key} {own}"
+            return (with_sight(self, own) if transcript.pictures else own), key
         if head.parameters.get("host") == own["host"] and head.parameters.get("wire") == own["wire"]:
             return head.parameters, line.key
         return {**head.parameters, "wire": own["wire"], "host": own["host"]}, f"{line.key} at {own['host']}"
@@ -268,6 +274,15 @@ class LLM:
         from holdfast.llm.info import model_info
 
         return model_info(self._sent, self._address.provider, self.base_url)
+
+    @property
+    def sees(self) -> bool | None:
+        """Whether the model takes pictures, by `images` or, without that, by `info`; None if neither tells. One that does not is told of
+        them in words."""
+        if self._given["images"] is not None:
+            return self._given["images"]
+        known = self.info
+        return None if known is None else "image" in known.input_modalities
 
     def close(self) -> None:
         """Close idle connections. Calls that run go on, and the LLM stays usable."""

@@ -83,6 +83,10 @@ class Told:
         if self._on_delta is not None:
             self._on_delta(delta)
 
+    def whole(self) -> None:
+        """The pieces so far are an answer."""
+        self._some = False
+
     def restart(self, _: object = None) -> None:
         """Have the pieces so far forgotten, if there were any."""
         if self._some:

@@ -17,10 +17,11 @@ from holdfast.content import Usage
 from holdfast.errors import BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
 from holdfast.llm.completion import Completion, OnDelta, Told
 from holdfast.llm.model import ToolLike
+from holdfast.llm.pictures import BLIND, with_sight
 from holdfast.llm.request import make_request
 from holdfast.llm.retry import retrying
 from holdfast.llm.secrets import blot, credentials, worth_hiding
-from holdfast.llm.transcript import Messages
+from holdfast.llm.transcript import Messages, as_transcript
 from holdfast.llm.wires import openai_chat
 
 if TYPE_CHECKING:
@@ -93,7 +94,11 @@ class LiteLLM:
         """One answer, as `LLM.completion` gives it. Raises `LLMError`."""
         began = time.monotonic()
         litellm = _package()
-        parameters = self.parameters() if head is None or head.model != self.model else head.parameters
+        messages = as_transcript(messages)
+        if head is not None and head.model == self.model:
+            parameters = head.parameters
+        else:
+            parameters = with_sight(self, self.parameters()) if messages.pictures else self.parameters()
         request = make_request(openai_chat, self.model, parameters, messages, tools, system, head, self.stream, f"litellm {self.model}")
         body: dict[str, Any] = msgspec.json.decode(request.body)
         sent = {**body, **self._settings, "timeout": self._timeout, "num_retries": 0, "max_retries": 0}
@@ -108,7 +113,7 @@ class LiteLLM:
             answer,
             duration=time.monotonic() - began,
             cost=self.cost(answer.usage),
-            notes=request.transcript.notes(openai_chat, self.model, parameters.get("host", "")),
+            notes=request.transcript.notes(openai_chat, self.model, parameters.get("host", ""), parameters.get(BLIND) is not False),
             host=HOST,
         )
 
@@ -150,6 +155,14 @@ class LiteLLM:
         from holdfast.llm.prices import cost
 
         return cost(usage, self.model)
+
+    @property
+    def sees(self) -> bool | None:
+        """Whether the model takes pictures, by the table of models; None if it is not in that."""
+        from holdfast.llm.info import model_info
+
+        known = model_info(self.model)
+        return None if known is None else "image" in known.input_modalities
 
     def close(self) -> None:
         """Nothing to let go of: litellm keeps its own connections."""

@@ -98,6 +98,11 @@ class RecordedLLM:
         """As `LLM.info`."""
         return self._llm.info
 
+    @property
+    def sees(self) -> bool | None:
+        """As `LLM.sees`."""
+        return self._llm.sees
+
     def parameters(self) -> dict[str, Any]:
         """As `LLM.parameters`."""
         return self._llm.parameters()

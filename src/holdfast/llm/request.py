@@ -11,6 +11,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.events import Agent, ToolDefinition
 from holdfast.llm.completion import Completion
 from holdfast.llm.model import ToolLike
+from holdfast.llm.pictures import BLIND
 from holdfast.llm.transcript import Messages, Transcript, as_transcript
 from holdfast.llm.wires import Head, Wire
 
@@ -75,18 +76,18 @@ def make_request(
         given = tuple([definition(tool) for tool in tools])
         prompt = system or ""
         frame = make_frame(wire, model, prompt, given, parameters)
-    host = parameters.get("host", "")
-    fragments = transcript.fragments(wire, frame.names, model, host)
-    hash = _hash(frame.hash + transcript.digest(wire, model, host)).hex()[:32] if frame.hash else ""
+    host, seen = parameters.get("host", ""), parameters.get(BLIND) is not False
+    fragments = transcript.fragments(wire, frame.names, model, host, seen)
+    hash = _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32] if frame.hash else ""
     return Request(wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical, hash)
 
 
 def request_hash(wire: Wire, model: str, transcript: Transcript, head: Agent) -> str:
     """The hash of the request that `make_request` makes of the same; costs what is new in the transcript."""
     frame = _frame_of(head, transcript, wire, model, head.parameters, "")
-    host = head.parameters.get("host", "")
-    transcript.fragments(wire, frame.names, model, host)
-    return _hash(frame.hash + transcript.digest(wire, model, host)).hex()[:32]
+    host, seen = head.parameters.get("host", ""), head.parameters.get(BLIND) is not False
+    transcript.fragments(wire, frame.names, model, host, seen)
+    return _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32]
 
 
 def _frame_of(head: Agent, transcript: Transcript, wire: Wire, model: str, parameters: Mapping[str, Any], key: str) -> Frame:

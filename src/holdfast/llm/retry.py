@@ -7,6 +7,7 @@ import random as _random
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.errors import Cancelled, LLMError
@@ -21,6 +22,9 @@ CAP = 30.0  # seconds: the longest wait of our own choosing
 RETRY_AFTER_CAP = 120.0  # seconds: a provider that asks for more gets an error instead of a silent hang
 
 _log = logging.getLogger("holdfast.retry")
+
+# Who is told in this context of each retry at once: the failure, its number from 0, the seconds until the next attempt. For whoever observes a model call.
+heard: ContextVar[Callable[[LLMError, int, float], object] | None] = ContextVar("holdfast_heard", default=None)
 
 
 def retrying(
@@ -52,6 +56,8 @@ def retrying(
             if seconds is None or (deadline is not None and clock() + seconds >= deadline):
                 raise
             failure = error
+        if (told := heard.get()) is not None:
+            told(failure, number, seconds)
         number += 1
         _log.info(
             "%s: %s Trying again in %.1f s (%d of %d).", type(failure).__name__, _sentence(str(failure)), seconds, number, max_retries

@@ -71,18 +71,21 @@ class ScriptedLLM:
     conversations share the model.
 
     `requests` are those made so far, with the bytes that an `LLM` would have sent. `delay` is how many seconds an answer takes.
-    With `stream`, `on_delta` is told of it word by word. `usage` is made up: a token for every four bytes. Thread-safe.
+    With `stream`, `on_delta` is told of it word by word. `images` says whether it sees pictures (None: nobody knows, and it is shown them). `usage` is made up: a token for every four bytes. Thread-safe.
 
     `completion` raises what the script says, `Cancelled`, and an `LLMError` when the script has run out.
     """
 
-    def __init__(self, script: Script, model: str = "scripted", *, delay: float = 0.0, stream: bool = False) -> None:
+    def __init__(
+        self, script: Script, model: str = "scripted", *, delay: float = 0.0, stream: bool = False, images: bool | None = None
+    ) -> None:
         if isinstance(script, str | bytes | Mapping):
             raise ConfigurationError(f"ScriptedLLM: script takes a list of answers or a function, not {script!r}.")
         self.script = script
         self.model = model
         self.delay = delay
         self.stream = stream
+        self.sees = images
         self.requests: list[ScriptedRequest] = []
         self._function = script if callable(script) else None
         self._answers = iter(()) if callable(script) else iter(script)
@@ -159,8 +162,8 @@ class ScriptedLLM:
         return ToolCall("", name, dict(cast("Mapping[str, Any]", arguments)), id)
 
     def parameters(self) -> dict[str, Any]:
-        """Nothing: a script has no settings."""
-        return {}
+        """Nothing, or that it does not see: a script has no settings."""
+        return {"images": False} if self.sees is False else {}
 
     def cost(self, usage: Usage) -> float | None:
         """None: a script has no price."""

@@ -42,6 +42,7 @@ _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "response_format": ("a JSON Schema, or what Chat Completions takes: {'type': 'json_schema', ...}", _mapping),
     "prompt_caching": ("True or False", lambda v: isinstance(v, bool)),
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
+    "images": ("True or False", lambda v: isinstance(v, bool)),
     "stream": ("True or False", lambda v: isinstance(v, bool)),
     "timeout": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
     "connect_timeout": ("a number of seconds above 0", _number(0, _FOREVER, open=True)),
@@ -99,6 +100,8 @@ def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]
         found["prompt_caching"] = False
     if given["tool_calls"] != "native":
         found["tool_calls"] = given["tool_calls"]
+    if given["images"] is False:
+        found["images"] = False
     return found
 
 

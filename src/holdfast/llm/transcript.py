@@ -14,6 +14,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.events import Assistant
 from holdfast.events import Message as Said
 from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.pictures import blinded, has_picture
 from holdfast.llm.wires import Names, Wire
 from holdfast.llm.wires.calls import wire_id
 from holdfast.llm.wires.makers import maker
@@ -105,7 +106,7 @@ class Transcript:
     def __init__(self, items: Sequence[Item] = ()) -> None:
         self._items: list[Item] = []
         self._calls: dict[str, ToolCall] = {}  # calls by both ids, for tool messages that name one
-        self._caches: dict[tuple[str, Who, str], _Cache] = {}
+        self._caches: dict[tuple[str, Who, str, bool], _Cache] = {}
         self._kept: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
         self.last_answer: Assistant | Completion | None = None  # of the conversation, also if it is not among the items
@@ -151,15 +152,24 @@ class Transcript:
         """Append a user message. Equivalent to `append(Message(content))`."""
         self.append(Message(blocks(content)))
 
-    def fragments(self, wire: Wire, names: Names, model: str = "", host: str = "") -> Sequence[bytes]:
+    @property
+    def pictures(self) -> bool:
+        """Whether there is a picture in what was said, or in what tools returned."""
+        return any(
+            has_picture(item[1].content if isinstance(item, tuple) else item.content)
+            for item in self._items
+            if not isinstance(item, Assistant | Completion)
+        )
+
+    def fragments(self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True) -> Sequence[bytes]:
         """All items as messages of `wire`. What is not yet encoded is, under today's `names`; the rest is as it was.
 
         An answer's `native` form goes back to the wire it came over, unless `model` is known to be of another maker, or `host` is
-        known to be another and the wire's forms are good at one alone. The list is the transcript's own: it grows, and is not
-        to be changed.
+        known to be another and the wire's forms are good at one alone. A model that does not see (`sees`) is told of pictures in
+        words. The list is the transcript's own: it grows, and is not to be changed.
         """
-        key = _key(wire, model, host)
-        _, who, family = key
+        key = _key(wire, model, host, sees)
+        _, who, family, _ = key
         with self._lock:
             cache = self._caches.get(key)
             if cache is None:
@@ -168,17 +178,20 @@ class Transcript:
             if cache.partial and cache.done < end:
                 cache.take_back()
             while cache.done < end:
-                self._encode(self._items[cache.done], cache, wire, names, who)
+                item = self._items[cache.done]
+                if not sees and not isinstance(item, Assistant | Completion):
+                    item = (item[0], blinded(item[1])) if isinstance(item, tuple) else blinded(item)
+                self._encode(item, cache, wire, names, who)
                 cache.done += 1
             if cache.batch and not cache.partial:  # asked in the midst of one
                 cache.fragments.append(wire.results(cache.batch, names))
                 cache.partial = True
             return cache.fragments
 
-    def digest(self, wire: Wire, model: str = "", host: str = "") -> bytes:
+    def digest(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> bytes:
         """A hash of all that `fragments` gave so far; costs what was appended since the last one."""
         with self._lock:
-            cache = self._caches[_key(wire, model, host)]
+            cache = self._caches[_key(wire, model, host, sees)]
             if cache.hash is None:
                 from hashlib import sha256  # 3 ms of import
 
@@ -189,11 +202,11 @@ class Transcript:
             cache.hashed = len(cache.fragments)
             return cache.hash.digest()
 
-    def notes(self, wire: Wire, model: str = "", host: str = "") -> tuple[str, ...]:
+    def notes(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> tuple[str, ...]:
         """What a request to `model` leaves out, if it is the first one since an answer of somebody else's model: their own forms
         (signed reasoning, encrypted items), which only they can read. Their texts, calls and results are there."""
-        key = _key(wire, model, host)
-        _, who, _ = key
+        key = _key(wire, model, host, sees)
+        _, who, _, _ = key
         with self._lock:
             cache = self._caches.get(key)
         if cache is None or not cache.foreign:
@@ -260,8 +273,8 @@ class Transcript:
         return self._calls[id]
 
 
-def _key(wire: Wire, model: str, host: str) -> tuple[str, Who, str]:
-    return wire.name, (maker(model), host if wire.bound else ""), wire.family(model, host)
+def _key(wire: Wire, model: str, host: str, sees: bool) -> tuple[str, Who, str, bool]:
+    return wire.name, (maker(model), host if wire.bound else ""), wire.family(model, host), sees
 
 
 Messages = str | Sequence[Message | Completion] | Transcript

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
+from holdfast.agent.output import made
 from holdfast.content import ContentLike, Message, ToolResult, blocks
 from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
@@ -193,6 +194,14 @@ class RemoteConversation:
     def failure(self) -> Exception | None:
         """Why it can be followed no more (it was deleted, the key is not valid any more), None if nothing is wrong."""
         return self._follower.lost
+
+    @property
+    def output(self) -> Any:
+        """As `Conversation.output`: an object of the `output_type` that the agent has here. Without an agent it is the JSON value."""
+        self._follow()
+        with self._copy.changed:
+            seq, value = self._copy.fold.output_seq, self._copy.fold.output
+        return made(None if self.agent is None else self.agent.output, value) if seq else None
 
     def get_history(self) -> list[ev.AnyEvent]:
         """The events so far, in order."""

@@ -7,13 +7,14 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
+from holdfast.conversation.observer import headers_of
 from holdfast.errors import Cancelled, ConfigurationError, LLMError, StoreError
 from holdfast.llm.address import take_apart
 from holdfast.llm.http import Response, header_text
@@ -21,10 +22,12 @@ from holdfast.llm.retry import retry_after
 from holdfast.llm.secrets import shown
 from holdfast.remote.failures import failure
 from holdfast.remote.pool import Pool
+from holdfast.tools.carried import trace_headers
 
 if TYPE_CHECKING:
     import ssl
 
+    from holdfast.conversation.observer import Observer
     from holdfast.tools import Cancellation
 
 BASE = 0.1  # seconds: the longest first wait before asking again; doubled for each further one
@@ -46,9 +49,17 @@ class Link:
     carries an `Idempotency-Key`, which the server does once. Redirects are not followed.
     """
 
-    __slots__ = ("_headers", "_lock", "_pool", "_prefix", "_users", "address", "timeout")
+    __slots__ = ("_headers", "_lock", "_observers", "_pool", "_prefix", "_users", "address", "timeout")
 
-    def __init__(self, url: str, key: str, timeout: float, connect_timeout: float, ssl_context: ssl.SSLContext | None) -> None:
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        timeout: float,
+        connect_timeout: float,
+        ssl_context: ssl.SSLContext | None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
         parts = take_apart(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ConfigurationError(
@@ -68,6 +79,7 @@ class Link:
         self.timeout = timeout
         self._lock = threading.Lock()
         self._users = 0  # open conversations
+        self._observers = observers
 
     def request(
         self,
@@ -194,7 +206,9 @@ class Link:
         self._pool.close()
 
     def _head(self, client: str) -> str:
-        return f"{self._headers}X-Holdfast-Client: {client}\r\n" if client else self._headers
+        traced = headers_of(self._observers) if self._observers else trace_headers()
+        head = f"{self._headers}{header_text(traced)}" if traced else self._headers
+        return f"{head}X-Holdfast-Client: {client}\r\n" if client else head
 
     def _target(self, path: str, query: Mapping[str, object] | None) -> str:
         given = {name: value for name, value in (query or {}).items() if value is not None}

@@ -84,6 +84,11 @@ class Questions:
         """Tell the server nothing further."""
         self._ended.cancel()
 
+    @property
+    def reachable(self) -> bool:
+        """Whether this program has a function that asks its user."""
+        return callable(self._on_question)
+
     def ask(
         self,
         call_id: str,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.agent.agent import Agent
-from holdfast.agent.form import form_of, tools_of
+from holdfast.agent.form import all_tools, form_of, tools_of
 from holdfast.remote.tools import BUILTIN, RemoteTool
 
 if TYPE_CHECKING:
@@ -58,8 +58,7 @@ def created(data: bytes) -> Created:
 def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) -> dict[str, Any]:
     """An agent's tools as the server is told of them, and the modules that it may find them in."""
     forms = tools_of(agent)
-    for index, form in enumerate(forms):
-        tool = agent.tools.get(form.name)
+    for index, (form, tool) in enumerate(zip(forms, all_tools(agent), strict=True)):
         if isinstance(tool, RemoteTool):  # of another workspace: an HTTP call from here
             forms[index] = msgspec.structs.replace(form, module=BUILTIN if tool.workspace is workspace else "")
     return {

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.content import ToolResult
+from holdfast.conversation.observer import Observing, observers
 from holdfast.errors import Cancelled, ConfigurationError, Conflict, HoldfastError, RuntimeFault
 from holdfast.llm.http import Response
 from holdfast.remote.failures import as_fault
@@ -39,7 +40,7 @@ class RemoteWorkspace:
 
     `timeout` is the number of seconds after which a request that cannot be delivered is given up, however often it was tried; one that
     runs something has the time for that besides. `connect_timeout` is for each connection. `verify=False` takes any certificate of an https
-    server; `ssl_context` is for certificates of your own.
+    server; `ssl_context` is for certificates of your own. `observer` (`holdfast.observe.Telemetry`) has each request carry the trace that it belongs to.
 
     Thread-safe; a context manager. The constructor asks the server nothing. Raises `ConfigurationError` (a `ValueError`) naming the argument that
     does not fit; the methods raise what `LocalRuntime` raises, and `RuntimeFault` if the server cannot be asked.
@@ -55,6 +56,7 @@ class RemoteWorkspace:
         connect_timeout: float = 10.0,
         verify: bool = True,
         ssl_context: ssl.SSLContext | None = None,
+        observer: Observing = None,
     ) -> None:
         for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -67,7 +69,7 @@ class RemoteWorkspace:
             ssl_context = ssl.create_default_context()
             ssl_context.check_hostname = False
             ssl_context.verify_mode = ssl.CERT_NONE
-        self.link = Link(url, key, timeout, connect_timeout, ssl_context)
+        self.link = Link(url, key, timeout, connect_timeout, ssl_context, observers("RemoteWorkspace: observer", observer))
         self.id = id
         self._named = id is not None
         self._open = False

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Any, cast
 
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.paths import with_home
-from holdfast.tools.skills_files import LARGEST, front_matter, skill_files
+from holdfast.tools.skills_files import front_matter, shown_when, skill_files, text_below
 
 _log = logging.getLogger(__name__)
 
 
 class Microagent(Data, frozen=True):
-    """Instructions for an agent: always of use if there are no `triggers`, else when one of these words comes up.
+    """Instructions for an agent: `always` of use, as without `triggers` and `paths`, or when a user says one of these words, or a call names a
+    file that fits one of these globs.
 
     A skill (a folder with a `SKILL.md`) has a `description`, by which a model decides to read it. `path` is its file, "" for text.
     """
@@ -26,6 +26,8 @@ class Microagent(Data, frozen=True):
     description: str = ""
     triggers: tuple[str, ...] = ()
     path: str = ""
+    paths: tuple[str, ...] = ()
+    always: bool = False
 
 
 def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> list[Microagent]:
@@ -56,23 +58,21 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
 
 
 def read_microagent(path: str | os.PathLike[str]) -> Microagent:
-    """One Markdown file, with or without YAML front matter (`name`, `description`, `triggers`). Raises `ValueError` or `OSError`."""
+    """One Markdown file, with or without YAML front matter (`name`, `description`, `triggers`, `paths`, `always`). Raises `ValueError` or `OSError`."""
     path = Path(path)
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"it is larger than {LARGEST // 1024} KB")
-    text = path.read_bytes().decode("utf-8-sig").replace("\r\n", "\n")
-    head, content = front_matter(text)
+    head, content = front_matter(text_below(path.parent, path.name, follow=True))
     # A skill is named by its folder, a note by its file.
     default = path.resolve().parent.name if path.name == "SKILL.md" else path.stem
-    triggers: Any = head.get("triggers") or ()
-    if isinstance(triggers, str):
-        triggers = (triggers,)
-    if not isinstance(triggers, (list, tuple)):
-        raise ValueError(f"triggers takes a list of words, not {triggers!r}")
+    for key, what in (("triggers", "words"), ("paths", "globs")):
+        if (given := head.get(key)) and not isinstance(given, str | list | tuple):
+            raise ValueError(f"{key} takes a list of {what}, not {given!r}")
+    shown = shown_when(head)
     return Microagent(
         name=str(head.get("name") or default),
         content=content.strip(),
         description=str(head.get("description") or "").strip(),
-        triggers=tuple(str(word) for word in cast("list[Any]", triggers)),
+        triggers=shown.triggers,
         path=str(path),
+        paths=shown.paths,
+        always=shown.always,
     )

@@ -34,8 +34,13 @@ def _braces(pattern: str) -> list[str]:
 
 
 def _part(part: str) -> str:
-    """One part of a path pattern, without slashes, as a regular expression."""
+    """One part of a path pattern, without slashes, as a regular expression.
+
+    What stands between two stars is taken where it fits first, for good (an atomic group): what follows the second star fits there if it
+    fits at all, and a mismatch takes no longer for every star.
+    """
     out, at = "", 0
+    star = -1  # where in `out` what follows the last star begins
     while at < len(part):
         char = part[at]
         at += 1
@@ -43,6 +48,9 @@ def _part(part: str) -> str:
             # Several stars are one; each of them on its own would multiply the time that a mismatch takes.
             while part[at : at + 1] == "*":
                 at += 1
+            if star >= 0:
+                out = f"{out[:star]}(?>[^/]*?{out[star + len('[^/]*') :]})"
+            star = len(out)
             out += "[^/]*"
         elif char == "?":
             out += "[^/]"
@@ -68,16 +76,17 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """
     choices: list[str] = []
     for one in _braces(pattern):
-        parts = [part for part in one.split("/") if part not in ("", ".")]
-        out = ""
-        for n, part in enumerate(parts):
-            last = n == len(parts) - 1
+        groups: list[list[str]] = [[]]  # the parts between one `**` and the next
+        for part in one.split("/"):
             if part == "**":
-                if n and parts[n - 1] == "**":
-                    continue
-                out += ".*" if last else "(?:.*/)?"
-            else:
-                out += _part(part) + ("" if last else "/")
+                groups.append([])
+            elif part not in ("", "."):
+                groups[-1].append(_part(part))
+        out = "".join(f"{part}/" for part in groups[0]) if len(groups) > 1 else "/".join(groups[0])
+        for group in groups[1:-1]:  # likewise where it fits first
+            out += f"(?>(?:[^/]*/)*?{''.join(f'{part}/' for part in group)})" if group else ""
+        if len(groups) > 1:
+            out += f"(?:.*/)?{'/'.join(groups[-1])}" if groups[-1] else ".*"
         choices.append(out)
     try:
         return re.compile("|".join(f"(?:{choice})" for choice in choices) + r"\Z", re.DOTALL)

@@ -21,6 +21,8 @@ from holdfast.server.records import DEFAULT, HOSTED, RUN, New, Options, Record, 
 from holdfast.server.workspaces import Workspaces
 
 if TYPE_CHECKING:
+    from holdfast.conversation.observer import Observer
+    from holdfast.server.observing import Elsewhere
     from holdfast.server.workers.workshop import Workshop
     from holdfast.store import Store
     from holdfast.tools import Tool
@@ -53,6 +55,8 @@ class Agents:
         variables: Mapping[str, str],
         bounds: Bounds,
         workshop: Workshop | None = None,
+        observers: Sequence[Observer] = (),
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._store = store
         self._records = records
@@ -62,6 +66,8 @@ class Agents:
         self._variables = variables
         self._bounds = bounds
         self._workshop = workshop
+        self._observers = observers
+        self._elsewhere = elsewhere
         self._runtime_tools: list[str] | None = None
 
     def open(self, id: str) -> Live:
@@ -81,6 +87,8 @@ class Agents:
             raise ConfigurationError(f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} is gone.") from error
 
         def leave() -> None:
+            if self._elsewhere is not None:
+                self._elsewhere.close(record.store_id)
             if workspace:
                 self._workspaces.leave(tenant, workspace)
 
@@ -89,11 +97,13 @@ class Agents:
 
         try:
             if self._workshop is not None:
+                if self._elsewhere is not None:
+                    self._elsewhere.open(record.store_id)
                 return self._workshop.open(record, self.kept, folder, note, leave)
             built = building.build(self.kept(record), [] if runtime is None else runtime.tools, self._policy, self._variables)
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
-            live = LocalLive(record, built, self._store, runtime, note, leave)
+            live = LocalLive(record, built, self._store, runtime, note, leave, self._observers)
         except BaseException:
             leave()
             raise
@@ -144,7 +154,7 @@ class Agents:
 
     def needs_runtime(self, wanted: Wanted) -> bool:
         """Whether one of the tools works in a workspace."""
-        names = forms.builtin_names(wanted.form)
+        names = [*forms.builtin_names(wanted.form), *forms.names_of_others(wanted.form)]
         if not names:
             return False
         if self._runtime_tools is None:

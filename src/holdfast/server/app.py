@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
+from types import MappingProxyType
 from typing import Any, cast
 
 import msgspec
@@ -13,14 +14,26 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 
+from holdfast.conversation.observer import quietly
 from holdfast.errors import StoreError
-from holdfast.server import routes_calls, routes_conversations, routes_events, routes_workspaces
+from holdfast.server import (
+    page,
+    routes_agents,
+    routes_calls,
+    routes_conversations,
+    routes_events,
+    routes_openai,
+    routes_seen,
+    routes_webhooks,
+    routes_workspaces,
+)
 from holdfast.server.answers import answer, refusal, told
 from holdfast.server.bodies import Health
-from holdfast.server.guard import Caller, Guard, Quota, Refused, Usage
+from holdfast.server.guard import OPEN, Caller, Guard, Quota, Refused, Usage
 from holdfast.server.host import Host
 from holdfast.server.keys import Keys
 from holdfast.server.metrics import MEDIA_TYPE, Metrics
+from holdfast.server.openai import Published
 from holdfast.server.openapi import Description
 from holdfast.server.routes import Routes
 from holdfast.server.service import Service
@@ -42,7 +55,7 @@ _NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operat
 
 
 class App:
-    """An ASGI app. `service` is what its routes share. `hosts` and `origins`: see `Guard`."""
+    """An ASGI app. `service` is what its routes share. `hosts` and `origins`: see `Guard`. `agents` are those that chat clients may ask, by name."""
 
     def __init__(
         self,
@@ -53,16 +66,20 @@ class App:
         hosts: Sequence[str] = (),
         origins: Sequence[str] = (),
         ping: float = PING,
+        agents: Mapping[str, Published] = MappingProxyType({}),
     ) -> None:
         quota = quota or Quota()
         self._metrics = Metrics()
         usage = Usage(quota)
         self.service = Service(host, usage, quota, self._metrics, ping)
         self._keys = keys
+        self._observers = host.observers
         self._known: dict[bytes, tuple[float, Caller]] = {}
-        app = _fastapi(self.service, usage, self._metrics)
+        app = _fastapi(self.service, usage, self._metrics, agents)
         self.fastapi = app
-        guarded: Any = Guard(app, self._caller, usage, quota.body, hosts, origins)
+        files = page.files()
+        page.add(app, files)
+        guarded: Any = Guard(app, self._caller, usage, quota.body, hosts, origins, {*OPEN, *files})
         if origins:
             guarded = CORSMiddleware(
                 guarded, allow_origins=list(origins), allow_methods=["GET", "POST", "PUT", "DELETE"], allow_headers=list(_SENT),
@@ -85,17 +102,26 @@ class App:
         self._known[digest] = (time.monotonic(), caller)
         return caller
 
+    def _served(self, scope: Any) -> list[Callable[[str, int], None]]:
+        """Who is to be told of the end of this request: of what changes nothing nobody is."""
+        if scope["method"] in ("GET", "HEAD", "OPTIONS"):
+            return []
+        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        return [ended for one in self._observers if (ended := quietly(one.served, scope["method"], headers)) is not None]
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":  # uvicorn is told to offer nothing else
             return
         began = time.perf_counter()
         status = 0
+        served = self._served(scope) if self._observers else []
 
         async def sending(message: Any) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message = {**message, "headers": [*message["headers"], *_HEADERS]}
+                own = {name for name, _ in message["headers"]}  # the page's files have a policy of their own
+                message = {**message, "headers": [*message["headers"], *(header for header in _HEADERS if header[0] not in own)]}
             await send(message)
 
         try:
@@ -110,6 +136,8 @@ class App:
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.count(scope["method"], route, status, seconds)
+            for ended in reversed(served):
+                quietly(ended, route, status or 500)
             if _access.isEnabledFor(
                 logging.INFO
             ):  # no query: it is nobody's business; the path as it came, which has no control characters
@@ -118,7 +146,7 @@ class App:
                 _access.info("%s %s %s %d %.1f ms", caller.tenant if caller else "-", scope["method"], path, status, seconds * 1000)
 
 
-def _fastapi(service: Service, usage: Usage, metrics: Metrics) -> FastAPI:
+def _fastapi(service: Service, usage: Usage, metrics: Metrics, agents: Mapping[str, Published]) -> FastAPI:
     # No pages of documentation: they load scripts from elsewhere.
     app = FastAPI(
         title="Holdfast agent server", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=_NO_TELEMETRY
@@ -129,6 +157,10 @@ def _fastapi(service: Service, usage: Usage, metrics: Metrics) -> FastAPI:
     routes_calls.add(routes)
     routes_conversations.add(routes)
     routes_workspaces.add(routes)
+    routes_openai.add(routes, agents)
+    routes_agents.add(routes, agents)
+    routes_seen.add(routes)
+    routes_webhooks.add(routes)
     _add_own(routes, usage, metrics)
     methods = _methods(app)
 

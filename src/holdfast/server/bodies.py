@@ -104,6 +104,13 @@ class CallRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     conversation_id: Name = ""
 
 
+class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """A new conversation with an agent of the server's; without an `id` one is made, and without a `workspace` one if a tool needs it."""
+
+    id: Name = ""
+    workspace: Name = ""
+
+
 # --- answers -------------------------------------------------------------------------------------
 
 
@@ -160,3 +167,33 @@ class Tools(msgspec.Struct, frozen=True):
     """The tools of a workspace, as an agent that works there would have them."""
 
     tools: list[ToolForm]
+
+
+class Offered(msgspec.Struct, frozen=True):
+    """An agent of the server's."""
+
+    name: str
+    model: str
+    tools: list[str]
+
+
+class Offers(msgspec.Struct, frozen=True):
+    """The agents of the server's, in its operator's order."""
+
+    agents: list[Offered]
+
+
+class ServiceHealth(msgspec.Struct, frozen=True):
+    """How a service of tools answered when asked: `ok`, after `seconds`; `detail` is what it said, or why it did not."""
+
+    id: str
+    ok: bool
+    seconds: float
+    detail: str
+
+
+class Services(msgspec.Struct, frozen=True):
+    """How the services of a conversation's tools answered; none were asked unless it is `open`."""
+
+    open: bool
+    services: list[ServiceHealth]

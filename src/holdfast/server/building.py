@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.agent.form import RUNTIME, ToolForm, agent_of
 from holdfast.errors import ConfigurationError
-from holdfast.server.forms import builtin_names, own_variables
+from holdfast.server.forms import builtin_names, names_of_others, own_variables
 from holdfast.server.learning import Policy, import_parts, learn
 from holdfast.server.records import DEFAULT, Options
 from holdfast.server.shapes import Executor, ToolStanding
@@ -57,13 +57,21 @@ def build(wanted: Wanted, runtime_tools: Sequence[Tool], policy: Policy, variabl
     learned = learn(wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools)
     tools: dict[str, Tool] = {}
     standings: list[ToolStanding] = []
-    for name in builtin_names(form):
+    theirs = names_of_others(form)
+    for name in [*builtin_names(form), *theirs]:
         tool = learned.tools.get(name) or builtins.get(name)  # an older client names its builtin tools and declares none
         if tool is None:
             raise ConfigurationError(f"agent.tools.builtin: {name!r} is declared in no `tools` and is no builtin tool of this server.")
+        if name in theirs and learned.executors.get(name) == "client":
+            raise ConfigurationError(
+                f"agent: {name!r}, a tool of its delegates or handoffs, is of the client's process alone, where none of their calls is run. Declare it in a "
+                "module that the server may import."
+            )
         tools[name] = tool
         executor, module = cast("Executor", learned.executors.get(name, "server")), learned.modules.get(name, RUNTIME)
         standings.append(ToolStanding(name, executor, module, learned.reasons.get(name, "")))
     import_parts(form, policy)
     agent = agent_of(msgspec.json.encode(form), {**known, **wanted.secrets}, tools)
+    if agent.output is not None:
+        agent.output.leave_patterns()  # of a client, and tried while all others wait
     return Built(agent, tools, standings, learned.warnings)

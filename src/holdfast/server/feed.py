@@ -41,6 +41,7 @@ class Reader:
         self.loop = loop
         self.woken: asyncio.Future[None] | None = None
         self._note = feed.noted
+        self.missed = 0  # notes that came and went while it was not here
         self._empty = -1  # the feed's count when the store was found to have nothing more
         self._page = FIRST_PAGE
         self._closed = False
@@ -54,7 +55,9 @@ class Reader:
             with feed.lock:
                 count = feed.count
                 frames = feed.ringed(after_seq, limit)
-                notes, self._note = feed.notes_after(self._note)
+                before = self._note
+                notes, self._note = feed.notes_after(before)
+                self.missed += self._note - before - len(notes)
                 if frames or notes or feed.ended or self._closed:
                     return Batch(frames or [], notes, feed.ended or self._closed)
                 wait = frames is not None or self._empty == count

@@ -44,12 +44,40 @@ def builtin_names(form: Mapping[str, Any]) -> list[str]:
     return [name for name in names if isinstance(name, str)]
 
 
+def others(form: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The forms of the agents that an agent's form has within it, at any depth."""
+    found: list[dict[str, Any]] = []
+    left: list[Mapping[str, Any]] = [form]
+    while left:
+        one = left.pop()
+        for key in ("delegates", "handoffs"):
+            members = one.get(key)
+            inner = (
+                [cast("dict[str, Any]", member) for member in cast("dict[str, Any]", members).values() if isinstance(member, dict)]
+                if isinstance(members, dict)
+                else []
+            )
+            found += inner
+            left += inner
+    return found
+
+
+def names_of_others(form: Mapping[str, Any]) -> list[str]:
+    """The names of the tools that these have and the agent itself does not."""
+    own = set(builtin_names(form))
+    return list(
+        dict.fromkeys([name for other in others(form) if "prompt" not in other for name in builtin_names(other) if name not in own])
+    )
+
+
 def with_tools(form: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     """The form with these tools in place of those it has; what it says of one that stays, stays."""
     given = form.get("tools")
     tools: dict[str, Any] = dict(cast("dict[str, Any]", given)) if isinstance(given, dict) else {}
     known = dict(zip(builtin_names(form), _list(tools, "builtin"), strict=False))
     tools.pop("builtin", None)
+    theirs = names_of_others(form)
+    names = [name for name in names if name not in theirs]
     if names:
         tools["builtin"] = [known.get(name, name) for name in names]
     return {**form, "tools": tools} if tools else {key: value for key, value in form.items() if key != "tools"}
@@ -85,7 +113,16 @@ def own_variables(form: dict[str, Any], variables: Mapping[str, str]) -> tuple[d
             found["api_key"] = f"${{{name}}}"
         return found
 
-    return {**form, "model": model(form.get("model"))}, known
+    def agent(form: dict[str, Any]) -> dict[str, Any]:
+        found = {**form, **{key: model(form[key]) for key in ("model", "describe_images") if key in form and "prompt" not in form}}
+        for key in ("delegates", "handoffs"):
+            members = form.get(key)
+            if isinstance(members, dict):
+                given = cast("dict[str, Any]", members)
+                found[key] = {name: agent(cast("dict[str, Any]", one)) if isinstance(one, dict) else one for name, one in given.items()}
+        return found
+
+    return {"model": None, **agent(form)}, known
 
 
 def _may_have(model: Any, name: str, variables: Mapping[str, str]) -> bool:

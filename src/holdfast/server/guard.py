@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote_to_bytes
@@ -132,7 +132,7 @@ class Guard:
     """An ASGI app before another: what it lets through has `scope["caller"]`, a `Caller`, unless its path needs no key.
 
     `verify` says whose a key is, or None. `hosts` are the names that a request's Host may have (empty: any), so that no page can reach a server
-    of this machine by a name of its own; `origins` are those that pages may come from.
+    of this machine by a name of its own; `origins` are those that pages may come from, beside the server's own. `open` are paths that need no key.
     """
 
     def __init__(
@@ -143,8 +143,10 @@ class Guard:
         largest: int,
         hosts: Sequence[str],
         origins: Sequence[str],
+        open: Collection[str] = OPEN,
     ) -> None:
         self._app = app
+        self._open = frozenset(open)
         self._verify = verify
         self._usage = usage
         self._largest = largest
@@ -157,7 +159,7 @@ class Guard:
         try:
             headers = _headers(scope["headers"])
             self._check(scope, headers)
-            if scope["path"] in OPEN:
+            if scope["path"] in self._open:
                 await self._app(scope, receive, send)
                 return
             caller = await self._caller(headers)
@@ -177,7 +179,9 @@ class Guard:
                 f"The Host {host[:200]!r} is none of this server's. Start it with --allow-host to take it as one.",
             )
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and origin not in self._origins and "*" not in self._origins:
+        # The server's own page is of the origin that it was asked for; a proxy before it may have made http of https. A page elsewhere has no key.
+        own = bool(host) and origin.lower() in (f"http://{host}", f"https://{host}")
+        if origin and not own and origin not in self._origins and "*" not in self._origins:
             raise Refused(
                 403,
                 "ConfigurationError",

@@ -17,28 +17,35 @@ import msgspec
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.conversation import Conversation, ConversationState, ConversationStatus
+from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
 from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, HoldfastError, LeaseHeld, StoreError
 from holdfast.server import forms, records
 from holdfast.server.agents import Agents, declared, encode
 from holdfast.server.building import Built
+from holdfast.server.chat_desk import ChatDesk
 from holdfast.server.claims import Claims
 from holdfast.server.driving import Drives
+from holdfast.server.family import Family, item_of
 from holdfast.server.feed import Feed, Feeds
 from holdfast.server.keyed import Keyed
 from holdfast.server.limits import Bounds, checked_id
 from holdfast.server.live import Live
+from holdfast.server.observing import Elsewhere
 from holdfast.server.records import HOSTED, IDLE, RUN, New, Options, Record, Records, SameFile
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Item, Page, ToolForm
 from holdfast.server.watched import WatchedStore
+from holdfast.server.webhook_desk import Webhooks
 from holdfast.server.workers.deaths import Deaths
 from holdfast.server.workspaces import Workspaces
 from holdfast.store import SQLiteStore, Store, Summary
+from holdfast.tools.sources import Health
 
 if TYPE_CHECKING:
     from holdfast.content import ToolResult
     from holdfast.events import AnyEvent
     from holdfast.runtime import LocalRuntime
+    from holdfast.server.deliveries import Sending
     from holdfast.server.learning import Policy
     from holdfast.server.workers.live import Patience
     from holdfast.server.workers.workshop import Workshop
@@ -51,6 +58,8 @@ _MOST_PAGE = 1000  # conversations or events in one answer
 
 _Items = list[tuple[int, Item]]
 _Pairs = list[tuple[str, str]]  # `list` is a method below
+_ItemList = list[Item]
+_Healths = list[Health]
 
 
 class Host:
@@ -64,7 +73,8 @@ class Host:
     `claim_timeout` how long a call waits for a client that takes it, `client_grace` for one that took it and is not heard of.
 
     With `isolation="process"` each open conversation is in a process of its own, of at most `worker_memory` MB of address space (0: any), which
-    is ended when it tries the server's `patience`.
+    is ended when it tries the server's `patience`. `observer` follows all conversations (`holdfast.observe`).
+    `sending` is how webhooks send.
     """
 
     def __init__(
@@ -84,6 +94,8 @@ class Host:
         isolation: Literal["thread", "process"] = "thread",
         worker_memory: int = 0,
         patience: Patience | None = None,
+        observer: Observing = None,
+        sending: Sending | None = None,
     ) -> None:
         if max_running < 1:
             raise ConfigurationError(f"max_running takes a number above 0, not {max_running!r}.")
@@ -95,7 +107,9 @@ class Host:
         self._records = records
         self._keyed = Keyed(records)
         self._feeds = Feeds(store.read)
-        self._store = WatchedStore(store, self._feeds.appended)
+        self.observers = observers("Host: observer", observer)
+        self._elsewhere = Elsewhere(self.observers, store) if self.observers and isolation == "process" else None
+        self._store = WatchedStore(store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded)
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
         self._workspaces = Workspaces(Path(root), self.bounds, idle, clock)
         records.own()
@@ -107,15 +121,22 @@ class Host:
 
             self._workshop = Workshop(self._store, policy, variables or {}, deaths, worker_memory, patience or Patience())
         known = dict(variables or {})
-        self._agents = Agents(self._store, records, self._workspaces, self._feeds, policy, known, self.bounds, self._workshop)
+        self._agents = Agents(
+            self._store, records, self._workspaces, self._feeds, policy, known, self.bounds, self._workshop, self.observers, self._elsewhere
+        )
         claims = Claims(claim_timeout, client_grace, clock)
         self._drives = Drives(
             self._store, records, self._agents.open, self._workspaces, claims, max_running, self.bounds.open, idle, clock, deaths
         )
+        self._family = Family(self._store, records)
+        self.chats = ChatDesk(self._store, records, self._agents, self._drives.rooms, self.delete)
+        self.webhooks = Webhooks(store, records, self._family, sending, self.bounds.webhooks)
         self._forking = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
         self._mend()
+        self.chats.pause()
+        self.webhooks.settle()
 
     # --- made, listed, removed ---
 
@@ -186,6 +207,7 @@ class Host:
                 created = msgspec.structs.replace(_created(new, built), status=forked.status.value)
                 forked.close()
                 self._records.made(tenant, new_id, encode(created), key, digest)
+                self.webhooks.look(records.store_id(tenant, new_id))
             except BaseException:
                 for half in self._records.half():
                     if (half.tenant, half.id) == (tenant, new_id):
@@ -231,7 +253,10 @@ class Host:
 
     def get(self, tenant: str, id: str) -> Info:
         """What is known of a conversation without its events."""
-        record = self._records.find(tenant, id)
+        try:
+            record = self._records.find(tenant, id)
+        except ConversationNotFound:
+            return Info(**msgspec.structs.asdict(item_of(self._family.child(tenant, id))))
         item = _item(id, record.workspace, record.driven, record.created, self._summary(record))
         live = self._drives.rooms.find(record.store_id)
         declared = self._agents.declared(record)
@@ -258,8 +283,11 @@ class Host:
             raise
 
     def _remove(self, record: Record) -> None:
+        _remove_children(self._store, record.store_id, self._records)
         with suppress(ConversationNotFound):
             self._store.delete(record.store_id)
+        self.webhooks.forget(record.store_id)
+        self.chats.rows.forget(record.tenant, record.id)
         self._records.gone(record)
         self._drives.forget(record)
         self._feeds.end(record.store_id)
@@ -286,14 +314,34 @@ class Host:
 
     # --- asked of one ---
 
+    def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
+        """What the store tells of every append. A child that tells what it came to wakes its parent."""
+        self._feeds.appended(id, events)
+        self.webhooks.appended(id, events)
+        if self._elsewhere is not None:
+            self._elsewhere.appended(id, events)
+        if any(isinstance(event, ev.Message) and event.sender.startswith(f"{id}.") for event in events):
+            self._drives.wake(id)
+
     def obey(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
         """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it does not fit, `ToolValidationError` if arguments
         do not fit their tool, `Conflict` if the key stood for another command."""
-        record = self._records.find(tenant, id)
+        try:
+            record = self._records.find(tenant, id)
+        except ConversationNotFound:
+            self._tell_child(tenant, id, command, key)
+            return
         if key is None:
             self._obey(record, command, None)
         else:
             self._keyed.once(record, key, command, lambda _: self._obey(record, command, key))
+
+    def _tell_child(self, tenant: str, id: str, command: cmd.Command, key: str | None) -> None:
+        """Leave a decision, or an answer, for whoever drives a conversation that was spawned."""
+        place = self._family.child(tenant, id).id
+        if not isinstance(command, cmd.Approve | cmd.Reject | cmd.Answer):
+            raise ConfigurationError(f"Conversation {id!r} was spawned by a call: say this to the conversation that it came of.")
+        self._store.post(place, command, key)
 
     def _obey(self, record: Record, command: cmd.Command, key: str | None) -> None:
         if key is None and self._workshop is not None:
@@ -332,7 +380,15 @@ class Host:
         self, tenant: str, id: str, call_id: str | None, key: str | None, asked: object, command: Callable[[str, str], cmd.Command]
     ) -> None:
         """Have a call decided, or all that wait; asked again under the same key those of the first time."""
-        record = self._records.find(tenant, id)
+        try:
+            record = self._records.find(tenant, id)
+        except ConversationNotFound:
+            for call, hash in self._pending(tenant, id, call_id):
+                made = command(call, hash)
+                if not hash or (isinstance(made, cmd.Approve) and made.arguments_hash != hash):  # nobody could say so later
+                    raise ConfigurationError(f"Call {call[:80]!r} does not wait for a decision, or not with these arguments.") from None
+                self._tell_child(tenant, id, made, key and f"{key}:{call}")
+            return
 
         def decide(calls: Sequence[tuple[str, str]]) -> None:
             for call, hash in calls:
@@ -395,25 +451,23 @@ class Host:
 
     def state(self, tenant: str, id: str) -> ConversationState:
         """A snapshot, as `Conversation.state`. Opens nothing."""
-        record = self._records.find(tenant, id)
-        return ConversationState(id, self._store.read(record.store_id))
+        return ConversationState(id, self._store.read(self._family.place(tenant, id)))
 
     def status(self, tenant: str, id: str) -> str:
         """Where it stands."""
-        summary = self._summary(self._records.find(tenant, id))
-        return "idle" if summary is None else summary.status
+        found = self._store.list([self._family.place(tenant, id)])
+        return found[0].status if found else "idle"
 
     def read(self, tenant: str, id: str, after_seq: int = 0, limit: int = 500) -> list[AnyEvent]:
         """Events after `after_seq`, at most `limit`, and at most 1,000. Opens nothing."""
-        record = self._records.find(tenant, id)
-        return self._store.read(record.store_id, after_seq, max(0, min(limit, _MOST_PAGE)))
+        return self._store.read(self._family.place(tenant, id), after_seq, max(0, min(limit, _MOST_PAGE)))
 
     def output(self, tenant: str, id: str, call_id: str) -> ToolResult:
         """The whole result of a call, as `Conversation.get_output`. Opens nothing."""
-        record = self._records.find(tenant, id)
+        place = self._family.place(tenant, id)
         begin = call_id.partition(".")[0]
         after = int(begin) if begin.isdecimal() and len(begin) < 10 else 1 << 40
-        while events := self._store.read(record.store_id, after, _MOST_PAGE):
+        while events := self._store.read(place, after, _MOST_PAGE):
             for event in events:
                 if isinstance(event, ev.ToolResult) and event.call_id == call_id:
                     return whole(event.result, self._store.blob)
@@ -422,7 +476,30 @@ class Host:
 
     def feed(self, tenant: str, id: str) -> Feed:
         """The events as they come, for readers on event loops."""
-        return self._feeds.get(self._records.find(tenant, id).store_id)
+        return self._feeds.get(self._family.place(tenant, id))
+
+    def children(self, tenant: str, id: str) -> _ItemList:
+        """The conversations that its calls spawned, the oldest first. What reads one, reads these too. Opens nothing."""
+        return self._family.children(tenant, id)
+
+    def services(self, tenant: str, id: str) -> _Healths | None:
+        """How the services of its tools answer, asked now; None where it is not open in this process."""
+        live = self._drives.rooms.find(self._family.place(tenant, id))
+        return None if live is None else live.services()
+
+    # --- chats: conversations that are known again by what was said in them ---
+
+    def seed(self, tenant: str, id: str, events: Sequence[AnyEvent]) -> None:
+        """Begin a conversation's journal with events of another making. Raises `Conflict` if it has any."""
+        record = self._records.find(tenant, id)
+        if self._store.read(record.store_id, 0, 1):
+            raise Conflict(f"Conversation {id!r} has events already.")
+        lease = self._store.acquire(record.store_id)
+        try:
+            created, updated = events[0].timestamp, events[-1].timestamp
+            self._store.append(lease, events, Summary(record.store_id, last_seq=len(events), created=created, updated=updated))
+        finally:
+            self._store.release(lease)
 
     def seen(self, tenant: str, client_id: str) -> None:
         """A client was heard of: the calls that it claimed stay its own."""
@@ -478,6 +555,7 @@ class Host:
     def recover(self) -> None:
         """Go on, in the background, with what the last process was driving, and with what was posted since. Returns at once."""
         self._drives.recover()
+        self.webhooks.recover()
 
     def tend(self) -> None:
         """What a timer does every second: settle claims, park what rests, try again what failed, hear what other processes posted."""
@@ -497,6 +575,7 @@ class Host:
             "workspaces": self._workspaces.count(),
             "workers": 0 if self._workshop is None else self._workshop.count(),
             **self._drives.stats(),
+            **self.webhooks.stats(),
         }
 
     def _mend(self) -> None:
@@ -519,6 +598,7 @@ class Host:
         if self._workshop is not None:
             self._workshop.close()
         self._workspaces.close()
+        self.webhooks.close()
         self._records.close()
         self._store.close()
 
@@ -527,6 +607,16 @@ class Host:
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()
+
+
+def _remove_children(store: Store, id: str, kept: Records) -> None:
+    """Remove the conversations that calls of another one spawned, and what came of them, but none that a client made. One that goes on by itself
+    stays, as nobody's child."""
+    for child in store.list(spawned_by=id):
+        if not kept.recorded(child.id):
+            _remove_children(store, child.id, kept)
+            with suppress(ConversationNotFound, LeaseHeld):
+                store.delete(child.id)
 
 
 def _created(new: New, built: Built) -> Created:

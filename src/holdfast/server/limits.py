@@ -21,6 +21,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     tools_bytes: int = 1_000_000
     tools: int = 500
     secrets_bytes: int = 64_000
+    webhooks: int = 50  # of one tenant
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -13,11 +13,13 @@ from holdfast.server.claims import Offered
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
+    from holdfast.conversation.observer import Observer
     from holdfast.llm.completion import Delta
     from holdfast.server.building import Built
     from holdfast.server.records import Record
     from holdfast.server.shapes import ToolStanding
     from holdfast.store import Store
+    from holdfast.tools.sources import Health
 
 RUNNING = ConversationStatus.RUNNING
 
@@ -69,6 +71,11 @@ class Live(Protocol):
         ...
 
     @property
+    def children_busy(self) -> bool:
+        """Whether a conversation that its calls spawned is at work."""
+        ...
+
+    @property
     def to_do(self) -> bool:
         """Whether `drive` would do something."""
         ...
@@ -87,6 +94,10 @@ class Live(Protocol):
     @property
     def standings(self) -> tuple[list[ToolStanding], list[str]]:
         """Where its tools run, and what did not go as it was asked."""
+        ...
+
+    def services(self) -> list[Health] | None:
+        """How the services of its tools answer, asked now; None if that cannot be asked here."""
         ...
 
     def set_tools(self, record: Record, built: Built) -> None:
@@ -109,6 +120,7 @@ class LocalLive:
         runtime: object | None,
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
+        observers: Sequence[Observer] = (),
     ) -> None:
         self.record = record
         self.moving = threading.Lock()
@@ -134,6 +146,7 @@ class LocalLive:
             on_delta=delta if options.deltas else None,
             on_progress=progress,
             on_question="wait" if options.questions else None,
+            observer=observers,
         )
 
     # --- what is asked of it ---
@@ -192,6 +205,11 @@ class LocalLive:
         return self._conversation.busy
 
     @property
+    def children_busy(self) -> bool:
+        """See `Live.children_busy`."""
+        return self._conversation.children_busy
+
+    @property
     def to_do(self) -> bool:
         """Whether `drive` would do something."""
         return (self.hosted or self.running) and self._conversation.has_work
@@ -216,6 +234,10 @@ class LocalLive:
     def standings(self) -> tuple[list[ToolStanding], list[str]]:
         """Where its tools run, and what did not go as it was asked."""
         return self._built.standings, self._built.warnings
+
+    def services(self) -> list[Health] | None:
+        """See `Live.services`."""
+        return list(self._agent.tools.health().values())
 
     def set_tools(self, record: Record, built: Built) -> None:
         """Have these tools in place of those that were given before; the model is told before its next answer."""

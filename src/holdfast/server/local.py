@@ -8,8 +8,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
+from holdfast.conversation.observer import Observing, observers
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
 
 
 class LocalServer:
@@ -18,7 +23,8 @@ class LocalServer:
 
     What it keeps (journals, records, workspaces) is in `folder`: the next one on the same folder goes on. None makes a temporary folder, removed
     at the end. `allow_tools` are patterns of modules whose tools clients may have the server import; `variables` what `${NAME}` in an agent stands
-    for. `key` is a new one of the default tenant. Once: `with`, or `start` and `close`. Needs `pip install 'holdfast[server]'`.
+    for. `agents` are offered by name to clients of OpenAI's API, at `{url}/v1`. `observer` follows all conversations (`holdfast.observe`). `webhook_allow` are
+    hosts that webhooks may send to though they are not public. `key` is a new one of the default tenant. Once: `with`, or `start` and `close`. Needs `pip install 'holdfast[server]'`.
 
     Raises `ConfigurationError` (a `ValueError`) if `folder` is none or fastapi is not there, `StoreError` if another server has the folder.
     """
@@ -30,6 +36,9 @@ class LocalServer:
         allow_tools: Sequence[str] = (),
         variables: Mapping[str, str] | None = None,
         max_running: int = 64,
+        agents: Mapping[str, Agent] | None = None,
+        observer: Observing = None,
+        webhook_allow: Sequence[str] = (),
     ) -> None:
         if isinstance(allow_tools, str):
             raise ConfigurationError(f"LocalServer: allow_tools takes a list of patterns, not {allow_tools!r}.")
@@ -41,6 +50,9 @@ class LocalServer:
         self._allowed = tuple(allow_tools)
         self._variables = dict(variables or {})
         self._most = max_running
+        self._agents = dict(agents or {})
+        self._webhook_allow = tuple(webhook_allow)
+        self._observers = observers("LocalServer: observer", observer)
         self._stack = ExitStack()
 
     def start(self) -> None:
@@ -51,16 +63,19 @@ class LocalServer:
             from holdfast.server.app import App
         except ImportError:
             raise ConfigurationError("The agent server needs the fastapi package: pip install 'holdfast[server]'.") from None
+        from holdfast.server.deliveries import Sending
         from holdfast.server.guard import Quota, host_names
         from holdfast.server.host import Host
         from holdfast.server.keys import Keys
         from holdfast.server.limits import Bounds
+        from holdfast.server.openai import publish
         from holdfast.server.policy import Policy
         from holdfast.server.records import Records
         from holdfast.server.sealing import Seal
         from holdfast.server.serve import AgentServer
         from holdfast.store import SQLiteStore
 
+        published = {name: publish(name, agent) for name, agent in self._agents.items()}
         with ExitStack() as stack:
             made = self._folder if self._folder is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-server-"))
             folder = Path(made).absolute()
@@ -73,9 +88,12 @@ class LocalServer:
             stack.callback(store.close)
             bounds = Bounds(open=max(1000, 2 * self._most))
             policy = Policy(self._allowed)
-            host = Host(store, records, policy=policy, root=root, variables=self._variables, max_running=self._most, bounds=bounds)
+            host = Host(
+                store, records, policy=policy, root=root, variables=self._variables, max_running=self._most, bounds=bounds,
+                observer=self._observers, sending=Sending(allow=self._webhook_allow),
+            )  # fmt: skip
             stack.callback(host.shutdown, 5.0)
-            app = App(host, keys, quota=Quota(rate=0), hosts=host_names("127.0.0.1", []))
+            app = App(host, keys, quota=Quota(rate=0), hosts=host_names("127.0.0.1", []), agents=published)
             server = AgentServer(app, listen("127.0.0.1", 0))
             stack.callback(server.close)
             server.start()

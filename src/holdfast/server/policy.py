@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from types import ModuleType
 from typing import Any, cast
 
-from holdfast.agent.load_keys import CONDENSERS
+from holdfast.agent.load_keys import ANALYZERS, CONDENSERS
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Place, Seq, load
 
@@ -87,6 +87,9 @@ def _shown(given: Any) -> str:
 # --- agents --------------------------------------------------------------------------------------
 
 
+_MOST_CHILDREN = (("max_depth", 8), ("max_running", 32), ("max_messages", 200))
+
+
 def check_agent(mapping: Mapping[str, Any], policy: Policy) -> list[str]:
     """Look through an agent's serial form as a client sent it, before it is loaded. Returns the modules that loading it will import.
 
@@ -132,13 +135,44 @@ def _named(document: Any) -> Iterator[tuple[Place, str]]:
         for value, place in zip(given, given.places, strict=True) if isinstance(given, Seq) else [(given, at)]:
             if value is not None and not isinstance(value, str):
                 raise place.error("it takes a text here: the agent server reads no file of its own for a client.")
-    if places.get("skills", (None, None))[0]:
-        raise places["skills"][1].error("the agent server reads no skills of its own for a client; put their text into the prompt.")
+    skills, at = places.get("skills", (None, document.place))
+    if isinstance(skills, Map):  # sections, but not their keys, may be in capitals
+        if "folders" in skills:
+            raise skills.places["folders"].error("the agent server reads no skills of its own for a client; put their text into list.")
+    elif skills:
+        raise at.error("the agent server reads no skills of its own for a client; put their text into skills.list.")
+    known, at = places.get("instructions", (None, document.place))
+    if known is not None and not (isinstance(known, Map) and "folder" not in known):
+        raise at.error("the agent server reads no instructions of its own for a client; put their text into instructions.texts.")
     yield from _of_model(*places.get("model", (None, document.place)))
-    if isinstance(confirm := places.get("confirm", (None, document.place))[0], Map):
-        yield from _use(confirm)
+    yield from _of_model(*places.get("describe_images", (None, document.place)))
+    yield from _of_confirm(places.get("confirm", (None, document.place))[0])
+    yield from _of_security(*places.get("security", (None, document.place)))
     yield from _of_condenser(*places.get("condenser", (None, document.place)))
+    if isinstance(output := places.get("output_type", (None, document.place))[0], str):
+        yield from _target(output, places["output_type"][1])
+    elif isinstance(output, Map) and list(output) == ["file"]:
+        place = places["output_type"][1]
+        raise place.error("it takes the JSON Schema itself here: the agent server reads no file of its own for a client.")
     yield from _of_tools(*places.get("tools", (None, document.place)))
+    for key in ("delegates", "handoffs"):
+        for other, at in _each(*places.get(key, (None, document.place))):
+            if isinstance(other, str):
+                raise at.error("it takes an agent's mapping here: the agent server reads no file of its own for a client.")
+            yield from _named(other)
+    _bounded(places.get("delegation", (None, document.place))[0])
+    hooks, at = places.get("hooks", (None, document.place))
+    _no_commands(hooks, at, True)
+    yield from _hooks(hooks)
+
+
+def _bounded(delegation: Any) -> None:
+    if isinstance(delegation, Map):
+        for key, most in _MOST_CHILDREN:
+            if isinstance(delegation.get(key), int | float) and delegation[key] > most:
+                raise delegation.places[key].error(f"the agent server takes at most {most}.")
+        if delegation.get("detached"):
+            raise delegation.places["detached"].error("the agent server ends children with their conversation.")
 
 
 def _of_model(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
@@ -173,6 +207,24 @@ def _of_condenser(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
             yield from _of_condenser(member, at)
 
 
+def _of_confirm(value: Any) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, Map):
+        yield from _use(value)
+        for member, _ in _each(value.get("strictest"), Place("")) if isinstance(value.get("strictest"), Seq) else ():
+            yield from _of_confirm(member)
+
+
+def _of_security(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, str) and value not in ANALYZERS:
+        yield from _target(value, place)
+    elif isinstance(value, Map):
+        yield from _use(value)
+        yield from _of_model(value.get("model"), value.places.get("model", place))
+    elif isinstance(value, Seq):
+        for member, at in _each(value, place):
+            yield from _of_security(member, at)
+
+
 def _of_tools(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
     if isinstance(value, str):
         raise place.error("it takes a mapping here: the agent server reads no file of its own for a client.")
@@ -182,7 +234,20 @@ def _of_tools(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
     for key in value:
         if key not in known and value[key]:
             raise value.places[key].error(f"the agent server takes no {key} from a client; it takes: {', '.join(known[1:])}.")
+    _no_commands(value, place, False)
     yield from _hooks(value)
+
+
+def _no_commands(entry: Any, place: Place, hooks: bool) -> None:
+    """A hook's command would run on this machine, with nothing around it."""
+    if isinstance(entry, Map):
+        if hooks and "command" in entry:
+            raise entry.places["command"].error("the agent server runs no commands of a client's hooks; give functions that it may import.")
+        for key, value in entry.items():
+            _no_commands(value, entry.places[key], hooks or key.lower() == "hooks")
+    elif isinstance(entry, Seq):
+        for value, at in zip(entry, entry.places, strict=True):
+            _no_commands(value, at, hooks)
 
 
 def _hooks(entry: Any) -> Iterator[tuple[Place, str]]:

@@ -179,7 +179,7 @@ class Records:
             self._db.execute("PRAGMA synchronous = FULL")  # a journal without its record is lost to its client
         except sqlite3.Error as error:
             raise self._trouble(error) from error
-        with self._writing() as db:
+        with self.writing() as db:
             version = int(db.execute("PRAGMA user_version").fetchone()[0])
             application = int(db.execute("PRAGMA application_id").fetchone()[0])
             empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
@@ -206,7 +206,8 @@ class Records:
             self._pruned = time.monotonic() + PRUNED
 
     @contextmanager
-    def _reading(self) -> Generator[sqlite3.Connection]:
+    def reading(self) -> Generator[sqlite3.Connection]:
+        """The file, for whoever has tables of its own in it. Raises `StoreError`."""
         with self._lock:
             if self._closed:
                 raise StoreError(f"Records {str(self.path)!r} are closed.")
@@ -218,9 +219,9 @@ class Records:
                 raise self._trouble(error) from error
 
     @contextmanager
-    def _writing(self, forced: bool = True) -> Generator[sqlite3.Connection]:
+    def writing(self, forced: bool = True) -> Generator[sqlite3.Connection]:
         """One transaction. One that is not `forced` to the disk outlives the process, but a loss of power only with the next that is."""
-        with self._reading() as db:
+        with self.reading() as db:
             if not forced:
                 db.execute("PRAGMA synchronous = NORMAL")
             try:
@@ -240,7 +241,7 @@ class Records:
 
     def check(self) -> None:
         """Raises `StoreError` if they cannot be used."""
-        with self._reading():
+        with self.reading():
             pass
 
     def own(self) -> None:
@@ -282,12 +283,12 @@ class Records:
         """What was answered under an idempotency key, None if nothing was. Raises `Conflict` if it was for another request."""
         if not key:
             return None
-        with self._reading() as db:
+        with self.reading() as db:
             return _answered(db, tenant, key, digest)
 
     def keep(self, tenant: str, key: str, digest: bytes, answer: bytes, forced: bool = True) -> bytes:
         """Keep an answer under an idempotency key; returns the one that holds: an earlier one, if there is one. Raises `Conflict` as `answered`."""
-        with self._writing(forced) as db:
+        with self.writing(forced) as db:
             found = _answered(db, tenant, key, digest)
             if found is None:
                 self._prune(db)
@@ -296,13 +297,13 @@ class Records:
 
     def amend(self, tenant: str, key: str, answer: bytes) -> None:
         """Another answer under a key that is known."""
-        with self._writing(forced=False) as db:
+        with self.writing(forced=False) as db:
             db.execute("UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?", (answer, tenant, key))
 
     def add(self, new: New, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
         """Begin a conversation and keep the answer under the key, in one transaction; returns the answer that holds: an earlier one, if there
         is one under the same key. Raises `Conflict` if the id or the key stands for something else."""
-        with self._writing() as db:
+        with self.writing() as db:
             if key and (found := _answered(db, new.tenant, key, digest)) is not None:
                 return found
             taken = db.execute("SELECT state, number FROM conversations WHERE tenant = ? AND id = ?", (new.tenant, new.id)).fetchone()
@@ -329,7 +330,7 @@ class Records:
 
     def made(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
         """The journal of a conversation that was `making` is there."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute("UPDATE conversations SET state = '' WHERE tenant = ? AND id = ? AND state = 'making'", (tenant, id))
             if key:
                 _answer(db, tenant, key, digest, answer)
@@ -337,17 +338,23 @@ class Records:
     def find(self, tenant: str, id: str) -> Record:
         """A tenant's conversation. Raises `ConversationNotFound`."""
         query = f"SELECT {_COLUMNS} FROM conversations WHERE tenant = ? AND id = ? AND state = ''"
-        with self._reading() as db:
+        with self.reading() as db:
             row = db.execute(query, (tenant, id)).fetchone()
         if row is None:
             raise missing(id)
         return _record(row)
 
+    def recorded(self, store_id: str) -> bool:
+        """Whether a client has made the conversation of that id in the store."""
+        tenant, _, id = store_id.rpartition("/")
+        with self.reading() as db:
+            return db.execute("SELECT 1 FROM conversations WHERE tenant = ? AND id = ?", (tenant or DEFAULT, id)).fetchone() is not None
+
     def whole(self, record: Record) -> tuple[Record, bytes, bytes]:
         """A conversation as it is by now, its agent's form, and the declarations of its tools: others may have given it other tools
         meanwhile. Raises `ConversationNotFound` if it is gone."""
         query = f"SELECT {_COLUMNS} FROM conversations WHERE number = ? AND state <> 'going'"
-        with self._reading() as db:  # all at one moment
+        with self.reading() as db:  # all at one moment
             row = db.execute(query, (record.number,)).fetchone()
             if row is None:
                 raise missing(record.id)
@@ -356,7 +363,7 @@ class Records:
 
     def part(self, hash: bytes) -> bytes:
         """An agent's form, or the declarations of tools."""
-        with self._reading() as db:
+        with self.reading() as db:
             return self._part(db, hash)
 
     def _part(self, db: sqlite3.Connection, hash: bytes) -> bytes:
@@ -379,28 +386,28 @@ class Records:
         if ids is not None:
             query += " AND id IN (SELECT value FROM json_each(?))"
             values.append(msgspec.json.encode(ids).decode())
-        with self._reading() as db:
+        with self.reading() as db:
             return db.execute(query + " ORDER BY number DESC LIMIT ?", (*values, limit)).fetchall()
 
     def ids(self, tenant: str) -> list[str]:
         """The ids of all that a tenant has, and of those being made or removed. Out of an index: a tenth of the time that the rows take."""
-        with self._reading() as db:
+        with self.reading() as db:
             return [id for (id,) in db.execute("SELECT id FROM conversations WHERE tenant = ?", (tenant,))]
 
     def driven(self) -> list[tuple[str, str]]:
         """Tenant and id of all that are to be driven, the oldest first."""
-        with self._reading() as db:
+        with self.reading() as db:
             return db.execute("SELECT tenant, id FROM conversations WHERE driven > 0 AND state = '' ORDER BY number").fetchall()
 
     def drive(self, record: Record, driven: int) -> Record:
         """Say whether a conversation is to be driven from now on."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute("UPDATE conversations SET driven = ? WHERE number = ?", (driven, record.number))
         return msgspec.structs.replace(record, driven=driven)
 
     def retool(self, record: Record, agent: bytes, tools: bytes, options: Options) -> Record:
         """Give a conversation other tools."""
-        with self._writing() as db:
+        with self.writing() as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
             row = (*hashes, msgspec.json.encode(options), record.number)
             db.execute("UPDATE conversations SET agent = ?, tools = ?, options = ? WHERE number = ?", row)
@@ -409,12 +416,12 @@ class Records:
 
     def become(self, record: Record, state: State) -> None:
         """A conversation that is `going` is not found any more, and its id is not free yet."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute("UPDATE conversations SET state = ? WHERE number = ?", (state, record.number))
 
     def gone(self, record: Record) -> None:
         """Nothing is left of a conversation."""
-        with self._writing() as db:
+        with self.writing() as db:
             _remove(db, record.number)
             keys = f"\n{record.number}\n", f"\n{record.number}\x0b"  # of requests to it
             db.execute("DELETE FROM answers WHERE tenant = ? AND key >= ? AND key < ?", (record.tenant, *keys))
@@ -422,35 +429,35 @@ class Records:
 
     def half(self) -> list[Record]:
         """Conversations whose making or removal was broken off."""
-        with self._reading() as db:
+        with self.reading() as db:
             return [_record(row) for row in db.execute(f"SELECT {_COLUMNS} FROM conversations WHERE state <> ''")]
 
     def users_of(self, tenant: str, workspace: str) -> int:
         """How many conversations have a workspace."""
         query = "SELECT count(*) FROM conversations WHERE tenant = ? AND workspace = ? AND workspace <> '' AND state <> 'going'"
-        with self._reading() as db:
+        with self.reading() as db:
             return int(db.execute(query, (tenant, workspace)).fetchone()[0])
 
     def counts(self) -> dict[str, int]:
         """How many conversations each tenant has."""
-        with self._reading() as db:
+        with self.reading() as db:
             return dict(db.execute("SELECT tenant, count(*) FROM conversations GROUP BY tenant").fetchall())
 
     # --- keys ---
 
     def key_add(self, hash: str, tenant: str, label: str) -> None:
         """Keep a key's hash."""
-        with self._writing() as db:
+        with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)", (hash, tenant, label, _now().isoformat()))
 
     def keys_like(self, beginning: str) -> list[tuple[str, str]]:
         """Hash and tenant of the keys whose hash begins so."""
-        with self._reading() as db:
+        with self.reading() as db:
             return db.execute("SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?", (beginning, beginning + "g")).fetchall()
 
     def key_list(self) -> list[KeyInfo]:
         """All keys, the oldest first."""
-        with self._reading() as db:
+        with self.reading() as db:
             rows = db.execute("SELECT hash, tenant, label, created FROM keys ORDER BY created, hash").fetchall()
         return [KeyInfo(hash[:16], tenant, label, datetime.fromisoformat(created)) for hash, tenant, label, created in rows]
 
@@ -458,7 +465,7 @@ class Records:
         """Forget a key by the beginning of its hash; whether there was one."""
         if len(id) != 16:
             return False
-        with self._writing() as db:
+        with self.writing() as db:
             return db.execute("DELETE FROM keys WHERE substr(hash, 1, 16) = ?", (id,)).rowcount > 0
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from holdfast.errors import StoreError, TooMany
+from holdfast.errors import HoldfastError, StoreError, TooMany
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -146,9 +146,13 @@ class Rooms:
         """Park what nobody has used for long and is not `busy`."""
         now = self._clock()
         with self._lock:
-            idle = [id for id, room in self._rooms.items() if not room.users and not room.closing and now - room.used >= self._idle]
-        for id in idle:
-            if not busy(id):
+            idle = [
+                (id, room.opened)
+                for id, room in self._rooms.items()
+                if not room.users and not room.closing and now - room.used >= self._idle
+            ]
+        for id, opened in idle:
+            if not busy(id) and not _children_busy(opened):
                 self.park(id)
 
     def count(self) -> int:
@@ -167,6 +171,15 @@ class Rooms:
             with ThreadPoolExecutor(min(32, len(ids)), "holdfast-closing") as threads:
                 for id in ids:
                     threads.submit(self.park, id, True)
+
+
+def _children_busy(opened: Future[Live]) -> bool:
+    if not opened.done() or opened.exception() is not None:
+        return False
+    try:
+        return opened.result().children_busy
+    except HoldfastError:  # its worker died: nothing is
+        return False
 
 
 def _parked(room: _Room) -> threading.Event:

@@ -80,7 +80,8 @@ class Created(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One line of a listing. `started`: messages are answered as they come, also after a restart of the server."""
+    """One line of a listing. `started`: messages are answered as they come, also after a restart of the server. `spawned_by` is the call that spawned it
+    (`{id}:{call_id}`), "" for none."""
 
     id: str
     status: str
@@ -92,6 +93,7 @@ class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     parent: str = ""
     parent_seq: int = 0
     started: bool = False
+    spawned_by: str = ""
 
 
 class Info(Item, frozen=True, kw_only=True):

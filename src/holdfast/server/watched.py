@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.events import AnyEvent
-from holdfast.store import Blob, Lease, Store, Summary
+from holdfast.store import Blob, Lease, Reservation, Settlement, Store, Summary
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
@@ -16,22 +16,41 @@ Listener = Callable[[str, Sequence[AnyEvent]], None]
 
 class WatchedStore:
     """`store`, of which `listener(conversation_id, events)` is told after each append: on the thread that appended, in the journal's order.
-    It must neither block nor raise."""
+    It must neither block nor raise. `deleted(conversation_id)` is told after one was removed. `recorded(conversation_id)` says whether a client
+    has made one of that id, also if nothing of it is in the store yet: no call spawns it."""
 
-    def __init__(self, store: Store, listener: Listener) -> None:
+    def __init__(
+        self,
+        store: Store,
+        listener: Listener,
+        deleted: Callable[[str], None] | None = None,
+        recorded: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._store = store
         self._listener = listener
+        self._deleted = deleted
+        self.recorded = recorded
         # What is passed on unchanged costs nothing.
         self.renew, self.release, self.note = store.renew, store.release, store.note
         self.read, self.tail, self.blob, self.commands = store.read, store.tail, store.blob, store.commands
+        self.bound, self.reserve, self.settle = store.bound, store.reserve, store.settle
 
     def append(
-        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
-    ) -> None:
+        self,
+        lease: Lease,
+        events: Sequence[AnyEvent],
+        summary: Summary,
+        *,
+        taken: Sequence[int] = (),
+        blobs: Sequence[Blob] = (),
+        settled: Sequence[Settlement] = (),
+        reserved: Reservation | None = None,
+    ) -> bool:
         """See `Store.append`."""
-        self._store.append(lease, events, summary, taken=taken, blobs=blobs)
+        held = self._store.append(lease, events, summary, taken=taken, blobs=blobs, settled=settled, reserved=reserved)
         if events:
             self._listener(lease.conversation_id, events)
+        return held
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
         """See `Store.acquire`."""
@@ -49,13 +68,17 @@ class WatchedStore:
         """See `Store.fork`."""
         self._store.fork(conversation_id, summary, events)
 
-    def list(self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False) -> list[Summary]:
+    def list(
+        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+    ) -> list[Summary]:
         """See `Store.list`."""
-        return self._store.list(ids, status=status, waiting=waiting)
+        return self._store.list(ids, status=status, waiting=waiting, spawned_by=spawned_by)
 
     def delete(self, conversation_id: str) -> None:
         """See `Store.delete`."""
         self._store.delete(conversation_id)
+        if self._deleted is not None:
+            self._deleted(conversation_id)
 
     def close(self) -> None:
         """See `Store.close`."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.store.base import BLOBS, Blob, Lease, Posted, Store, Summary, blob_id
+from holdfast.store.budgets import Amount, Budget, Reservation, Settlement, Shortage
 from holdfast.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from holdfast.store.sqlite import SQLiteStore
 
-__all__ = ["BLOBS", "Blob", "Lease", "MemoryStore", "Posted", "SQLiteStore", "Store", "Summary", "blob_id"]
+__all__ = [
+    "BLOBS", "Amount", "Blob", "Budget", "Lease", "MemoryStore", "Posted", "Reservation", "SQLiteStore", "Settlement", "Shortage", "Store", "Summary",
+    "blob_id",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

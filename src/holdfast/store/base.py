@@ -11,6 +11,7 @@ import msgspec
 from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
+from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
@@ -19,17 +20,21 @@ if TYPE_CHECKING:
 class Lease(msgspec.Struct, frozen=True):
     """The right to append to one conversation until a lease with a higher `epoch` is given out.
 
-    `left` is what `note` said last under a lease whose owner died without giving it back.
+    `left` is what `note` said last under a lease whose owner died without giving it back; `spawned_by` is the conversation's
+    (`Summary.spawned_by`), `budgets` what it spends from: its own tree's, then those of what it came of.
     """
 
     conversation_id: str
     epoch: int
     left: tuple[str, ...] = ()
+    spawned_by: str = ""
+    budgets: tuple[Budget, ...] = ()
 
 
 class Summary(Data, frozen=True):
     """What a listing shows of a conversation without reading its journal. `parent` is what it was forked from, at event `parent_seq`;
-    `condensed` the `so_far.seq` of its last condensation, from where `Store.tail` reads."""
+    `condensed` the `so_far.seq` of its last condensation, from where `Store.tail` reads. `spawned_by` is the idempotency key of the call that
+    spawned it (`{conversation_id}:{call_id}`)."""
 
     id: str
     status: str = "idle"
@@ -40,6 +45,12 @@ class Summary(Data, frozen=True):
     parent: str = ""
     parent_seq: int = 0
     condensed: int = 0
+    spawned_by: str = ""
+
+    @property
+    def spawner(self) -> str:
+        """The conversation whose call spawned it, "" for none."""
+        return self.spawned_by.rpartition(":")[0]
 
 
 class Posted(msgspec.Struct, frozen=True):
@@ -104,10 +115,19 @@ class Store(Protocol):
     # --- the journal ---
 
     def append(
-        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
-    ) -> None:
-        """Write events, dense after the last, and the summary, in one transaction; with it, mark the commands numbered `taken` as done and
-        keep `blobs`, each of one of these events. Without events the summary is ignored.
+        self,
+        lease: Lease,
+        events: Sequence[AnyEvent],
+        summary: Summary,
+        *,
+        taken: Sequence[int] = (),
+        blobs: Sequence[Blob] = (),
+        settled: Sequence[Settlement] = (),
+        reserved: Reservation | None = None,
+    ) -> bool:
+        """Write events, dense after the last, and the summary, in one transaction; with it, mark the commands numbered `taken` as done,
+        keep `blobs`, each of one of these events, settle as `settle` does, and then hold what is to be `reserved`, as `reserve` does: True if that
+        is held, False where there is no room for it. Without events the summary is ignored.
 
         Raises `Fenced` (the lease is not the newest) or `StoreError`, and then wrote nothing. Where a disk refused so that it is not known
         whether the events were written, the `StoreError` says so in these words.
@@ -131,6 +151,21 @@ class Store(Protocol):
         """The bytes of that name. Raises `StoreError` if they are not there."""
         ...
 
+    # --- what trees of conversations may spend ---
+
+    def bound(self, lease: Lease, budget: Budget | None) -> None:
+        """Bound what the leased conversation and all that came of it may spend, from now on; None: no more. What is spent stays. Raises `Fenced`."""
+        ...
+
+    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+        """Hold an amount in all of the budgets of `wanted.roots` that there are, atomically, or in none and say why. What owners hold that died,
+        or have lost their lease, is spent by then. Raises `Fenced`."""
+        ...
+
+    def settle(self, settled: Sequence[Settlement]) -> None:
+        """Put what was spent in place of what was reserved. Needs no lease: what is counted as spent by now stays so."""
+        ...
+
     # --- the inbox ---
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
@@ -152,13 +187,17 @@ class Store(Protocol):
         """
         ...
 
-    def list(self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False) -> list[Summary]:
-        """All conversations that have events, the last written first; of one status alone; of `ids` alone, in any order. `waiting`: those
-        alone, with or without events, in whose inbox is something that is not done yet."""
+    def list(
+        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+    ) -> list[Summary]:
+        """All conversations that have events, the last written first; of one status alone; of `ids` alone, in any order; that calls of the
+        conversation `spawned_by` spawned. `waiting`: those alone, with or without events, in whose inbox is something that is not done yet."""
         ...
 
     def delete(self, conversation_id: str) -> None:
-        """Remove a conversation, and free what no fork of it shares. Raises `ConversationNotFound`, or `LeaseHeld` while someone drives it."""
+        """Remove a conversation and those that its calls spawned, and theirs, and free what no fork of them shares: whoever gets its id has none of
+        them. One of these that someone holds just then stays, as nobody's child. Raises `ConversationNotFound`, or `LeaseHeld` while someone
+        drives it."""
         ...
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ import msgspec
 from holdfast.errors import ConversationNotFound, Fenced, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
 from holdfast.store.base import Blob, Lease, Posted, Summary, check_dense
+from holdfast.store.budgets import Book, Budget, Reservation, Settlement, Shortage
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
@@ -42,6 +43,7 @@ class MemoryStore:
         self._records: dict[str, _Record] = {}
         self._epoch = 0  # one count for all, so that no lease fits a conversation that was deleted and made again
         self._posted = 0
+        self._book: Book | None = None  # made for the first that has a budget
         self._closed = False
 
     # --- who may write ---
@@ -59,7 +61,21 @@ class MemoryStore:
             record.held = True
             record.epoch = self._epoch
             record.notify = notify
-            return Lease(conversation_id, record.epoch)
+            spawned_by = record.summary.spawned_by
+            return Lease(conversation_id, record.epoch, (), spawned_by, self._above(conversation_id, spawned_by))
+
+    def _above(self, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
+        """The budgets that a conversation spends from: its own, then those of what it came of. Under the lock."""
+        found: list[Budget] = []
+        seen: set[str] = set()
+        while self._book is not None and conversation_id and conversation_id not in seen:
+            seen.add(conversation_id)
+            if (account := self._book.accounts.get(conversation_id)) is not None:
+                found.append(account.budget(conversation_id))
+            conversation_id = spawned_by.rpartition(":")[0]
+            record = self._records.get(conversation_id)
+            spawned_by = "" if record is None else record.summary.spawned_by
+        return tuple(found)
 
     def renew(self, lease: Lease) -> None:
         """See `Store.renew`."""
@@ -81,8 +97,16 @@ class MemoryStore:
     # --- the journal ---
 
     def append(
-        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
-    ) -> None:
+        self,
+        lease: Lease,
+        events: Sequence[AnyEvent],
+        summary: Summary,
+        *,
+        taken: Sequence[int] = (),
+        blobs: Sequence[Blob] = (),
+        settled: Sequence[Settlement] = (),
+        reserved: Reservation | None = None,
+    ) -> bool:
         """See `Store.append`."""
         check_dense(events)
         with self._lock:
@@ -99,11 +123,19 @@ class MemoryStore:
             if events:
                 record.events.extend(events)
                 kept = record.summary
-                if kept.parent or events[0].seq > 1:  # only a first append may say what a conversation was forked from elsewhere
-                    summary = msgspec.structs.replace(summary, parent=kept.parent, parent_seq=kept.parent_seq)
+                if kept.parent or (
+                    events[0].seq > 1 and (kept.spawned_by or summary.spawned_by or summary.parent)
+                ):  # only a first append may say what a conversation was forked from elsewhere
+                    summary = msgspec.structs.replace(summary, parent=kept.parent, parent_seq=kept.parent_seq, spawned_by=kept.spawned_by)
                 record.summary = summary
+            if settled and self._book is not None:
+                self._book.settle(settled)
+            held = reserved is not None and (
+                self._book is None or self._book.reserve(lease.conversation_id, lease.epoch, reserved, self._living) is None
+            )
             if self._grown is not None:
                 self._grown.notify_all()
+            return held
 
     def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
         """See `Store.read`."""
@@ -151,6 +183,33 @@ class MemoryStore:
                         return blob.data
         raise StoreError(f"No blob {id!r} in this store.")
 
+    # --- what trees of conversations may spend ---
+
+    def bound(self, lease: Lease, budget: Budget | None) -> None:
+        """See `Store.bound`."""
+        with self._lock:
+            self._held(lease)
+            if self._book is None:
+                self._book = Book()
+            self._book.bound(lease.conversation_id, budget)
+
+    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+        """See `Store.reserve`."""
+        with self._lock:
+            self._held(lease)
+            return None if self._book is None else self._book.reserve(lease.conversation_id, lease.epoch, wanted, self._living)
+
+    def _living(self, conversation_id: str, epoch: int) -> bool:
+        record = self._records.get(conversation_id)
+        return record is not None and record.held and record.epoch == epoch
+
+    def settle(self, settled: Sequence[Settlement]) -> None:
+        """See `Store.settle`."""
+        with self._lock:
+            self._check_open()
+            if self._book is not None:
+                self._book.settle(settled)
+
     # --- the inbox ---
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
@@ -189,11 +248,15 @@ class MemoryStore:
             seq = summary.last_seq - len(events)
             if not 0 <= seq <= len(record.events):
                 raise StoreError(f"Conversation {conversation_id!r} has {len(record.events)} events, not {seq}.")
-            fork = self._records[summary.id] = _Record(msgspec.structs.replace(summary, parent=conversation_id, parent_seq=seq))
+            fork = self._records[summary.id] = _Record(
+                msgspec.structs.replace(summary, parent=conversation_id, parent_seq=seq, spawned_by="")
+            )
             fork.events = [*record.events[:seq], *events]
             fork.blobs = [blob for blob in record.blobs or () if blob.seq <= seq] or None
 
-    def list(self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False) -> list[Summary]:
+    def list(
+        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+    ) -> list[Summary]:
         """See `Store.list`."""
         with self._lock:
             self._check_open()
@@ -201,6 +264,8 @@ class MemoryStore:
             found = [record.summary for record in records if (record.inbox if waiting else record.events)]
         if status is not None:
             found = [summary for summary in found if summary.status == status]
+        if spawned_by is not None:
+            found = [summary for summary in found if summary.spawned_by and summary.spawner == spawned_by]
         found.reverse()  # of two written at the same time, the newer one first
         return sorted(found, key=lambda summary: str(summary.updated), reverse=True)
 
@@ -209,7 +274,19 @@ class MemoryStore:
         with self._lock:
             if self._found(conversation_id).held:
                 raise LeaseHeld(conversation_id, f"another Conversation in this process ({os.getpid()})")
-            del self._records[conversation_id]
+            left = [conversation_id]
+            while left:
+                gone = left.pop()
+                del self._records[gone]
+                if self._book is not None:
+                    self._book.forget(gone)
+                for id, record in self._records.items():
+                    if not record.summary.spawned_by or record.summary.spawner != gone:
+                        continue
+                    if record.held:
+                        record.summary = msgspec.structs.replace(record.summary, spawned_by="")
+                    else:
+                        left.append(id)
 
     def close(self) -> None:
         """See `Store.close`. What was stored is forgotten. Idempotent."""

@@ -46,6 +46,7 @@ class Row(NamedTuple):
     base: tuple[tuple[int, int], ...] | None = ()
     epoch: int = 0
     lost: bool = False
+    spawned_by: str = ""
 
 
 class Rows(Protocol):
@@ -92,6 +93,7 @@ def make_row(number: int, named: dict[str, Any]) -> Row | None:
     return Row(
         number, id, count("last_seq"), text("status") or "idle", text("title"), _time(text("created")), _time(text("updated")),
         text("parent"), count("parent_seq"), read_base(text("base")), count("epoch"),
+        spawned_by=text("spawned_by"),
     )  # fmt: skip
 
 

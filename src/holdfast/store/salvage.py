@@ -279,18 +279,23 @@ def placeholder(seq: int, timestamp: datetime, reason: str) -> ev.Unknown:
 
 
 def _summary(row: Row) -> Summary:
-    return Summary(row.id, row.status, row.title, row.last_seq, row.created, row.updated, row.parent, row.parent_seq)
+    return Summary(
+        row.id, row.status, row.title, row.last_seq, row.created, row.updated, row.parent, row.parent_seq, spawned_by=row.spawned_by
+    )
 
 
 def _told(summary: Summary, events: list[AnyEvent]) -> Summary:
     """A summary as the events tell it."""
-    status, title = summary.status, ""
+    status, title, spawned_by = summary.status, "", summary.spawned_by
     times: list[datetime] = []
     for event in events:
         if isinstance(event, ev.Status):
             status = event.status
         elif isinstance(event, ev.Message) and not title:
             title = event.text.strip().split("\n", 1)[0][:80]
+        elif isinstance(event, ev.Agent):
+            spawned_by = spawned_by or event.spawned_by
         if event.type != "damaged":
             times.append(event.timestamp)
-    return Summary(summary.id, status, title, len(events), times[0] if times else None, times[-1] if times else None)
+    begun, updated = (times[0], times[-1]) if times else (None, None)
+    return Summary(summary.id, status, title, len(events), begun, updated, spawned_by=spawned_by)

@@ -17,6 +17,7 @@ from holdfast.store.rows import NUMBERS, Progress, Row, make_row, read_base, sil
 _CONVERSATION = "NTITITTTT"  # the columns of format 1, the first of which stands before the record; newer files have more
 _COLUMNS = (
     "number", "id", "epoch", "holder", "last_seq", "status", "title", "created", "updated", "notes", "parent", "parent_seq", "base",
+    "condensed", "spawned_by",
 )  # fmt: skip
 _BY_ID = "sqlite_autoindex_conversations_1"  # what SQLite calls the index of UNIQUE(id)
 

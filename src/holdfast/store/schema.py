@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreError
 
-FORMAT = 2  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
+FORMAT = 3  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
 APPLICATION = 0x486F6C64  # PRAGMA application_id: "Hold"
 
 # Pages in the WAL from which on it is checkpointed and used again from its beginning. Rarely is better: an append writes three pages,
@@ -48,6 +48,20 @@ _SECOND = (
     "CREATE INDEX blob_refs_by_id ON blob_refs(id)",
 )
 
+# Format 3: trees of conversations, and what they may spend (see `budgets`).
+_THIRD = (
+    "ALTER TABLE conversations ADD COLUMN spawned_by TEXT NOT NULL DEFAULT ''",
+    "CREATE INDEX conversations_spawned ON conversations(spawned_by) WHERE spawned_by <> ''",
+    # root: the id of the conversation whose tree it is. Costs are in billionths of a dollar: sums of whole numbers stay what they are.
+    "CREATE TABLE budgets (root TEXT PRIMARY KEY, most_steps INTEGER, most_tokens INTEGER, most_cost INTEGER, most_seconds REAL,"
+    " steps INTEGER NOT NULL DEFAULT 0, tokens INTEGER NOT NULL DEFAULT 0, cost INTEGER NOT NULL DEFAULT 0,"
+    " held_steps INTEGER NOT NULL DEFAULT 0, held_tokens INTEGER NOT NULL DEFAULT 0, held_cost INTEGER NOT NULL DEFAULT 0,"
+    " seconds REAL NOT NULL DEFAULT 0, since REAL NOT NULL DEFAULT 0, until REAL NOT NULL DEFAULT 0,"
+    " gaps TEXT NOT NULL DEFAULT '') WITHOUT ROWID",
+    "CREATE TABLE reservations (key TEXT NOT NULL, root TEXT NOT NULL, conversation INTEGER NOT NULL, epoch INTEGER NOT NULL,"
+    " steps INTEGER NOT NULL, tokens INTEGER NOT NULL, cost INTEGER NOT NULL, PRIMARY KEY(key, root)) WITHOUT ROWID",
+)
+
 
 def format_of(db: sqlite3.Connection, path: Path) -> int:
     """The file's format, 0 if it is empty. Raises `StoreError` if it is no store, or a newer one; `sqlite3.Error`."""
@@ -79,7 +93,7 @@ def prepare(db: sqlite3.Connection, path: Path, durability: str, timeout: float)
     db.execute("BEGIN IMMEDIATE")
     try:
         found = format_of_locked(db)
-        for statement in (*(_FIRST if found < 1 else ()), *(_SECOND if found < 2 else ())):
+        for statement in (*(_FIRST if found < 1 else ()), *(_SECOND if found < 2 else ()), *(_THIRD if found < 3 else ())):
             db.execute(statement)
         if found < FORMAT:
             db.execute(f"PRAGMA application_id = {APPLICATION}")

@@ -17,8 +17,9 @@ from holdfast import events as ev
 from holdfast.commands import Command
 from holdfast.errors import ConfigurationError, ConversationNotFound, Fenced, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
-from holdfast.store import lineage, schema
+from holdfast.store import budgets, lineage, schema
 from holdfast.store.base import Blob, Lease, Posted, Summary, blob_id, check_dense
+from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 from holdfast.store.commit import Call, Committer, Job
 from holdfast.store.files import Reader, ReadOnly, trouble
 from holdfast.store.owner import Owner
@@ -32,7 +33,7 @@ UPDATE conversations SET last_seq = ?, status = ?, title = ?, updated = ?, conde
 
 # An imported fork says what it was forked from; one that was made here keeps what its row says.
 _FIRST = """
-UPDATE conversations SET created = ?1, parent = iif(parent = '', ?2, parent), parent_seq = iif(parent = '', ?3, parent_seq)
+UPDATE conversations SET created = ?1, parent = iif(parent = '', ?2, parent), parent_seq = iif(parent = '', ?3, parent_seq), spawned_by = ?5
 WHERE number = ?4
 """
 
@@ -42,8 +43,9 @@ INSERT INTO conversations (id, epoch, holder, last_seq, status, title, created, 
 VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-_LIST = "SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed FROM conversations WHERE "
+_LIST = "SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed, spawned_by FROM conversations WHERE "
 _OF_IDS = " AND id IN (SELECT value FROM json_each(?))"
+_SPAWNED = " AND spawned_by >= ?1 || ':' AND spawned_by < ?1 || ';'"  # that is, spawned_by begins with the id and a colon
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 
 
@@ -52,11 +54,20 @@ class _Held(NamedTuple):
     epoch: int
 
 
-class _Append(Job[None]):
-    __slots__ = ("blobs", "events", "lease", "number", "rows", "summary", "taken")
+class _Append(Job[bool]):
+    __slots__ = ("blobs", "events", "lease", "living", "number", "reserved", "rows", "settled", "summary", "taken")
 
     def __init__(
-        self, lease: Lease, number: int, events: Sequence[AnyEvent], summary: Summary, taken: Sequence[int], blobs: Sequence[Blob]
+        self,
+        lease: Lease,
+        number: int,
+        events: Sequence[AnyEvent],
+        summary: Summary,
+        taken: Sequence[int],
+        blobs: Sequence[Blob],
+        settled: Sequence[Settlement],
+        reserved: Reservation | None,
+        living: Callable[[str], object] | None,
     ) -> None:
         self.done = False  # as `Job.__init__`, whose call would be a twentieth of an append
         self.error = self.result = self.gate = None
@@ -67,9 +78,12 @@ class _Append(Job[None]):
         base = number << 32
         self.rows = [(base + event.seq, zlib.crc32(data := ev.encode(event)), data) for event in events]
         self.taken = taken
+        self.settled = settled
+        self.reserved = reserved
+        self.living = living
         self.blobs = [(base + blob.seq, blob.id, blob.data) for blob in blobs] if blobs else None
 
-    def work(self, db: sqlite3.Cursor) -> None:
+    def work(self, db: sqlite3.Cursor) -> bool:
         number, epoch, summary, events = self.number, self.lease.epoch, self.summary, self.events
         if events:
             first, last = events[0], events[-1]
@@ -80,7 +94,7 @@ class _Append(Job[None]):
                 raise StoreError(f"{self._what()}: event {first.seq} does not follow event {seq}. Nothing was written.")
             if first.seq == 1:
                 created = (summary.created or first.timestamp).isoformat()
-                db.execute(_FIRST, (created, summary.parent, summary.parent_seq, number))
+                db.execute(_FIRST, (created, summary.parent, summary.parent_seq, number, summary.spawned_by))
             db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", self.rows)
         else:
             self._fence(db)
@@ -90,6 +104,12 @@ class _Append(Job[None]):
         if self.blobs:
             db.executemany("INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)", [(id, data) for _, id, data in self.blobs])
             db.executemany("INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)", [(key, id) for key, id, _ in self.blobs])
+        if self.settled:
+            budgets.settle(db, self.settled)
+        wanted, living = self.reserved, self.living
+        if wanted is None or living is None:
+            return False
+        return budgets.reserve(db, number, epoch, wanted, lambda holder: living(holder) is not None) is None
 
     def _fence(self, db: sqlite3.Cursor) -> int:
         row = db.execute("SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?", (self.number, self.lease.epoch)).fetchone()
@@ -185,23 +205,24 @@ class SQLiteStore:
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
         """See `Store.acquire`. The first lease with a `notify` starts a thread, which ends with the last."""
 
-        def take(db: sqlite3.Cursor) -> tuple[int, int, str]:
+        def take(db: sqlite3.Cursor) -> tuple[int, int, str, str, tuple[Budget, ...]]:
             token = self._own().token
-            found = db.execute("SELECT number, epoch, holder, notes FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+            query = "SELECT number, epoch, holder, notes, spawned_by FROM conversations WHERE id = ?"
+            found = db.execute(query, (conversation_id,)).fetchone()
             if found is None:
                 now = datetime.now(UTC).isoformat()
                 number = self._begin(db, (conversation_id, token, 0, "idle", "", now, now, "", 0, "", 0))
-                return number, number, ""
-            number, epoch, holder, notes = found
+                return number, number, "", "", ()
+            number, epoch, holder, notes, spawned_by = found
             self._refuse_if_held(conversation_id, holder)
             db.execute("UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?", (epoch + 1, token, number))
-            return number, epoch + 1, notes
+            return number, epoch + 1, notes, spawned_by, budgets.above(db, conversation_id, spawned_by)
 
-        number, epoch, notes = self._write(take)
+        number, epoch, notes, spawned_by, above = self._write(take)
         self._held[conversation_id] = _Held(number, epoch)
         if notify is not None:
             self._watcher.hold(number, epoch, self._own().token, notify)
-        return Lease(conversation_id, epoch, tuple(json.loads(notes)) if notes else ())
+        return Lease(conversation_id, epoch, tuple(json.loads(notes)) if notes else (), spawned_by, above)
 
     def renew(self, lease: Lease) -> None:
         """See `Store.renew`."""
@@ -257,7 +278,7 @@ class SQLiteStore:
             raise LeaseHeld(conversation_id, living)
 
     @staticmethod
-    def _check_held(db: sqlite3.Connection, lease: Lease) -> int:
+    def _check_held(db: sqlite3.Connection | sqlite3.Cursor, lease: Lease) -> int:
         query = "SELECT number FROM conversations WHERE id = ? AND epoch = ? AND holder <> ''"
         found = db.execute(query, (lease.conversation_id, lease.epoch)).fetchone()
         if found is None:
@@ -267,8 +288,16 @@ class SQLiteStore:
     # --- the journal ---
 
     def append(
-        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
-    ) -> None:
+        self,
+        lease: Lease,
+        events: Sequence[AnyEvent],
+        summary: Summary,
+        *,
+        taken: Sequence[int] = (),
+        blobs: Sequence[Blob] = (),
+        settled: Sequence[Settlement] = (),
+        reserved: Reservation | None = None,
+    ) -> bool:
         """See `Store.append`. One of the threads that wait commits for all of them."""
         if len(events) > 1:
             check_dense(events)
@@ -276,12 +305,14 @@ class SQLiteStore:
         # Numbers begin at 1, so that a lease which is not held here is found nowhere.
         number = held.number if held is not None and held.epoch == lease.epoch else 0
         try:
-            job = _Append(lease, number, events, summary, taken, blobs)
+            living = None if reserved is None else self._own().living
+            job = _Append(lease, number, events, summary, taken, blobs, settled, reserved, living)
         except Exception as error:
             raise StoreError(f"Conversation {lease.conversation_id!r}: an event is not JSON: {error}. Nothing was written.") from error
-        (self._writer or self._committer()).run(job)
+        held = (self._writer or self._committer()).run(job)
         if events and self._watcher.followers:
             self._watcher.appended(lease.conversation_id, events[-1].seq)
+        return held
 
     def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
         """See `Store.read`. Raises `StoreError` naming the first event that is damaged or missing."""
@@ -349,6 +380,30 @@ class SQLiteStore:
         if type(data) is not bytes or blob_id(data) != id:
             raise StoreError(f"Store {str(self.path)!r}: blob {id!r} is damaged.")
         return data
+
+    # --- what trees of conversations may spend ---
+
+    def bound(self, lease: Lease, budget: Budget | None) -> None:
+        """See `Store.bound`."""
+
+        def work(db: sqlite3.Cursor) -> None:
+            self._check_held(db, lease)
+            budgets.bound(db, lease.conversation_id, budget)
+
+        self._write(work)
+
+    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+        """See `Store.reserve`."""
+        living = self._own().living
+
+        def work(db: sqlite3.Cursor) -> Shortage | None:
+            return budgets.reserve(db, self._check_held(db, lease), lease.epoch, wanted, lambda holder: living(holder) is not None)
+
+        return self._write(work)
+
+    def settle(self, settled: Sequence[Settlement]) -> None:
+        """See `Store.settle`."""
+        self._write(lambda db: budgets.settle(db, settled))
 
     # --- the inbox ---
 
@@ -423,9 +478,13 @@ class SQLiteStore:
         db.execute("UPDATE conversations SET epoch = number WHERE number = ?", (number,))
         return number
 
-    def list(self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False) -> list[Summary]:
+    def list(
+        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+    ) -> list[Summary]:
         """See `Store.list`."""
         query, values = _LIST + (_UNDONE if waiting else "last_seq > 0"), list[str]()
+        if spawned_by is not None:  # the first of the values: it stands there by its number
+            query, values = query + _SPAWNED, [spawned_by]
         if ids is not None:
             query, values = query + _OF_IDS, [json.dumps(list(ids))]
         if status is not None:
@@ -433,17 +492,22 @@ class SQLiteStore:
         if ids is None:
             query += " ORDER BY updated DESC, number DESC"
 
-        def look(db: sqlite3.Connection) -> list[tuple[str, str, str, int, str, str, str, int, int]]:
-            if schema.format_of_locked(db) < 2:
-                return [] if waiting else db.execute(query.replace("parent, parent_seq, condensed", "'', 0, 0"), values).fetchall()
-            return db.execute(query, values).fetchall()
+        def look(db: sqlite3.Connection) -> list[tuple[str, str, str, int, str, str, str, int, int, str]]:
+            format = schema.format_of_locked(db)
+            if format > 2:
+                return db.execute(query, values).fetchall()
+            if spawned_by is not None or (waiting and format < 2):
+                return []
+            older = query.replace("spawned_by", "''")
+            return db.execute(older if format > 1 else older.replace("parent, parent_seq, condensed", "'', 0, 0"), values).fetchall()
 
         when = datetime.fromisoformat
         rows = self._reader.read(look)
         try:
             return [
-                Summary(id, status, title, seq, when(created), when(updated), parent, parent_seq, condensed)
-                for id, status, title, seq, created, updated, parent, parent_seq, condensed in rows
+                Summary(id, status, title, seq, when(created), when(updated), parent, parent_seq, condensed, by)
+                for id, status, title, seq, created, updated, parent, parent_seq, condensed, by in rows
+                if spawned_by is None or by.rpartition(":")[0] == spawned_by  # an id may have colons of its own
             ]
         except (TypeError, ValueError) as error:  # a damaged page may hold anything
             raise StoreError(f"Store {str(self.path)!r} cannot be listed: the entry of a conversation is damaged ({error}).") from error
@@ -456,12 +520,23 @@ class SQLiteStore:
             found = db.execute(query, (conversation_id,)).fetchone()
             if found is None:
                 raise self._missing(conversation_id)
-            number, epoch, holder, base = found
-            self._refuse_if_held(conversation_id, holder)
-            db.execute("DELETE FROM conversations WHERE number = ?", (number,))
-            db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
-            db.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'conversations'", (epoch,))
-            lineage.mark_to_free(db, number, base)
+            self._refuse_if_held(conversation_id, found[2])
+            left = [(conversation_id, *found)]
+            while left:
+                id, number, epoch, _, base = left.pop()
+                db.execute("DELETE FROM conversations WHERE number = ?", (number,))
+                db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
+                db.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'conversations'", (epoch,))
+                lineage.mark_to_free(db, number, base)
+                budgets.forget(db, id)
+                children = db.execute(f"SELECT id, number, epoch, holder, base, spawned_by FROM conversations WHERE 1{_SPAWNED}", (id,))
+                for *child, by in children.fetchall():
+                    if by.rpartition(":")[0] != id:  # an id may have colons of its own
+                        continue
+                    if child[3] and self._own().living(child[3]):
+                        db.execute("UPDATE conversations SET spawned_by = '' WHERE number = ?", (child[1],))
+                    else:
+                        left.append((child[0], child[1], child[2], child[3], child[4]))
 
         self._write(remove)
         try:

@@ -40,6 +40,7 @@ class Header(msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag=
     blobs: int | None = None
     parent: str = ""
     parent_seq: int = 0
+    spawned_by: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Exported(msgspec.Struct, frozen=True):
@@ -54,7 +55,10 @@ class Exported(msgspec.Struct, frozen=True):
     def summary(self) -> Summary:
         """What a store's listing shows of it."""
         head = self.header
-        return Summary(head.id, head.status, head.title, len(self.events), head.created, head.updated, head.parent, head.parent_seq)
+        return Summary(
+            head.id, head.status, head.title, len(self.events), head.created, head.updated, head.parent, head.parent_seq,
+            spawned_by=head.spawned_by or "",
+        )  # fmt: skip
 
 
 class _Any(msgspec.Struct):
@@ -90,6 +94,7 @@ def exported(summary: Summary, events: Sequence[AnyEvent], blob: Callable[[str],
     header = Header(
         version=VERSION, id=summary.id, title=summary.title, status=summary.status, created=summary.created, updated=summary.updated,
         events=len(events), blobs=len(ids), parent=summary.parent, parent_seq=summary.parent_seq,
+        spawned_by=summary.spawned_by or msgspec.UNSET,
     )  # fmt: skip
     yield msgspec.json.encode(header) + b"\n"
     for event in events:

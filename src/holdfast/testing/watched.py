@@ -17,7 +17,7 @@ from holdfast.content import ToolCall
 from holdfast.conversation.driver import Driver
 from holdfast.events import AnyEvent
 from holdfast.runtime import processes
-from holdfast.store import Blob, Lease, Summary
+from holdfast.store import Blob, Lease, Reservation, Settlement, Summary
 from holdfast.store.sqlite import SQLiteStore
 from holdfast.tools import Tool, ToolContext, ToolManager
 
@@ -168,14 +168,23 @@ class WatchedStore(SQLiteStore):
         self._places = places
 
     def append(
-        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
-    ) -> None:
+        self,
+        lease: Lease,
+        events: Sequence[AnyEvent],
+        summary: Summary,
+        *,
+        taken: Sequence[int] = (),
+        blobs: Sequence[Blob] = (),
+        settled: Sequence[Settlement] = (),
+        reserved: Reservation | None = None,
+    ) -> bool:
         """See `Store.append`."""
         number = self._places.come_to(APPEND, "before")
-        super().append(lease, events, summary, taken=taken, blobs=blobs)
+        held = super().append(lease, events, summary, taken=taken, blobs=blobs, settled=settled, reserved=reserved)
         for event in events:
             self._record.write(Acknowledged(lease.conversation_id, event.seq, zlib.crc32(ev.encode(event))))
         self._places.be_at(APPEND, number, "after")
+        return held
 
 
 def _watch_tools(record: Record) -> None:

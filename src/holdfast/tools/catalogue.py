@@ -114,12 +114,7 @@ class Catalogue:
 
     def not_found(self, name: str, why: str = "") -> ToolNotFound:
         """The error for an unknown name, which names the nearest one, and says why it may be missing."""
-        names = list(self.tools)
-        near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
-        hint = f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?" if near else ""
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        reason = f" {why}" if why else ""
-        return ToolNotFound(f"Unknown tool {name!r}.{reason}{hint} This agent has: {', '.join(names[:_SHOWN]) or 'no tools'}{more}.")
+        return unknown(self.tools, name, why)
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """What a model is told: made once, and the same object until the set changes."""
@@ -211,6 +206,16 @@ class Catalogue:
     def find_held(self, name: str) -> Held | None:
         """A tool that is held back, by canonical or wire name."""
         return self.held.get(name) or next((held for key, held in self.held.items() if wire_name(key) == name), None)
+
+
+def unknown(tools: Iterable[str], name: str, why: str = "") -> ToolNotFound:
+    """The error for a name that none of these tools has."""
+    names = list(tools)
+    near = difflib.get_close_matches(name.lower(), [known.lower() for known in names], 1)
+    hint = f" Did you mean {next(known for known in names if known.lower() == near[0])!r}?" if near else ""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    reason = f" {why}" if why else ""
+    return ToolNotFound(f"Unknown tool {name!r}.{reason}{hint} This agent has: {', '.join(names[:_SHOWN]) or 'no tools'}{more}.")
 
 
 class Held(NamedTuple):

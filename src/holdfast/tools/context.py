@@ -13,7 +13,7 @@ from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from holdfast.content import ToolResult
+    from holdfast.content import ContentLike, Message, ToolResult
 
 T = TypeVar("T")
 
@@ -104,6 +104,23 @@ class Asks(Protocol):
         ...
 
 
+class Spawns(Protocol):
+    """Who begins the conversations that calls spawn: one for each conversation."""
+
+    def spawn(
+        self,
+        context: ToolContext,
+        agent: Any,
+        message: str | Message | ContentLike | None,
+        name: str,
+        id: str | None,
+        detached: bool,
+        runtime: object | None,
+    ) -> Any:
+        """See `ToolContext.spawn`."""
+        ...
+
+
 class ToolContext:
     """What a callback may know of the call that it serves. A parameter annotated `ToolContext` receives it, hidden from the model.
 
@@ -112,7 +129,7 @@ class ToolContext:
     """
 
     __slots__ = (
-        "_mark", "_on_close", "_progress", "_waits", "asks", "attempt", "call_id", "cancelled", "conversation_id", "llm", "loop", "outputs", "runtime",
+        "_mark", "_on_close", "_progress", "_waits", "asks", "attempt", "call_id", "cancelled", "conversation_id", "llm", "loop", "outputs", "runtime", "spawns", "team",
     )  # fmt: skip
 
     loop: Callable[[Coroutine[Any, Any, Any]], Future[Any]] | None
@@ -131,6 +148,7 @@ class ToolContext:
         asks: Asks | None = None,
         llm: Any = None,
         outputs: Callable[[str], ToolResult | None] | None = None,
+        spawns: Callable[[], Spawns] | None = None,
     ) -> None:
         self.conversation_id = conversation_id
         self.call_id = call_id
@@ -143,7 +161,9 @@ class ToolContext:
         self.asks = asks
         self.llm = llm  # a `Model`; its room comes after this one
         self.outputs = outputs
+        self.spawns = spawns
         self.loop = None
+        self.team: Callable[[], object] | None = None  # who keeps the conversation's delegates (`agent.delegation.Team`)
         self._waits: tuple[list[float], ...] = ()  # when a person was asked, and when that was over
 
     @property
@@ -155,9 +175,9 @@ class ToolContext:
         """The same context under another flag."""
         found = ToolContext(
             self.conversation_id, self.call_id, self.attempt, cancelled, self.runtime, self._progress, self._on_close, self._mark,
-            self.asks, self.llm, self.outputs,
+            self.asks, self.llm, self.outputs, self.spawns,
         )  # fmt: skip
-        found.loop = self.loop
+        found.loop, found.team = self.loop, self.team
         return found
 
     def output(self, call_id: str) -> ToolResult:
@@ -209,10 +229,42 @@ class ToolContext:
         self.cancelled.raise_if_set()
         return found
 
+    @property
+    def reachable(self) -> bool:
+        """Whether there is anybody whom `ask` asks."""
+        return self.asks is not None and getattr(self.asks, "reachable", True)
+
     def asked_for(self) -> tuple[float, bool]:
         """For how many seconds the user was asked so far, and whether that still goes on."""
         now, waits = time.monotonic(), self._waits
         return sum([(wait[1] if len(wait) > 1 else now) - wait[0] for wait in waits]), any(len(wait) < 2 for wait in waits)
+
+    def spawn(
+        self,
+        agent: Any,
+        message: str | Message | ContentLike | None = None,
+        *,
+        name: str = "",
+        id: str | None = None,
+        detached: bool = False,
+        runtime: object | None = None,
+    ) -> Any:
+        """A child `Conversation` in the same store, with `agent` (an `Agent`) and the runtime of this one unless another is given: `with
+        context.spawn(agent, "Do this") as child: return child.run().answer`.
+
+        Its id is `{conversation_id}.{call_id}`, with `-{name}` behind it if it has a name, else `-2`, `-3`, ... for the second and further
+        ones of a call: give names where several threads spawn. A call that is repeated, also after its process was killed, thus gets the
+        same child again, with all that it did; `message` is sent only if nobody said anything to it yet. A child that is open in this
+        process is returned as it is. With `id` it is the child of that id, also of an earlier call.
+
+        The child is interrupted when the call is cancelled or the conversation interrupted, and closed with the conversation; one that is
+        `detached` is not, and is the caller's to close. All spend from the budgets of those that they come from (`Agent(tree_limits=)`).
+
+        Raises `ConfigurationError` for an id that exists and is no child of this conversation, `LeaseHeld`, `StoreError`, `ToolCancelled`.
+        """
+        if self.spawns is None:
+            raise ConfigurationError("spawn: this call is not of a conversation, so it has no children. Use Conversation(agent).")
+        return self.spawns().spawn(self, agent, message, name, id, detached, runtime)
 
     def on_close(self, key: object, cleanup: Callable[[], None]) -> None:
         """Have `cleanup` run when the conversation closes; once per `key`. Without a conversation, the tool's owner cleans up."""

@@ -1,94 +1,346 @@
-"""What stands around calls: hooks that may change or deny them, and caps on how many run at once."""
+"""What stands around calls: hooks that may change or deny them, and caps on how many run at once. A hook of an agent's other places is the
+same `Hook`, asked in the same way (`ask`)."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from holdfast.content import ToolCall, ToolResult
+from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
 from holdfast.tools.context import Cancellation, ToolContext
-from holdfast.tools.results import as_result
+from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
 
 ARGUMENTS = "holdfast/arguments"  # the key of a result's meta under which arguments stand that a hook put in place of the model's
+HOOK = "holdfast/hook"  # the key of a result's meta that says which hook denied the call or held its result back, and whether it failed
 
-Before = Callable[[ToolCall, ToolContext], Any]
-After = Callable[[ToolCall, ToolResult, ToolContext], Any]
+Before = Callable[..., Any]
+After = Callable[..., Any]
+
+
+class Deny(msgspec.Struct, frozen=True):
+    """What a hook returns to have something not happen, and why: whom it stops is told the `reason`."""
+
+    reason: str = ""
+
+
+class Add(msgspec.Struct, frozen=True):
+    """What a hook returns to have the model told something besides."""
+
+    text: str
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A function before each call of the tools whose canonical names fit the pattern `tools` (`*`: all; `srv.*`: those of a server), one after
-    it, or both. Each is a function or, as text, `module:name`.
+    """A function `before` something happens, one `after` it, or both; or a `command` in place of them. Functions are given as such or, as text,
+    as `module:name`. `on` is the place: `tool`, `model`, `message`, `stop`, `condensation`, `start` or `end`; only `tool` and `model` have an
+    `after`.
 
-    `before(call, context)` returns None (go on), a dict (other arguments), or a `ToolResult` (the answer; the tool is not run). `after(call,
-    result, context)` returns None or another result. What guards must not fail open: if `before` raises or cannot be imported the call is
-    denied, and if `after` does its result is held back. Both run once for a call, whatever its attempts, on the call's thread.
+    On `tool`, for the tools whose canonical names fit the pattern `tools` (`*`: all; `srv.*`: those of a server): `before(call, context)`
+    returns None (go on), a dict (other arguments), or a `ToolResult` (the answer; the tool is not run); `after(call, result, context)` None or
+    another result. Both may return `Deny(reason)`, `Add(text)`, or a tuple of an `Add` and a change. They run once for a call, whatever
+    its attempts, on the call's thread. What the other places hand over and take is in `docs/how-to/hooks.md`.
+
+    A `command` is a list of arguments, run without a shell, asked `when`: "before", "after" or "both"; it gets JSON and prints JSON, within
+    `timeout` seconds, with a minimal environment and `env`. `name` is who it is in the journal; the function's or the command's, if not given.
+
+    What guards must not fail open: a hook that raises, cannot be imported or returns something else denies.
     """
 
     before: Before | str | None = None
     after: After | str | None = None
     tools: str = "*"
+    on: str = "tool"
+    command: Sequence[str] = ()
+    when: str = "before"
+    timeout: float = 30.0
+    env: Mapping[str, str] = MappingProxyType({})
+    name: str = ""
+
+
+class Place(NamedTuple):
+    """What may be said at one side of a place: the keys in which a command's JSON has a change, and whether it may deny and add."""
+
+    keys: tuple[str, ...] = ()
+    denies: bool = True
+    adds: bool = True
+
+
+PLACES: Mapping[tuple[str, str], Place] = MappingProxyType(
+    {
+        ("tool", "before"): Place(("arguments", "result")),
+        ("tool", "after"): Place(("result",)),
+        ("model", "before"): Place(),
+        ("model", "after"): Place(("text", "calls"), adds=False),
+        ("message", "before"): Place(("text", "content")),
+        ("stop", "before"): Place(adds=False),
+        ("condensation", "before"): Place(),
+        ("start", "before"): Place(denies=False),
+        ("end", "before"): Place(denies=False, adds=False),
+    }
+)
+WHERE = tuple(dict.fromkeys(on for on, _ in PLACES))
+
+
+class Said(NamedTuple):
+    """What a hook said: why not (None: nothing against it), what to add, and the change, if any."""
+
+    deny: str | None = None
+    add: str = ""
+    change: Any = None
+
+
+class Failed(Exception):
+    """A hook that did not do what it is for: the message says how, such as `failed: TypeError: ...`."""
+
+
+class Bound(NamedTuple):
+    """One side of a hook, ready to be asked."""
+
+    name: str
+    on: str
+    when: str
+    tools: str
+    function: Callable[..., Any]
+    place: Place
+    command: bool
+
+
+NOTHING = Said()
+
+
+def ask(bound: Bound, context: ToolContext, told: Callable[..., dict[str, Any]], fits: Callable[[Any], bool], *subject: Any) -> Said:
+    """What a hook says: a function of the `subject`, a command of what is `told` of it. `fits` says whether a value is a change there. Raises
+    `Failed`, and the `ToolError` of a function."""
+    try:
+        if bound.command:
+            found = bound.function(
+                {"on": bound.on, "when": bound.when, "conversation_id": context.conversation_id, **told(*subject)}, context, bound.place
+            )
+        else:
+            found = bound.function(*subject, context)
+    except (ToolError, Failed):
+        raise
+    except (Exception, SystemExit) as error:
+        raise Failed(f"failed: {type(error).__name__}: {error}") from error
+    if found is None:
+        return NOTHING
+    return _understood(bound, found, fits)
+
+
+def _understood(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said:
+    place = bound.place
+    deny, add, change = None, "", None
+    for one in cast("tuple[Any, ...]", found) if type(found) is tuple else (found,):
+        if isinstance(one, Said):
+            deny, add, change = one
+        elif isinstance(one, Deny) and place.denies and isinstance(one.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            deny = clean(one.reason)
+        elif isinstance(one, Add) and place.adds and isinstance(one.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            add = clean(one.text)
+        elif one is not None:
+            change = one
+    if change is not None and not fits(change):
+        kind = cast("type[Any]", type(change)).__name__
+        raise Failed(f"returned {kind}")
+    return Said(deny, add, change)
+
+
+def bind(hooks: Sequence[Hook], on: str, when: str) -> list[Bound]:
+    """The sides of hooks that are to be asked there, in the order of asking."""
+    found: list[Bound] = []
+    names = names_of(hooks)
+    for hook, name in zip(hooks, names, strict=True):
+        if hook.on != on:
+            continue
+        place = PLACES.get((on, when))
+        function = hook.before if when == "before" else hook.after
+        if function is not None and place is not None:
+            found.append(Bound(name, on, when, hook.tools, _function(function)[1], place, False))
+        elif hook.command and hook.when in (when, "both") and place is not None:
+            from holdfast.tools.hook_commands import command_of
+
+            found.append(Bound(name, on, when, hook.tools, command_of(hook), place, True))
+    return found if when == "before" else found[::-1]
+
+
+def names_of(hooks: Sequence[Hook]) -> list[str]:
+    """Who each hook is, in messages and the journal; no two are the same."""
+    found: list[str] = []
+    for hook in hooks:
+        name = hook.name or _name(hook.before or hook.after or hook.command)
+        number = 2
+        unique = name
+        while unique in found:
+            unique, number = f"{name}-{number}", number + 1
+        found.append(unique)
+    return found
+
+
+def check(hooks: Sequence[Any], who: str = "") -> None:
+    """Raises `ConfigurationError` for what is no hook."""
+    if isinstance(hooks, Hook | str) or not isinstance(hooks, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        raise ConfigurationError(f"{who}hooks takes a list of Hook(...), not {hooks!r}.")
+    for hook in hooks:
+        if isinstance(hook, Hook):
+            _check(hook)
+        if not isinstance(hook, Hook) or not (hook.before or hook.after or hook.command):
+            raise ConfigurationError(
+                f"{who}hooks takes Hook(before=..., after=..., tools=...) with at least one of the two, or a command, not {hook!r}."
+            )
+
+
+def _check(hook: Any) -> None:
+    if not isinstance(hook.tools, str):
+        raise ConfigurationError(f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use a Hook for each.")
+    if hook.on not in WHERE:
+        raise ConfigurationError(f"Hook: on takes one of {', '.join(WHERE)}, not {hook.on!r}.")
+    if hook.tools != "*" and hook.on != "tool":
+        raise ConfigurationError(f"Hook: tools is for a hook on tool, not on {hook.on}.")
+    for given in (hook.before, hook.after):
+        if given is not None and not isinstance(given, str) and not callable(given):
+            raise ConfigurationError(f"Hook: before and after take a function or 'module:name', not {given!r}.")
+        if inspect.iscoroutinefunction(given):
+            raise ConfigurationError(f"Hook: before and after take a function that is not async, not {given!r}.")
+    if (hook.after is not None or (hook.command and hook.when != "before")) and (hook.on, "after") not in PLACES:
+        raise ConfigurationError(f"Hook: on {hook.on!r} there is no after; give before.")
+    if hook.when not in ("before", "after", "both"):
+        raise ConfigurationError(f"Hook: when takes 'before', 'after' or 'both', not {hook.when!r}.")
+    argv = hook.command
+    if (
+        isinstance(argv, str)
+        or not isinstance(argv, Sequence)
+        or not all(isinstance(one, str) and "\0" not in one for one in cast("Sequence[Any]", argv))
+    ):
+        raise ConfigurationError(f"Hook: command takes a list of arguments, such as ['python3', 'guard.py'], not {argv!r}.")
+    if argv and (hook.before is not None or hook.after is not None):
+        raise ConfigurationError("Hook: it has a command, and before or after beside it; use a Hook for each.")
+    if argv and not argv[0]:
+        raise ConfigurationError("Hook: command takes a list of arguments whose first is a program, not ''.")
+    if isinstance(hook.timeout, bool) or not isinstance(hook.timeout, int | float) or not 0 < hook.timeout < 1e6:
+        raise ConfigurationError(f"Hook: timeout takes seconds above 0, not {hook.timeout!r}.")
+    env = hook.env
+    if not isinstance(env, Mapping) or any(
+        not isinstance(part, str) or "\0" in part for item in cast("Mapping[Any, Any]", env).items() for part in item
+    ) or any(not name or "=" in name for name in cast("Mapping[str, str]", env)):  # fmt: skip
+        raise ConfigurationError("Hook: env takes a mapping of names to texts.")
+    if not isinstance(hook.name, str):
+        raise ConfigurationError(f"Hook: name takes a str, not {hook.name!r}.")
 
 
 class Hooks:
-    """An agent's hooks, in their order: `before` from the first to the last, `after` the other way round."""
+    """Hooks of calls, in their order: `before` from the first to the last, `after` the other way round. `blot` takes secrets out of what
+    they say."""
 
-    def __init__(self, hooks: tuple[Hook, ...]) -> None:
+    def __init__(self, hooks: Sequence[Hook], blot: Callable[[str], str] = str) -> None:
+        check(hooks)
         for hook in hooks:
-            if isinstance(hook, Hook) and not isinstance(hook.tools, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(
-                    f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use a Hook for each."
-                )
-            if not isinstance(hook, Hook) or not (hook.before or hook.after):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(f"hooks takes Hook(before=..., after=..., tools=...) with at least one of the two, not {hook!r}.")
-        self.given = hooks
-        self._before = [(hook.tools, *_function(hook.before)) for hook in hooks if hook.before is not None]
-        self._after = [(hook.tools, *_function(hook.after)) for hook in reversed(hooks) if hook.after is not None]
+            if hook.on != "tool":
+                raise ConfigurationError(f"ToolManager: hooks takes hooks on tool; one on {hook.on} is the agent's: Agent(hooks=...).")
+        self.given = tuple(hooks)
+        self._before = bind(self.given, "tool", "before")
+        self._after = bind(self.given, "tool", "after")
+        self._blot = blot
 
-    def before(self, call: ToolCall, context: ToolContext) -> ToolCall | ToolResult:
-        """The call with the arguments that it is to have, or its answer without running it. Raises `ToolError` for a denied one."""
-        for pattern, name, function in self._before:
-            if fnmatchcase(call.name, pattern):
-                found = _asked(f"{call.name!r} was not run: its hook {name}", function, _copy(call), context)
-                if isinstance(found, ToolResult):
-                    return as_result(call.name, found)
-                if isinstance(found, dict):
-                    _check_json(call.name, name, found)
-                    call = msgspec.structs.replace(call, arguments=cast("dict[str, Any]", found), raw="")
-                elif found is not None:
-                    raise ToolError(f"{call.name!r} was not run: its hook {name} returned {type(found).__name__}.", retryable=False)
+    def before(self, call: ToolCall, context: ToolContext, added: list[str]) -> ToolCall | ToolResult:
+        """The call with the arguments that it is to have, or its answer without running it; what is to stand behind its result goes to `added`.
+        Raises `ToolError` for a denied one."""
+        for bound in self._before:
+            if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
+                said = self._asked(bound, "was not run", call, None, context)
+                if said is NOTHING:
+                    continue
+                if said.add:
+                    added.append(said.add)
+                if isinstance(said.change, ToolResult):
+                    return as_result(call.name, said.change)
+                if said.change is not None:
+                    _check_json(call.name, bound.name, said.change)
+                    call = msgspec.structs.replace(call, arguments=said.change, raw="")
         return call
 
     def after(self, call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
         """The result as it is to be told. Raises `ToolError` if it may not be."""
-        for pattern, name, function in self._after:
-            if fnmatchcase(call.name, pattern):
-                found = _asked(
-                    f"{call.name!r} was run, but its result is held back: its hook {name}", function, _copy(call), result, context
-                )
-                if isinstance(found, ToolResult):
-                    result = as_result(call.name, found)
-                elif found is not None:
-                    raise ToolError(
-                        f"{call.name!r} was run, but its result is held back: its hook {name} returned {type(found).__name__}.",
-                        retryable=False,
-                    )
+        for bound in self._after:
+            if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
+                said = self._asked(bound, "was run, but its result is held back", call, result, context)
+                if said is NOTHING:
+                    continue
+                if said.change is not None:
+                    result = as_result(call.name, said.change)
+                if said.add:
+                    result = with_context(result, [said.add])
         return result
+
+    def _asked(self, bound: Bound, what: str, call: ToolCall, result: ToolResult | None, context: ToolContext) -> Said:
+        try:
+            if result is None:
+                said = ask(bound, context, _told, _before_fits, _copy(call))
+            else:
+                said = ask(bound, context, _told, _after_fits, _copy(call), result)
+        except Failed as error:
+            raise Refused(self._blot(f"{call.name!r} {what}: its hook {bound.name} {error}"), bound.name, True) from error
+        if said.deny is not None:
+            why = f": {said.deny}" if said.deny else ""
+            raise Refused(self._blot(f"{call.name!r} {what}: its hook {bound.name} denied it{why}"), bound.name, False)
+        return Said(None, self._blot(said.add), said.change) if said.add else said
+
+
+def _told(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {"call": {"id": call.id, "name": call.name, "arguments": call.arguments}}
+    return found if result is None else {**found, "result": result}
+
+
+class Refused(ToolError):
+    """A hook denied a call, or held its result back; `failed`: because it could not do its work."""
+
+    def __init__(self, message: str, hook: str = "", failed: bool = False) -> None:
+        super().__init__(clean(message), retryable=False)
+        self.hook = hook
+        self.failed = failed
+
+
+def marked(result: ToolResult, error: ToolError) -> ToolResult:
+    """The result that tells of an error, with which hook it was, if it was one."""
+    if not isinstance(error, Refused):
+        return result
+    return msgspec.structs.replace(result, meta={**result.meta, HOOK: {"name": error.hook, "failed": error.failed}})
+
+
+def with_context(result: ToolResult, texts: Sequence[str]) -> ToolResult:
+    """A result with more texts behind it. Structured content that would be shown alone stands before them as text."""
+    content = result.content
+    if not content and result.structured_content is not None:
+        content = (TextContent(msgspec.json.encode(result.structured_content).decode()),)
+    return msgspec.structs.replace(result, content=(*content, *[TextContent(text) for text in texts]))
+
+
+def _before_fits(found: Any) -> bool:
+    return isinstance(found, dict | ToolResult)
+
+
+def _after_fits(found: Any) -> bool:
+    return isinstance(found, ToolResult)
 
 
 def _copy(call: ToolCall) -> ToolCall:
     """The call with arguments of its own: the journal's are not a hook's to change."""
-    return msgspec.structs.replace(call, arguments=deepcopy(call.arguments))
+    arguments = call.arguments
+    for value in arguments.values():
+        if type(value) in (dict, list):
+            return msgspec.structs.replace(call, arguments=deepcopy(arguments))
+    return msgspec.structs.replace(call, arguments=dict(arguments))
 
 
 def _check_json(tool: str, hook: str, arguments: Any) -> None:
@@ -98,24 +350,21 @@ def _check_json(tool: str, hook: str, arguments: Any) -> None:
         if msgspec.to_builtins(arguments, str_keys=True) != arguments:
             raise TypeError("there are values in them that JSON has not")
     except (TypeError, ValueError) as error:
-        raise ToolError(f"{tool!r} was not run: its hook {hook} gave arguments that are not JSON: {error}.", retryable=False) from None
+        raise Refused(f"{tool!r} was not run: its hook {hook} gave arguments that are not JSON: {error}.", hook, True) from None
 
 
-def _asked(what: str, function: Callable[..., Any], *arguments: Any) -> Any:
-    try:
-        return function(*arguments)
-    except ToolError:
-        raise
-    except Exception as error:
-        raise ToolError(f"{what} failed: {type(error).__name__}: {error}", retryable=False) from error
+def _name(given: Any) -> str:
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Sequence):
+        return cast("Sequence[str]", given)[0].rpartition("/")[2]
+    return str(getattr(given, "__qualname__", given)).rpartition("<locals>.")[2]
 
 
 def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]:
     """A name for messages and the function; one that raises for what cannot be imported."""
     if not isinstance(given, str):
-        if not callable(given):
-            raise ConfigurationError(f"Hook: before and after take a function or 'module:name', not {given!r}.")
-        return str(getattr(given, "__qualname__", given)), given
+        return _name(given), given
     module, _, qualname = given.partition(":")
     try:
         found: Any = import_module(module)
@@ -123,6 +372,8 @@ def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]
             found = getattr(found, part)
         if not callable(found):
             raise TypeError(f"{given} is no function")
+        if inspect.iscoroutinefunction(found):
+            raise TypeError(f"{given} is async")
     except Exception as error:
         reason = f"it cannot be imported ({type(error).__name__}: {error})"
         _log.error("the hook %s guards nothing and lets nothing through: %s", given, reason)

@@ -393,7 +393,11 @@ class ToolManager:
 
     def _direct(self, tool: Tool, given: ToolCall, context: ToolContext | None) -> ToolResult:
         return self._guarded(
-            tool, given, context or ToolContext(), lambda tool, arguments, context: self._once(tool, arguments, context, start_thread)
+            tool,
+            given,
+            context or ToolContext(),
+            lambda tool, arguments, context: self._once(tool, arguments, context, start_thread),
+            self._hooks,
         )
 
     async def acall(self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> ToolResult:
@@ -435,11 +439,13 @@ class ToolManager:
         context: ToolContext | None = None,
         before_attempt: Callable[[int], None] | None = None,
         start_thread: StartThread = start_thread,
+        hooks: Hooks | None = None,
     ) -> ToolResult:
         """Run a model's call to a result: never raises for what the tool or the model did wrong, but tells the model.
 
         A failure is tried again as the tool's `retry` says, or by the error's own policy if the tool is `read_only` or `idempotent`.
-        `before_attempt(n)` is called before the second and every further attempt; what it raises ends the call.
+        `before_attempt(n)` is called before the second and every further attempt; what it raises ends the call. `hooks` stand in place of the
+        manager's own.
         """
         context = context if context is not None else ToolContext(call_id=call.id)
 
@@ -468,29 +474,35 @@ class ToolManager:
                 raise self._catalogue.not_found(call.name)
             if tool.name != call.name:  # it was called by its wire name: guards know the other one
                 call = msgspec.structs.replace(call, name=tool.name)
-            return self._guarded(tool, call, context, attempts)
+            return self._guarded(tool, call, context, attempts, hooks or self._hooks)
         except ToolError as error:
-            return failed(error)
+            return self._failed(error, hooks)
         except _Unannounced as stop:
             raise stop.error.with_traceback(stop.error.__traceback__) from None
 
     def _guarded(
-        self, tool: Tool, call: ToolCall, context: ToolContext, attempts: Callable[[Tool, dict[str, Any], ToolContext], ToolResult]
+        self,
+        tool: Tool,
+        call: ToolCall,
+        context: ToolContext,
+        attempts: Callable[[Tool, dict[str, Any], ToolContext], ToolResult],
+        hooks: Hooks | None,
     ) -> ToolResult:
         """Hooks, caps and limits around the attempts of a call. Raises `ToolError`."""
-        if self._plain:
+        if self._plain and hooks is None:
             return attempts(tool, call.arguments, context)
         changed = call
-        if self._hooks is not None:
-            found = self._hooks.before(call, context)
+        added: list[str] = []
+        if hooks is not None:
+            found = hooks.before(call, context, added)
             if isinstance(found, ToolResult):
-                return found
+                return self._with_context(found, added) if added else found
             changed = found
         taken = [] if self._caps is None else self._caps.enter(call.name, context.cancelled)
         try:
             result = attempts(tool, changed.arguments, context)
         except ToolError as error:
-            if self._hooks is None:
+            if hooks is None:
                 raise
             result = failed(error)
         finally:
@@ -500,18 +512,34 @@ class ToolManager:
             from holdfast.tools.hooks import ARGUMENTS
 
             result = msgspec.structs.replace(result, meta={**result.meta, ARGUMENTS: changed.arguments})
-        if self._hooks is not None:
-            result = self._hooks.after(changed, result, context)
-        return result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+        if hooks is not None:
+            result = hooks.after(changed, result, context)
+        result = result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+        return self._with_context(result, added) if added else result
 
-    def refused(self, call: ToolCall, context: ToolContext) -> ToolResult | None:
+    @staticmethod
+    def _with_context(result: ToolResult, added: Sequence[str]) -> ToolResult:
+        from holdfast.tools.hooks import with_context
+
+        return with_context(result, added)
+
+    def _failed(self, error: ToolError, hooks: Hooks | None) -> ToolResult:
+        """The result that tells of an error, and of the hook that it came from."""
+        if hooks is None and self._hooks is None:
+            return failed(error)
+        from holdfast.tools.hooks import marked
+
+        return marked(failed(error), error)
+
+    def refused(self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None) -> ToolResult | None:
         """What a call that another process is to run is answered here at once: that its arguments do not fit, or what a hook says in its place.
-        None if it may be run. Its tool need not be there."""
+        None if it may be run. Its tool need not be there. `hooks` as in `run`."""
+        hooks = hooks or self._hooks
         try:
             if call.invalid:
                 raise ToolError(f"{call.name!r} was not run: {call.invalid}", "validation")
-            if self._hooks is not None:
-                found = self._hooks.before(call, context)
+            if hooks is not None:
+                found = hooks.before(call, context, [])
                 if isinstance(found, ToolResult):
                     return found
                 if found is not call:
@@ -522,18 +550,20 @@ class ToolManager:
             if tool is not None:
                 checked(tool, call.arguments)
         except ToolError as error:
-            return failed(error)
+            return self._failed(error, hooks)
         return None
 
-    def told(self, call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
-        """A result that came otherwise than by a call, such as a tool's `reconcile`, as it is to be told: after hooks and limits."""
-        if self._plain:
+    def told(self, call: ToolCall, result: ToolResult, context: ToolContext, hooks: Hooks | None = None) -> ToolResult:
+        """A result that came otherwise than by a call, such as a tool's `reconcile`, as it is to be told: after hooks and limits. `hooks` as in
+        `run`."""
+        hooks = hooks or self._hooks
+        if hooks is None and self._overflow is None:
             return result
         try:
-            if self._hooks is not None:
-                result = self._hooks.after(call, result, context)
+            if hooks is not None:
+                result = hooks.after(call, result, context)
         except ToolError as error:
-            return failed(error)
+            return self._failed(error, hooks)
         return result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
 
     def _once(self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread) -> ToolResult:

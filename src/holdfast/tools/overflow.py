@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.content import Content, EmbeddedResource, TextContent, ToolResult
 from holdfast.errors import ConfigurationError
+from holdfast.tools.results import OUTPUT
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
@@ -37,7 +38,7 @@ class Overflow:
         """The result, with what is too long in files: texts as one with its middle left out, structured content as `{"note": where it is}`.
         A file that cannot be written costs what was to stand in it, not the result."""
         limit = min((limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)), default=None)
-        if limit is None:
+        if limit is None or result.meta.get(OUTPUT) is True:
             return result
         stem = f"{_UNSAFE.sub('_', f'{name}-{call_id}' if call_id else name)[:100]}-{uuid4().hex[:8]}"
         changes: dict[str, Any] = {}

@@ -10,6 +10,8 @@ import msgspec
 from holdfast.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
 
+OUTPUT = "holdfast/output"  # in a result's meta: its structured content is a run's output (`Agent(output_type=)`), which is kept whole
+
 _BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
 

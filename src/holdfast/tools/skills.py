@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
+
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.tools.skills_files import SKILL_FILES, Skill, front_matter, one_line, read_skill, skill_files, text_below, with_home
 from holdfast.tools.tool import Tool, ToolAnnotations
@@ -16,44 +18,87 @@ _log = logging.getLogger(__name__)
 _MOST_FILES = 100  # names of a skill's other files that its reader is told
 _MOST_SKILLS, _LONGEST_LINE = 100, 200  # what the tool itself tells of them
 _LONGEST_DESCRIPTION = 1024  # of a tool: OpenAI's API refuses longer ones
+_MOST_SENT = 256 * 1024  # characters of a skill's other files that travel with it
+_EACH, _TOTAL = 20_000, 60_000  # characters: some 5,000 and 15,000 tokens
 
 
 class Skills:
     """The skills of an agent, by name, in the order in which they were found. `unreadable` says of files and folders why they were left out.
 
-    Frozen; the files are read again each time that the model asks for them.
+    At most `each` characters of one are shown without being asked for, and `total` of all in the prompt, as of all that were added to a
+    conversation. Frozen; the files are read again each time that the model asks for them.
     """
 
-    def __init__(self, skills: Iterable[Skill], unreadable: Mapping[str, str] = {}) -> None:
+    def __init__(self, skills: Iterable[Skill], unreadable: Mapping[str, str] = {}, each: int = _EACH, total: int = _TOTAL) -> None:
+        for name, value in (("each", each), ("total", total)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"Skills: {name} takes a number of characters from 0, not {value!r}.")
         self._skills = {skill.name: skill for skill in skills}
         self.unreadable = dict(unreadable)
+        self.each = each
+        self.total = total
+        self._reader: Tool | None = None
 
     def list(self) -> list[Skill]:
         """All skills."""
         return [*self._skills.values()]
 
+    def get(self, name: str) -> Skill | None:
+        """The skill of that name."""
+        return self._skills.get(name)
+
+    def always(self) -> Iterator[tuple[Skill, str]]:
+        """Those whose text is in the system prompt, and of it what there is room for."""
+        left = self.total
+        for skill in self._skills.values():
+            if skill.always and left > 0:
+                text = shortened(skill, min(self.each, left))
+                left -= len(text) + len(skill.name)
+                yield skill, text
+
     def prompt(self) -> str:
-        """What the system prompt says of them: a name and a description each, and how to read one. "" if there are none."""
-        if not self._skills:
+        """What the system prompt says of those that are not always shown: a name and a description each, and how to read one. "" if there
+        are none. Those that there is no room for are named."""
+        shown = {skill.name for skill, _ in self.always()}
+        listed = [skill for skill in self._skills.values() if skill.name not in shown]
+        if not listed:
             return ""
-        lines = [f"- {skill.name}: {one_line(skill.description) or '(no description)'}" for skill in self._skills.values()]
+        left = self.total - sum(len(text) for _, text in self.always())
+        lines: list[str] = []
+        for number, skill in enumerate(listed):
+            line = f"- {skill.name}: {one_line(skill.description) or '(no description)'}"
+            left -= len(line) + 1
+            if left < 0:
+                names = ", ".join([skill.name for skill in listed[number:][:_MOST_SKILLS]])
+                more = f", and {len(listed) - number - _MOST_SKILLS} more" if len(listed) - number > _MOST_SKILLS else ""
+                lines.append(f"- Without a description here, to save room: {names}{more}")
+                break
+            lines.append(line)
         head = (
             "# Skills\n\nEach of these is know-how for one kind of task. Before a task that one of them fits, read it with the tool read_skill "
             "and do as it says; a file that it names is read with the same tool."
         )
         return "\n".join([head, "", *lines])
 
+    @property
+    def reader(self) -> Tool:
+        """The tool of an agent whose system prompt lists them: always the same object."""
+        if self._reader is None:
+            self._reader = self.tool(listed=False)
+        return self._reader
+
     def tool(self, listed: bool = True) -> Tool:
         """The tool by which a model reads them. If `listed`, it names them itself, in its description, or in its parameter's if that is too
         long for APIs: at most 100 skills, 200 characters each. An agent whose system prompt has `prompt()` needs no second list."""
         description, name = _told(self._skills.values() if listed else ())
 
-        def read_skill(name: str, file: str | None = None) -> str:
-            return self.read(name, file)
+        def read_skill(name: str, file: str | None = None, offset: int = 0) -> str:
+            return self.read(name, file, offset)
 
         read_skill.__doc__ = (
             f"Args:\n    name: {name}\n"
-            "    file: A file of the skill that its instructions name, relative to its folder. Leave it out for the instructions."
+            "    file: A file of the skill that its instructions name, relative to its folder. Leave it out for the instructions.\n"
+            "    offset: The first character to read, where the beginning is known."
         )
         return Tool.from_function(
             read_skill,
@@ -62,8 +107,11 @@ class Skills:
             category="skills",
         )
 
-    def read(self, name: str, file: str | None = None) -> str:
-        """What the tool answers. Raises `ToolNotFound`, or `ToolError` for a path that leads out of the skill's folder."""
+    def read(self, name: str, file: str | None = None, offset: int = 0) -> str:
+        """What the tool answers, from a character on. Raises `ToolNotFound`, or `ToolError` for a path that leads out of the skill's folder."""
+        return self._read(name, file)[max(0, offset) :]
+
+    def _read(self, name: str, file: str | None) -> str:
         skill = self._skills.get(name)
         if skill is None:
             near = difflib.get_close_matches(name, self._skills, 1)
@@ -71,6 +119,8 @@ class Skills:
             raise ToolNotFound(f"There is no skill {name!r}.{hint} There are: {', '.join(self._skills) or 'none'}.")
         if file is not None:
             return _file(skill, file)
+        if not skill.folder and (skill.text or not skill.path):
+            return skill.text + _beside(skill)
         path = Path(skill.path)
         try:
             _, body = front_matter(text_below(path.parent, path.name))
@@ -84,7 +134,16 @@ class Skills:
         return f"Skills({', '.join(self._skills)})"
 
 
-def discover(folders: Iterable[str | os.PathLike[str]]) -> Skills:
+def shortened(skill: Skill, most: int) -> str:
+    """The first `most` characters of a skill's text, and how to read the others."""
+    text = skill.text
+    if len(text) <= most:
+        return text
+    note = f'[{len(text) - most:,} of {len(text):,} characters are left out here to save room; read_skill(name="{skill.name}", offset={most}) shows them.]'
+    return f"{text[:most]}\n\n{note}" if most else note
+
+
+def discover(folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH, total: int = _TOTAL) -> Skills:
     """The skills and microagents of some folders; of two with one name, that of the earlier folder counts, so name the project's before
     the user's.
 
@@ -92,7 +151,8 @@ def discover(folders: Iterable[str | os.PathLike[str]]) -> Skills:
     `.agents/skills/`, `skills/`, `microagents/`, `.openhands/microagents/` and `.holdfast/microagents/` are read. `~` is the user's home.
 
     What cannot be read is left out and named, in `unreadable` and with a warning in the log: a folder that is not there, a file that
-    is too large or no UTF-8, a link that leads out of the folder. Raises `ConfigurationError` (a `ValueError`) for what is no path.
+    is too large or no UTF-8, a link that leads out of the folder. `each` and `total` are those of `Skills`. Raises `ConfigurationError` (a
+    `ValueError`) for what is no path.
     """
     if isinstance(folders, str | os.PathLike):
         raise ConfigurationError(f"discover takes a list of folders, not {folders!r}.")
@@ -126,7 +186,7 @@ def discover(folders: Iterable[str | os.PathLike[str]]) -> Skills:
                 _log.warning("The skill %s is loaded, but breaks the specification: %s.", path, problem)
     for path, reason in unreadable.items():
         _log.warning("The skill %s was left out: %s", path, reason)
-    return Skills(found.values(), unreadable)
+    return Skills(found.values(), unreadable, each, total)
 
 
 # --- what is told of them ---
@@ -156,6 +216,8 @@ def _line(skill: Skill) -> str:
 
 
 def _file(skill: Skill, file: str) -> str:
+    if skill.files:
+        return _sent(skill, file)
     if not skill.folder:
         raise ToolError(f"{skill.name!r} is one file alone; read it without `file`.", "validation")
     root = Path(skill.folder)
@@ -175,13 +237,43 @@ def _file(skill: Skill, file: str) -> str:
     try:
         return text_below(root, *relative.parts)
     except FileNotFoundError:
-        names = [*_files(root)]
-        near = difflib.get_close_matches(file, names, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ToolNotFound(f"The skill {skill.name!r} has no file {file!r}.{hint} It has: {', '.join(names) or 'none'}.") from None
+        raise _no_such_file(skill, file, [*_files(root)]) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ToolError(f"{file!r} of the skill {skill.name!r} cannot be read: {reason}.", "validation") from error
+
+
+def _sent(skill: Skill, file: str) -> str:
+    """A file of a skill that came as text: there is no folder to lead out of."""
+    name = os.path.normpath(file)
+    if name not in skill.files:
+        raise _no_such_file(skill, file, [*skill.files])
+    return skill.files[name]
+
+
+def _no_such_file(skill: Skill, file: str, names: list[str]) -> ToolNotFound:
+    near = difflib.get_close_matches(file, names, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return ToolNotFound(f"The skill {skill.name!r} has no file {file!r}.{hint} It has: {', '.join(names) or 'none'}.")
+
+
+def as_text(skill: Skill) -> Skill:
+    """The skill without its folder, for another machine: its text, and its other files as far as they are text and fit into 256 KB. Raises
+    `ToolError` or `ToolNotFound` if it cannot be read."""
+    if not skill.path:
+        return skill
+    text = skill.text or Skills([msgspec.structs.replace(skill, folder="")]).read(skill.name)
+    files: dict[str, str] = {}
+    left = _MOST_SENT
+    for name in _files(Path(skill.folder)) if skill.folder else ():
+        try:
+            found = _file(skill, name)
+        except (ToolError, ToolNotFound):  # a picture, or the "..." of too many
+            continue
+        if (left := left - len(found)) < 0:
+            break
+        files[name] = found
+    return Skill(skill.name, skill.description, "", triggers=skill.triggers, paths=skill.paths, always=skill.always, text=text, files=files)
 
 
 def _files(root: Path) -> Iterator[str]:
@@ -201,6 +293,8 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def _beside(skill: Skill) -> str:
+    if skill.files:
+        return f"\n\n(The other files of this skill, for read_skill alone: {', '.join(skill.files)}.)"
     if not skill.folder:
         return ""
     names = [*_files(Path(skill.folder))]

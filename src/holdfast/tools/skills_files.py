@@ -13,7 +13,7 @@ import stat
 import unicodedata
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.content import Data
 from holdfast.errors import ConfigurationError
@@ -31,11 +31,15 @@ _LONGEST = {"name": 64, "description": 1024, "compatibility": 500}
 
 class Skill(Data, frozen=True):
     """What is known of a skill before it is read. `path` is its file; `folder` what `read_skill` may read of it, "" for a microagent,
-    which is a file alone. `problems` say in what it breaks the specification."""
+    which is a file alone. `problems` say in what it breaks the specification.
+
+    `triggers` are words of a user, `paths` globs of files that calls name, on which it is shown; `always` has it in the system prompt. `text` is what
+    is shown then, and all there is of a skill without a `path`, which has its other files in `files`, by name.
+    """
 
     name: str
-    description: str
-    path: str
+    description: str = ""
+    path: str = ""
     folder: str = ""
     triggers: tuple[str, ...] = ()
     license: str = ""
@@ -43,6 +47,10 @@ class Skill(Data, frozen=True):
     allowed_tools: tuple[str, ...] = ()
     metadata: dict[str, str] = {}
     problems: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    always: bool = False
+    text: str = ""
+    files: dict[str, str] = {}
 
 
 def skill_files(root: Path, loose: bool = True) -> Iterator[Path]:
@@ -90,21 +98,50 @@ def read_skill(path: Path) -> Skill:
         problems += validate(head, own)
     name = _said(head.get("name")) or own
     description = _said(head.get("description")) or next((line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")), "")
-    words = head.get("triggers")
-    triggers = [words] if isinstance(words, str) else [_said(word) for word in words] if isinstance(words, Seq) else []
     given = head.get("metadata")
+    shown = shown_when(head)
     return Skill(
         unicodedata.normalize("NFKC", one_line(name)),
         description[: _LONGEST["description"]],
         str(path),
         str(folder) if folder is not None else "",
-        tuple(word for word in triggers if word),
+        shown.triggers,
         _said(head.get("license")),
         _said(head.get("compatibility")),
         tuple(_said(head.get("allowed-tools")).replace(",", " ").split()),
         {key: _said(value) for key, value in given.items()} if isinstance(given, Map) else {},
         tuple(problems),
+        shown.paths,
+        shown.always,
+        body.strip()
+        if shown.triggers or shown.paths or shown.always
+        else "",  # read once, here; the others are read when they are asked for
     )
+
+
+class Shown(NamedTuple):
+    """When a skill is shown without being asked for."""
+
+    triggers: tuple[str, ...]
+    paths: tuple[str, ...]
+    always: bool
+
+
+def shown_when(head: Mapping[str, Any]) -> Shown:
+    """What front matter says of it: `triggers`, `paths` and `always`, also in `metadata`, where a `SKILL.md` has room for them; OpenHands'
+    `type: repo` is always."""
+    more = head.get("metadata")
+    inner: Mapping[str, Any] = more if isinstance(more, Map) else {}
+
+    def words(key: str) -> tuple[str, ...]:
+        found: list[str] = []
+        for value, apart in ((head.get(key), False), (inner.get(key), True)):
+            members = value if isinstance(value, Seq) else _said(value).split(",") if apart else [value]
+            found += [word for member in members if (word := one_line(_said(member)))]
+        return tuple(dict.fromkeys(found))
+
+    always = any(_said(value).lower() in ("true", "yes") for value in (head.get("always"), inner.get("always")))
+    return Shown(words("triggers"), words("paths"), always or _said(head.get("type")).lower() == "repo")
 
 
 def validate(head: Mapping[str, Any], folder: str) -> list[str]:

@@ -11,6 +11,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent import tokens
 from holdfast.agent.condenser import Condensed
+from holdfast.agent.planning import without_plan
 from holdfast.agent.tokens import Sizes
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ContextTooLong
@@ -133,7 +134,8 @@ def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) ->
             own = sizes.worth(sizes.said.get(item.seq, 0))
             found.append(Piece(item.seq, item, own + sum(each), tuple(results), each))
         elif item.sender == "holdfast" and item.id in summaries:
-            found.append(Piece(item.seq, item, sizes.worth(tokens.text(item.text)), summary=True))
+            told = msgspec.structs.replace(item, content=(TextContent(without_plan(item.text)),))
+            found.append(Piece(item.seq, told, sizes.worth(tokens.text(item.text)), summary=True))
         else:
             found.append(Piece(item.seq, item, sizes.worth(sizes.said.get(item.seq, 0))))
     return found

@@ -1,24 +1,26 @@
-"""The server's side of a worker's store: it has the lease, does what the worker asks for its own conversation, and ends what it leaves."""
+"""The server's side of a worker's store: it has the leases, does what the worker asks for its own conversations, and ends what it leaves."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from holdfast import commands as cmd
 from holdfast import events as ev
-from holdfast.errors import Fenced, StoreError
+from holdfast.errors import ConfigurationError, ConversationNotFound, Fenced, StoreError
 from holdfast.server.workers import messages as ms
-from holdfast.store import Blob, Lease, Store
+from holdfast.store import Blob, Lease, Settlement, Store
 
 _log = logging.getLogger("holdfast")
 
 
 class Desk:
-    """The conversation `id` of `store`, for one worker. `notify` is the store's word that something came, and must not block; `moved` is told
-    when the journal has grown by more than beginnings of calls. `do` is the listening thread's."""
+    """The conversation `id` of `store`, for one worker, and those that its calls spawned. `notify` is the store's word that something came, and must
+    not block; `moved` is told when the journal has grown by more than beginnings of calls. `do` is the listening thread's."""
 
     def __init__(self, store: Store, id: str, notify: Callable[[], None], moved: Callable[[], None]) -> None:
         self.id = id
@@ -26,59 +28,101 @@ class Desk:
         self._store = store
         self._notify = notify
         self._moved = moved
-        self._lease: Lease | None = None
+        self._leases: dict[str, Lease] = {}
+        self._family = {id}
         self._marks: set[str] = set()
 
     def do(self, request: ms.StoreRequest) -> Any:
         """What the store says to a request. Raises what the store raises."""
-        store, id = self._store, self.id
+        store = self._store
         match request:
             case ms.Append():
                 return self._append(request)
-            case ms.Read(_, after, limit):
-                return [ev.encode(event) for event in store.read(id, after, limit)]
-            case ms.Tail():
-                return [ev.encode(event) for event in store.tail(id)]
+            case ms.Read(_, after, limit, id):
+                return [ev.encode(event) for event in store.read(self._ours(id), after, limit)]
+            case ms.Tail(_, id):
+                return [ev.encode(event) for event in store.tail(self._ours(id))]
             case ms.GetBlob(_, name):
                 return store.blob(name)
-            case ms.Inbox():
-                return [(one.number, one.key, cmd.encode(one.command)) for one in store.commands(self._held())]
-            case ms.Post(_, command, key):
-                return store.post(id, cmd.decode(command), key)
-            case ms.Leave(_, notes):
+            case ms.Inbox(_, id):
+                return [(one.number, one.key, cmd.encode(one.command)) for one in store.commands(self._held(id))]
+            case ms.Post(_, command, key, id):
+                return store.post(self._ours(id), cmd.decode(command), key)
+            case ms.Leave(_, notes, id):
                 self._marks.update(notes)
-                store.note(self._held(), notes)
-            case ms.Acquire():
-                if self._lease is None:
-                    self._lease = store.acquire(id, self._notify)
-                return self._lease.epoch, self._lease.left
-            case ms.Renew():
-                store.renew(self._held())
-            case ms.Release():
-                self.release()
-            case ms.Listed():
-                return store.list([id])
+                store.note(self._held(id), notes)
+            case ms.Acquire(_, id):
+                id = self._ours(id)
+                if id not in self._leases:
+                    self._leases[id] = store.acquire(id, self._notify)
+                return self._leases[id]
+            case ms.Renew(_, id):
+                store.renew(self._held(id))
+            case ms.Release(_, id):
+                self.release(id)
+            case ms.Listed(_, id, children):
+                id = self._ours(id)
+                return store.list(spawned_by=id) if children else store.list([id])
+            case ms.Bound(_, budget, id):
+                lease = self._held(id)
+                store.bound(lease, None if budget is None else msgspec.structs.replace(budget, root=lease.conversation_id))
+            case ms.Reserve(_, wanted, id):
+                lease = self._held(id)
+                self._check_spending([wanted.key], wanted.roots)
+                return store.reserve(lease, wanted)
+            case ms.Settle(_, settled):
+                self._check_settled(settled)
+                store.settle(settled)
         return None
 
-    def _held(self) -> Lease:
-        if self._lease is None:
-            raise Fenced(f"The worker of conversation {self.id!r} has no lease.")
-        return self._lease
+    def _ours(self, id: str) -> str:
+        """An id that the worker gave, \"\" for its own conversation's. Raises `ConversationNotFound` for one that did not come of that."""
+        id = id or self.id
+        if id not in self._family:
+            there = self._store.list([id])
+            spawner = there[0].spawner if there else next((known for known in self._family if id.startswith(f"{known}.")), "")
+            if not spawner or self._ours(spawner) not in self._family:
+                raise ConversationNotFound(f"No conversation {id!r} in the store of this worker.")
+            if not there and (recorded := getattr(self._store, "recorded", None)) is not None and recorded(id):
+                raise ConfigurationError(f"Conversation {id!r} exists, and was spawned by no call.")
+            self._family.add(id)
+        return id
 
-    def _append(self, request: ms.Append) -> None:
-        if request.summary.id != self.id:
+    def _held(self, id: str) -> Lease:
+        lease = self._leases.get(id or self.id)
+        if lease is None:
+            raise Fenced(f"The worker of conversation {self.id!r} has no lease of {id or self.id!r}.")
+        return lease
+
+    def _append(self, request: ms.Append) -> bool:
+        id, events = request.summary.id, [ev.decode(data) for data in request.events]
+        if id not in self._leases or (id != self.id and request.summary.spawner not in self._family):
             raise StoreError(f"The worker of conversation {self.id!r} writes to no other one.")
-        events = [ev.decode(data) for data in request.events]
+        self._check_settled(request.settled)
         blobs = [Blob(seq, data) for seq, data in request.blobs]
-        self._store.append(self._held(), events, request.summary, taken=request.taken, blobs=blobs)
-        if events:
+        more: dict[str, Any] = {"settled": request.settled} if request.settled else {}
+        if (wanted := request.reserved) is not None:
+            self._check_spending([wanted.key], wanted.roots)
+            more["reserved"] = wanted
+        held = self._store.append(self._held(id), events, request.summary, taken=request.taken, blobs=blobs, **more)
+        if events and id == self.id:
             self.status = request.summary.status
             if any(not isinstance(event, ev.ToolCallStarted) for event in events):
                 self._moved()
+        return held
 
-    def release(self) -> None:
-        """Give the lease back, if it is held."""
-        lease, self._lease = self._lease, None
+    def _check_settled(self, settled: Sequence[Settlement]) -> None:
+        self._check_spending([one.key for one in settled if one.key], [root for one in settled for root in one.roots])
+
+    def _check_spending(self, keys: Sequence[str], roots: Sequence[str]) -> None:
+        """Raises `StoreError` for reservations, or budgets, of other conversations."""
+        ours = self._family.union(*([budget.root for budget in lease.budgets] for lease in self._leases.values()))
+        if not ours.issuperset(roots) or not all(key.rpartition("#")[0] in self._family for key in keys):
+            raise StoreError(f"The worker of conversation {self.id!r} spends from no other one's budget.")
+
+    def release(self, id: str = "") -> None:
+        """Give a lease back, if it is held."""
+        lease = self._leases.pop(id or self.id, None)
         if lease is not None:
             self._store.release(lease)
 
@@ -90,5 +134,6 @@ class Desk:
 
             if not processes.end_owned(self._marks, ours=True):
                 _log.error("conversation %s: processes that a dead worker left could not be ended", self.id)
-        with suppress(StoreError):
-            self.release()
+        for id in list(self._leases):
+            with suppress(StoreError):
+                self.release(id)

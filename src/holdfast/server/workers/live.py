@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.server.shapes import ToolStanding
     from holdfast.server.workers.processes import Process
     from holdfast.store import Store
+    from holdfast.tools.sources import Health
 
 RUNNING = ConversationStatus.RUNNING
 
@@ -241,6 +242,13 @@ class WorkerLive(Talk):
         return self._driving > 0
 
     @property
+    def children_busy(self) -> bool:
+        """See `Live.children_busy`."""
+        if self._state.children:
+            self.link.ask(ms.Look)  # they may have come to rest since
+        return self._state.children
+
+    @property
     def to_do(self) -> bool:
         """Whether `drive` would do something."""
         self.link.ask(ms.Look)
@@ -264,6 +272,10 @@ class WorkerLive(Talk):
     def standings(self) -> tuple[list[ToolStanding], list[str]]:
         """Where its tools run, and what did not go as it was asked."""
         return self._standings, self._warnings
+
+    def services(self) -> list[Health] | None:
+        """See `Live.services`. Its connections are in the worker."""
+        return None
 
     def set_tools(self, record: Record, built: Built) -> None:
         """Have these tools in place of those that were given before; the model is told before its next answer."""

@@ -13,7 +13,7 @@ from holdfast import errors
 from holdfast.content import Data
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.server.shapes import ToolStanding
-from holdfast.store import Summary
+from holdfast.store import Budget, Reservation, Settlement, Summary
 
 
 class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -34,7 +34,8 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    """How a conversation stands in its worker: the `at`-th time that this was told. `left` are calls that were given up and still run."""
+    """How a conversation stands in its worker: the `at`-th time that this was told. `left` are calls that were given up and still run; `children`
+    says whether any that its calls spawned are at work."""
 
     at: int
     running: bool
@@ -42,6 +43,7 @@ class State(msgspec.Struct, frozen=True, array_like=True):
     left: int
     offers: list[tuple[str, str, float | None]]
     failure: Fault | None = None
+    children: bool = False
 
 
 class Done(_Message, frozen=True):
@@ -153,25 +155,32 @@ class News(_Message, frozen=True):
 FromServer = Check | Open | Drive | Obey | Begin | GoOn | Look | SetTools | Close | Ping | News | Done | Failed
 
 
-# --- the worker asks: the store's methods, for its own conversation ------------------------------
+# --- the worker asks: the store's methods, for its own conversation, "", or the child `id` -----------
 
 
 class Acquire(Request, frozen=True):
     """As `Store.acquire`."""
 
+    id: str = ""
+
 
 class Renew(Request, frozen=True):
     """As `Store.renew`."""
 
+    id: str = ""
+
 
 class Release(Request, frozen=True):
     """As `Store.release`."""
+
+    id: str = ""
 
 
 class Leave(Request, frozen=True):
     """As `Store.note`."""
 
     notes: list[str]
+    id: str = ""
 
 
 class Append(Request, frozen=True):
@@ -181,6 +190,8 @@ class Append(Request, frozen=True):
     summary: Summary
     taken: list[int]
     blobs: list[tuple[int, bytes]]
+    settled: list[Settlement] = []
+    reserved: Reservation | None = None
 
 
 class Read(Request, frozen=True):
@@ -188,10 +199,13 @@ class Read(Request, frozen=True):
 
     after: int
     limit: int | None
+    id: str = ""
 
 
 class Tail(Request, frozen=True):
     """As `Store.tail`."""
+
+    id: str = ""
 
 
 class GetBlob(Request, frozen=True):
@@ -205,14 +219,40 @@ class Post(Request, frozen=True):
 
     command: bytes
     key: str | None
+    id: str = ""
 
 
 class Inbox(Request, frozen=True):
     """As `Store.commands`."""
 
+    id: str = ""
+
 
 class Listed(Request, frozen=True):
-    """As `Store.list`."""
+    """As `Store.list`; `children`: those that its calls spawned."""
+
+    id: str = ""
+    children: bool = False
+
+
+class Bound(Request, frozen=True):
+    """As `Store.bound`."""
+
+    budget: Budget | None
+    id: str = ""
+
+
+class Reserve(Request, frozen=True):
+    """As `Store.reserve`."""
+
+    wanted: Reservation
+    id: str = ""
+
+
+class Settle(Request, frozen=True):
+    """As `Store.settle`."""
+
+    settled: list[Settlement]
 
 
 class Told(_Message, frozen=True):
@@ -239,7 +279,7 @@ class Pong(_Message, frozen=True):
     """It lives."""
 
 
-StoreRequest = Acquire | Renew | Release | Leave | Append | Read | Tail | GetBlob | Post | Inbox | Listed
+StoreRequest = Acquire | Renew | Release | Leave | Append | Read | Tail | GetBlob | Post | Inbox | Listed | Bound | Reserve | Settle
 FromWorker = StoreRequest | Told | Logged | Importing | Pong | Done | Failed
 
 

@@ -1,4 +1,4 @@
-"""`PipeStore`: the store of a worker, which is the server's, for the one conversation that the worker has."""
+"""`PipeStore`: the store of a worker, which is the server's, for the conversation that the worker has and what comes of it."""
 
 from __future__ import annotations
 
@@ -7,68 +7,92 @@ from typing import TYPE_CHECKING
 
 from holdfast import commands as cmd
 from holdfast import events as ev
-from holdfast.errors import ConversationNotFound, StoreError
+from holdfast.errors import StoreError
 from holdfast.events import AnyEvent
 from holdfast.server.workers import messages as ms
 from holdfast.server.workers.link import Link
-from holdfast.store import Blob, Lease, Posted, Summary
+from holdfast.store import Blob, Budget, Lease, Posted, Reservation, Settlement, Shortage, Summary
 
 if TYPE_CHECKING:
     from holdfast.commands import Command
 
 
 class PipeStore:
-    """See `Store`. The lease is the server's, which gives it back if this process ends."""
+    """See `Store`: the conversation `id`, and those that its calls spawn. The leases are the server's, which gives them back if this process ends."""
 
     def __init__(self, link: Link, id: str) -> None:
         self._link = link
         self._id = id
-        self.notify: Callable[[], None] | None = None
+        self._notifies: dict[str, Callable[[], None]] = {}
 
-    def _mine(self, id: str) -> None:
-        if id != self._id:
-            raise ConversationNotFound(f"No conversation {id!r} in the store of this worker.")
+    def notify(self) -> None:
+        """Something came: tell whoever holds a lease."""
+        for notify in list(self._notifies.values()):
+            notify()
+
+    def _which(self, id: str) -> str:
+        """How the server is told of a conversation: its own is \"\"."""
+        return "" if id == self._id else id
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
         """See `Store.acquire`."""
-        self._mine(conversation_id)
-        self.notify = notify
-        epoch, left = self._link.ask(ms.Acquire, type=tuple[int, tuple[str, ...]])
-        return Lease(conversation_id, epoch, left)
+        if notify is not None:
+            self._notifies[conversation_id] = notify
+        try:
+            return self._link.ask(ms.Acquire, self._which(conversation_id), type=Lease)
+        except BaseException:
+            self._notifies.pop(conversation_id, None)
+            raise
 
     def renew(self, lease: Lease) -> None:
         """See `Store.renew`."""
-        self._mine(lease.conversation_id)
-        self._link.ask(ms.Renew)
+        self._link.ask(ms.Renew, self._which(lease.conversation_id))
 
     def release(self, lease: Lease) -> None:
         """See `Store.release`."""
-        self._mine(lease.conversation_id)
-        self.notify = None
-        self._link.ask(ms.Release)
+        self._notifies.pop(lease.conversation_id, None)
+        self._link.ask(ms.Release, self._which(lease.conversation_id))
 
     def note(self, lease: Lease, notes: Sequence[str]) -> None:
         """See `Store.note`."""
-        self._mine(lease.conversation_id)
-        self._link.ask(ms.Leave, list(notes))
+        self._link.ask(ms.Leave, list(notes), self._which(lease.conversation_id))
 
     def append(
-        self, lease: Lease, events: Sequence[AnyEvent], summary: Summary, *, taken: Sequence[int] = (), blobs: Sequence[Blob] = ()
-    ) -> None:
+        self,
+        lease: Lease,
+        events: Sequence[AnyEvent],
+        summary: Summary,
+        *,
+        taken: Sequence[int] = (),
+        blobs: Sequence[Blob] = (),
+        settled: Sequence[Settlement] = (),
+        reserved: Reservation | None = None,
+    ) -> bool:
         """See `Store.append`."""
-        self._mine(lease.conversation_id)
         encoded = [ev.encode(event) for event in events]
-        self._link.ask(ms.Append, encoded, summary, list(taken), [(blob.seq, blob.data) for blob in blobs])
+        kept = [(blob.seq, blob.data) for blob in blobs]
+        return self._link.ask(ms.Append, encoded, summary, list(taken), kept, list(settled), reserved, type=bool)
 
     def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
         """See `Store.read`."""
-        self._mine(conversation_id)
-        return [ev.decode(data) for data in self._link.ask(ms.Read, after_seq, limit, type=list[bytes])]
+        found = self._link.ask(ms.Read, after_seq, limit, self._which(conversation_id), type=list[bytes])
+        return [ev.decode(data) for data in found]
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
         """See `Store.tail`."""
-        self._mine(conversation_id)
-        return [ev.decode(data) for data in self._link.ask(ms.Tail, type=list[bytes])]
+        return [ev.decode(data) for data in self._link.ask(ms.Tail, self._which(conversation_id), type=list[bytes])]
+
+    def bound(self, lease: Lease, budget: Budget | None) -> None:
+        """See `Store.bound`."""
+        self._link.ask(ms.Bound, budget, self._which(lease.conversation_id))
+
+    def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
+        """See `Store.reserve`."""
+        return self._link.ask(ms.Reserve, wanted, self._which(lease.conversation_id), type=Shortage | None)
+
+    def settle(self, settled: Sequence[Settlement]) -> None:
+        """See `Store.settle`."""
+        self._link.ask(ms.Settle, list(settled))
 
     def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
         """Raises `StoreError`: whoever follows does so at the server."""
@@ -80,21 +104,27 @@ class PipeStore:
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
         """See `Store.post`."""
-        self._mine(conversation_id)
-        return self._link.ask(ms.Post, cmd.encode(command), key, type=bool)
+        return self._link.ask(ms.Post, cmd.encode(command), key, self._which(conversation_id), type=bool)
 
     def commands(self, lease: Lease) -> list[Posted]:
         """See `Store.commands`."""
-        self._mine(lease.conversation_id)
-        return [Posted(number, key, cmd.decode(data)) for number, key, data in self._link.ask(ms.Inbox, type=list[tuple[int, str, bytes]])]
+        found = self._link.ask(ms.Inbox, self._which(lease.conversation_id), type=list[tuple[int, str, bytes]])
+        return [Posted(number, key, cmd.decode(data)) for number, key, data in found]
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         """Raises `StoreError`: forks are made at the server."""
         raise StoreError("A worker has one conversation, and makes no fork of it; the server does.")
 
-    def list(self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False) -> list[Summary]:
-        """See `Store.list`, of the one conversation that there is."""
-        found = self._link.ask(ms.Listed, type=list[Summary])
+    def list(
+        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+    ) -> list[Summary]:
+        """See `Store.list`, of the conversations that there are for this worker."""
+        found: list[Summary] = []
+        if spawned_by is not None:
+            found = self._link.ask(ms.Listed, self._which(spawned_by), True, type=list[Summary])
+        else:
+            for id in dict.fromkeys([self._id] if ids is None else ids):
+                found += self._link.ask(ms.Listed, self._which(id), type=list[Summary])
         return [one for one in found if (ids is None or one.id in ids) and status in (None, one.status)] if not waiting else []
 
     def delete(self, conversation_id: str) -> None:

@@ -148,7 +148,7 @@ class Worker:
 
     def _drain(self) -> None:
         store = self._store
-        if store is not None and store.notify is not None:
+        if store is not None:
             store.notify()
 
     def _do(self, message: Any) -> Any:
@@ -238,7 +238,9 @@ class Worker:
             left = 0 if live.busy else sum(one.name.startswith("holdfast-call-") for one in threading.enumerate())
             failure = live.failure
             offers = [(one.call_id, one.runner, one.timeout) for one in live.offers()]
-            return ms.State(self._states, live.running, live.to_do, left, offers, None if failure is None else ms.fault_of(failure))
+            return ms.State(
+                self._states, live.running, live.to_do, left, offers, None if failure is None else ms.fault_of(failure), live.children_busy
+            )
 
     def _close(self, message: ms.Close) -> None:
         def close() -> None:

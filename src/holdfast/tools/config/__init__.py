@@ -175,7 +175,8 @@ class _Rules:
 
     def add(self, pattern: str, given: Mapping[str, Any]) -> None:
         """What `given` says of the tools that fit `pattern`."""
-        self.hooks += [Hook(one.get("before"), one.get("after"), one.get("tools", pattern)) for one in given.get("hooks", [])]
+        hooks: list[dict[str, Any]] = given.get("hooks", [])
+        self.hooks += [Hook(**cast("dict[str, Any]", {"tools": pattern, **one})) for one in hooks]
         for name, rules in (("concurrency", self.concurrency), ("result_limit", self.result_limit)):
             if name in given:
                 rules[pattern] = given[name]

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.tools.config.services import SECONDS, TARGET, a2a_agent, mcp_server
 from holdfast.tools.config.shapes import Anything, Choice, Either, Flag, Key, ListOf, MapOf, Number, Record, Text
 from holdfast.tools.document import Place
+from holdfast.tools.hooks import WHERE
 
 _SERVICE_ID = r"(?!mcpServers$)[A-Za-z0-9_-]{1,64}"
 _SERVICE_WHAT = "it takes 1 to 64 letters, digits, '_' or '-'"
@@ -22,8 +23,10 @@ FOLDERS = ListOf(Text("the path of a folder"), "a list of folders")
 
 
 def _some_hook(found: dict[str, Any], place: Place) -> None:
-    if "before" not in found and "after" not in found:
-        raise place.error("a hook has before, after or both, each as 'module:qualname'.")
+    if "command" in found and ("before" in found or "after" in found):
+        raise place.error("a hook has a command, or before and after; use one hook for each.")
+    if not any(name in found for name in ("before", "after", "command")):
+        raise place.error("a hook has before, after or both, each as 'module:qualname', or a command, a list of arguments.")
 
 
 def _some_target(found: dict[str, Any], place: Place) -> None:
@@ -37,15 +40,36 @@ _HOOK_KEYS = {
         "Asked before each call: before(call, context) may change its arguments or deny it.",
     ),
     "after": Key(Text("a function as 'module:qualname'", TARGET), "Told of each result: after(call, result, context) may change it."),
+    "command": Key(
+        ListOf(TEXT, "a list of arguments"), "In place of functions: a command that gets JSON and prints JSON; no shell reads it."
+    ),
+    "when": Key(Choice(("before", "after", "both")), "When the command is asked; before, if not given."),
+    "timeout": Key(SECONDS, "Seconds that the command may take; 30, if not given."),
+    "env": Key(MapOf(Text("a text", secret=True, empty=True)), "Environment variables for the command."),
+    "name": Key(TEXT, "Who it is in messages and the journal; the function's or the command's name, if not given."),
 }
 _EITHER_HOOK: dict[str, Any] = {
-    "anyOf": [{"properties": {name: {"type": "string"}}, "required": [name]} for name in _HOOK_KEYS],
+    "anyOf": [
+        {"properties": {name: {"type": kind}}, "required": [name]}
+        for name, kind in (("before", "string"), ("after", "string"), ("command", "array"))
+    ],
 }
 _HOOK = Record("hook", "a hook of this entry's calls", _HOOK_KEYS, _some_hook, _EITHER_HOOK)
 _PATTERN_HOOK = Record(
     "patternHook",
     "a hook of calls",
     {**_HOOK_KEYS, "tools": Key(TEXT, "The tools that it is for, by canonical name or pattern such as 'server.*'; all, if not given.")},
+    _some_hook,
+    _EITHER_HOOK,
+)
+AGENT_HOOK = Record(
+    "agentHook",
+    "a hook of an agent",
+    {
+        **_HOOK_KEYS,
+        "on": Key(Choice(WHERE), "The place where it stands; tool, if not given."),
+        "tools": Key(TEXT, "On tool: the tools that it is for, by canonical name or pattern such as 'server.*'; all, if not given."),
+    },
     _some_hook,
     _EITHER_HOOK,
 )

@@ -17,6 +17,7 @@ from urllib.parse import urljoin
 import anyio
 import httpx2
 
+from holdfast.tools.carried import trace_headers
 from holdfast.tools.mcp.config import Http
 from holdfast.tools.mcp.streams import LONGEST_MESSAGE, Inbox, Outbox
 
@@ -42,6 +43,11 @@ async def _note_status(response: httpx2.Response) -> None:
     trace = trace_of_call.get()
     if trace is not None and not response.extensions.get("holdfast"):
         trace.status = response.status_code
+
+
+async def _trace(request: httpx2.Request) -> None:
+    for name, value in trace_headers().items():  # in the message the mcp package says it itself
+        request.headers.setdefault(name, value)
 
 
 class _Body(httpx2.AsyncByteStream):
@@ -101,7 +107,7 @@ def http_client(server: Http, timeout: float, auth: httpx2.Auth | None, connecte
         timeout=httpx2.Timeout(timeout, read=None),  # a tool may think as long as `call_timeout` lets it
         transport=_Contained(connected),
         trust_env=False,
-        event_hooks={"response": [_note_status]},
+        event_hooks={"request": [_trace], "response": [_note_status]},
     )
 
 

@@ -1,0 +1,148 @@
+"""Delegation: the tools with which an agent gives work to other agents, in conversations of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from holdfast.agent.others import Others
+from holdfast.errors import ConfigurationError, ToolError
+
+if TYPE_CHECKING:
+    from holdfast.content import ToolResult
+    from holdfast.tools import Tool, ToolContext
+
+CHILD = "holdfast/child"
+"""The key of a result's meta under which the child is told of: `id`, `agent`, `status`, `steps`, `cost`, `inputTokens`, `outputTokens`; `seq` is the last event
+of what it came to, `background` whether it goes on beside the call."""
+CHILDREN = "holdfast/children"
+"""The same of several: a list of these."""
+
+LONGEST_WAIT = 3600.0  # seconds that delegate_collect waits at most
+
+
+class Delegates(Others):
+    """The agents that an agent may delegate to, by name, with bounds: at most `max_depth` levels of children below the conversation that began, and in each
+    conversation at most `max_running` that are at work at once. A mapping of agents is the same with the default bounds.
+
+    With `detached`, background children go on when their parent is closed. `send_to` are ids of conversations that may be sent to, beside those
+    of the same tree; `max_messages` is how many a conversation may send to others until the user says something again.
+    """
+
+    def __init__(
+        self,
+        agents: Any,
+        max_depth: int = 3,
+        max_running: int = 8,
+        *,
+        detached: bool = False,
+        send_to: Sequence[str] = (),
+        max_messages: int = 50,
+    ) -> None:
+        super().__init__("delegates", agents)
+        for name, value in (("max_depth", max_depth), ("max_running", max_running), ("max_messages", max_messages)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+                raise ConfigurationError(f"Delegates: {name} takes a whole number from 1, not {value!r}.")
+        if isinstance(send_to, str) or not all(isinstance(id, str) and id for id in cast("Sequence[Any]", send_to)):
+            raise ConfigurationError(f"Delegates: send_to takes a list of ids of conversations, not {send_to!r}.")
+        self.max_depth = max_depth
+        self.max_running = max_running
+        self.max_messages = max_messages
+        self.detached = bool(detached)
+        self.send_to = tuple(send_to)
+
+    def again(self) -> Delegates:
+        """The same agents for another owner."""
+        return Delegates(
+            self.given, self.max_depth, self.max_running, detached=self.detached, send_to=self.send_to, max_messages=self.max_messages
+        )
+
+
+class Team(Protocol):
+    """Who keeps the children of one conversation: what the tools do is there."""
+
+    def give(self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool) -> ToolResult: ...
+    def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult: ...
+    def collect(self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float) -> ToolResult: ...
+    def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult: ...
+    def tell(self, context: ToolContext, delegates: Delegates, conversation: str, text: str) -> ToolResult: ...
+
+
+def _team(context: ToolContext) -> Team:
+    if context.team is None:
+        raise ToolError("This call is of no conversation, so nobody can be given work.", retryable=False)
+    return cast("Team", context.team())
+
+
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "description": "Ids of conversations; none for all."}
+
+
+def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
+    """The tools, for these agents."""
+    from holdfast.tools import Tool, ToolAnnotations
+
+    def delegate(context: ToolContext, agent: str, task: str, background: bool = False) -> ToolResult:
+        if not task.strip():
+            raise ToolError("task is empty; say what is to be done.", "validation")
+        return _team(context).give(context, delegates, agent, task, background)
+
+    def delegate_poll(context: ToolContext, ids: list[str] = []) -> ToolResult:  # noqa: B006 - not changed
+        return _team(context).poll(delegates, ids)
+
+    def delegate_collect(context: ToolContext, ids: list[str] = [], timeout: float = 600.0) -> ToolResult:  # noqa: B006 - not changed
+        return _team(context).collect(context, delegates, ids, timeout)
+
+    def delegate_cancel(context: ToolContext, ids: list[str]) -> ToolResult:
+        return _team(context).cancel(context, delegates, ids)
+
+    def send_to(context: ToolContext, conversation: str, text: str) -> ToolResult:
+        if not text.strip():
+            raise ToolError("text is empty; say what is to be told.", "validation")
+        return _team(context).tell(context, delegates, conversation, text)
+
+    # All may be repeated: a child's id comes of the call, so that a call that is made again finds the child that is there.
+    again = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
+    reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
+
+    def tool(callback: Any, about: str, annotations: ToolAnnotations, required: Sequence[str], **properties: dict[str, Any]) -> Tool:
+        schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
+        return Tool(callback.__name__, about, callback, schema, annotations=annotations, category="delegation")
+
+    return (
+        tool(
+            delegate,
+            "Give a task to another agent, who works on it in a conversation of its own, and get its answer. It knows nothing of this conversation: "
+            "say all that it needs. Several calls in one answer are worked on at the same time. With background, go on meanwhile: "
+            f"its answer is sent to you as a message.\n\nAgents:\n{delegates.listed()}",
+            again,
+            ("agent", "task"),
+            agent={"type": "string", "enum": list(delegates), "description": "Who is to do it."},
+            task={"type": "string", "description": "What is to be done, and what the answer must say."},
+            background={"type": "boolean", "default": False, "description": "Do not wait for the answer."},
+        ),
+        tool(delegate_poll, "How far the agents are that work in the background. Does not wait.", reads, (), ids=_IDS),
+        tool(
+            delegate_collect,
+            "Wait for agents that work in the background, and get their answers, which then come in no message.",
+            again,
+            (),
+            ids=_IDS,
+            timeout={"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 600, "description": "Seconds to wait at most."},
+        ),
+        tool(
+            delegate_cancel,
+            "Stop agents that work in the background. What they have done stays done.",
+            again,
+            ("ids",),
+            ids={**_IDS, "minItems": 1, "description": "Ids of conversations."},
+        ),
+        tool(
+            send_to,
+            "Say something to another conversation: to an agent that you gave work, or to the one that gave you this. An answer comes as a "
+            "message, if there is one.",
+            again,
+            ("conversation", "text"),
+            conversation={"type": "string", "description": "Its id, or parent for the one that gave you this work."},
+            text={"type": "string"},
+        ),
+    )

@@ -1,0 +1,210 @@
+"""An agent's hooks: what each place but the tool's hands over, and the hooks of each, ready to be asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, cast
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent.additions import Addition, Situation
+from holdfast.content import Content, TextContent, ToolCall, text_of
+from holdfast.errors import HookDenied, ToolError
+from holdfast.llm.completion import NO_NATIVE, Completion
+from holdfast.llm.secrets import blot, secrets, worth_hiding
+from holdfast.tools import ToolContext
+from holdfast.tools.hooks import NOTHING, Bound, Failed, Hook, Hooks, Said, ask, bind, check
+from holdfast.tools.results import clean
+
+
+class Incoming(msgspec.Struct, frozen=True):
+    """A message that somebody sends: `sender` is `user`, or the conversation that it comes from."""
+
+    content: tuple[Content, ...]
+    sender: str = "user"
+
+    @property
+    def text(self) -> str:
+        """The text of all blocks."""
+        return text_of(self.content)
+
+
+class Stopping(msgspec.Struct, frozen=True):
+    """A run that is about to be FINISHED: the last answer's `text`, and how often in a row that was `denied`."""
+
+    text: str
+    denied: int = 0
+
+
+class Condensing(msgspec.Struct, frozen=True):
+    """A condensation that is about to begin: why, with which instructions, and the tokens of the request that is to be shortened (0: not
+    counted)."""
+
+    reason: str
+    instructions: str = ""
+    tokens: int = 0
+
+
+class Starting(msgspec.Struct, frozen=True):
+    """A conversation that this process is about to drive. `reopened`: its model was asked before."""
+
+    reopened: bool
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """A conversation that is being closed, and where it stands."""
+
+    status: str
+
+
+class AgentHooks:
+    """The hooks of an agent by place, each in the order of asking; `tools` are those of calls, with its manager's inside of them, None if the
+    agent has none of its own."""
+
+    __slots__ = ("after_model", "before_model", "blot", "condensation", "end", "message", "start", "stop", "tools")
+
+    def __init__(self, hooks: Sequence[Hook], inner: Sequence[Hook], llm: Any) -> None:
+        check(hooks, "Agent: ")
+        hidden = _secrets(hooks, llm)
+
+        def without(text: str) -> str:
+            return blot(text, hidden)
+
+        self.blot: Callable[[str], str] = without
+        own = [hook for hook in hooks if hook.on == "tool"]
+        self.tools = Hooks([*own, *inner], without) if own else None
+        self.before_model = bind(hooks, "model", "before")
+        self.after_model = bind(hooks, "model", "after")
+        self.message = bind(hooks, "message", "before")
+        self.stop = bind(hooks, "stop", "before")
+        self.condensation = bind(hooks, "condensation", "before")
+        self.start = bind(hooks, "start", "before")
+        self.end = bind(hooks, "end", "before")
+
+    def ask(
+        self,
+        bound: Bound,
+        context: ToolContext,
+        told: Callable[[Any], dict[str, Any]],
+        fits: Callable[[Any], bool],
+        subject: object,
+        what: str,
+    ) -> Said:
+        """What a hook says, without secrets. Raises `HookDenied`, which begins with `what`, for one that fails."""
+        try:
+            said = ask(bound, context, told, fits, subject)
+        except (Failed, ToolError) as error:
+            how = str(error) if isinstance(error, Failed) else f"failed: {type(error).__name__}: {error}"
+            raise HookDenied(clean(self.blot(f"{what}: its hook {bound.name} {how}")), bound.name, bound.on, True) from error
+        if said is not NOTHING and (said.deny or said.add):
+            said = Said(said.deny and self.blot(said.deny), self.blot(said.add), said.change)
+        return said
+
+    @staticmethod
+    def denied(bound: Bound, said: Said, what: str) -> HookDenied:
+        """The error that tells of a hook that said no."""
+        return HookDenied(f"{what}: its hook {bound.name} denied it{f': {said.deny}' if said.deny else ''}", bound.name, bound.on)
+
+    def additions(self, situation: Situation, context: ToolContext, answered: int) -> list[Addition]:
+        """What the hooks have to say before the model is asked, whose last answer is event `answered`. Raises `HookDenied`."""
+        found: list[Addition] = []
+        for bound in self.before_model:
+            said = self.ask(bound, context, _model_told, _nothing, situation, _NOT_ASKED)
+            if said is NOTHING:
+                continue
+            if said.deny is not None:
+                raise self.denied(bound, said, _NOT_ASKED)
+            if said.add and not told_since(bound.name, situation, answered):
+                found.append(addition(bound.name, said.add))
+        return found
+
+
+_NOT_ASKED = "The model was not asked"
+
+
+def _nothing(found: Any) -> bool:
+    return False
+
+
+def addition(name: str, text: str) -> Addition:
+    """What a hook adds, about itself and this very text."""
+    return Addition(f"hook:{name}#{sha256(text.encode()).hexdigest()[:8]}", (TextContent(text),))
+
+
+def told_since(name: str, situation: Situation, answered: int) -> bool:
+    """Whether this hook has added something since the last answer: then a crash fell between that and the answer to come."""
+    mine = f"hook:{name}#"
+    return any(seq > answered for about, seq in situation.abouts.items() if about.startswith(mine))
+
+
+def _model_told(situation: Situation) -> dict[str, Any]:
+    news = situation.news
+    last = next((index for index in range(len(news) - 1, -1, -1) if type(news[index]) is ev.Assistant), 0)
+    return {"model": situation.llm.model, "news": [msgspec.Raw(ev.encode(event)) for event in news[last:]]}
+
+
+def answer_told(answer: Completion) -> dict[str, Any]:
+    """A model's answer as a command is told of it."""
+    calls = [{"name": call.name, "arguments": call.arguments} for call in answer.calls]
+    return {
+        "answer": {
+            "text": answer.text, "reasoning": answer.reasoning, "calls": calls, "stop_reason": answer.stop_reason, "model": answer.model,
+        }
+    }  # fmt: skip
+
+
+def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[str]]:
+    """The answer as a hook wants it, without what the provider said of the former one, and which of its fields are others. Raises `Failed`."""
+    if isinstance(change, str):
+        wanted = msgspec.structs.replace(answer, text=clean(change))
+    elif isinstance(change, Completion):
+        wanted = change
+    else:
+        given = cast("dict[str, Any]", change)
+        wanted = answer
+        if "text" in given:
+            wanted = msgspec.structs.replace(wanted, text=clean(given["text"]))
+        if "calls" in given:
+            wanted = msgspec.structs.replace(wanted, calls=_calls(given["calls"], answer.calls))
+    if not all(isinstance(call, ToolCall) for call in cast("Sequence[Any]", wanted.calls)):
+        raise Failed("returned a Completion whose calls are not ToolCall objects")
+    names = [name for name in ("text", "reasoning", "calls") if getattr(wanted, name) != getattr(answer, name)]
+    # What the tokens and the request were is not a hook's to say.
+    found = msgspec.structs.replace(
+        answer, text=wanted.text, reasoning=wanted.reasoning, calls=tuple(wanted.calls),
+        stop_reason="tool_calls" if wanted.calls else "stop" if answer.calls else answer.stop_reason, native=NO_NATIVE, response_id="",
+    )  # fmt: skip
+    return (found, names) if names else (answer, names)
+
+
+def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
+    found: list[ToolCall] = []
+    if not isinstance(given, list):
+        raise Failed("failed: calls takes a list of objects with name and arguments")
+    for index, one in enumerate(cast("list[Any]", given)):
+        call = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
+        name, arguments = call.get("name"), call.get("arguments", {})
+        if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+            raise Failed("failed: calls takes a list of objects with name and arguments")
+        same = before[index] if index < len(before) and before[index].name == name and before[index].arguments == arguments else None
+        found.append(same or ToolCall("", name, cast("dict[str, Any]", arguments)))
+    return tuple(found)
+
+
+def _secrets(hooks: Sequence[Hook], llm: Any) -> tuple[str, ...]:
+    """What of an agent must not be seen in what its hooks say."""
+    from holdfast.tools.hook_commands import secrets_of
+
+    held = [value for hook in hooks for value in secrets_of(hook.env)]
+    return tuple(sorted({*worth_hiding(held), *_of_model(llm)}, key=len, reverse=True))
+
+
+def _of_model(llm: Any) -> set[str]:
+    from holdfast.llm.client import LLM
+
+    models = getattr(llm, "models", None)
+    if isinstance(models, Mapping):
+        return {secret for model in cast("Mapping[str, Any]", models).values() for secret in _of_model(model)}
+    return set(secrets(llm.arguments())) if isinstance(llm, LLM) else set()

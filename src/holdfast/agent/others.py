@@ -1,0 +1,157 @@
+"""The other agents that an agent knows: those that it delegates to, and those that it hands a conversation to."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+    from holdfast.agent.agents_files import SubAgent
+    from holdfast.tools import Tool
+
+_log = logging.getLogger("holdfast")
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+"""What an agent may be called by another."""
+
+_DESCRIBED = 300  # characters of another agent's description that a model is told
+
+
+class Others:
+    """Agents by name: each an `Agent`, a `SubAgent`, or the path of a file that is one. Those of files are made of their `owner`, at first use.
+
+    None stands for an agent that the conversation knows by that name. Thread-safe.
+    """
+
+    def __init__(self, argument: str, given: Any, known: tuple[str, ...] = ()) -> None:
+        if not isinstance(given, Mapping):
+            raise ConfigurationError(f"Agent: {argument} takes a mapping of names to agents, not {given!r}.")
+        self.argument = argument
+        self.given: dict[str, Agent | SubAgent | None] = {}
+        self.owner: Agent | None = None
+        self._made: dict[str, Agent] = {}
+        self._lock = threading.Lock()
+        for name, one in cast("Mapping[Any, Any]", given).items():
+            if not isinstance(name, str) or not NAME.fullmatch(name):
+                raise ConfigurationError(f"Agent: {argument} has the name {name!r}; a name has letters, digits, - and _, at most 64.")
+            self.given[name] = _known(f"{argument}[{name!r}]", one, argument == "handoffs", name in known)
+
+    def belong_to(self, owner: Agent) -> None:
+        """Say whose they are: what files say is of the tools and the model of that one."""
+        self.owner = owner
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.given)
+
+    def __bool__(self) -> bool:
+        return bool(self.given)
+
+    def described(self, name: str) -> str:
+        """What a model is told of one: its description, or how its prompt begins."""
+        one = self.given[name]
+        if one is None:
+            return "the agent that the conversation began with" if name == "main" else ""
+        text = str(getattr(one, "description", "") or getattr(one, "system_prompt", ""))
+        line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+        return line if len(line) <= _DESCRIBED else line[: _DESCRIBED - 1] + "…"
+
+    def agent(self, name: str) -> Agent | None:
+        """The agent of that name; None if there is none, or the conversation has to know it."""
+        one = self.given.get(name)
+        plans = self.argument == "handoffs" and self.owner is not None and self.owner.planning == "first"
+        if one is None or (hasattr(one, "connections") and not plans):
+            return cast("Agent | None", one)
+        with self._lock:
+            found = self._made.get(name)
+            if found is None:
+                assert self.owner is not None
+                found = cast("Agent", one) if hasattr(one, "connections") else make(cast("SubAgent", one), self.owner)
+                if plans:  # whoever acts, the user is asked
+                    from holdfast.agent.planned import planned
+
+                    found = planned(found)
+                self._made[name] = found
+            return found
+
+    def again(self) -> Others:
+        """The same agents for another owner."""
+        return Others(self.argument, self.given)
+
+    def whole(self) -> list[Agent]:
+        """Those that were given as agents: the others have tools and model of their owner."""
+        return [cast("Agent", one) for one in self.given.values() if one is not None and hasattr(one, "connections")]
+
+    def listed(self) -> str:
+        """The names with what they are for, one a line, for a tool's description."""
+        return "\n".join(f"- {name}: {about}" if (about := self.described(name)) else f"- {name}" for name in self.given)
+
+
+def _known(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
+    from holdfast.agent.agent import Agent
+
+    if elsewhere and one is not None:
+        raise ConfigurationError(f"Agent: {where} is the agent that a conversation began with; give None, or another name.")
+    if isinstance(one, Agent) or (one is None and may_be_none):
+        return one
+    from holdfast.agent.agents_files import SubAgent, read_sub_agent
+
+    if isinstance(one, SubAgent):
+        return one
+    if isinstance(one, str | Path):
+        try:
+            return read_sub_agent(one)
+        except OSError as error:
+            raise ConfigurationError(f"Agent: {where} has the path {str(one)!r}, which cannot be read: {error.strerror}.") from None
+    more = ", or None for one that the conversation knows" if may_be_none else ""
+    raise ConfigurationError(f"Agent: {where} takes an Agent, a SubAgent, or the path of a file that is one{more}, not {one!r}.")
+
+
+# What a sub-agent has of the agent that it works for, beside tools and model: what guards its calls, and how they run.
+_INHERITED = ("security", "condenser", "parallel_calls", "output_limit", "stuck", "hooks", "describe_images")
+
+
+def make(sub: SubAgent, owner: Agent) -> Agent:
+    """The agent of a file, of its owner's tools and model as far as the file says. Raises `ConfigurationError`."""
+    from holdfast.agent.agent import Agent
+    from holdfast.tools import ToolManager
+
+    brought = {"find_tools", *(tool.name for tool in owner.brought)}  # what these do they do to their owner
+    theirs = [tool for tool in owner.tools.list_tools() if tool.name not in brought]
+    rules = owner.tools.rules
+    options: dict[str, Any] = {name: getattr(owner, name) for name in _INHERITED}
+    options["confirm"] = "never" if owner.confirm is None else owner.confirm
+    options["instructions"] = owner.known.instructions
+    tools = ToolManager(_chosen(sub, theirs), hooks=rules.hooks, concurrency=rules.concurrency or None)
+    if sub.delegates and owner.delegates is not None:
+        options["delegates"] = owner.delegates.again()
+    if sub.limits is not None:
+        options["limits"] = sub.limits
+    return Agent(_model(sub, owner), tools, system_prompt=sub.prompt, **options)
+
+
+def _chosen(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
+    found = [tool for tool in tools if any(tool.name == name or fnmatchcase(tool.name, name) for name in sub.tools)]
+    for name in sub.tools:
+        if not any(tool.name == name or fnmatchcase(tool.name, name) for tool in tools) and name != "*":
+            _log.warning("The sub-agent %s goes without the tool %r: the agent that it works for has none of that name.", sub.name, name)
+    return [tool for tool in found if not any(fnmatchcase(tool.name, name) for name in sub.without)]
+
+
+def _model(sub: SubAgent, owner: Agent) -> Any:
+    if not sub.model:
+        return owner.llm
+    replace: Any = getattr(owner.llm, "replace", None)
+    if replace is None:
+        raise ConfigurationError(
+            f"The sub-agent {sub.name!r} has the model {sub.model!r}, which cannot be had of {owner.llm.model!r}; give inherit, or an Agent "
+            "of its own."
+        )
+    return replace(model=sub.model)

@@ -1,0 +1,278 @@
+"""A run that ends with data in place of a text: the tool `finish` made of an `output_type`, and what is said of results that do not fit.
+
+The tool's valid call is the result; the journal has it as the structured content of the call's result, which is marked as such. The
+libraries that know types are imported when there is one.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from holdfast.content import TextContent, ToolResult
+from holdfast.errors import ConfigurationError, OutputInvalid, ToolValidationError
+from holdfast.tools import schema as schemas
+from holdfast.tools.context import ToolContext
+from holdfast.tools.results import OUTPUT as MARK
+from holdfast.tools.tool import Tool, ToolAnnotations
+
+if TYPE_CHECKING:
+    from holdfast.tools import ToolManager
+
+FINISH = "finish"
+REPAIR = "output:repair"
+WRAPPED = "output"  # the property of a type that is no object
+
+PROMPT = "When the task is done, call the tool finish: its arguments are the result, and the call ends your work. A text is not taken as the result."
+TEXT_INSTEAD = "it was a text, not a call of finish"
+_DESCRIPTION = "Hand over the result of the task and end your work. Call it once, when the task is done; its arguments are the result."
+_TAKEN = "Taken: this is the result."
+_EXPLAINED = 5  # problems that are named at once
+
+
+def repair(problem: str) -> str:
+    """What the model is told of a round that failed."""
+    if problem == TEXT_INSTEAD:
+        return "That is no result yet: you answered with a text. When the task is done, call finish; its arguments are the result."
+    return f"That result was not taken: {problem.rstrip('.')}. Call finish again, with all of it right."
+
+
+def is_output(name: str, result: ToolResult) -> bool:
+    """Whether the result of a call is the run's output."""
+    return name == FINISH and not result.is_error and result.meta.get(MARK) is True
+
+
+def asks_nobody(policy: object) -> bool:
+    """Whether a call of `finish`, which changes nothing, is run without asking that confirmation policy: it is one of ours and does not name the
+    tool."""
+    ours = policy is None or type(policy).__module__.partition(".")[0] == __name__.partition(".")[0]
+    return ours and FINISH not in getattr(policy, "verdicts", ())
+
+
+def with_prompt(base: str | None, extensions: Sequence[str], output: Output | None) -> Sequence[str]:
+    """The extensions of a system prompt with the sentence on `finish` behind them, unless the prompt has it, as that of an agent that travelled."""
+    if output is None or any(PROMPT in text for text in (base or "", *extensions)):
+        return extensions
+    return (*extensions, PROMPT)
+
+
+def made(output: Output | None, value: Any) -> Any:
+    """A run's output as an object of the agent's type, if it has one. Raises `OutputInvalid`."""
+    return value if output is None else output.read(value)
+
+
+class Output:
+    """What a run of an agent is to end with: its JSON Schema, the tool that takes it, and the way from JSON to an object of the type.
+
+    `form` is the type as a JSON Schema: `Output(form)` shows a model the same. `schema` is that of the tool's parameters, an object in any case.
+    Raises `ConfigurationError` for what is no type.
+    """
+
+    __slots__ = ("_dump", "_read", "form", "schema", "tool", "type", "wrapped")
+
+    def __init__(self, type: Any) -> None:
+        self.type = type
+        shown, self._read, self._dump = _of_schema(cast("Mapping[str, Any]", type)) if isinstance(type, Mapping) else _of_type(type)
+        self.form = shown
+        self.wrapped = shown.get("type") != "object" or schemas.is_composed(shown)
+        empty: dict[str, Any] = {"properties": {}}
+        self.schema: dict[str, Any] = schemas.wrapped(WRAPPED, shown, True) if self.wrapped else {**empty, **shown}
+        self.tool = _Finish(self)
+
+    def leave_patterns(self) -> None:
+        """Try no regular expressions of a schema that was given from here on: those of others may take for ever."""
+        if isinstance(self.type, Mapping):
+            _, self._read, self._dump = _of_schema(self.form, patterns=False)
+
+    def read(self, value: Any) -> Any:
+        """An object of the type, of a JSON value. Raises `OutputInvalid`."""
+        return self._read(value)
+
+    def of_arguments(self, arguments: Mapping[str, Any]) -> Any:
+        """What the arguments of `finish` are, as a JSON value. Raises `OutputInvalid`."""
+        if not self.wrapped:
+            return dict(arguments)
+        if set(arguments) != {WRAPPED}:
+            raise OutputInvalid(f"{WRAPPED} is required, and nothing else")
+        return arguments[WRAPPED]
+
+    def dump(self, made: Any, given: Any) -> Any:
+        """An object of the type as a JSON value that `read` takes; as it was `given` if it has none such."""
+        try:
+            found = self._dump(made)
+            self._read(found)
+            return found
+        except Exception:  # a serializer of the type's own that writes what the type does not read
+            return given
+
+
+def output_of(type: Any, manager: ToolManager) -> Output | None:
+    """The output that an agent with these tools gets; one that they have `finish` of already, as of an agent that shares them. Raises
+    `ConfigurationError`."""
+    if type is None:
+        return None
+    found = manager.get(FINISH) if manager.exists(FINISH) else None
+    if isinstance(found, _Finish) and (found.output.type is type or (isinstance(type, Mapping) and found.output.type == type)):
+        return found.output
+    return Output(type)
+
+
+class _Finish(Tool):
+    """The tool by which the model hands over its result."""
+
+    def __init__(self, output: Output) -> None:
+        annotations = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
+        super().__init__(FINISH, _DESCRIPTION, None, output.schema, annotations=annotations, category="builtin")
+        self.module_qualname = __name__
+        self.output = output
+
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The schema of the result."""
+        return self.output.schema
+
+    def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        """The arguments as `{"given": JSON, "made": object}`. Raises `ToolValidationError`."""
+        try:
+            given = self.output.of_arguments(arguments)
+            return {"given": given, "made": _Made(self.output.read(given))}
+        except OutputInvalid as error:
+            raise ToolValidationError(error.problem) from error
+
+    def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
+        """The result, marked as the run's output."""
+        value = self.output.dump(arguments["made"].value, arguments["given"])
+        return ToolResult((TextContent(_TAKEN),), value, {MARK: True})
+
+
+class _Made:
+    """Keeps an object of the user's type from being copied on its way."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __deepcopy__(self, memo: Any) -> _Made:
+        return self
+
+
+# --- from a type ---------------------------------------------------------------------------------
+
+_Kind = tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]
+
+
+def _of_type(type: Any) -> _Kind:
+    if isinstance(type, str | bytes | int | float | list | tuple | set) or inspect.isroutine(type) or type is Any:
+        raise ConfigurationError(f"Agent: output_type takes a type such as a pydantic model, or a JSON Schema as a dict, not {type!r}.")
+    if inspect.isclass(type) and issubclass(type, msgspec.Struct):
+        return _of_msgspec(type)
+    import pydantic
+    from pydantic.errors import PydanticUserError
+    from pydantic_core import SchemaError
+
+    try:
+        adapter: Any = cast("Any", pydantic.TypeAdapter)(type)
+        shown = adapter.json_schema()
+    except (PydanticUserError, SchemaError, TypeError, AttributeError, NameError) as error:
+        try:
+            return _of_msgspec(type)  # a list of Structs, for one
+        except ConfigurationError:
+            line = str(error).strip().split("\n", 1)[0]
+            raise ConfigurationError(f"Agent: output_type {type!r} cannot be described to a model: {line}") from error
+
+    def read(value: Any) -> Any:
+        try:
+            # As JSON: there a text is a date and a list a tuple, also for types that are strict.
+            return adapter.validate_json(msgspec.json.encode(value))
+        except pydantic.ValidationError as error:
+            raise OutputInvalid(_told([_pydantic_problem(item) for item in error.errors(include_url=False)])) from error
+
+    return _shown(shown), read, lambda made: adapter.dump_python(made, mode="json", by_alias=True)
+
+
+def _of_msgspec(type: Any) -> _Kind:
+    try:
+        shown = msgspec.json.schema(type)
+    except Exception as error:
+        raise ConfigurationError(f"Agent: output_type {type!r} cannot be described to a model: {error}") from error
+
+    def read(value: Any) -> Any:
+        try:
+            return msgspec.convert(value, type, strict=False)
+        except msgspec.ValidationError as error:
+            raise OutputInvalid(_told([str(error)])) from error
+
+    return _shown(shown), read, msgspec.to_builtins
+
+
+def _of_schema(schema: Mapping[str, Any], patterns: bool = True) -> _Kind:
+    try:
+        given = schemas.check_schema(FINISH, schema)
+        check = schemas.from_json_schema(FINISH, schemas.wrapped(WRAPPED, given, True), explain=_explained, patterns=patterns)
+        try:
+            check({})
+        except OutputInvalid:
+            pass  # the schema is sound
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Agent: output_type is no JSON Schema: {str(error).partition(': ')[2]}") from error
+    return given, lambda value: check({WRAPPED: value})[WRAPPED], lambda made: made
+
+
+def _pydantic_problem(item: Any) -> str:
+    where = ".".join(str(part) for part in item["loc"])
+    if item["type"] == "missing":
+        return f"{where} is required"
+    message, given = str(item["msg"]), repr(item["input"])
+    said = f"{message[0].lower()}{message[1:]}, not {given if len(given) <= 200 else given[:200] + '...'}"
+    return f"{where}: {said}" if where else said
+
+
+def _explained(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exception:
+    return OutputInvalid(_told([problem.removeprefix(f"{WRAPPED}.").removeprefix(f"{WRAPPED}: ") for problem in problems]))
+
+
+def _told(problems: list[str]) -> str:
+    unique = list(dict.fromkeys(problems))
+    more = f"; and {len(unique) - _EXPLAINED} more" if len(unique) > _EXPLAINED else ""
+    return "; ".join(unique[:_EXPLAINED]) + more
+
+
+def _shown(schema: dict[str, Any]) -> dict[str, Any]:
+    """A type's schema as the model is shown it: no titles made of names, a root that is no reference, objects that are closed."""
+    found = cast("dict[str, Any]", _closed(schemas.without_titles(schema)))
+    root = found.get("$ref")
+    if isinstance(root, str) and root.startswith("#/$defs/"):
+        name = root.removeprefix("#/$defs/")
+        defs = cast("dict[str, Any]", found["$defs"])
+        others = {key: value for key, value in defs.items() if key != name or _mentions(defs, root)}
+        found = {**defs[name], **({"$defs": others} if others else {})}
+    return found
+
+
+def _mentions(schema: Any, reference: str) -> bool:
+    if isinstance(schema, dict):
+        return any(value == reference or _mentions(value, reference) for value in cast("dict[str, Any]", schema).values())
+    return isinstance(schema, list) and any(_mentions(value, reference) for value in cast("list[Any]", schema))
+
+
+def _closed(schema: Any) -> Any:
+    """With `additionalProperties: false` in each object that has properties and says nothing of others."""
+    if isinstance(schema, list):
+        return [_closed(item) for item in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for key, value in cast("dict[str, Any]", schema).items():
+        if key in ("properties", "$defs") and isinstance(value, dict):
+            found[key] = {name: _closed(item) for name, item in cast("dict[str, Any]", value).items()}
+        elif key in ("default", "const", "enum", "examples"):
+            found[key] = value
+        else:
+            found[key] = _closed(value)
+    if found.get("type") == "object" and isinstance(found.get("properties"), dict):
+        found.setdefault("additionalProperties", False)
+    return found

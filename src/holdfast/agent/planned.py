@@ -1,0 +1,45 @@
+"""An agent under another's planning="first": who hands a conversation over hands its approval down."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.agent import planning as plans
+from holdfast.agent import prompt
+from holdfast.tools.brought import with_brought, without_brought
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+
+
+def planned(agent: Agent) -> Agent:
+    """The agent with planning="first", and so are those that it hands over to: the same one whenever it is asked for. Raises `ConfigurationError` if it
+    has another tool named `plan`."""
+    if agent.planning == "first":
+        return agent
+    found = agent.forms.get("planned")
+    return agent.forms.setdefault("planned", _made(agent)) if found is None else found
+
+
+def _made(agent: Agent) -> Agent:
+    found = object.__new__(type(agent))
+    for name in agent.__slots__:
+        object.__setattr__(found, name, getattr(agent, name))
+    brought = (*agent.brought, *plans.tools_for("first", agent.tools))
+    parts = agent.known.parts
+    if not any(plans.FIRST_PROMPT in part.text for part in parts):
+        parts = (*parts, prompt.Part("planning", plans.FIRST_PROMPT))
+    changes: dict[str, object] = {
+        "planning": "first",
+        "brought": brought,
+        "tools": with_brought(without_brought(agent.tools), brought),
+        "known": agent.known._replace(parts=parts),
+        "system_prompt": prompt.joined(parts),
+        "handoffs": None if agent.handoffs is None else agent.handoffs.again(),
+        "forms": {},
+    }
+    for name, value in changes.items():
+        object.__setattr__(found, name, value)
+    if found.handoffs is not None:
+        found.handoffs.belong_to(found)
+    return found

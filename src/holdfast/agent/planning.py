@@ -1,0 +1,166 @@
+"""Planning: what an agent gets with it, what becomes of a plan as a conversation goes on, and what may be done before it is approved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent import tokens
+from holdfast.agent.confirmation import Verdict
+from holdfast.content import ToolCall, ToolResult
+from holdfast.errors import ConfigurationError, ToolNotFound
+from holdfast.tools.plans import PLAN, misfit, plan_of, read_steps, rendered, texts, unfinished
+
+if TYPE_CHECKING:
+    from holdfast.tools import Tool, ToolManager
+
+Planning = Literal["tool", "first"] | None
+
+MODULE = "holdfast.tools.preset.planning"
+
+TOOL_PROMPT = """\
+For work of three steps or more, write down your plan with the tool `plan` before you begin, and keep it true: one step in progress while you work \
+on it, done as soon as it is, dropped if it is not needed any more.\
+"""
+FIRST_PROMPT = """\
+Before you change anything, make a plan with the tool `plan`, and look at what you need for it with the tools that read. The user is shown the plan, \
+and may change it; until it is approved, every other call is denied. Then carry out its steps, word for word as they were approved: one step in \
+progress while you work on it, done as soon as it is, dropped if it is not needed any more. A plan with other steps is asked about again.\
+"""
+
+HEADING = "[Your plan, as it stood when the messages before this were left out:]"
+
+MAKE = "make a plan first. Call plan with your steps; once the user has approved them, go on"
+AGAIN = "your plan is finished, and the user has said more since. Call plan with the steps of what is to be done now; once they are approved, go on"
+ASK, ASK_AGAIN = "the plan is to be approved", "the plan has other steps than the one that was approved"
+APPROVAL = (ASK, ASK_AGAIN)  # why a plan waits: its approval is one of the plan, not of the call alone
+
+
+# --- what the agent gets ---
+
+
+def check(planning: Any) -> None:
+    """Raises `ConfigurationError` for what `Agent(planning=)` does not take."""
+    if planning is not None and planning not in ("tool", "first"):
+        raise ConfigurationError(f'Agent: planning takes "tool", "first" or None, not {planning!r}.')
+
+
+def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
+    """The tools that an agent gets with it. Raises `ConfigurationError` if it has another one of that name."""
+    if planning is None:
+        return ()
+    if manager.exists(PLAN):
+        if not is_ours(manager.get(PLAN)):
+            raise ConfigurationError("Agent: planning comes with a tool 'plan', and tools has another one of that name. Rename it.")
+        return ()
+    from holdfast.tools.preset.planning import make_plan  # few plan
+
+    return (make_plan(),)
+
+
+def is_ours(tool: Tool) -> bool:
+    """Whether it is the tool that planning comes with."""
+    return tool.name == PLAN and tool.module_qualname == MODULE
+
+
+def with_prompt(base: str | None, extensions: Sequence[str], planning: Planning) -> Sequence[str]:
+    """The extensions of a system prompt with the lines on planning behind them, unless the prompt has them, as that of an agent that travelled."""
+    if planning is None:
+        return extensions
+    lines = FIRST_PROMPT if planning == "first" else TOOL_PROMPT
+    return extensions if any(lines in text for text in (base or "", *extensions)) else (*extensions, lines)
+
+
+# --- what becomes of a plan: for the fold ---
+
+
+def after_result(before: ev.Plan | None, call: ToolCall, result: ToolResult, approved: bool, unheard: bool) -> ev.Plan | None:
+    """The plan once a call of `plan`, as it was run, has its result. `approved`: the user approved that call; `unheard`: a message came that
+    the call's answer did not know."""
+    steps = plan_of(result, call.arguments)
+    if not steps:
+        return before
+    agreed = texts(steps) if approved else () if before is None else before.approved
+    if unheard and not unfinished(steps):
+        agreed = ()
+    return ev.Plan(steps, agreed, call.id, int(call.id.partition(".")[0]))
+
+
+def after_message(before: ev.Plan | None) -> ev.Plan | None:
+    """The plan once somebody but the loop said something: the approval of a finished one is over."""
+    if before is None or not before.approved or unfinished(before.steps):
+        return before
+    return msgspec.structs.replace(before, approved=())
+
+
+def after_condensation(before: ev.Plan | None, event: ev.Condensation) -> ev.Plan | None:
+    """The plan once a conversation was shortened: where a model is shown it now."""
+    if before is None or not event.hidden:
+        return before
+    if event.summary.endswith(rendered(before.steps)) and HEADING in event.summary:
+        return msgspec.structs.replace(before, seq=min(event.hidden), condensed=True)
+    return msgspec.structs.replace(before, seq=0, condensed=False) if _gone(before, event.hidden, event.replaced) else before
+
+
+# --- condensation ---
+
+
+def _gone(plan: ev.Plan, hidden: Sequence[int], replaced: Sequence[int]) -> bool:
+    """Whether a model would be shown it no more."""
+    if not plan.seq:
+        return True
+    if plan.condensed:
+        return plan.seq in replaced or plan.seq == min(hidden)
+    return plan.seq in hidden
+
+
+def kept(plan: ev.Plan | None, summary: str, hidden: Sequence[int], replaced: Sequence[int]) -> str:
+    """The summary of a condensation, with the plan behind it if that would be shown no more."""
+    if plan is None or not hidden or not _gone(plan, hidden, replaced):
+        return summary
+    block = f"{HEADING}\n{rendered(plan.steps)}"
+    return f"{summary}\n\n{block}" if summary else block
+
+
+def without_plan(summary: str) -> str:
+    """A summary as whoever wrote it wrote it: the plan behind it is not part of what is to be summarised again."""
+    begin, heading, _ = summary.rpartition(HEADING)
+    return begin.rstrip("\n") if heading else summary
+
+
+def room(plan: ev.Plan | None) -> int:
+    """The tokens that `kept` may add."""
+    return 0 if plan is None else tokens.text(f"{HEADING}\n{rendered(plan.steps)}")
+
+
+# --- what may be done before a plan is approved ---
+
+
+def judged(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, find: Callable[[str], Tool]) -> Verdict:
+    """What planning="first" makes of the policy's verdict on a call: its own deny or ask, by `planning`, or the same. `find` gives a tool by its
+    name. A policy's deny stays."""
+    if verdict.decision == "deny":
+        return verdict
+    try:
+        tool = find(call.name)
+    except ToolNotFound:
+        tool = None
+    if tool is not None and is_ours(tool):
+        return _asked(call, verdict, plan, tool)
+    if (plan is not None and plan.approved) or (tool is not None and tool.annotations.read_only):
+        return verdict
+    return Verdict("deny", AGAIN if plan is not None and not unfinished(plan.steps) else MAKE, "planning")
+
+
+def _asked(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:
+    try:
+        steps = read_steps(tool.validate(call.arguments)) or read_steps(call.arguments)
+    except Exception:  # its result will say what does not fit
+        return verdict
+    agreed = () if plan is None else plan.approved
+    if misfit(steps) or (agreed and texts(steps) == agreed):
+        return verdict
+    return Verdict("ask", ASK_AGAIN if agreed else ASK, "planning")

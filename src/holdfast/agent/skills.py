@@ -1,0 +1,385 @@
+"""Which skills and instructions a conversation needs next: a user's words and the files that calls name are looked through before each
+model call, and what fits is added once as long as the model is shown it. What tools return is not looked at: it must not steer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast import events as ev
+from holdfast.agent import instructions as files
+from holdfast.agent.additions import Addition, Situation
+from holdfast.agent.instructions import Instructions
+from holdfast.agent.prompt import Knowledge
+from holdfast.content import TextContent, ToolCall
+from holdfast.errors import ConfigurationError, RuntimeFault
+from holdfast.runtime.walk import compiled
+from holdfast.tools.skills import Skills, discover, shortened
+from holdfast.tools.skills_files import Skill
+
+if TYPE_CHECKING:
+    from holdfast.runtime.microagents import Microagent
+
+Match = Callable[[str], object]
+
+_log = logging.getLogger(__name__)
+
+_LONGEST = 200_000  # characters of a message that are looked through
+_MOST_FITLESS = 4096
+_HEADING = 150  # characters of what stands around a skill's text
+_MOST_NAMED = 50  # skills that fit and that there is no room for
+_MOST_WORDS = 200  # of one step's calls that are looked at as paths
+_LONGEST_COMMAND = 20_000  # characters of a command that are looked through
+_PATHS = frozenset(("path", "paths", "file", "files", "file_path", "file_paths", "filename", "filenames"))
+_COMMANDS = {"terminal": "command"}  # tools whose words may be files, and where they stand
+_WORD = re.compile(r"[^\s'\"`|&;<>()$={}]+")
+_PLAIN = re.compile(r"\w[\w-]{0,200}(?:[./]\w[\w-]{0,200}){0,50}\Z", re.ASCII).match  # what normpath would leave as it is
+_MAGIC = re.compile(r"[*?\[\]{}\\]")
+_TOKEN = re.compile(r"[\w\u0300-\u036f]+")
+# Scripts that are written without spaces between words: a keyword of these is found anywhere.
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
+
+
+def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str], Knowledge]:
+    """What `Agent(microagents=, skills=, instructions=)` take: the microagents that are texts, and all the rest. Raises `ConfigurationError`."""
+    notes, more = microagents_of(microagents)
+    found = skills_of(skills, more)
+    nested = files.instructions_of(instructions)
+    tools = ()
+    if found is not None and any(text != one.text for one, text in found.always()) | (len([*found.always()]) < len(found.list())):
+        tools = (found.reader,)
+    activation = Activation(found or Skills(()), nested)
+    return notes, Knowledge((), found, nested if nested.texts else None, tools, () if activation.idle else (activation,))
+
+
+def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills | None:
+    """What `Agent(skills=, microagents=)` takes, as one; None for none. Raises `ConfigurationError`."""
+    more = list(microagents)
+    if given is None:
+        return Skills(more) if more else None
+    if not isinstance(given, Skills):
+        if isinstance(given, str | os.PathLike | Mapping) or not isinstance(given, Iterable):
+            raise ConfigurationError(
+                f"Agent: skills takes what discover(folders) found, or a list of folders and Skill objects, not {given!r}."
+            )
+        found: list[Skill] = []
+        for item in cast("Iterable[Any]", given):
+            if isinstance(item, str | os.PathLike):
+                found += discover([cast("str | os.PathLike[str]", item)]).list()
+            elif isinstance(item, Skill):
+                found.append(item)
+            else:
+                raise ConfigurationError(f"Agent: skills takes folders and Skill objects, not {item!r}.")
+        given = Skills(_first(found))
+    if not more:
+        return given if given.list() else None
+    return Skills(_first([*more, *given.list()]), given.unreadable, given.each, given.total)
+
+
+def _first(skills: Iterable[Skill]) -> list[Skill]:
+    """The first of each name."""
+    found: dict[str, Skill] = {}
+    for skill in skills:
+        if skill.name not in found:
+            found[skill.name] = skill
+        elif found[skill.name] != skill:
+            _log.warning("The skill %s stands behind another one of that name, and is left out.", skill.path or skill.name)
+    return list(found.values())
+
+
+def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
+    """What `Agent(microagents=)` takes: texts, and the others as skills, which are always shown if nothing else says when. Raises
+    `ConfigurationError`."""
+    if isinstance(given, str | Path):
+        raise ConfigurationError(f"Agent: microagents takes a list of texts, paths or Microagent objects, not {given!r}.")
+    notes: list[str] = []
+    found: list[Skill] = []
+    if not given:
+        return notes, found
+    from holdfast.runtime.microagents import Microagent, load_microagents, read_microagent
+
+    for item in given:
+        if isinstance(item, str):
+            notes.append(item)
+        elif isinstance(item, Path):
+            if not item.exists():
+                raise ConfigurationError(f"Agent: microagents has the path {str(item)!r}, which does not exist.")
+            read = load_microagents(item) if item.is_dir() else [read_microagent(item)]
+            found += [_skill(one) for one in read]
+        elif isinstance(item, Microagent):
+            found.append(_skill(item))
+        else:
+            raise ConfigurationError(f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}.")
+    return notes, _first(found)
+
+
+def _skill(one: Microagent) -> Skill:
+    always = one.always or not (one.triggers or one.paths)
+    return Skill(one.name, one.description, one.path, triggers=one.triggers, paths=one.paths, always=always, text=one.content)
+
+
+class Globs:
+    """Globs of many skills, by what a path must have to fit any: most paths fit none, and that is to be known at once."""
+
+    __slots__ = ("_by_end", "_by_folder", "_by_name", "_others")
+
+    def __init__(self, skills: Iterable[Skill]) -> None:
+        self._by_end: dict[str, list[str]] = {}  # `*.py`
+        self._by_name: dict[str, list[str]] = {}  # `Makefile`
+        self._by_folder: dict[str, list[tuple[Match, str]]] = {}  # `docs/**`
+        self._others: list[tuple[Match, str]] = []
+        for skill in skills:
+            for pattern in skill.paths:
+                try:
+                    match = compiled(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}").match
+                except RuntimeFault as error:
+                    _log.warning("The skill %s has a path that is not used: %s", skill.path or skill.name, error)
+                    continue
+                first = pattern.lstrip("/").partition("/")[0]
+                if "/" not in pattern and pattern.startswith("*.") and not _MAGIC.search(pattern[1:]):
+                    self._by_end.setdefault(pattern[1:], []).append(skill.name)
+                elif _MAGIC.search(first):
+                    self._others.append((match, skill.name))
+                elif "/" not in pattern:
+                    self._by_name.setdefault(pattern, []).append(skill.name)
+                else:
+                    self._by_folder.setdefault(first, []).append((match, skill.name))
+
+    def __bool__(self) -> bool:
+        return bool(self._by_end or self._by_name or self._by_folder or self._others)
+
+    def fitting(self, path: str) -> list[str]:
+        """The skills that a path fits."""
+        found: list[str] = []
+        at = path.rfind("/") + 1
+        name = path[at:] if at else path
+        if self._by_end:
+            dot = name.find(".")
+            while dot >= 0:
+                if (names := self._by_end.get(name[dot:] if dot else name)) is not None:
+                    found += names
+                dot = name.find(".", dot + 1)
+        if self._by_name and (names := self._by_name.get(name)) is not None:
+            found += names
+        if self._by_folder and (rules := self._by_folder.get(path[: path.find("/")] if at else path)) is not None:
+            found += [name for match, name in rules if match(path)]
+        if self._others:
+            found += [name for match, name in self._others if match(path)]
+        return found
+
+
+class Activation:
+    """The contributor. Frozen, shared by conversations: what was shown is in their journals."""
+
+    __slots__ = ("_below", "_fitless", "_globs", "_instructions", "_phrases", "_skills", "_words", "idle")
+
+    def __init__(self, skills: Skills, instructions: Instructions) -> None:
+        self._skills = skills
+        self._instructions = instructions
+        self._words: dict[str, list[str]] = {}  # skills by the words of one ASCII token
+        self._phrases: list[tuple[str, str, str]] = []  # the others: keyword, a token that a text must have for it ("" for any text), skill
+        self._below = instructions.below()
+        self._fitless: set[str] = set()  # words that fit nothing: steps are full of the same ones
+        shown = [skill for skill in skills.list() if not skill.always]
+        self._globs = Globs(shown)
+        for skill in shown:
+            for trigger in skill.triggers:
+                word = _folded(trigger)
+                token = _TOKEN.search(word)
+                if token is not None and word.isascii() and token[0] == word:
+                    self._words.setdefault(word, []).append(skill.name)
+                elif word:
+                    self._phrases.append((word, token[0] if token is not None and word.isascii() else "", skill.name))
+        self.idle = not (self._words or self._phrases or self._globs or self._below)
+
+    def __call__(self, situation: Situation) -> list[Addition]:
+        """What fits of what came since the model was last asked, and is not shown."""
+        fits: dict[str, str] = {}  # what it is about, and why
+        calls: list[ToolCall] = []
+        for event in situation.news:
+            if event.seq <= situation.seen:
+                continue
+            if type(event) is ev.Message:
+                if event.sender == "user" and (self._words or self._phrases):
+                    for name, why in self._said(event.text):
+                        fits.setdefault(f"skill:{name}", f"the user's message has {why!r}")
+            elif type(event) is ev.Assistant:
+                calls = [*event.calls]
+            elif type(event) is ev.Decision and event.arguments is not None and not event.question_id:
+                calls = [_changed(call, event) for call in calls]
+        if calls and (self._globs or self._below):
+            self._touched(calls, situation.runtime, fits)
+        return [] if not fits else list(self._added(fits, situation.abouts))
+
+    # --- a user's words ---
+
+    def _said(self, text: str) -> Iterator[tuple[str, str]]:
+        folded = _folded(text[:_LONGEST])
+        tokens = dict.fromkeys(_TOKEN.findall(folded))
+        for word in tokens:
+            for name in self._words.get(word, ()):
+                yield name, word
+        for phrase, token, name in self._phrases:
+            if (not token or token in tokens) and _has(folded, phrase):
+                yield name, phrase
+
+    # --- files that calls name ---
+
+    def _touched(self, calls: Iterable[ToolCall], runtime: object | None, fits: dict[str, str]) -> None:
+        root = folder_of(runtime)
+        fitting, idle = self._globs.fitting, self._fitless
+        for number, (word, is_file) in enumerate(_named(calls).items()):
+            if number >= _MOST_WORDS:
+                return
+            if word in idle:
+                continue
+            path = _relative(word, root)
+            if not path or not (fitting(path) or (self._below and self._below_of(path))):
+                if word and word[0] != "/" and len(word) < 200:  # of another, it depends on the working directory
+                    if len(idle) >= _MOST_FITLESS:
+                        idle.clear()
+                    idle.add(word)
+                continue
+            if not is_file and (not root or not os.path.lexists(os.path.join(root, path))):
+                continue
+            if root:  # where it really is: a link may lead elsewhere
+                path = _relative(os.path.realpath(os.path.join(root, path)), root)
+            for name in fitting(path) if path else ():
+                fits.setdefault(f"skill:{name}", f"a call names the file {path!r}")
+            for inner in self._below_of(path):
+                fits.setdefault(f"instructions:{inner}", path)
+
+    def _below_of(self, path: str) -> list[str]:
+        """The instructions that stand above a file, outermost first."""
+        if not self._below:
+            return []
+        found: list[str] = []
+        end = path.find("/")
+        while end > 0:
+            if (inner := self._below.get(path[:end])) is not None:
+                found.append(inner)
+            end = path.find("/", end + 1)
+        if (inner := self._below.get(path)) is not None:  # the folder itself
+            found.append(inner)
+        return found
+
+    # --- what is said of them ---
+
+    def _size(self, skill: Skill) -> int:
+        """The characters of a skill that is shown, about: with its heading, and why."""
+        return min(len(skill.text), self._skills.each) + len(skill.name) + _HEADING
+
+    def _added(self, fits: Mapping[str, str], shown: Mapping[str, int]) -> Iterator[Addition]:
+        room = self._skills.total
+        space = files.TOTAL
+        for about in shown:
+            kind, _, name = about.partition(":")
+            if kind == "skill" and (skill := self._skills.get(name)) is not None:
+                room -= self._size(skill)
+            elif kind == "instructions" and (text := self._instructions.texts.get(name)) is not None:
+                space -= min(len(text), files.EACH)
+        without: list[str] = []  # there is no room for them
+        for about, why in fits.items():
+            if about in shown:
+                continue
+            kind, _, name = about.partition(":")
+            if kind == "instructions":
+                text = self._instructions.told(name, max(0, space))
+                space -= max(len(text), 1)
+            elif room <= 0:
+                without.append(name)
+                continue
+            else:
+                skill = self._skills.get(name)
+                assert skill is not None
+                text = _told(skill, why, shortened(skill, max(0, min(self._skills.each, room))))
+                room -= self._size(skill)
+            yield Addition(about, (TextContent(text),))
+        if without:
+            named = ", ".join(without[:_MOST_NAMED]) + (f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else "")
+            yield Addition(
+                "skill:", (TextContent(f"(These skills fit, too, and are left out to save room; read_skill shows them: {named}.)"),)
+            )
+
+
+def _told(skill: Skill, why: str, text: str) -> str:
+    more = f' Its other files are read with read_skill(name="{skill.name}", file=...).' if skill.folder or skill.files else ""
+    return f"# Skill {skill.name}\n\n(It is shown because {why[:300]}.{more})\n\n{text}"
+
+
+def _changed(call: ToolCall, decision: ev.Decision) -> ToolCall:
+    if call.id != decision.call_id or decision.arguments is None:
+        return call
+    return ToolCall(call.id, call.name, decision.arguments)
+
+
+def _folded(text: str) -> str:
+    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _has(text: str, phrase: str) -> bool:
+    """Whether a text has these words, with no letters of longer ones beside them; those of scripts without spaces stand anywhere."""
+    at = text.find(phrase)
+    if at >= 0 and _UNSPACED.search(phrase) is not None:
+        return True
+    while at >= 0:
+        end = at + len(phrase)
+        if not (at and _joins(phrase[0], text[at - 1])) and not (end < len(text) and _joins(phrase[-1], text[end])):
+            return True
+        at = text.find(phrase, at + 1)
+    return False
+
+
+def _joins(edge: str, beside: str) -> bool:
+    """Whether a character goes on with the word at whose edge it stands. Vowel signs and accents are marks, not letters."""
+    if unicodedata.category(beside)[0] == "M":
+        return True
+    return (beside.isalnum() or beside == "_") and (edge.isalnum() or edge == "_" or unicodedata.category(edge)[0] == "M")
+
+
+def folder_of(runtime: object | None) -> str:
+    """A runtime's working directory; "" if it has none here."""
+    workdir: Any = getattr(runtime, "workdir", None)
+    return str(workdir) if isinstance(workdir, str | Path) else ""
+
+
+def _named(calls: Iterable[ToolCall]) -> dict[str, bool]:
+    """The words of calls that may name files, and whether they certainly do."""
+    found: dict[str, bool] = {}
+    for call in calls:
+        for key, value in call.arguments.items():
+            if key in _PATHS:
+                for word in cast("list[Any]", value) if isinstance(value, list) else (value,):
+                    if isinstance(word, str):
+                        found[word] = True
+        command: Any = call.arguments.get(_COMMANDS[call.name]) if call.name in _COMMANDS else None
+        if isinstance(command, str):
+            for word in _WORD.findall(command[:_LONGEST_COMMAND]):
+                if word[0] != "-":
+                    found.setdefault(word, False)
+    return found
+
+
+def _relative(path: str, root: str) -> str:
+    """A path relative to the working directory; "" for what is outside of it, or no path."""
+    if _PLAIN(path):
+        return path
+    if not path or len(path) > 4096 or "\0" in path:
+        return ""
+    if path[0] == "/":
+        if not root:
+            return ""
+        path = os.path.normpath(path)
+        if not path.startswith(f"{root}/"):
+            path = os.path.realpath(path)  # the working directory by another name
+            if not path.startswith(f"{root}/"):
+                return ""
+        return path[len(root) + 1 :]
+    path = os.path.normpath(path)
+    return "" if path == "." or path == ".." or path.startswith("../") else path

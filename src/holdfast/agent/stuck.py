@@ -1,0 +1,272 @@
+"""Whether an agent goes round in circles: what of the last steps is remembered, and from when on that is a pattern.
+
+`Recent` is part of a journal's fold: it counts how long each pattern has gone on, and keeps the last two steps to compare the next one
+with. `StuckDetector` holds the settings; `seen` compares the two. Both are pure, and cost the same at any step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from copy import copy
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.content import ToolCall, ToolResult
+from holdfast.errors import ConfigurationError
+
+ABOUT = "stuck:"
+_LEAST = {"repeat": 2, "ping_pong": 4, "errors": 2, "monologue": 2}  # steps; fewer are no pattern
+_COMPARED = 4_000  # characters of an error's text; how it goes on after that says nothing new
+_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d[\d.,:]*")  # durations, times of day, addresses, process numbers
+
+
+class StuckDetector(msgspec.Struct, frozen=True):
+    """From how many steps in a row on a pattern is one, and the model is told; None: that one is not looked for. The numbers are
+    high enough that an agent at work, which looks twice or tries again, is not disturbed.
+
+    `repeat` steps of the same calls with the same results; `ping_pong` of two different steps that take turns; `errors` steps whose calls all
+    failed, each tool in the same way, whatever the arguments; `monologue` answers without a call where something makes the run go on.
+    When it has gone on for `after_nudge` steps more, the conversation is STUCK.
+
+    Raises `ConfigurationError` for a number that is too low to be a pattern.
+    """
+
+    repeat: int | None = 4
+    ping_pong: int | None = 6
+    errors: int | None = 5
+    monologue: int | None = 4
+    after_nudge: int = 3
+
+    def __post_init__(self) -> None:
+        for name, least in (*_LEAST.items(), ("after_nudge", 1)):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
+            if not whole and (value is not None or name == "after_nudge"):
+                none = "" if name == "after_nudge" else " or None"
+                raise ConfigurationError(f"StuckDetector: {name} takes a whole number from {least}{none}, not {value!r}.")
+
+
+class _Step(NamedTuple):
+    """The calls of one answer and their results, in the order of the calls. References: nothing is copied."""
+
+    calls: tuple[ToolCall, ...]
+    results: tuple[ToolResult, ...]
+
+
+class Recent:
+    """What the last steps of a run have in common. `feed` it each event of a journal, in order."""
+
+    __slots__ = ("_before", "_calls", "_last", "_results", "errors", "monologue", "nudged", "ping_pong", "repeat", "tools")
+
+    def __init__(self) -> None:
+        self._calls: tuple[ToolCall, ...] = ()  # of the last answer, until all have results
+        self._results: dict[str, ToolResult] | None = None
+        self._start()
+
+    def _start(self) -> None:
+        self._last: _Step | None = None
+        self._before: _Step | None = None
+        self.repeat = self.ping_pong = self.errors = self.monologue = 0  # how many steps each has gone on
+        self.nudged: tuple[str, int] | None = None  # the pattern that the model was told of, and at which count
+        self.tools = ""  # names of the last step's tools, for those who speak of it
+
+    def copy(self) -> Recent:
+        """Another one that is as far."""
+        found = copy(self)
+        found._results = None if self._results is None else dict(self._results)
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recent) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    __hash__: Any = None
+
+    def feed(self, event: ev.AnyEvent) -> None:
+        """Take in the journal's next event."""
+        kind = type(event)
+        if kind is ev.ToolResult:
+            self._resulted(cast(ev.ToolResult, event))
+        elif kind is ev.Assistant:
+            self._answered(cast(ev.Assistant, event))
+        elif kind is ev.Message:
+            self._said(cast(ev.Message, event))
+        elif kind is ev.Status:
+            if cast(ev.Status, event).status in ("idle", "finished", "stuck", "error"):
+                self._start()
+        elif kind is ev.Condensation and cast(ev.Condensation, event).hidden:
+            self._start()  # the model is shown something else; and what is read from a condensed tail comes to the same as the whole
+
+    def _answered(self, event: ev.Assistant) -> None:
+        self._calls, self._results = event.calls, None
+        if event.calls:
+            self._count("monologue", 0)
+        elif event.stop_reason not in ("pause", "denied"):  # the provider's break, a hook's word
+            self._count("monologue", self.monologue + 1)
+
+    def _said(self, event: ev.Message) -> None:
+        if event.sender != "holdfast":
+            self._start()
+        elif event.about.startswith(ABOUT):
+            kind = event.about.removeprefix(ABOUT).replace("-", "_")
+            if kind in _LEAST and getattr(self, kind) >= _LEAST[kind]:  # else it speaks of what came before the events that this was fed
+                self.nudged = (kind, getattr(self, kind))
+
+    def _resulted(self, event: ev.ToolResult) -> None:
+        if not self._calls:
+            return
+        results = self._results = {} if self._results is None else self._results
+        results.setdefault(event.call_id, event.result)
+        if len(results) < len(self._calls):
+            return
+        step = _Step(self._calls, tuple([results[call.id] for call in self._calls if call.id in results]))
+        self._calls, self._results = (), None
+        if not any(map(_waits, step.results)):
+            self._stepped(step)
+
+    def _stepped(self, step: _Step) -> None:
+        last, before = self._last, self._before
+        self.tools = ", ".join(dict.fromkeys(call.name for call in step.calls))
+        repeats = last is not None and _same(step, last)
+        self._count("repeat", self.repeat + 1 if repeats else 1)
+        if repeats or last is None:
+            self._count("ping_pong", 1)
+        else:
+            self._count("ping_pong", self.ping_pong + 1 if before is not None and _same(step, before) else 2)
+        if not all(result.is_error for result in step.results):
+            self._count("errors", 0)
+        else:
+            self._count("errors", self.errors + 1 if last is not None and (repeats or _fails_alike(step, last)) else 1)
+        self._last, self._before = step, last
+
+    def _count(self, kind: str, value: int) -> None:
+        if self.nudged is not None and self.nudged[0] == kind and value < self.nudged[1]:
+            self.nudged = None  # it has ended; another time it begins anew
+        setattr(self, kind, value)
+
+
+def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
+    """What `before`, fed with these events, would be; looks at no more of them than the last patterns are long."""
+    start = _start_of(events)
+    found = Recent() if start else before.copy()
+    for event in events[start:] if start else events:
+        found.feed(event)
+    return found
+
+
+def _start_of(events: Sequence[ev.AnyEvent]) -> int:
+    """The place of an answer from which on the patterns of the last ones come out right: the one before it has no part in them."""
+    later: list[tuple[ToolCall, ...]] = []
+    waits = reset = succeeded = False
+    for index in range(len(events) - 1, -1, -1):
+        event = events[index]
+        if type(event) is ev.ToolResult:
+            waits = waits or _waits(event.result)
+            succeeded = succeeded or not event.result.is_error
+        elif type(event) is ev.Message:
+            reset = reset or event.sender != "holdfast"
+        elif type(event) is ev.Assistant:
+            if reset:
+                return index
+            calls = event.calls
+            if calls and not waits:
+                known = len(later) >= 3 and not any(_same_calls(calls, one) for one in later[-2:])
+                if known and (succeeded or [call.name for call in calls] != [call.name for call in later[-1]]):
+                    return index + 1
+                later.append(calls)
+            waits = succeeded = False
+    return 0
+
+
+def _waits(result: ToolResult) -> bool:
+    """Whether it tells of something that is still at work."""
+    return result.meta.get("running") is True
+
+
+def _same(one: _Step, other: _Step) -> bool:
+    """The same calls with the same results. Results are looked at only where the calls are the same."""
+    return _same_calls(one.calls, other.calls) and all(map(_alike, one.results, other.results))
+
+
+def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
+    if len(one) != len(other):
+        return False
+    for call, earlier in zip(one, other, strict=True):
+        if call.name != earlier.name or call.arguments != earlier.arguments or (call.invalid and call.raw != earlier.raw):
+            return False
+    return True
+
+
+def _alike(one: ToolResult, other: ToolResult) -> bool:
+    if one.is_error and other.is_error:
+        return _same_error(one, other)
+    return one.is_error == other.is_error and one.content == other.content and one.structured_content == other.structured_content
+
+
+def _fails_alike(one: _Step, other: _Step) -> bool:
+    if [call.name for call in one.calls] != [call.name for call in other.calls] or not all(result.is_error for result in other.results):
+        return False
+    return all(map(_same_error, one.results, other.results))
+
+
+def _same_error(one: ToolResult, other: ToolResult) -> bool:
+    """Whether two errors are the same but for numbers."""
+    if (one.error and one.error.type) != (other.error and other.error.type):
+        return False
+    said, earlier = one.text[:_COMPARED], other.text[:_COMPARED]
+    return said == earlier or _NUMBER.sub("0", said) == _NUMBER.sub("0", earlier)
+
+
+# --- what follows from it ------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """A pattern: what the message to the model is `about` and its `text`, or, once that was said and has not helped, `reason`."""
+
+    about: str = ""
+    text: str = ""
+    reason: str = ""
+
+
+def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
+    """The pattern that goes on now, if it is time to say so; None otherwise."""
+    if recent.nudged is not None and getattr(detector, recent.nudged[0]) is not None:
+        kind, at = recent.nudged
+        count: int = getattr(recent, kind)
+        if count - at >= detector.after_nudge:
+            what = _REASONS[kind].format(count=count, tools=recent.tools)
+            return Seen(reason=f"{what}, {count - at} of them after the model was told")
+        return None
+    for kind in _LEAST:
+        threshold: int | None = getattr(detector, kind)
+        if threshold is not None and (count := getattr(recent, kind)) >= threshold:
+            return Seen(f"{ABOUT}{kind.replace('_', '-')}", _NUDGES[kind].format(count=count, tools=recent.tools))
+    return None
+
+
+_REASONS = {
+    "repeat": "the same call {count} times in a row with the same result ({tools})",
+    "ping_pong": "two steps in turns, {count} in a row with the same results (the last: {tools})",
+    "errors": "{count} steps in a row failed in the same way ({tools})",
+    "monologue": "{count} answers in a row without a call",
+}
+_NUDGES = {
+    "repeat": (
+        "You have made the same call {count} times in a row with the same result: {tools}. Making it again will not change that. Do something "
+        "else: look at what you have, try another way, or, if you cannot go on, say what is in the way."
+    ),
+    "ping_pong": (
+        "You have gone to and fro between the same two steps {count} times, with the same results each time; the last was: {tools}. Break off: "
+        "look at what you have, try another way, or, if you cannot go on, say what is in the way."
+    ),
+    "errors": (
+        "Your last {count} steps all failed in the same way: {tools}. Do not try the like again. Read what the error says, try another tool or "
+        "another way, or, if you cannot go on, say what is in the way."
+    ),
+    "monologue": (
+        "You have answered {count} times in a row without calling a tool. Talking alone does not get the task on: call a tool, or, if you cannot "
+        "go on, say what is in the way."
+    ),
+}

@@ -1,0 +1,87 @@
+"""The agents that an agent delegates to, as `run` and `chat` show them: `--agents`, a line of each that works, and asking about their calls."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.agent.agents_files import SubAgent, load_sub_agents
+from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.render import call_title
+from holdfast.cli.text import one_line
+from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.cli.session import Session
+
+
+def agents_of(folder: str | None) -> Mapping[str, SubAgent]:
+    """The agents of `--agents DIR`. Raises `UsageError` if there are none."""
+    if folder is None:
+        return {}
+    try:
+        found = load_sub_agents(Path(folder).expanduser())
+    except ConfigurationError as error:
+        raise UsageError(f"--agents takes a folder; there is none at {folder!r}") from error
+    if not found:
+        raise UsageError(
+            f"--agents {folder!r}: there is no agent that can be read, in .agents/agents, .holdfast/agents, .claude/agents or itself"
+        )
+    return found
+
+
+def waiting_child(conversation: Any) -> Conversation | None:
+    """A child, or one of its, whose calls all wait for somebody."""
+    if not isinstance(conversation, Conversation):  # on a server
+        return None
+    for child in conversation.open_children():
+        if child.status is ConversationStatus.WAITING_FOR_CONFIRMATION:
+            return child
+        if (found := waiting_child(child)) is not None:
+            return found
+    return None
+
+
+class _About:
+    """A session whose conversation is a child: what a `Confirmer` asks about."""
+
+    def __init__(self, session: Session, child: Conversation, tell: str) -> None:
+        self._session = session
+        self._tell = tell
+        self.conversation = child
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session, name)
+
+    def pause(self) -> None:
+        """Ctrl-C at the question: all of it stops."""
+        self._session.interrupt()
+
+    def outcome(self) -> Exit | None:
+        """It went on by itself."""
+        return None
+
+    def tell_waiting(self) -> Exit:
+        """Say which calls are left waiting, and how they can be decided."""
+        screen, child = self._session.screen, self.conversation
+        screen.error(f"calls of {one_line(child.id)}, an agent that works for this one, are left waiting for confirmation.")
+        for pending in child.state.pending_confirmations:
+            screen.notice(f"  {one_line(pending.call.id)}  {call_title(pending.call.name, pending.call.arguments)}")
+        if self._tell:
+            screen.notice(f"approve with: {shlex.join([*shlex.split(self._tell)[:-1], child.id])} approve")
+        return Exit.STOPPED
+
+
+def ask_about(session: Session, child: Conversation, tell: str) -> Exit | None:
+    """Ask whoever sits at the terminal about a child's call; an exit code if it is left waiting, or nobody sits there."""
+    about = _About(session, child, tell)
+    if not session.interactive:
+        session.catch_up()
+        return about.tell_waiting()
+    from holdfast.cli.confirm import Confirmer
+
+    session.screen.notice(f"{one_line(child.id)}, an agent that works for this one, waits for you:", "dim")
+    return Confirmer(cast("Session", about)).ask()

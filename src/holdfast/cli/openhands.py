@@ -1,0 +1,61 @@
+"""`holdfast import --from openhands` and `holdfast export --to openhands`: conversations as OpenHands keeps them, a folder each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast import events as ev
+from holdfast.cli.exits import UsageError
+from holdfast.cli.screen import Screen
+from holdfast.cli.text import counted, one_line
+from holdfast.conversation import ConversationState
+from holdfast.errors import ConfigurationError
+from holdfast.store import Summary
+from holdfast.store.transfer import VERSION, Exported, Header
+
+_SHOWN = 20  # notes on what could not be taken over
+
+
+def imported(screen: Screen, folder: str) -> Exported:
+    """The conversation in a folder, as one that was exported from a store. Raises `UsageError`."""
+    from holdfast.openhands import read_conversation
+
+    if folder == "-":
+        raise UsageError("--from openhands takes the folder of a conversation, not standard input")
+    try:
+        found = read_conversation(Path(folder).expanduser())
+    except (ConfigurationError, OSError) as error:
+        raise UsageError(str(error).removesuffix(".")) from error
+    if not found.state.events:
+        raise UsageError(f"there is no event in {folder!r}")
+    _tell(screen, found.notes)
+    events = found.state.events
+    header = Header(
+        version=VERSION, id=found.state.id, title=_title(found.state), status=found.state.status.value, created=events[0].timestamp,
+        updated=events[-1].timestamp, events=len(events),
+    )  # fmt: skip
+    return Exported(header, events)
+
+
+def export(screen: Screen, entry: Summary, events: Sequence[ev.AnyEvent], folder: str) -> None:
+    """Write a conversation into a new folder. Raises `UsageError`, `OSError`."""
+    from holdfast.openhands import write_conversation
+
+    try:
+        notes = write_conversation(ConversationState(entry.id, events), Path(folder).expanduser())
+    except ConfigurationError as error:
+        raise UsageError(str(error).removesuffix(".")) from error
+    _tell(screen, notes)
+
+
+def _title(state: ConversationState) -> str:
+    said = next((event.text for event in state.events if isinstance(event, ev.Message)), "")
+    return said.strip().split("\n", 1)[0][:80]
+
+
+def _tell(screen: Screen, notes: tuple[str, ...]) -> None:
+    for note in notes[:_SHOWN]:
+        screen.notice(one_line(f"{note}."))
+    if len(notes) > _SHOWN:
+        screen.notice(f"... and {counted(len(notes) - _SHOWN, 'note')} more.")

@@ -1,0 +1,110 @@
+"""A plan on the screen: drawn whole, or what has changed of it; and changed by whoever is asked to approve it."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Sequence
+
+from holdfast.cli.lines import Line
+from holdfast.cli.text import one_line, plain
+from holdfast.content import ToolCall
+from holdfast.events import PlanStep
+from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
+
+EDITING = "A step's number and a new text changes it, +text adds one (+2 text: before step 2), -2 takes it out; Enter: done."
+
+_STYLES = {"pending": "plain", "in_progress": "call", "done": "dim", "dropped": "dim"}
+_NARROWEST = 12  # columns that a step's text has at least
+_EDIT = re.compile(r"(?P<what>[+-]?)\s*(?P<number>\d*)[.:)]?(?:\s+(?P<text>.*))?", re.DOTALL)
+
+
+def steps_of(call: ToolCall) -> tuple[PlanStep, ...]:
+    """The plan that a call makes; none if it is no call of `plan`, or does not fit."""
+    steps = read_steps(call.arguments) if call.name == PLAN and not call.invalid else ()
+    return () if misfit(steps) else steps
+
+
+def drawn(steps: Sequence[PlanStep], width: int | None) -> list[Line]:
+    """A whole plan, one block: how far it is, then every step with its mark, over as many lines as it takes."""
+    return [_head(steps), *_steps(steps, range(len(steps)), width)]
+
+
+def changed(steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | None) -> list[Line]:
+    """What is to be drawn of a plan after `before` was: all of it if it is another one, else the steps that have another state; nothing if it
+    is the same."""
+    if steps == before:
+        return []
+    if texts(steps) != texts(before):
+        return drawn(steps, width)
+    return [_head(steps), *_steps(steps, [n for n, step in enumerate(steps) if step.state != before[n].state], width)]
+
+
+def current(steps: Sequence[PlanStep]) -> str:
+    """The step that is in progress, in short: `step 2 of 5, Fix the offset`; "" for none."""
+    found = next(((number, step) for number, step in enumerate(steps, 1) if step.state == "in_progress"), None)
+    return "" if found is None else f"step {found[0]} of {len(steps)}, {one_line(found[1].step)}"
+
+
+def titled(steps: Sequence[PlanStep]) -> str:
+    """A call of `plan` in one line."""
+    return f"{PLAN} ({progress(steps)})"
+
+
+def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None) -> list[Line]:
+    """A plan that is to be approved; what of it was approved before is dim, and what it has no more is named."""
+    if not before:
+        return drawn(steps, width)
+    new = [text not in before for text in texts(steps)]
+    lines = [Line(style="add" if new[n] else "dim", text=line.text) for n in range(len(steps)) for line in _steps(steps, [n], width)]
+    gone = [text for text in before if text not in texts(steps)]
+    return [
+        _head(steps),
+        *lines,
+        *[Line("remove", line) for text in gone for line in _wrapped("    without: ", plain(one_line(text)), width)],
+    ]
+
+
+def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
+    """A plan after one line of editing. Raises `ValueError` that says what is wrong."""
+    match = _EDIT.fullmatch(line.strip())
+    what, number, text = ("", "", "") if match is None else (match["what"], match["number"], (match["text"] or "").strip())
+    if match is None and line.strip().startswith("+"):
+        what, text = "+", line.strip()[1:].strip()
+    if (what != "+" and not number) or (what != "-" and not text) or (what == "-" and text):
+        raise ValueError(f"That changes nothing. {EDITING}")
+    at = int(number) - 1 if number else len(steps)
+    if not 0 <= at < len(steps) + (not number):
+        raise ValueError(f"There is no step {number}; the plan has {len(steps)}.")
+    found = list(steps)
+    if what == "-":
+        del found[at]
+    elif what == "+":
+        found.insert(at, PlanStep(text))
+    else:
+        found[at] = PlanStep(text, found[at].state)
+    if wrong := misfit(found):
+        raise ValueError(wrong)
+    return tuple(found)
+
+
+def _head(steps: Sequence[PlanStep]) -> Line:
+    return Line("call", f"{PLAN}: {progress(steps)}")
+
+
+def _steps(steps: Sequence[PlanStep], which: Sequence[int], width: int | None) -> list[Line]:
+    digits = len(str(len(steps)))
+    return [
+        Line(_STYLES[step.state], line)
+        for index in which
+        for step in (steps[index],)
+        for line in _wrapped(f"  {MARKS[step.state]} {index + 1:>{digits}}. ", plain(one_line(step.step)), width)
+    ]
+
+
+def _wrapped(begin: str, text: str, width: int | None) -> list[str]:
+    """A text behind its mark, over several lines where one is too narrow."""
+    if width is None:
+        return [begin + text]
+    lines = textwrap.wrap(text, max(_NARROWEST, width - len(begin)), break_on_hyphens=False) or [""]
+    return [begin + lines[0], *[" " * len(begin) + line for line in lines[1:]]]

@@ -1,0 +1,199 @@
+"""The conversations that a conversation's calls spawned: their ids, whose they are, and how they end."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.agent.handoffs import check_budget
+from holdfast.conversation.state import ConversationStatus
+from holdfast.errors import ConfigurationError, ConversationBusy, HoldfastError, ToolCancelled
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+    from holdfast.content import ContentLike, Message
+    from holdfast.conversation.conversation import Conversation
+    from holdfast.conversation.journal import Journal
+    from holdfast.conversation.questions import OnQuestion
+    from holdfast.tools import ToolContext
+
+_log = logging.getLogger("holdfast")
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+
+class Spawned(NamedTuple):
+    """What a child is told of where it comes from: the idempotency key of the call, and whose child it is."""
+
+    key: str
+    family: Children
+
+
+class _Child(NamedTuple):
+    conversation: Conversation
+    detached: bool
+    forget: Callable[[], None]  # takes back what the call's cancellation would do
+
+
+class Children:
+    """The children of one conversation that are open in this process. Thread-safe; made for the first of them."""
+
+    __slots__ = ("_counts", "_lock", "_on_question", "_open", "_stopped", "journal", "runtime")
+
+    def __init__(self, journal: Journal, runtime: object | None, on_question: OnQuestion) -> None:
+        self.journal = journal
+        self.runtime = runtime
+        self._on_question = on_question
+        self._lock = threading.Lock()
+        self._open: dict[str, _Child] = {}
+        self._counts: dict[tuple[str, int], int] = {}  # children without a name, of each attempt of a call
+        self._stopped = False
+
+    # --- a call spawns ---
+
+    def spawn(
+        self,
+        context: ToolContext,
+        agent: Agent,
+        message: str | Message | ContentLike | None,
+        name: str,
+        id: str | None,
+        detached: bool,
+        runtime: object | None,
+    ) -> Conversation:
+        """See `ToolContext.spawn`."""
+        context.cancelled.raise_if_set()
+        key = context.idempotency_key
+        if name and not _NAME.fullmatch(name):
+            raise ConfigurationError(f"spawn: name takes a letter, then up to 63 letters, digits, '_' and '-', not {name!r}.")
+        if id is not None and (name or not isinstance(id, str) or not id.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"spawn: id takes a non-empty str, and no name beside it, not {id!r}.")
+        with self._lock:
+            if id is None:
+                id = self._derived(context.call_id, context.attempt, name)
+            else:
+                id = self._placed(id)
+            known = self._open.get(id)
+            if known is not None and known.conversation.status is not ConversationStatus.CLOSED:
+                child = known.conversation
+            else:
+                spending = self.journal.spending
+                if spending is not None:
+                    check_budget("spawn: the tree has a budget of", agent, spending.counts_tokens, spending.counts_cost)
+                child = self._opened(key, id, agent, self.runtime if runtime is None else runtime)
+                if self._stopped:
+                    raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
+                forget = _nothing if detached else context.cancelled.add_callback(lambda: self._cut(child))
+                self._open[id] = _Child(child, detached, forget)
+        if message is not None:
+            child._begin_with(message)  # pyright: ignore[reportPrivateUsage]: the two are one thing
+        return child
+
+    def _derived(self, call_id: str, attempt: int, name: str) -> str:
+        """An id that the same call gives again whenever it is repeated."""
+        begin = f"{self.journal.id}.{call_id}"
+        if name:
+            return f"{begin}-{name}"
+        count = self._counts.get((call_id, attempt), 0) + 1
+        self._counts[call_id, attempt] = count
+        return begin if count == 1 else f"{begin}-{count}"
+
+    def _placed(self, id: str) -> str:
+        """An id that was given, where the parent's stands: an agent server's are `{tenant}/{id}`."""
+        tenant, slash, _ = self.journal.id.rpartition("/")
+        own = id.removeprefix(f"{tenant}{slash}")
+        if "/" in own:
+            raise ConfigurationError(f"spawn: id takes no '/', which would be another's place than {self.journal.id!r} has, not {id!r}.")
+        return f"{tenant}{slash}{own}"
+
+    def _opened(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
+        from holdfast.conversation.conversation import Conversation
+
+        if id == self.journal.id:
+            raise ConfigurationError(f"spawn: id {id!r} is the conversation that spawns.")
+        on_question = self._on_question if callable(self._on_question) else None
+        journal = self.journal
+        child = Conversation(
+            agent, journal.store, id, runtime=runtime, on_question=on_question, clock=journal.clock, new_id=journal.new_id,
+            _spawned=Spawned(key, self),
+        )  # fmt: skip
+        recorded: Callable[[str], bool] | None = getattr(journal.store, "recorded", None)  # an agent server's
+        if not child._journal.fold.last_seq and recorded is not None and recorded(id):  # pyright: ignore[reportPrivateUsage]
+            raise ConfigurationError(
+                f"spawn: conversation {id!r} exists, and was spawned by no call; {journal.id!r} needs another id for its child."
+            )
+        if child._journal.fold.last_seq:  # pyright: ignore[reportPrivateUsage]
+            found = journal.store.list([id])
+            if not found or found[0].spawner != journal.id:
+                whose = f"was spawned by call {found[0].spawned_by!r}" if found and found[0].spawned_by else "was spawned by no call"
+                raise ConfigurationError(f"spawn: conversation {id!r} exists, and {whose}; {journal.id!r} needs another id for its child.")
+        return child
+
+    # --- they end ---
+
+    def open(self) -> list[Conversation]:
+        """Those that are open here, the detached ones too."""
+        with self._lock:
+            return [child.conversation for child in self._open.values()]
+
+    def _mine(self) -> list[Conversation]:
+        with self._lock:
+            return [child.conversation for child in self._open.values() if not child.detached]
+
+    def _cut(self, child: Conversation) -> None:
+        """The call that spawned it was cancelled."""
+        try:
+            child.interrupt()
+        except ConversationBusy:  # a signal handler broke into an append of the child
+            threading.Thread(target=lambda: _quietly(child.interrupt), name=f"holdfast-interrupt-{child.id}", daemon=True).start()
+        except HoldfastError:  # it is closed, or its store is gone
+            pass
+
+    def interrupt(self) -> None:
+        """Interrupt those that are not detached."""
+        for child in self._mine():
+            self._cut(child)
+
+    def stop(self) -> None:
+        """Have those that are not detached begin nothing further, and spawn no more; `close` is to follow."""
+        with self._lock:
+            self._stopped = True
+        for child in self._mine():
+            child._stop()  # pyright: ignore[reportPrivateUsage]
+
+    def close(self, deadline: float) -> None:
+        """Close those that are not detached, until `deadline` (monotonic seconds)."""
+        self.stop()
+        for child in self._mine():
+            try:
+                child.close(max(0.1, deadline - time.monotonic()))
+            except Exception:
+                _log.exception("closing %s, a child of conversation %s", child.id, self.journal.id)
+
+    def closed(self, child: Conversation) -> None:
+        """A child is closed, by whomever."""
+        with self._lock:
+            found = self._open.get(child.id)
+            if found is None or found.conversation is not child:
+                return
+            del self._open[child.id]
+        found.forget()
+
+    @property
+    def busy(self) -> bool:
+        """Whether one of them is driven now, or one of theirs."""
+        return any(child.busy or child.children_busy for child in self.open())
+
+
+def _nothing() -> None:
+    pass
+
+
+def _quietly(work: Callable[[], object]) -> None:
+    with suppress(HoldfastError):
+        work()

@@ -1,0 +1,672 @@
+"""What the tools of `agent.delegation` do: children of one conversation at work, told of, collected, cancelled, and found again after a crash."""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.agent.delegation import CHILD, CHILDREN, LONGEST_WAIT, Delegates
+from holdfast.content import TextContent, ToolCall, ToolResult
+from holdfast.conversation.calls import LEFT
+from holdfast.conversation.given import RESUMED, STOPPED, Given, children_of, ids_of, last_word, sends
+from holdfast.conversation.outcomes import OVER, Outcome, done, interruptible, shut, team_busy
+from holdfast.conversation.state import ConversationStatus
+from holdfast.errors import ConfigurationError, ConversationClosed, ConversationNotFound, HoldfastError, LeaseHeld, StoreError, ToolError
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+    from holdfast.conversation.conversation import Conversation
+    from holdfast.conversation.driver import Driver
+    from holdfast.tools import ToolContext
+
+_log = logging.getLogger("holdfast")
+_S = ConversationStatus
+
+_LOOK = 0.25  # seconds between two looks how far a child is
+_DEEPEST = 1000  # conversations above one another; more can only be a circle
+_CLOSES = 10.0  # seconds that a message waits for a child that is being closed
+_HEARS = 1.0  # seconds in which another owner takes a message out of its inbox
+_PAGE = 200  # events of another conversation that are read at once
+
+
+class Team:
+    """The delegates of one conversation, those in the background above all: each has a thread that waits for its end. Thread-safe."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._lock = threading.Lock()
+        self._background: dict[str, threading.Thread] = {}
+        self._given: dict[str, Given] | None = None  # the children of this and earlier owners, by id
+        self._places: set[object] = set()  # of those that are about to begin in the background
+        self._quiet: dict[str, int] = {}  # children whose results somebody waits for, and how many do
+        self._untold: set[str] = set()  # those of them that came to an end of which no message was sent
+        self._sent: list[datetime] | None = None  # when this conversation sent to others
+        self._metas: dict[str, dict[str, Any]] = {}  # what the results of calls tell of children, by call
+        self._read: dict[str, tuple[int, Outcome]] = {}  # how far children are that others have, and up to which event
+        self._depth: int | None = None
+        self._attached: list[Delegates] = []
+
+    @property
+    def id(self) -> str:
+        return self._driver.journal.id
+
+    # --- the tools ---
+
+    def give(self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool) -> ToolResult:
+        """`delegate`."""
+        made = delegates.agent(agent)
+        if made is None:
+            raise ToolError(f"There is no agent {agent!r}. There are: {', '.join(delegates)}.", "not_found", retryable=False)
+        self._check_depth(delegates)
+        try:
+            with self._at_work(delegates, context.attempt <= 1) as place:
+                if not background:
+                    return self._told(context, self._waited_for(context, made, agent, task))
+                child = self._begun(context, made, task, delegates.detached)
+                self._note(child.id, Given(agent, True, 0, delegates.detached))
+                found = Outcome.of(child, agent)
+                self._watch(child, agent, place)
+        except ConversationClosed:
+            return self._told(context, _left(agent))
+        except ToolError:
+            if self._driver.calls.closing:
+                return self._told(context, _left(agent))
+            raise
+        text = (
+            f"{agent} works on it in the background, in the conversation {child.id}. Its answer is sent to you as a message; delegate_poll "
+            "tells how far it is, delegate_collect waits for it, delegate_cancel stops it."
+        )
+        meta = {CHILD: {"id": child.id, "agent": agent, "status": found.status.value, "background": True}}
+        return self._told(context, ToolResult((TextContent(text),), meta=meta))
+
+    def _told(self, context: ToolContext, result: ToolResult) -> ToolResult:
+        """A result whose meta is to stay whatever hooks make of it."""
+        with self._lock:
+            self._metas[context.call_id] = dict(result.meta)
+        return result
+
+    def kept(self, call_id: str, result: ToolResult) -> ToolResult:
+        """A call's result after hooks, which tells of children what it told before them."""
+        with self._lock:
+            meta = self._metas.pop(call_id, None)
+        return (
+            result
+            if not meta or all(result.meta.get(key) == meta[key] for key in meta)
+            else msgspec.structs.replace(result, meta={**result.meta, **meta})
+        )
+
+    def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
+        """`delegate_poll`."""
+        found = [self._outcome(id) for id in self._wanted(ids)]
+        if not found:
+            return ToolResult((TextContent("No agent works in the background."),))
+        lines = [f"{one.progress}." + (" Its answer can be collected." if one.status in OVER else "") for one in found]
+        return ToolResult((TextContent("\n".join(lines)),), meta={CHILDREN: [one.meta() for one in found]})
+
+    def collect(self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float) -> ToolResult:
+        """`delegate_collect`."""
+        wanted = self._wanted(ids)
+        if not wanted:
+            return ToolResult((TextContent("No agent works in the background, so there is nothing to collect."),))
+        with self._hushed(wanted):
+            return self._told(context, self._collected(context, delegates, wanted, timeout))
+
+    @contextmanager
+    def _hushed(self, ids: Sequence[str]) -> Generator[None]:
+        """Send no message of what these come to meanwhile; what nobody was told of by then is sent afterwards."""
+        with self._lock:
+            for id in ids:
+                self._quiet[id] = self._quiet.get(id, 0) + 1
+        try:
+            yield
+        finally:
+            untold: list[str] = []
+            with self._lock:
+                for id in ids:
+                    self._quiet[id] -= 1
+                    if not self._quiet[id]:
+                        del self._quiet[id]
+                        if id in self._untold:
+                            self._untold.remove(id)
+                            untold.append(id)
+            for id in untold:
+                try:
+                    found = self._outcome(id)
+                    if found.status in OVER and not self._driver.calls.closing:  # else it is told when the conversation is opened again
+                        self._post(found)
+                except (ConversationClosed, StoreError) as error:
+                    _log.warning("conversation %s: what became of its child %s could not be told: %s", self.id, id, error)
+
+    def _collected(self, context: ToolContext, delegates: Delegates, wanted: Sequence[str], timeout: float) -> ToolResult:
+        deadline = time.monotonic() + min(timeout, LONGEST_WAIT)
+        found: list[Outcome] = []
+        told = ""
+        try:
+            for id in wanted:
+                if self._outcome(id).status is _S.PAUSED:
+                    self._go_on(context, delegates, id)
+            known: dict[str, Outcome] = {}
+            while True:
+                found = [known.get(id) or self._outcome(id) for id in wanted]
+                known = {one.id: one for one in found if one.status in OVER and not self._works(one.id)}
+                open = [one for one in found if one.id not in known]
+                if not open or context.cancelled or time.monotonic() > deadline or self._driver.calls.closing:
+                    break
+                line = "; ".join(one.progress for one in open)
+                if line != told:
+                    context.report_progress(line)
+                    told = line
+                context.cancelled.wait(min(_LOOK / 5, max(0.0, deadline - time.monotonic())))
+        except ConversationClosed:
+            return _left("The agents")
+        if self._driver.calls.closing:
+            return _left("The agents")
+        over = [one for one in found if one.status in OVER]
+        for one in over:
+            self._settle(one.id, one.seq)
+        texts = [f"{one.agent} ({one.id}):\n{one.told}" if len(found) > 1 else one.told for one in over]
+        texts += [f"{one.progress}: no answer within {timeout:g} seconds." for one in found if one not in over]
+        failed = any(one.status is not _S.FINISHED for one in found)
+        metas = [{**one.meta(), "collected": one in over} for one in found]
+        return ToolResult((TextContent("\n\n".join(texts)),), meta={CHILDREN: metas}, is_error=failed)
+
+    def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
+        """`delegate_cancel`."""
+        wanted = self._wanted(ids)
+        lines: list[str] = []
+        with self._hushed(wanted):
+            for id in wanted:
+                self._stop(context, id)
+                found = self._outcome(id)
+                self._settle(id, found.seq)
+                lines.append(f"{found.agent} ({id}) was done already." if found.status in OVER else found.told)
+        meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
+        return self._told(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
+
+    def _stop(self, context: ToolContext, id: str) -> None:
+        from holdfast import commands as cmd
+
+        child = self._open(id)
+        if child is not None and child.status is not _S.CLOSED:
+            if child.status not in OVER or team_busy(child):
+                child.interrupt()
+                child.close()
+                self._ended(id)
+        elif self._outcome(id).status not in (*OVER, _S.PAUSED):  # another owner has it
+            self._driver.journal.store.post(id, cmd.Interrupt(), f"{context.idempotency_key}>{id}")
+            deadline = time.monotonic() + _CLOSES
+            while self._outcome(id).status not in (*OVER, _S.PAUSED) and not context.cancelled and time.monotonic() < deadline:
+                context.cancelled.wait(_LOOK / 5)
+
+    def tell(self, context: ToolContext, delegates: Delegates, conversation: str, text: str) -> ToolResult:
+        """`send_to`."""
+        from holdfast import commands as cmd
+
+        journal = self._driver.journal
+        if conversation == "parent":
+            conversation = journal.spawned_by.rpartition(":")[0]
+            if not conversation:
+                raise ToolError("Nobody gave this conversation its work but the user; answer instead.", "not_found", retryable=False)
+        if conversation == self.id:
+            raise ToolError("That is this conversation itself.", "validation", retryable=False)
+        # On an agent server the part before the slash is the tenant: nobody sends to another's.
+        mine = conversation.rpartition("/")[0] == self.id.rpartition("/")[0]
+        if not mine or (conversation not in delegates.send_to and self._root(conversation) != self._root(self.id)):
+            raise ToolError(f"There is no conversation {conversation!r} that this one may send to.", "not_found", retryable=False)
+        given = self._children().get(conversation)
+        if given is not None:
+            self._made(delegates, conversation)
+        self._check_messages(delegates)
+        begins = given is not None and self._open(conversation) is None and not self._works(conversation)
+        with self._at_work(delegates, context.attempt <= 1) if begins else nullcontext() as place:
+            command = cmd.Send((TextContent(text),), sender=self.id)
+            try:
+                journal.store.post(conversation, command, f"{context.idempotency_key}>{conversation}")
+            except ConversationNotFound:
+                raise ToolError(f"There is no conversation {conversation!r}.", "not_found", retryable=False) from None
+            with self._lock:
+                if self._sent is not None:
+                    self._sent.append(journal.clock())
+            heard = self._heard(context, delegates, conversation, place, given is not None)
+        if not heard:
+            return ToolResult((TextContent(f"Sent to {conversation}. It is not at work now, and hears it when it goes on."),))
+        return ToolResult((TextContent(f"Sent to {conversation}."),))
+
+    def _heard(self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool) -> bool:
+        """Have a message in an inbox taken out: by the child, which is opened again if it had come to its end, or by whoever has that conversation."""
+        deadline = time.monotonic() + (_CLOSES if own else _HEARS)
+        while True:
+            child = self._open(id)
+            if child is not None:
+                child.drain_inbox()
+            if self._works(id) or not self._unheard(id):
+                return True  # who watches it looks into its inbox once more when it is closed
+            if own:
+                try:
+                    self._go_on(context, delegates, id, place)
+                    return True
+                except (LeaseHeld, ConversationClosed):  # it is being closed, or another owner has it
+                    if self._driver.calls.closing:
+                        raise
+            if context.cancelled or time.monotonic() > deadline:
+                return False
+            context.cancelled.wait(_LOOK / 5)
+
+    def _unheard(self, id: str) -> bool:
+        """Whether something waits in an inbox."""
+        return bool(self._driver.journal.store.list([id], waiting=True))
+
+    def _check_messages(self, delegates: Delegates) -> None:
+        """Raises `ToolError` if this conversation has sent as many messages to others since the user said something as it may."""
+        journal = self._driver.journal
+        with self._lock:
+            sent = self._sent
+        if sent is None:
+            with journal.changed:
+                events = list(journal.events) if journal.fold.assistant is not None else []
+            sent = sends(events)
+            with self._lock:
+                self._sent = sent = sent if self._sent is None else self._sent
+        if len(sent) < delegates.max_messages:
+            return
+        words = [word for id in self._above(self.id) if (word := self._last_word(id)) is not None]
+        since = max(words, default=None)
+        with self._lock:
+            self._sent = sent = [at for at in sent if since is None or at >= since]
+        if len(sent) >= delegates.max_messages:
+            raise ToolError(
+                f"This conversation has sent {len(sent)} messages to others since the user last said something, and may send no more until the "
+                "user does. Do not try again: finish with what you have, and say what is still open.",
+                "rate_limit", retryable=False,
+            )  # fmt: skip
+
+    def _last_word(self, id: str) -> datetime | None:
+        """When the user last said something in a conversation."""
+        journal = self._driver.journal
+        if id == self.id:
+            with journal.changed:
+                return last_word(journal.events)
+        listed = journal.store.list([id])
+        at = listed[0].last_seq if listed else 0
+        while at > 0:
+            at -= _PAGE
+            if (word := last_word(journal.store.read(id, max(0, at), _PAGE if at >= 0 else _PAGE + at))) is not None:
+                return word
+        return None
+
+    # --- children ---
+
+    def _begun(self, context: ToolContext, agent: Agent, task: str, detached: bool) -> Conversation:
+        """The child of this call, with its task, at work."""
+        child = context.spawn(agent, detached=detached)
+        if not child._journal.fold.message_seq:  # pyright: ignore[reportPrivateUsage]
+            child.send_message(task, sender=self.id)
+        elif child.status is _S.PAUSED:
+            child.resume()
+        child.start_thread()
+        return child
+
+    def _waited_for(self, context: ToolContext, agent: Agent, name: str, task: str) -> ToolResult:
+        child = self._begun(context, agent, task, False)
+        self._note(child.id, Given(name, False))
+        told = ""
+        try:
+            found = Outcome.of(child, name)
+            while not (context.cancelled or (done(child) and (found := Outcome.of(child, name)) and shut(child))):
+                progress = Outcome.of(child, name).progress
+                if progress != told:
+                    context.report_progress(progress)
+                    told = progress
+                if child.wait(_LOOK) is not _S.RUNNING and not done(child):
+                    context.cancelled.wait(_LOOK / 5)
+            if context.cancelled:
+                child.wait(2.0)
+                found = Outcome.of(child, name)
+        finally:
+            child.close()
+        if self._driver.calls.closing and found.status not in OVER:
+            return _left(name)
+        if child.failure is not None and found.status not in OVER:
+            return ToolResult.failure(
+                f"{name} stopped, for what it did could not be written down: {child.failure}", meta={CHILD: found.meta()}
+            )
+        output = found.output if found.status is _S.FINISHED else None
+        if context.cancelled and found.status not in OVER:
+            return ToolResult.failure(found.told, "cancelled", meta={CHILD: found.meta()})
+        error = found.status is not _S.FINISHED
+        return ToolResult((TextContent(found.told),), output if isinstance(output, dict) else None, {CHILD: found.meta()}, error)
+
+    @contextmanager
+    def _at_work(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
+        """Hold a place until the end, or until somebody watches who has it. Raises `ToolError` if as many are at work as may be; not for what is
+        done again (`bounded`)."""
+        place = object()
+        with self._lock:
+            working = list(self._background)
+        paused = {id for id in working if (child := self._open(id)) is not None and child.status is _S.PAUSED}
+        with self._lock:
+            running = len(self._places) + sum(id not in paused for id in self._background)
+            if bounded and running >= delegates.max_running:
+                raise ToolError(
+                    f"{running} agents are at work for this conversation, and more than {delegates.max_running} may not be. Collect or cancel one, "
+                    "or wait for an answer.",
+                    "rate_limit", retryable=False,
+                )  # fmt: skip
+            self._places.add(place)
+        try:
+            yield place
+        finally:
+            with self._lock:
+                self._places.discard(place)
+
+    def _check_depth(self, delegates: Delegates) -> None:
+        if self._depth is None:
+            self._depth = len(self._above(self.id)) - 1
+        if self._depth >= delegates.max_depth:
+            raise ToolError(
+                f"This conversation is itself a delegate, {self._depth} below the one that began, and there may be no more than "
+                f"{delegates.max_depth}. Do the task yourself.",
+                "validation", retryable=False,
+            )  # fmt: skip
+
+    def _above(self, id: str) -> list[str]:
+        """A conversation and those that it comes from, the first one last."""
+        found = [id]
+        store = self._driver.journal.store
+        while len(found) < _DEEPEST:
+            key = self._driver.journal.spawned_by if found[-1] == self.id else ""
+            listed = [] if key else store.list([found[-1]])
+            above = key.rpartition(":")[0] or (listed[0].spawner if listed else "")
+            if not above or above in found:
+                break
+            found.append(above)
+        return found
+
+    def _root(self, id: str) -> str:
+        return self._above(id)[-1]
+
+    # --- the background ---
+
+    def _watch(self, child: Conversation, agent: str, place: object = None) -> None:
+        """Tell the conversation when a child has come to an end, in the `place` that was held for it. Idempotent."""
+        with self._lock:
+            self._places.discard(place)
+            if child.id in self._background:
+                return
+            context = contextvars.copy_context()
+            thread = threading.Thread(
+                target=lambda: context.run(self._watched, child, agent), name=f"holdfast-delegate-{child.id}", daemon=True
+            )
+            self._background[child.id] = thread
+            thread.start()
+
+    def _watched(self, child: Conversation, agent: str) -> None:
+        ended = False
+        try:
+            journal = child._journal  # pyright: ignore[reportPrivateUsage]
+            while not ended:
+                with journal.changed:
+                    if child.status is _S.CLOSED:
+                        return
+                    if not done(child):
+                        journal.changed.wait(None if child.status not in OVER else _LOOK)
+                        continue
+                self._announce(child, agent)
+                ended = shut(child)
+            child.close()
+        except (ConversationClosed, StoreError) as error:
+            _log.warning("conversation %s: what became of its child %s could not be told: %s", self.id, child.id, error)
+        finally:
+            self._end(child.id)
+        # Who sends looks whether the child is watched when the message is in the inbox, and here it is the other way round: one of them sees it.
+        if ended and not self._driver.calls.closing:
+            self._open_again(child.id, lambda: self._unheard(child.id))
+
+    def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
+        """Have a child of an earlier call go on, if it is `wanted`; False, with a warning, if it cannot."""
+        delegates = self._giver(id)
+        try:
+            if wanted() and delegates is not None:
+                call = ToolCall(id.removeprefix(f"{self.id}."), "delegate", {})
+                self._go_on(self._driver.calls.context(call), delegates, id)
+            return True
+        except (HoldfastError, ConfigurationError) as error:
+            _log.warning("conversation %s: its child %s could not be opened again: %s", self.id, id, error)
+            return False
+
+    def _giver(self, id: str) -> Delegates | None:
+        """The delegates that a child of an earlier call is one of, also if another agent acts now than the one that gave it work."""
+        name = self._children()[id].agent
+        return next((one for one in (self._driver.agent.delegates, *self._attached) if one is not None and name in one.given), None)
+
+    def _announce(self, child: Conversation, agent: str) -> None:
+        with self._lock:
+            if child.id in self._quiet:
+                self._untold.add(child.id)
+                return
+        self._post(Outcome.of(child, agent))
+
+    def _post(self, found: Outcome) -> None:
+        """The result as a message of the child's: once, however often this is called."""
+        if found.seq <= self._children()[found.id].known:
+            return
+        from holdfast import commands as cmd
+        from holdfast.conversation.orders import drain
+
+        what = "is done" if found.status is _S.FINISHED else "did not finish"
+        text = f"[{found.agent}, whom you gave a task in the conversation {found.id}, {what}.]\n\n{found.told}"
+        key = f"{found.id}@{found.seq}"
+        self._driver.journal.store.post(self.id, cmd.Send((TextContent(text),), key, found.id), key)
+        self._settle(found.id, found.seq)
+        drain(self._driver)
+
+    def _end(self, id: str) -> None:
+        """This thread watches a child no more."""
+        with self._lock:
+            if self._background.get(id) is threading.current_thread():
+                del self._background[id]
+
+    def _ended(self, id: str) -> None:
+        """Wait until nobody watches a child that is closed."""
+        with self._lock:
+            thread = self._background.get(id)
+        if thread is not None:
+            thread.join(_CLOSES)
+
+    def _works(self, id: str) -> bool:
+        with self._lock:
+            return id in self._background
+
+    @property
+    def busy(self) -> bool:
+        """Whether a child works in the background."""
+        with self._lock:
+            return bool(self._background)
+
+    def join(self, deadline: float) -> None:
+        """Wait for the threads, until `deadline` (monotonic seconds); the children are closed."""
+        with self._lock:
+            given = self._given or {}
+            threads = [thread for id, thread in self._background.items() if not (id in given and given[id].detached)]
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _open(self, id: str) -> Conversation | None:
+        children = self._driver.calls.children
+        return None if children is None else next((child for child in children.open() if child.id == id), None)
+
+    def _outcome(self, id: str) -> Outcome:
+        from holdfast.conversation.conversation import Conversation
+
+        agent = self._children()[id].agent if id in self._children() else "an agent"
+        child = self._open(id)
+        if child is not None and child.status is not _S.CLOSED:
+            return Outcome.of(child, agent)
+        store = self._driver.journal.store
+        listed = store.list([id])
+        last = listed[0].last_seq if listed else 0
+        read = self._read.get(id)
+        if read is None or read[0] != last:
+            self._read[id] = read = (last, Outcome.of(Conversation(self._driver.agent, store, id), agent))
+        return read[1]
+
+    def _wanted(self, ids: Sequence[str]) -> list[str]:
+        """The children that are meant. Raises `ToolError` for an id that is none's."""
+        known = self._children()
+        if not ids:
+            with self._lock:
+                working = list(self._background)
+            return working or [id for id, one in known.items() if one.background and not one.known]
+        for id in ids:
+            if id not in known:
+                there = ", ".join(known) or "none"
+                raise ToolError(f"No agent works in the background as {id!r}. There are: {there}.", "not_found", retryable=False)
+        return list(dict.fromkeys(ids))
+
+    def _note(self, id: str, given: Given) -> None:
+        children = self._children()
+        with self._lock:
+            given.known = children[id].known if id in children else 0
+            children[id] = given
+
+    def _settle(self, id: str, seq: int) -> None:
+        """The model knows what a child had come to with that event of its."""
+        children = self._children()
+        with self._lock:
+            if id in children:
+                children[id].known = max(children[id].known, seq)
+
+    def _children(self) -> dict[str, Given]:
+        """The children that were given work, by id; read from the journal once."""
+        with self._lock:
+            if self._given is not None:
+                return self._given
+        journal = self._driver.journal
+        with journal.changed:
+            events = list(journal.events) if journal.fold.assistant is not None else []
+        found = children_of(self.id, events)
+        with self._lock:
+            if self._given is None:
+                self._given = found
+            return self._given
+
+    # --- after a crash ---
+
+    def _made(self, delegates: Delegates, id: str) -> Agent:
+        """The agent of a child of an earlier call. Raises `ToolError` if it is not there any more."""
+        given = self._children()[id]
+        made = delegates.agent(given.agent) if given.agent in delegates.given else None
+        if made is None:
+            raise ToolError(f"The agent {given.agent!r} of the conversation {id!r} is not there any more.", "not_found", retryable=False)
+        return made
+
+    def _go_on(self, context: ToolContext, delegates: Delegates, id: str, place: object = None) -> None:
+        """Open a child of an earlier call again, and have it go on. Raises `LeaseHeld` if another owner has it, which is then nothing of ours."""
+        given = self._children()[id]
+        child = context.spawn(self._made(delegates, id), id=id, detached=delegates.detached)
+        try:
+            child.drain_inbox()
+            if child.status is _S.PAUSED:
+                child.resume()
+            child.start_thread()
+        except BaseException:
+            if not self._works(id):
+                child.close(_LOOK)
+            raise
+        given.detached = delegates.detached
+        self._watch(child, given.agent, place)
+
+    def attach(self, delegates: Delegates) -> None:
+        """Open again what works in the background, when this conversation was opened again; tell of what has ended meanwhile. Once for each agent."""
+        if any(one is delegates for one in self._attached):
+            self.go_on()
+            return
+        self._attached.append(delegates)
+        journal = self._driver.journal
+        listed = {one.id: one for one in journal.store.list(spawned_by=self.id)}
+        if not listed:
+            return
+        with journal.changed:
+            awaited = [
+                ids_of(item.call.arguments if item.arguments is None else item.arguments)
+                for item in journal.fold.open.values()
+                if item.call.name == "delegate_collect"
+            ]
+        for id, given in list(self._children().items()):
+            if id not in listed or not given.background or given.agent not in delegates.given or self._works(id):
+                continue
+            status = listed[id].status
+            if status in OVER and self._unheard(id):
+                self._open_again(id, lambda: True)
+            elif status in OVER:
+                if listed[id].last_seq != given.known and not any(not ids or id in ids for ids in awaited):
+                    self._post(self._outcome(id))
+            elif status != _S.PAUSED:
+                self._open_again(id, lambda: True)
+        self.go_on()
+
+    # --- interrupts ---
+
+    def stopping(self) -> None:
+        """Write down which children an interrupt of this conversation stops. Within a transaction."""
+        with self._lock:
+            watched = list(self._background)
+        children = self._children()
+        stopped = [
+            id
+            for id in watched
+            if id in children and not children[id].detached and (child := self._open(id)) is not None and interruptible(child)
+        ]
+        if stopped:
+            for id in stopped:
+                children[id].stopped = True
+            text = "The interrupt stopped what works in the background; it goes on with this conversation."
+            self._driver.journal.add(ev.Note, about=STOPPED, text=text, details={"children": stopped})
+
+    def go_on(self) -> None:
+        """Have children go on that an interrupt stopped, when this conversation does. Not within a transaction."""
+        journal = self._driver.journal
+        if journal.fold.status is _S.PAUSED:
+            return
+        resumed: list[str] = []
+        for id, given in list(self._children().items()):
+            with self._lock:
+                stopped, given.stopped = given.stopped, False
+            if not stopped:
+                continue
+            child = self._open(id)
+            if child is None or child.status is _S.CLOSED:
+                if self._outcome(id).status is _S.PAUSED and not self._open_again(id, lambda: True):
+                    continue
+            else:
+                try:
+                    if child.status is _S.PAUSED:
+                        child.resume()
+                    elif (team := child._driver.team_made) is not None:  # pyright: ignore[reportPrivateUsage]
+                        team.go_on()
+                except HoldfastError as error:
+                    _log.warning("conversation %s: its child %s does not go on: %s", self.id, id, error)
+                    continue
+            resumed.append(id)
+        if resumed:
+            text = "What an interrupt had stopped goes on."
+            try:
+                with journal:
+                    journal.add(ev.Note, about=RESUMED, text=text, details={"children": resumed})
+            except HoldfastError as error:
+                _log.warning("conversation %s: that its children go on could not be written down: %s", self.id, error)
+
+
+def _left(agent: str) -> ToolResult:
+    """The conversation is being closed: no result is written, so that the call is made again, and finds its child, when it is opened."""
+    return ToolResult.failure(f"{agent} goes on when the conversation is opened again.", "cancelled", meta={LEFT: True})

@@ -1,0 +1,134 @@
+"""Where a child of a conversation stands, as its parent's model, and who watches, are told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.content import ToolCall, Usage
+from holdfast.conversation.state import ConversationStatus, Fold
+
+if TYPE_CHECKING:
+    from holdfast.conversation.conversation import Conversation
+
+_S = ConversationStatus
+
+OVER = frozenset((_S.FINISHED, _S.ERROR, _S.STUCK))
+"""The statuses in which a child has come to something."""
+
+
+class Outcome(NamedTuple):
+    """Where a child stands."""
+
+    id: str
+    agent: str
+    status: ConversationStatus
+    seq: int  # the last event of what it came to
+    answer: str
+    error: ev.Error | None
+    steps: int
+    usage: Usage
+    cost: float
+    doing: str
+    waits: tuple[ToolCall, ...]
+    output: Any
+
+    @classmethod
+    def of(cls, child: Conversation, agent: str) -> Outcome:
+        """That of a child that is open here, or was just read."""
+        state = child.state
+        with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
+            fold = child._journal.fold  # pyright: ignore[reportPrivateUsage]
+            status, seq = standing(fold), fold.status_seq
+        calls = state.pending_calls
+        doing = ", ".join(_title(call) for call in calls[:3])
+        waits = tuple([pending.call for pending in state.pending_confirmations])
+        output = getattr(state, "output", None)
+        return cls(child.id, agent, status, seq, state.answer, state.error, state.steps, state.usage, state.cost, doing, waits, output)
+
+    def meta(self, background: bool = False) -> dict[str, Any]:
+        """For the result that tells of it."""
+        found: dict[str, Any] = {
+            "id": self.id, "agent": self.agent, "status": self.status.value, "steps": self.steps, "cost": self.cost,
+            "inputTokens": self.usage.input_tokens, "outputTokens": self.usage.output_tokens, "seq": self.seq,
+        }  # fmt: skip
+        return {**found, "background": True} if background else found
+
+    @property
+    def progress(self) -> str:
+        """One line."""
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        if self.waits:
+            return f"{self.agent} ({self.id}): {steps}, waits for the user's approval of {', '.join(map(_title, self.waits))}"
+        what = f", now {self.doing}" if self.doing and self.status is _S.RUNNING else ""
+        return f"{self.agent} ({self.id}): {self.status.value.replace('_', ' ')}, {steps}{what}"
+
+    @property
+    def told(self) -> str:
+        """What came of it, for the model."""
+        said = f" Its last words were:\n{self.answer}" if self.answer.strip() else ""
+        steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
+        match self.status:
+            case _S.FINISHED:
+                return self.answer if self.output is None else msgspec.json.encode(self.output).decode()
+            case _S.ERROR:
+                why = "an error" if self.error is None else f"{self.error.error}: {self.error.message}"
+                limit = self.error is not None and self.error.error == "LimitExceeded"
+                what = "came to a limit and did not finish" if limit else "failed"
+                return f"{self.agent} {what} after {steps}: {why}{said}"
+            case _S.STUCK:
+                return f"{self.agent} got stuck after {steps} and did not finish. Give it a smaller task, or do it yourself.{said}"
+            case _S.PAUSED:
+                return f"{self.agent} was stopped after {steps} and did not finish.{said}"
+            case _:
+                return f"{self.progress}."
+
+
+def standing(fold: Fold) -> ConversationStatus:
+    """A child's status. One whose last answer outran an interrupt is idle when it goes on, and has finished all the same."""
+    answered = fold.status is _S.IDLE and fold.assistant is not None and not fold.owed and not fold.open
+    return _S.FINISHED if answered else fold.status
+
+
+def done(child: Conversation) -> bool:
+    """Whether a child has come to an end, and nothing that it started works on."""
+    if child.status is _S.CLOSED:
+        return True
+    driver = child._driver  # pyright: ignore[reportPrivateUsage]
+    with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
+        fold = child._journal.fold  # pyright: ignore[reportPrivateUsage]
+        rests = driver.failure is not None or (driver.resting and standing(fold) in OVER and not fold.asked)
+    return rests and not team_busy(child)
+
+
+def shut(child: Conversation) -> bool:
+    """Have a child that has come to an end hear nothing more; False if it has heard something by now. To be closed then."""
+    child.drain_inbox()
+    with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
+        if not done(child):
+            return False
+        child._driver.calls.closing = True  # pyright: ignore[reportPrivateUsage]
+        child._journal.changed.notify_all()  # pyright: ignore[reportPrivateUsage]
+        return True
+
+
+def team_busy(child: Conversation) -> bool:
+    """Whether one of its own works in the background."""
+    team = child._driver.team_made  # pyright: ignore[reportPrivateUsage]
+    return team is not None and team.busy
+
+
+def interruptible(child: Conversation) -> bool:
+    """Whether an interrupt stops it, or has done so just now. Takes no lock."""
+    journal = child._journal  # pyright: ignore[reportPrivateUsage]
+    if child.status is not _S.PAUSED:
+        return child.status not in (*OVER, _S.CLOSED, _S.IDLE) or team_busy(child)
+    event = next((event for event in reversed(journal.tail) if isinstance(event, ev.Status)), None)
+    return event is not None and event.reason == "interrupted"
+
+
+def _title(call: ToolCall) -> str:
+    text = " ".join(f"{call.name} {call.raw_arguments}".split())
+    return text if len(text) <= 100 else text[:99] + "…"

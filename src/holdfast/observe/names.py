@@ -1,0 +1,107 @@
+"""The names of spans, attributes and metrics: those of OpenTelemetry's GenAI semantic conventions, and ours where they have none.
+
+The conventions are in development. These are of 1.41.0 (https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai); whoever takes a
+newer version changes this module, its `SCHEMA` and the page, and nothing else.
+"""
+
+from __future__ import annotations
+
+VERSION = "1.41.0"
+SCHEMA = f"https://opentelemetry.io/schemas/{VERSION}"
+
+# --- operations, which begin the names of spans ---
+
+INVOKE_AGENT = "invoke_agent"
+CHAT = "chat"
+EXECUTE_TOOL = "execute_tool"
+CONDENSE = "holdfast.condense"
+
+# --- attributes of the conventions ---
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+CONVERSATION = "gen_ai.conversation.id"
+AGENT_NAME = "gen_ai.agent.name"
+REQUEST_MODEL = "gen_ai.request.model"
+MAX_TOKENS = "gen_ai.request.max_tokens"
+TEMPERATURE = "gen_ai.request.temperature"
+TOP_P = "gen_ai.request.top_p"
+RESPONSE_MODEL = "gen_ai.response.model"
+RESPONSE_ID = "gen_ai.response.id"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHE_READ_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+CACHE_CREATION_TOKENS = "gen_ai.usage.cache_creation.input_tokens"
+REASONING_TOKENS = "gen_ai.usage.reasoning.output_tokens"
+TOOL_NAME = "gen_ai.tool.name"
+TOOL_CALL_ID = "gen_ai.tool.call.id"
+TOOL_TYPE = "gen_ai.tool.type"
+SERVER_ADDRESS = "server.address"
+ERROR_TYPE = "error.type"
+HTTP_METHOD = "http.request.method"
+HTTP_ROUTE = "http.route"
+HTTP_STATUS = "http.response.status_code"
+# content, opt-in
+SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
+INPUT_MESSAGES = "gen_ai.input.messages"
+OUTPUT_MESSAGES = "gen_ai.output.messages"
+TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
+TOOL_RESULT = "gen_ai.tool.call.result"
+
+# --- metrics of the conventions, and the buckets that they ask for ---
+
+TOKEN_USAGE = "gen_ai.client.token.usage"
+TOKEN_TYPE = "gen_ai.token.type"
+TOKEN_BUCKETS = [4**power for power in range(14)]
+DURATION = "gen_ai.client.operation.duration"
+DURATION_BUCKETS = [0.01 * 2**power for power in range(14)]
+
+# --- ours ---
+
+COST = "holdfast.cost"  # US dollars
+STATUS = "holdfast.status"
+STEPS = "holdfast.steps"
+RESUMED = "holdfast.resumed"  # the run was begun by a process that is gone
+CUT_OFF = "holdfast.cut_off"  # closed before it ended
+ATTEMPT = "holdfast.tool.attempt"
+RUNNER = "holdfast.tool.runner"  # the client that ran the call
+DECISION = "holdfast.decision"
+DECIDED_BY = "holdfast.decision.by"
+RISK = "holdfast.decision.risk"
+QUESTION = "holdfast.question.id"
+ROUTE = "holdfast.route"  # which of a composite's models answered
+ABOUT = "holdfast.about"
+HIDDEN = "holdfast.condense.hidden"  # how many events a model is not shown any more
+CLIENT_COST = "holdfast.client.cost"
+# events of spans
+RETRY = "holdfast.retry"
+DELAY = "holdfast.retry.delay"  # seconds
+NOTE = "holdfast.note"
+ASKED = "holdfast.question"
+ANSWERED = "holdfast.answer"
+
+# The conventions' names of providers, by what a host ends with; then by the wire. Anything else is named by its host.
+PROVIDERS_BY_HOST = (
+    ("openai.azure.com", "azure.ai.openai"),
+    ("openai.com", "openai"),
+    ("anthropic.com", "anthropic"),
+    ("generativelanguage.googleapis.com", "gcp.gemini"),
+    ("aiplatform.googleapis.com", "gcp.vertex_ai"),
+    ("amazonaws.com", "aws.bedrock"),
+    ("cohere.com", "cohere"),
+    ("deepseek.com", "deepseek"),
+    ("groq.com", "groq"),
+    ("mistral.ai", "mistral_ai"),
+    ("perplexity.ai", "perplexity"),
+    ("x.ai", "x_ai"),
+)
+
+
+def provider_of(host: str) -> str:
+    """The conventions' name of the provider at a host; the host itself if they have none, `_OTHER` without one."""
+    name = host.lower()
+    for end, provider in PROVIDERS_BY_HOST:
+        if name == end or name.endswith(f".{end}"):
+            return provider
+    return name or "_OTHER"

@@ -1,0 +1,440 @@
+"""From events and calls to spans: one conversation's runs, model calls, tool calls and condensations, whoever makes spans of them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from holdfast import events as ev
+from holdfast.content import Usage
+from holdfast.llm.retry import heard
+from holdfast.observe import names
+from holdfast.observe.content import answer_json, arguments_json, messages_json, prompt_json, result_json
+
+if TYPE_CHECKING:
+    from holdfast.agent.condenser import Condensed
+    from holdfast.content import ToolCall
+    from holdfast.conversation.observer import Undo
+    from holdfast.conversation.state import Fold
+    from holdfast.errors import LLMError
+    from holdfast.llm.completion import Completion
+
+S = TypeVar("S")
+
+Attributes = dict[str, Any]
+
+_MOST_SAID = 100  # messages and results that are kept for the next request's content
+_NOTHING = Usage()
+
+
+class Maker(Protocol[S]):
+    """Makes spans."""
+
+    content: bool  # whether they hold what was said
+
+    def start(self, name: str, client: bool, parent: S | None, attributes: Attributes, ago: float = 0.0, link: S | None = None) -> S:
+        """Begin one, now or `ago` seconds; without a parent below what is current here."""
+        ...
+
+    def note(self, span: S, name: str, attributes: Attributes) -> None:
+        """Something happened within it."""
+        ...
+
+    def end(self, span: S, attributes: Attributes, error: str = "", message: str = "") -> None:
+        """It is over; `error` is the type of what it ended with, "" for none."""
+        ...
+
+    def enter(self, span: S) -> Undo:
+        """Make it current on this thread, until what is returned is called."""
+        ...
+
+    def measure(self, operation: str, seconds: float, usage: Usage, cost: float | None, attributes: Attributes) -> None:
+        """Count what an operation took."""
+        ...
+
+
+class _Open(Generic[S]):
+    """A span that is open: of a call, or of the model."""
+
+    __slots__ = ("began", "name", "span")
+
+    def __init__(self, span: S, name: str = "") -> None:
+        self.span = span
+        self.name = name
+        self.began = time.perf_counter()
+
+
+class Spans(Generic[S]):
+    """A `Watch` of one conversation. `elsewhere`: its model is asked in another process, and only events are told."""
+
+    __slots__ = (
+        "_above", "_asking", "_calls", "_closed", "_cost", "_decided", "_elsewhere", "_error", "_fold", "_head", "_id", "_last", "_lock", "_maker", "_named", "_run",
+        "_said", "_steps", "_usage",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        maker: Maker[S],
+        id: str,
+        fold: Callable[[], Fold] | None,
+        above: Callable[[], S | None] | None = None,
+        elsewhere: bool = False,
+    ) -> None:
+        self._maker = maker
+        self._id = id
+        self._fold = fold
+        self._above = above
+        self._elsewhere = elsewhere
+        self._lock = threading.Lock()  # for what begins a run or ends it; not held while a span is ended, which may export it
+        self._closed = False
+        self._run: S | None = None
+        self._last: S | None = None  # the run that waits for a confirmation
+        self._asking: _Open[S] | None = None
+        self._calls: dict[str, _Open[S]] = {}
+        self._named: dict[str, ToolCall] = {}  # calls that were asked for and have no result
+        self._decided: dict[str, Attributes] = {}
+        self._head: ev.Agent | None = None
+        self._error = ("", "")
+        self._said: list[ev.AnyEvent] = []
+        self._steps, self._usage, self._cost = 0, _NOTHING, 0.0
+
+    # --- runs ---
+
+    def _running(self) -> S | None:
+        """The run's span. One that was begun by a process that is gone begins here anew. None once all is closed."""
+        run = self._run
+        return self._begin(True) if run is None and not self._closed else run
+
+    def _begin(self, resumed: bool) -> S | None:
+        with self._lock:
+            if self._run is not None or self._closed:
+                return self._run
+            head = self._known_head()
+            name = head.name if head is not None else ""
+            attributes: Attributes = {names.OPERATION: names.INVOKE_AGENT, names.CONVERSATION: self._id}
+            if name:
+                attributes[names.AGENT_NAME] = name
+            if resumed:
+                attributes[names.RESUMED] = True
+            above = None if self._above is None else self._above()
+            last, self._last = self._last, None
+            title = f"{names.INVOKE_AGENT} {name}" if name else names.INVOKE_AGENT
+            self._run = self._maker.start(title, False, above, attributes, link=last)
+            self._steps, self._usage, self._cost, self._error = 0, _NOTHING, 0.0, ("", "")
+            return self._run
+
+    def _end(self, status: str, cut_off: bool = False) -> None:
+        with self._lock:
+            run, self._run = self._run, None
+            if run is None:
+                return
+            if status == "waiting_for_confirmation":
+                self._last = run
+        attributes: Attributes = {names.STATUS: status, names.STEPS: self._steps, **_used(self._usage, self._cost)}
+        head = self._known_head()
+        if head is not None:
+            attributes[names.PROVIDER] = names.provider_of(head.parameters.get("host", ""))
+            attributes[names.REQUEST_MODEL] = head.model
+            if self._maker.content:
+                attributes[names.SYSTEM_INSTRUCTIONS] = prompt_json(head)
+        if cut_off:
+            attributes[names.CUT_OFF] = True
+        error, message = self._error if status == "error" else ("stuck", "") if status == "stuck" else ("", "")
+        self._maker.end(run, attributes, error, message if self._maker.content else "")
+
+    def _known_head(self) -> ev.Agent | None:
+        return self._head if self._head is not None or self._fold is None else self._fold().agent
+
+    # --- what is told ---
+
+    def told(self, events: Sequence[ev.AnyEvent]) -> None:
+        """See `Watch.told`."""
+        if self._closed:
+            return
+        for event in events:
+            if type(event) is ev.ToolCallStarted:  # not isinstance: what there is most of is to cost least
+                self._started(event)
+            elif type(event) is ev.ToolResult:
+                self._finished(event)
+            elif type(event) is ev.Assistant:
+                self._answered(event)
+            else:
+                self._told_else(event)
+
+    def _told_else(self, event: ev.AnyEvent) -> None:
+        match event:
+            case ev.Status():
+                if event.status == "running":
+                    self._begin(False)
+                else:
+                    self._end(event.status)
+            case ev.Decision():
+                self._took(event)
+                self._decide(event)
+            case ev.Agent():
+                self._head = event
+            case ev.Message() | ev.Condensation():
+                self._took(event)
+                self._heard(event)
+            case ev.Error():
+                self._error = (event.error, event.message)
+            case ev.Note():
+                self._note(names.NOTE, {names.ABOUT: event.about})
+            case _:
+                pass
+
+    def _took(self, event: ev.Message | ev.Condensation | ev.Decision) -> None:
+        if event.usage is not _NOTHING and event.usage != _NOTHING:
+            self._usage += event.usage
+            self._cost += event.cost or 0.0
+
+    def _heard(self, event: ev.Message | ev.Condensation) -> None:
+        if isinstance(event, ev.Message):
+            self._keep(event)
+            if event.about:
+                self._note(names.NOTE, {names.ABOUT: event.about})
+        elif self._elsewhere and event.request is None:
+            self._note(names.CONDENSE, {names.HIDDEN: len(event.hidden), names.REQUEST_MODEL: event.model})
+
+    def _keep(self, event: ev.AnyEvent) -> None:
+        if self._maker.content and len(self._said) < _MOST_SAID:
+            self._said.append(event)
+
+    def _note(self, name: str, attributes: Attributes) -> None:
+        if self._run is not None:
+            self._maker.note(self._run, name, attributes)
+
+    def _answered(self, event: ev.Assistant) -> None:
+        self._steps += 1
+        self._usage += event.usage
+        self._cost += event.cost or 0.0
+        for call in event.calls:
+            self._named[call.id] = call
+        if self._elsewhere:
+            head, run = self._known_head(), self._running()
+            asked = self._chat(head, run, event.duration)
+            self._reply(asked, head, event, event.duration)
+            self._said.clear()
+
+    def _decide(self, event: ev.Decision) -> None:
+        opened = self._calls.get(event.call_id)
+        if event.question is not None or event.question_id:
+            if opened is not None:
+                asked = event.question is not None
+                id = event.question.id if event.question is not None else event.question_id
+                self._maker.note(
+                    opened.span, names.ASKED if asked else names.ANSWERED, {names.QUESTION: id, names.DECISION: event.decision}
+                )
+            return
+        found: Attributes = {names.DECISION: event.decision, names.DECIDED_BY: event.by}
+        if event.risk:
+            found[names.RISK] = event.risk
+        call = self._call_of(event.call_id)
+        self._note(names.DECISION, {names.TOOL_CALL_ID: event.call_id, names.TOOL_NAME: "" if call is None else call.name, **found})
+        self._decided[event.call_id] = {**self._decided.get(event.call_id, {}), **found}
+
+    def _call_of(self, call_id: str) -> ToolCall | None:
+        found = self._named.get(call_id)
+        if found is None and self._fold is not None:
+            opened = self._fold().open.get(call_id)
+            return None if opened is None else opened.call
+        return found
+
+    def _started(self, event: ev.ToolCallStarted) -> None:
+        opened = self._calls.get(event.call_id)
+        if opened is not None:
+            self._maker.note(opened.span, names.RETRY, {names.ATTEMPT: event.attempt})
+            return
+        call = self._call_of(event.call_id)
+        name = "unknown" if call is None else call.name
+        attributes: Attributes = {
+            names.OPERATION: names.EXECUTE_TOOL,
+            names.TOOL_NAME: name,
+            names.TOOL_CALL_ID: event.call_id,
+            names.CONVERSATION: self._id,
+        }
+        if event.attempt > 1:
+            attributes[names.ATTEMPT] = event.attempt
+        if event.runner:
+            attributes[names.RUNNER] = event.runner
+        if event.call_id in self._decided:
+            attributes |= self._decided[event.call_id]
+        if self._maker.content and call is not None:
+            attributes[names.TOOL_ARGUMENTS] = arguments_json(call)
+        run = self._run or self._running()
+        self._calls[event.call_id] = _Open(self._maker.start(f"{names.EXECUTE_TOOL} {name}", False, run, attributes), name)
+
+    def _finished(self, event: ev.ToolResult) -> None:
+        if self._maker.content:
+            self._keep(event)
+        if self._decided:
+            self._decided.pop(event.call_id, None)
+        call = self._named.pop(event.call_id, None)
+        opened = self._calls.pop(event.call_id, None)
+        result = event.result
+        if opened is None:
+            if result.meta.get("outcome") == "unknown":
+                name = "unknown" if call is None else call.name
+                self._note(names.NOTE, {names.ABOUT: "outcome:unknown", names.TOOL_CALL_ID: event.call_id, names.TOOL_NAME: name})
+            return
+        attributes: Attributes = {}
+        if self._maker.content:
+            attributes[names.TOOL_RESULT] = result_json(result)
+        error = result.error.type if result.error is not None else "tool_error" if result.is_error else ""
+        message = result.error.message if error and result.error is not None and self._maker.content else ""
+        self._maker.end(opened.span, attributes, error, message)
+        measured: Attributes = {names.TOOL_NAME: opened.name}
+        if error:
+            measured[names.ERROR_TYPE] = error
+        self._maker.measure(names.EXECUTE_TOOL, time.perf_counter() - opened.began, _NOTHING, None, measured)
+
+    # --- what runs on this thread ---
+
+    def asking(self, head: ev.Agent) -> Callable[[Completion | BaseException | None], None]:
+        """See `Watch.asking`."""
+        self._head = head
+        asked = self._asking = self._chat(head, self._running(), 0.0)
+        token = heard.set(partial(self._retried, asked.span))
+        undo = self._maker.enter(asked.span)
+
+        def over(outcome: Completion | BaseException | None) -> None:
+            undo()
+            heard.reset(token)
+            if self._asking is asked:  # else it was closed meanwhile
+                self._asking = None
+                self._reply(asked, head, outcome, time.perf_counter() - asked.began)
+                self._said.clear()
+
+        return over
+
+    def _chat(self, head: ev.Agent | None, run: S | None, ago: float) -> _Open[S]:
+        model = "unknown" if head is None else head.model
+        parameters: Mapping[str, Any] = {} if head is None else head.parameters
+        host = parameters.get("host", "")
+        attributes: Attributes = {
+            names.OPERATION: names.CHAT,
+            names.PROVIDER: names.provider_of(host),
+            names.REQUEST_MODEL: model,
+            names.CONVERSATION: self._id,
+        }
+        if host:
+            attributes[names.SERVER_ADDRESS] = host
+        for given, name in _PARAMETERS:
+            if isinstance(value := parameters.get(given), int | float):
+                attributes[name] = value
+        if self._maker.content:
+            attributes[names.INPUT_MESSAGES] = messages_json(self._said)
+        return _Open(self._maker.start(f"{names.CHAT} {model}", True, run, attributes, ago))
+
+    def _reply(
+        self, asked: _Open[S], head: ev.Agent | None, outcome: Completion | ev.Assistant | BaseException | None, seconds: float
+    ) -> None:
+        measured: Attributes = {names.REQUEST_MODEL: "unknown" if head is None else head.model}
+        host: str = "" if head is None else head.parameters.get("host", "")
+        if isinstance(outcome, BaseException) or outcome is None:
+            error = "_OTHER" if outcome is None else type(outcome).__name__
+            status = getattr(outcome, "status", None)
+            attributes: Attributes = {names.HTTP_STATUS: status} if isinstance(status, int) and status else {}
+            self._maker.end(asked.span, attributes, error, str(outcome))
+            measured |= {names.PROVIDER: names.provider_of(host), names.ERROR_TYPE: error}
+            self._maker.measure(names.CHAT, seconds, _NOTHING, None, measured)
+            return
+        provider = names.provider_of(outcome.host or host)
+        model = outcome.model or measured[names.REQUEST_MODEL]
+        attributes = {
+            names.PROVIDER: provider,
+            names.RESPONSE_MODEL: model,
+            names.FINISH_REASONS: (outcome.stop_reason,),
+            **_used(outcome.usage, outcome.cost),
+        }
+        if outcome.response_id:
+            attributes[names.RESPONSE_ID] = outcome.response_id
+        if outcome.route:
+            attributes[names.ROUTE] = outcome.route
+        if self._maker.content:
+            attributes[names.OUTPUT_MESSAGES] = answer_json(outcome)
+        self._maker.end(asked.span, attributes)
+        measured |= {names.PROVIDER: provider, names.RESPONSE_MODEL: model}
+        self._maker.measure(names.CHAT, seconds, outcome.usage, outcome.cost, measured)
+
+    def _retried(self, span: S, error: LLMError, number: int, seconds: float) -> None:
+        with suppress(Exception):  # of whoever makes spans: the model is to be asked again all the same
+            self._maker.note(span, names.RETRY, {names.ERROR_TYPE: type(error).__name__, names.ATTEMPT: number + 1, names.DELAY: seconds})
+
+    def calling(self, call_id: str) -> Undo:
+        """See `Watch.calling`."""
+        opened = self._calls.get(call_id)
+        return _nothing if opened is None else self._maker.enter(opened.span)
+
+    def condensing(self) -> Callable[[Condensed | BaseException | None], None]:
+        """See `Watch.condensing`."""
+        run = self._run  # at rest there is none
+        span = self._maker.start(names.CONDENSE, False, run, {names.OPERATION: names.CONDENSE, names.CONVERSATION: self._id})
+        undo = self._maker.enter(span)
+
+        def over(outcome: Condensed | BaseException | None) -> None:
+            undo()
+            if isinstance(outcome, BaseException):
+                self._maker.end(span, {}, type(outcome).__name__, str(outcome) if self._maker.content else "")
+            elif outcome is None:
+                self._maker.end(span, {names.HIDDEN: 0})
+            else:
+                attributes: Attributes = {names.HIDDEN: len(outcome.hidden), **_used(outcome.usage, outcome.cost)}
+                if outcome.model:
+                    attributes[names.REQUEST_MODEL] = outcome.model
+                self._maker.end(span, attributes)
+
+        return over
+
+    def spawned(self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str) -> Spans[S]:
+        """See `Watch.spawned`."""
+        opened = self._calls.get(call_id)  # also once it is over: a child may outlive its call
+        above = (lambda: self._run) if opened is None else (lambda: opened.span)
+        return Spans(self._maker, conversation_id, fold, above, self._elsewhere)
+
+    def close(self) -> None:
+        """See `Watch.close`."""
+        with self._lock:
+            self._closed = True
+        while self._calls:
+            try:
+                _, opened = self._calls.popitem()
+            except KeyError:  # another thread's
+                break
+            self._maker.end(opened.span, {names.CUT_OFF: True})
+        asked, self._asking = self._asking, None
+        if asked is not None:
+            self._maker.end(asked.span, {names.CUT_OFF: True})
+        self._end("closed", cut_off=True)
+
+
+_PARAMETERS = (
+    ("temperature", names.TEMPERATURE),
+    ("top_p", names.TOP_P),
+    ("max_tokens", names.MAX_TOKENS),
+    ("max_output_tokens", names.MAX_TOKENS),
+)
+
+
+def _used(usage: Usage, cost: float | None) -> Attributes:
+    found: Attributes = {}
+    if usage.input_tokens or usage.output_tokens:
+        found[names.INPUT_TOKENS] = usage.input_tokens
+        found[names.OUTPUT_TOKENS] = usage.output_tokens
+        if usage.cached_input_tokens:
+            found[names.CACHE_READ_TOKENS] = usage.cached_input_tokens
+        if usage.cache_write_tokens:
+            found[names.CACHE_CREATION_TOKENS] = usage.cache_write_tokens
+        if usage.reasoning_tokens:
+            found[names.REASONING_TOKENS] = usage.reasoning_tokens
+    if cost:
+        found[names.COST] = cost
+    return found
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,224 @@
+"""What conversations took, by their journals: time, tokens and cost per model and tool, errors, the longest calls. Reads a store; opens nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from heapq import heappush, heappushpop
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.content import Usage
+from holdfast.errors import ConversationNotFound
+from holdfast.store import Store, Summary
+
+_PAGE = 500  # events that are read, and held, at once
+_LONGEST = 10
+
+
+class Share(msgspec.Struct, frozen=True, rename="camel"):
+    """What one model or tool took: calls, how many of them failed, seconds, tokens and US dollars (`unpriced` calls have no known price)."""
+
+    name: str
+    calls: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+    usage: Usage = Usage()
+    cost: float = 0.0
+    unpriced: int = 0
+
+    def __add__(self, other: Share) -> Share:
+        return Share(
+            self.name, self.calls + other.calls, self.errors + other.errors, self.seconds + other.seconds, max(self.longest, other.longest),
+            self.usage + other.usage, self.cost + other.cost, self.unpriced + other.unpriced,
+        )  # fmt: skip
+
+
+class Long(msgspec.Struct, frozen=True, order=True, rename="camel"):
+    """One of the longest calls: of a model (`chat`) or a tool (`execute_tool`), ended by event `seq`."""
+
+    seconds: float
+    conversation: str
+    seq: int
+    operation: str
+    name: str
+    error: str = ""
+
+
+class Stats(msgspec.Struct, frozen=True, rename="camel"):
+    """What one conversation took by itself (`id`), or several together (`id` is ""). `seconds` are those in which it was at work, `waited` those in which it
+    waited for a confirmation; `errors` are ends of runs, by class name. `models`, `tools` and `longest` begin with the greatest."""
+
+    id: str = ""
+    title: str = ""
+    status: str = ""
+    spawned_by: str = ""
+    conversations: int = 1
+    events: int = 0
+    steps: int = 0
+    seconds: float = 0.0
+    waited: float = 0.0
+    condensations: int = 0
+    errors: dict[str, int] = {}
+    models: tuple[Share, ...] = ()
+    tools: tuple[Share, ...] = ()
+    longest: tuple[Long, ...] = ()
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens of all models."""
+        return sum((model.usage for model in self.models), Usage())
+
+    @property
+    def cost(self) -> float:
+        """US dollars, as far as prices are known."""
+        return sum(model.cost for model in self.models)
+
+    @property
+    def unpriced(self) -> int:
+        """Calls of models whose price is not known."""
+        return sum(model.unpriced for model in self.models)
+
+    @property
+    def cached(self) -> float:
+        """The share of the input tokens that providers had cached, 0 to 1."""
+        usage = self.usage
+        return usage.cached_input_tokens / usage.input_tokens if usage.input_tokens else 0.0
+
+    def __add__(self, other: Stats) -> Stats:
+        errors = {name: self.errors.get(name, 0) + other.errors.get(name, 0) for name in {**self.errors, **other.errors}}
+        return Stats(
+            conversations=self.conversations + other.conversations, events=self.events + other.events, steps=self.steps + other.steps,
+            seconds=self.seconds + other.seconds, waited=self.waited + other.waited, condensations=self.condensations + other.condensations,
+            errors=errors, models=_merged(self.models, other.models), tools=_merged(self.tools, other.tools),
+            longest=tuple(sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST]),
+        )  # fmt: skip
+
+
+NOTHING = Stats(conversations=0)
+
+
+def _merged(some: Sequence[Share], others: Sequence[Share]) -> tuple[Share, ...]:
+    found = {share.name: share for share in some}
+    for share in others:
+        found[share.name] = found[share.name] + share if share.name in found else share
+    return _ordered(found.values())
+
+
+def _ordered(shares: Iterable[Share]) -> tuple[Share, ...]:
+    return tuple(sorted(shares, key=lambda share: (-share.seconds, -share.calls, share.name)))
+
+
+def tree(store: Store, conversation_id: str) -> list[Summary]:
+    """A conversation and all that its calls spawned, and theirs, parents first. Raises `ConversationNotFound`."""
+    found = store.list([conversation_id])
+    if not found:
+        raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
+    for summary in found:  # grows
+        found += sorted(store.list(spawned_by=summary.id), key=lambda child: child.id)
+    return found
+
+
+def stats(store: Store, summary: Summary) -> Stats:
+    """What one conversation took by itself, without what it shares with the one it was forked from. Holds a page of its events at a time."""
+    count = _Count(summary)
+    for event in _pages(store, summary):
+        count.take(event)
+    return count.done()
+
+
+def _pages(store: Store, summary: Summary) -> Iterator[ev.AnyEvent]:
+    seq = summary.parent_seq
+    while page := store.read(summary.id, seq, _PAGE):
+        yield from page
+        seq = page[-1].seq
+
+
+class _Count:
+    """Counts the events of one journal."""
+
+    def __init__(self, summary: Summary) -> None:
+        self._summary = summary
+        self._models: dict[str, Share] = {}
+        self._tools: dict[str, Share] = {}
+        self._errors: dict[str, int] = {}
+        self._open: dict[str, tuple[str, datetime | None]] = {}  # calls without a result: their names, when they began
+        self._longest: list[Long] = []
+        self._events = self._steps = self._condensations = 0
+        self._seconds = self._waited = 0.0
+        self._status, self._since = "", None
+
+    _since: datetime | None
+
+    def take(self, event: ev.AnyEvent) -> None:
+        self._events += 1
+        match event:
+            case ev.Assistant():
+                self._steps += 1
+                model = event.model or "unknown"
+                self._add(
+                    self._models,
+                    Share(model, 1, 0, event.duration, event.duration, event.usage, event.cost or 0.0, int(event.cost is None)),
+                )
+                self._long(event, event.duration, "chat", model)
+                for call in event.calls:
+                    self._open[call.id] = (call.name, None)
+            case ev.ToolCallStarted():
+                name, began = self._open.get(event.call_id, ("unknown", None))
+                self._open[event.call_id] = (name, began or event.timestamp)
+            case ev.ToolResult():
+                name, began = self._open.pop(event.call_id, ("unknown", None))
+                if began is not None:  # else it was not run
+                    seconds = event.duration or max(0.0, (event.timestamp - began).total_seconds())  # a client's has no duration
+                    error = "" if not event.result.is_error else event.result.error.type if event.result.error is not None else "tool_error"
+                    self._add(self._tools, Share(name, 1, int(bool(error)), seconds, seconds))
+                    self._long(event, seconds, "execute_tool", name, error)
+            case ev.Status():
+                self._until(event.timestamp)
+                self._status, self._since = event.status, event.timestamp
+            case ev.Error():
+                self._errors[event.error] = self._errors.get(event.error, 0) + 1
+            case ev.Condensation() | ev.Message() | ev.Decision():
+                if isinstance(event, ev.Condensation) and event.request is None:
+                    self._condensations += 1
+                if event.usage != Usage():  # of a summary, a picture's description, a judge
+                    self._add(
+                        self._models,
+                        Share(event.model or "unknown", 0, 0, 0.0, 0.0, event.usage, event.cost or 0.0, int(event.cost is None)),
+                    )
+            case _:
+                pass
+        self._last = event.timestamp
+
+    _last: datetime | None = None
+
+    def _until(self, end: datetime | None) -> None:
+        if self._since is not None and end is not None:
+            seconds = max(0.0, (end - self._since).total_seconds())
+            if self._status == "running":
+                self._seconds += seconds
+            elif self._status == "waiting_for_confirmation":
+                self._waited += seconds
+        self._since = None
+
+    def _add(self, shares: dict[str, Share], share: Share) -> None:
+        shares[share.name] = shares[share.name] + share if share.name in shares else share
+
+    def _long(self, event: ev.AnyEvent, seconds: float, operation: str, name: str, error: str = "") -> None:
+        found = Long(seconds, self._summary.id, event.seq, operation, name, error)
+        if len(self._longest) < _LONGEST:
+            heappush(self._longest, found)
+        else:
+            heappushpop(self._longest, found)
+
+    def done(self) -> Stats:
+        if self._status == "running":  # as far as it got
+            self._until(self._last)
+        summary = self._summary
+        return Stats(
+            summary.id, summary.title, summary.status, summary.spawned_by, 1, self._events, self._steps, self._seconds, self._waited,
+            self._condensations, self._errors, _ordered(self._models.values()), _ordered(self._tools.values()),
+            tuple(sorted(self._longest, reverse=True)),
+        )  # fmt: skip

@@ -1,0 +1,158 @@
+"""`Telemetry`: OpenTelemetry spans and metrics of what conversations do, through opentelemetry-api alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from holdfast import __version__
+from holdfast.content import Usage
+from holdfast.errors import ConfigurationError
+from holdfast.observe import names
+from holdfast.observe.spans import Attributes, Spans
+from holdfast.tools.carried import carried
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Span, TracerProvider
+
+    from holdfast.conversation.observer import Undo
+    from holdfast.conversation.state import Fold
+
+
+class _Traced:
+    """A span, and the context in which it is current."""
+
+    __slots__ = ("context", "recording", "span")
+
+    def __init__(self, span: Span, context: Context) -> None:
+        self.span = span
+        self.context = context
+        self.recording = span.is_recording()  # whether anybody keeps it
+
+
+class Telemetry:
+    """An observer: `Conversation(agent, observer=Telemetry())`. Spans and metrics go to the providers, None: to those that the program has set for all.
+
+    `content=True` adds what was said, asked and answered to the spans. Thread-safe; keeps nothing of a conversation that is closed. Needs
+    `pip install 'holdfast[otel]'`, which is opentelemetry-api; what exports is the caller's. Raises `ConfigurationError` without it.
+
+    https://opentelemetry.io/docs/specs/semconv/gen-ai/; see `holdfast.observe.names` for the version.
+    """
+
+    def __init__(
+        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None, *, content: bool = False
+    ) -> None:
+        try:
+            from opentelemetry import context, metrics, trace
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+        except ImportError:
+            raise ConfigurationError("Telemetry needs the opentelemetry-api package: pip install 'holdfast[otel]'.") from None
+        for name, value, method in (("tracer_provider", tracer_provider, "get_tracer"), ("meter_provider", meter_provider, "get_meter")):
+            if value is not None and not callable(getattr(value, method, None)):
+                raise ConfigurationError(f"Telemetry: {name} takes a provider of OpenTelemetry's or None, not {value!r}.")
+        self.content = bool(content)
+        self._trace = trace
+        self._context = context
+        self._error = trace.StatusCode.ERROR
+        self._kinds = (trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT)
+        self._propagator = TraceContextTextMapPropagator()  # W3C's: not the program's, which nobody has handed over
+        self._attach, self._detach, self._set_span = context.attach, context.detach, trace.set_span_in_context
+        self._headers = self.headers
+        self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider, names.SCHEMA)
+        meter = metrics.get_meter("holdfast", __version__, meter_provider, names.SCHEMA)
+        self._tokens = meter.create_histogram(
+            names.TOKEN_USAGE, "{token}", "Number of input and output tokens used.", explicit_bucket_boundaries_advisory=names.TOKEN_BUCKETS
+        )
+        self._durations = meter.create_histogram(
+            names.DURATION, "s", "GenAI operation duration.", explicit_bucket_boundaries_advisory=names.DURATION_BUCKETS
+        )
+        self._costs = meter.create_counter(names.CLIENT_COST, "USD", "What model calls cost by list prices.")
+
+    # --- an observer ---
+
+    def watch(self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False) -> Spans[_Traced]:
+        """See `Observer.watch`."""
+        return Spans(self, conversation_id, fold, None, elsewhere)
+
+    def headers(self) -> Mapping[str, str]:
+        """The current span as `traceparent` and `tracestate`."""
+        found: dict[str, str] = {}
+        self._propagator.inject(found)
+        return found
+
+    def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
+        """See `Observer.served`: a span below the client's, current until the request is served."""
+        above = self._propagator.extract(headers, self._context.Context())
+        span = self._tracer.start_span(method, above, self._trace.SpanKind.SERVER, {names.HTTP_METHOD: method})
+        undo = self.enter(_Traced(span, self._set_span(span, above)))
+
+        def over(route: str, status: int) -> None:
+            undo()
+            if span.is_recording():
+                span.update_name(f"{method} {route}")
+                span.set_attributes({names.HTTP_ROUTE: route, names.HTTP_STATUS: status})
+                if status >= 500:
+                    span.set_attribute(names.ERROR_TYPE, str(status))
+                    span.set_status(self._error)
+            span.end()
+
+        return over
+
+    # --- a maker of spans ---
+
+    def start(
+        self, name: str, client: bool, parent: _Traced | None, attributes: Attributes, ago: float = 0.0, link: _Traced | None = None
+    ) -> _Traced:
+        """See `Maker.start`."""
+        links = None if link is None else [self._trace.Link(link.span.get_span_context())]
+        began = int(time.time_ns() - ago * 1e9) if ago else None
+        above = None if parent is None else parent.context
+        span = self._tracer.start_span(name, above, self._kinds[client], attributes, links, began)
+        return _Traced(span, self._set_span(span, above))
+
+    def note(self, span: _Traced, name: str, attributes: Attributes) -> None:
+        """See `Maker.note`."""
+        if span.recording:
+            span.span.add_event(name, attributes)
+
+    def end(self, span: _Traced, attributes: Attributes, error: str = "", message: str = "") -> None:
+        """See `Maker.end`."""
+        if span.recording:
+            found = span.span
+            if error:
+                attributes[names.ERROR_TYPE] = error
+                found.set_status(self._error, message or None)
+            if attributes:
+                found.set_attributes(attributes)
+            found.end()
+
+    def enter(self, span: _Traced) -> Undo:
+        """See `Maker.enter`."""
+        token = self._attach(span.context)
+        before = carried.set(self._headers)
+
+        def undo() -> None:
+            carried.reset(before)
+            self._detach(token)
+
+        return undo
+
+    def measure(self, operation: str, seconds: float, usage: Usage, cost: float | None, attributes: Attributes) -> None:
+        """See `Maker.measure`."""
+        attributes[names.OPERATION] = operation
+        self._durations.record(seconds, attributes)
+        if usage.input_tokens:
+            self._tokens.record(usage.input_tokens, {**attributes, names.TOKEN_TYPE: "input"})
+        if usage.output_tokens:
+            self._tokens.record(usage.output_tokens, {**attributes, names.TOKEN_TYPE: "output"})
+        if cost:
+            self._costs.add(cost, attributes)
+
+    def __repr__(self) -> str:
+        return f"Telemetry(content={self.content})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("Telemetry holds providers of this process and is not pickled; make another one there.")

@@ -1,0 +1,240 @@
+"""A conversation as OpenHands' SDK keeps it on disk: the inverse of `reading`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any, cast
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.content import Usage
+from holdfast.conversation.state import ConversationState, ConversationStatus
+from holdfast.errors import ConfigurationError
+from holdfast.openhands.reading import ABOUT, PREFIX
+from holdfast.openhands.shims import KIND, Fields, kind_of, to_action, to_observation, written
+
+_FILE = re.compile(r"[0-9A-Za-z-]{1,64}")
+_STATUSES = {ConversationStatus.CLOSED: "paused"}
+
+
+def write_conversation(state: ConversationState, folder: str | os.PathLike[str], workdir: str = "") -> tuple[str, ...]:
+    """Write a conversation into a new folder, as OpenHands keeps it, and return notes on what it has no place for.
+
+    The folder is there whole or not at all. Large outputs are written as they are in the journal. Raises `ConfigurationError` if it exists, `OSError`
+    if it cannot be written.
+    """
+    target = Path(folder)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ConfigurationError(f"{str(folder)!r} exists; give a new folder.")
+    writer = _Writer(state)
+    files = writer.write()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        (part / "events").mkdir()
+        for index, event in enumerate(files):
+            name = str(event.get("id"))
+            name = name if _FILE.fullmatch(name) else _uuid(name)  # an id may be anything
+            (part / "events" / f"event-{index:05d}-{name}.json").write_bytes(msgspec.json.encode(event))
+        (part / "base_state.json").write_bytes(msgspec.json.encode(writer.base(str(target.absolute()), workdir)))
+        part.chmod(0o755)
+        if target.exists():
+            target.rmdir()
+        os.replace(part, target)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+    return tuple(writer.notes)
+
+
+class _Writer:
+    def __init__(self, state: ConversationState) -> None:
+        self._state = state
+        self._files: list[Fields] = []
+        self._ids: dict[int, list[str]] = {}  # ids of the files that each message and answer became
+        self._calls: dict[str, tuple[str, str, str, int]] = {}  # of each call: its id there, its tool, its action's id, its answer
+        self._rest = _rest(state.events)
+        self._originals = _originals(state.events)
+        self._providers: set[str] = set()
+        self._skipped: dict[str, int] = {}
+        self.notes: list[str] = []
+
+    def write(self) -> list[Fields]:
+        """The events' files, in order."""
+        head = False
+        for event in self._state.events:
+            match event:
+                case ev.Agent() if not head:
+                    head = True
+                    tools = [{"kind": kind_of(tool.name).removesuffix("Action") + "Tool", "title": tool.name, "description": tool.description} for tool in event.tools]  # fmt: skip
+                    self._file(
+                        event, "SystemPromptEvent", "agent", system_prompt={"type": "text", "text": event.system_prompt}, tools=tools
+                    )
+                case ev.Message():
+                    self._message(event)
+                case ev.Assistant():
+                    self._answer(event)
+                case ev.ToolResult() if event.call_id in self._calls:
+                    self._result(event)
+                case ev.Condensation() if event.hidden:
+                    self._condensation(event)
+                case ev.Status(status="paused"):
+                    self._file(event, "PauseEvent", "user")
+                case ev.Error():
+                    self._file(event, "ConversationErrorEvent", "environment", code=event.error, detail=event.message)
+                case ev.Unknown() if (original := _original(event)) is not None:
+                    self._files.append(original)
+                case ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
+                    pass  # they are in what is written
+                case _:
+                    self._skipped[event.type] = self._skipped.get(event.type, 0) + 1
+        for kind, count in self._skipped.items():
+            self.notes.append(f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has none of that kind")
+        return self._files
+
+    def _file(self, event: ev.AnyEvent, kind: str, source: str, id: str = "", **fields: Any) -> str:
+        id = id or _uuid(event.id)
+        stamp = event.timestamp.replace(tzinfo=None).isoformat()
+        self._files.append({"id": id, "timestamp": stamp, "source": source, **fields, "kind": kind})
+        return id
+
+    def _message(self, event: ev.Message) -> None:
+        message = {"role": "user", "content": [written(block) for block in event.content], "thinking_blocks": list[Any]()}
+        more: Fields = {} if event.sender == "user" else {"sender": event.sender}
+        rest = self._rest.get(event.id, {})
+        skills = rest.get("activated_skills", [])
+        id = self._file(event, "MessageEvent", "user", llm_message=message, activated_skills=skills, extended_content=[], **more)
+        self._ids[event.seq] = [id]
+
+    def _answer(self, event: ev.Assistant) -> None:
+        response = event.response_id or _uuid(event.id)
+        reasoning: Fields = {"reasoning_content": event.reasoning} if event.reasoning else {}
+        thought = [{"type": "text", "text": event.text}] if event.text else []
+        if not event.calls:
+            rest = self._rest.get(event.id, {})
+            message = {"role": "assistant", "content": thought, "thinking_blocks": [], **reasoning, **rest}
+            id = self._file(
+                event, "MessageEvent", "agent", llm_message=message, llm_response_id=response, activated_skills=[], extended_content=[]
+            )
+            self._ids[event.seq] = [id]
+            return
+        self._ids[event.seq] = []
+        for index, call in enumerate(event.calls):
+            provider = call.provider_id or f"call_{call.id}"
+            if provider in self._providers:  # a result is found by it there
+                provider = f"{provider}-{call.id}"
+            self._providers.add(provider)
+            id = self._originals.get(call.id) or (_uuid(event.id) if index == 0 else str(uuid5(NAMESPACE_OID, f"{event.id}:{index}")))
+            rest = self._rest.get(id, {})
+            asked = {"id": provider, "name": call.name, "arguments": call.raw_arguments, "origin": "completion"}
+            action = None if call.invalid else to_action(call)
+            for name in ("security_risk", "summary"):
+                if action is not None and name in rest:
+                    action.pop(name, None)
+            self._file(
+                event, "ActionEvent", "agent", id, thought=thought if index == 0 else [], thinking_blocks=rest.get("thinking_blocks", []),
+                **(reasoning if index == 0 else {}), action=action, tool_name=call.name, tool_call_id=provider, tool_call=asked,
+                llm_response_id=response, security_risk=rest.get("security_risk", "UNKNOWN"),
+                **{key: value for key, value in rest.items() if key not in ("thinking_blocks", "security_risk")},
+            )  # fmt: skip
+            self._ids[event.seq].append(id)
+            self._calls[call.id] = (provider, call.name, id, event.seq)
+
+    def _result(self, event: ev.ToolResult) -> None:
+        provider, tool, action, answer = self._calls[event.call_id]
+        whose: Fields = {"tool_name": tool, "tool_call_id": provider}
+        kind, result = event.result.meta.get(KIND), event.result
+        if kind == "AgentErrorEvent" or result.meta.get("outcome") == "unknown":
+            id = self._file(event, "AgentErrorEvent", "agent", **whose, error=result.text)
+        elif result.meta.get("decision") == "reject":
+            reason = result.text.removeprefix("Action rejected: ")
+            id = self._file(event, "UserRejectObservation", "environment", **whose, rejection_reason=reason, action_id=action)
+        else:
+            observation = to_observation(result, tool=tool)
+            id = self._file(event, "ObservationEvent", "environment", **whose, observation=observation, action_id=action)
+        self._ids[answer].append(id)
+
+    def _condensation(self, event: ev.Condensation) -> None:
+        forgotten = [id for seq in event.hidden for id in self._ids.get(seq, [])]
+        hidden = {seq for found in self._state.events[: event.seq] if isinstance(found, ev.Condensation) for seq in found.hidden}
+        place = min(event.hidden)
+        offset = sum(len(ids) for seq, ids in self._ids.items() if seq < place and seq not in hidden)
+        head = any(found["kind"] == "SystemPromptEvent" for found in self._files)
+        more: Fields = {"summary": event.summary, "summary_offset": offset + head} if event.summary else {}
+        if event.trimmed:
+            self.notes.append(f"the condensation {event.seq} cuts off {len(event.trimmed)} results, which OpenHands will show whole")
+        self._file(event, "Condensation", "environment", forgotten_event_ids=forgotten, llm_response_id=_uuid(event.id), **more)
+
+    def base(self, folder: str, workdir: str) -> Fields:
+        """`base_state.json`. The agent in it is a sketch: OpenHands is given one when it opens the conversation."""
+        state = self._state
+        answers = [event for event in state.events if isinstance(event, ev.Assistant)]
+        heads = [event for event in state.events if isinstance(event, ev.Agent)]
+        model = next((event.model for event in reversed(answers) if event.model), heads[-1].model if heads else "")
+        tools: list[Fields] = [{"name": tool.name, "params": {}} for tool in heads[-1].tools] if heads else []
+        costs = [{"model": event.model or model, "cost": event.cost or 0.0, "timestamp": event.timestamp.timestamp()} for event in answers]
+        usages = [{**_usage(event.usage), "model": event.model or model, "response_id": event.response_id or _uuid(event.id)} for event in answers]  # fmt: skip
+        metrics = {
+            "model_name": model, "accumulated_cost": state.cost, "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
+            "costs": costs, "response_latencies": [], "token_usages": usages,
+        }  # fmt: skip
+        return {
+            "id": _uuid(state.id), "agent": {"kind": "Agent", "llm": {"model": model, "usage_id": "agent"}, "tools": tools},
+            "workspace": {"kind": "LocalWorkspace", "working_dir": workdir or "workspace"}, "persistence_dir": folder, "max_iterations": 500,
+            "stuck_detection": True, "execution_status": _STATUSES.get(state.status, state.status.value),
+            "confirmation_policy": {"kind": "NeverConfirm"}, "activated_knowledge_skills": [], "stats": {"usage_to_metrics": {"agent": metrics}},
+        }  # fmt: skip
+
+
+def _originals(events: Any) -> dict[str, str]:
+    """The ids that the actions of calls had in OpenHands, as far as notes tell: those of the note that follows an answer are in its calls' order."""
+    found: dict[str, str] = {}
+    answer: ev.Assistant | None = None
+    for event in events:
+        if isinstance(event, ev.Assistant):
+            answer = event
+        elif isinstance(event, ev.Note) and event.about == ABOUT and answer is not None and len(event.details) == len(answer.calls):
+            found.update(zip([call.id for call in answer.calls], event.details, strict=True))
+            answer = None
+    return found
+
+
+def _rest(events: Iterable[ev.AnyEvent]) -> dict[str, Fields]:
+    """What notes keep of OpenHands' events, by their ids."""
+    return {
+        id: cast(Fields, fields)
+        for event in events
+        if isinstance(event, ev.Note) and event.about == ABOUT
+        for id, fields in event.details.items()
+        if isinstance(fields, dict)
+    }
+
+
+def _original(event: ev.Unknown) -> Fields | None:
+    """The event of OpenHands that was kept as it came, None for what is none."""
+    if not event.original_type.startswith(PREFIX):
+        return None
+    found = msgspec.json.decode(event.raw).get("event")
+    return cast(Fields, found) if isinstance(found, dict) else None
+
+
+def _uuid(id: str) -> str:
+    """An id as a UUID in its usual form; another of ours gets one of its own, always the same."""
+    try:
+        return str(UUID(id))
+    except ValueError:
+        return str(uuid5(NAMESPACE_OID, id))
+
+
+def _usage(usage: Usage) -> Fields:
+    return {
+        "prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens, "cache_read_tokens": usage.cached_input_tokens,
+        "cache_write_tokens": usage.cache_write_tokens, "reasoning_tokens": usage.reasoning_tokens, "context_window": 0, "per_turn_token": 0,
+    }  # fmt: skip

@@ -1,0 +1,450 @@
+"""How webhooks' messages get there: for each webhook and conversation a lane that reads the journal behind its cursor, and sends event after event.
+
+All lanes are tasks of one loop on one thread; what reads files runs on two others, what looks up names on threads of its own. A lane that waits holds neither a
+connection nor events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast import __version__
+from holdfast.errors import ConfigurationError, ConversationNotFound
+from holdfast.events import AnyEvent
+from holdfast.server.outgoing import Allowed, Sender, lookups, place_of
+from holdfast.server.records import DEFAULT
+from holdfast.server.webhook_records import Cursor, Kept, WebhookRecords
+from holdfast.server.webhooks import body_of, headers_of, message_id, wants
+from holdfast.store import Store
+
+_log = logging.getLogger("holdfast.server")
+
+T = TypeVar("T")
+
+_PAGE = 32  # events of one reading, after which another lane of the webhook may have its turn
+_READERS = 2  # threads
+_NAMES = 16  # threads
+_AFTER_FAULT = 60.0  # seconds after which a journal that could not be read is tried again
+_LAST = 2.0  # seconds that messages on their way have at the end
+_LONGEST_WAIT = 86_400.0  # seconds of a Retry-After that are obeyed
+
+
+class Sending(msgspec.Struct, frozen=True, kw_only=True):
+    """How an operator has webhooks send: to hosts of `allow` also if they are not public, after a failure again in `first` seconds, then in twice as many, up to
+    `longest`, until an event has failed for `give_up` seconds. `timeout` is that of one attempt, `parallel` how many conversations one webhook tells of at once,
+    `largest` an event's bytes of JSON."""
+
+    allow: tuple[str, ...] = ()
+    first: float = 1.0
+    longest: float = 3600.0
+    give_up: float = 3 * 86_400.0
+    timeout: float = 15.0
+    parallel: int = 4
+    largest: int = 256 * 1024
+    tls: ssl.SSLContext | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("first", "longest", "give_up", "timeout", "parallel", "largest"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"Sending: {name} takes a number above 0, not {getattr(self, name)!r}.")
+        Allowed(self.allow)
+
+
+class _Ended(Exception):
+    """The receiver wants no more."""
+
+
+class _Lane:
+    """One webhook's way through one conversation. Of the loop's thread, but for `ended`."""
+
+    __slots__ = ("cursor", "ended", "id", "more", "saved", "sending", "task")
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.cursor = Cursor(0)
+        self.saved = self.cursor
+        self.more = False  # something was appended since the journal was read last
+        self.sending = False
+        self.ended = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class _Hook:
+    """An active webhook. Of the loop's thread, but for `ended`."""
+
+    def __init__(self, kept: Kept, sender: Sender, parallel: int) -> None:
+        self.kept = kept
+        self.sender = sender
+        self.lanes: dict[str, _Lane] = {}
+        self.slots = asyncio.Semaphore(parallel)
+        self.probing = asyncio.Lock()  # while it fails as a whole, it is asked by one lane at a time
+        self.failures, self.since, self.again, self.error = kept.failures, kept.since, kept.again, kept.error
+        self.ended = False
+
+
+class Deliveries:
+    """Sends what `active` webhooks are to be told. All methods may be called from any thread."""
+
+    def __init__(self, store: Store, records: WebhookRecords, place: Callable[[str, str], str], sending: Sending) -> None:
+        self._store = store
+        self._records = records
+        self._place = place
+        self.sending = sending
+        self.allowed = Allowed(sending.allow)
+        self.taken = self.failed = self.dead = 0
+        self._lock = threading.Lock()
+        self._saving = threading.Lock()  # no cursor is saved of what has ended
+        self._hooks: dict[int, _Hook] = {}
+        self._index: Mapping[str, tuple[Kept, ...]] = {}  # by tenant; replaced whole
+        self._lookups: dict[str, asyncio.Semaphore] = {}
+        self._tls = sending.tls
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._files = ThreadPoolExecutor(_READERS, "holdfast-webhooks")
+        self._names = ThreadPoolExecutor(_NAMES, "holdfast-webhook-names")
+        self._closed = False
+
+    # --- what is told ---
+
+    def appended(self, id: str, events: Sequence[AnyEvent]) -> None:
+        """These are in the store now. Neither blocks nor raises."""
+        hooks = self._index.get(_tenant(id))
+        if hooks:
+            self._wake(id, [kept.number for kept in hooks if _of(kept, id) and any(wants(kept.target.events, event) for event in events)])
+
+    def look(self, id: str) -> None:
+        """There may be something new in a conversation."""
+        self._wake(id, [kept.number for kept in self._index.get(_tenant(id), ()) if _of(kept, id)])
+
+    def _wake(self, id: str, numbers: Sequence[int]) -> None:
+        loop = self._loop
+        if numbers and loop is not None:
+            with suppress(RuntimeError):  # it is closed: the next process looks for itself
+                loop.call_soon_threadsafe(self._notice, id, numbers)
+
+    def forget(self, id: str) -> None:
+        """A conversation is gone."""
+        with self._saving:
+            for hook in list(self._hooks.values()):
+                if (lane := hook.lanes.get(id)) is not None:
+                    lane.ended = True
+                    self._call(lane.task.cancel if lane.task is not None else lambda: None)
+            gone = self._records.forget(id)
+        for kept in gone:
+            self.stop(kept.number)
+
+    # --- webhooks ---
+
+    def start(self, hooks: Sequence[Kept]) -> None:
+        """Send for these from now on, and what they are behind with."""
+        hooks = [kept for kept in hooks if kept.state == "active"]
+        if not hooks:
+            return
+        loop = self._running()
+        if self._tls is None:
+            self._tls = ssl.create_default_context()
+        with self._lock:
+            if self._closed:
+                return
+            for kept in hooks:
+                place = place_of(kept.target.url, self.allowed) if self._fits(kept) else None
+                if place is None or kept.number in self._hooks:
+                    continue
+                slots = self._lookups.setdefault(kept.tenant, lookups())
+                self._hooks[kept.number] = _Hook(
+                    kept, Sender(place, self.allowed, slots, self._tls, self.sending.timeout), self.sending.parallel
+                )
+            self._indexed()
+        for kept in hooks:
+            for id in self._behind(kept):
+                loop.call_soon_threadsafe(self._notice, id, [kept.number])
+
+    def _fits(self, kept: Kept) -> bool:
+        """Whether its URL may be sent to, as the operator has it now."""
+        try:
+            place_of(kept.target.url, self.allowed)
+            return True
+        except ConfigurationError as error:
+            self._records.standing(kept.number, kept.failures, kept.since, 0.0, str(error))
+            return False
+
+    def _behind(self, kept: Kept) -> list[str]:
+        """The conversations in which something may be unsent."""
+        cursors = self._records.cursors(kept.number)
+        found: list[str] = []
+        for one in self._store.list([kept.conversation] if kept.conversation else None):
+            if _tenant(one.id) == kept.tenant and one.last_seq > cursors.get(one.id, one.parent_seq):
+                found.append(one.id)
+        return found
+
+    def stop(self, number: int) -> None:
+        """Send no more for it; no cursor of it changes once this returns."""
+        with self._lock:
+            hook = self._hooks.pop(number, None)
+            self._indexed()
+        if hook is not None:
+            with self._saving:
+                hook.ended = True
+            self._call(lambda: _cancel(hook))
+
+    def _indexed(self) -> None:
+        found: dict[str, tuple[Kept, ...]] = {}
+        for hook in self._hooks.values():
+            found[hook.kept.tenant] = (*found.get(hook.kept.tenant, ()), hook.kept)
+        self._index = found
+
+    def stats(self) -> dict[str, int]:
+        """Numbers to watch."""
+        hooks = list(self._hooks.values())
+        return {
+            "webhooks": len(hooks), "webhook_conversations_pending": sum(len(hook.lanes) for hook in hooks), "webhook_messages_total": self.taken,
+            "webhook_failures_total": self.failed, "webhook_dead_total": self.dead,
+        }  # fmt: skip
+
+    def close(self) -> None:
+        """Send no more; what is on its way has a moment to be taken. Idempotent."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            hooks, self._hooks, self._index = list(self._hooks.values()), {}, {}
+        if self._loop is not None and self._thread is not None:
+            asyncio.run_coroutine_threadsafe(self._end(hooks), self._loop).result()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._files.shutdown()
+        self._names.shutdown(wait=False, cancel_futures=True)  # a lookup takes as long as it likes
+
+    # --- the loop's thread ---
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None and not self._closed:
+                self._loop = asyncio.new_event_loop()
+                self._loop.set_default_executor(self._names)
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="holdfast-webhooks", daemon=True)
+                self._thread.start()
+            assert self._loop is not None
+            return self._loop
+
+    def _call(self, function: Callable[[], object]) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(function)
+
+    async def _end(self, hooks: Sequence[_Hook]) -> None:
+        tasks = [lane.task for hook in hooks for lane in hook.lanes.values() if lane.task is not None]
+        for hook in hooks:
+            for lane in hook.lanes.values():
+                if not lane.sending and lane.task is not None:
+                    lane.task.cancel()
+        if tasks:
+            _, left = await asyncio.wait(tasks, timeout=_LAST)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+        for hook in hooks:
+            hook.sender.close()
+
+    async def _off(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._files, function, *arguments)
+
+    def _notice(self, id: str, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            hook = self._hooks.get(number)
+            if hook is None or hook.ended:
+                continue
+            lane = hook.lanes.get(id)
+            if lane is None:
+                lane = hook.lanes[id] = _Lane(id)
+                lane.task = asyncio.ensure_future(self._run(hook, lane))
+            lane.more = True
+
+    # --- a lane ---
+
+    async def _run(self, hook: _Hook, lane: _Lane) -> None:
+        try:
+            opened = False
+            while not (self._closed or hook.ended or lane.ended):
+                while (wait := max(hook.again, lane.cursor.again) - time.time()) > 0:
+                    await asyncio.sleep(min(wait, 60.0))
+                try:
+                    opened = opened or await self._off(self._open, hook, lane)
+                    if not opened:
+                        return
+                    async with hook.slots:
+                        if max(hook.again, lane.cursor.again) > time.time():
+                            continue
+                        rest = await self._page(hook, lane)
+                except (_Ended, ConversationNotFound):
+                    return
+                except Exception as error:
+                    if self._closed or hook.ended or lane.ended:
+                        return
+                    _log.warning(
+                        "Webhook %s of tenant %s cannot go on in conversation %s: %s", hook.kept.id, hook.kept.tenant, lane.id, error
+                    )
+                    await asyncio.sleep(_AFTER_FAULT)
+                    continue
+                if not rest and not lane.more:  # nothing awaits from here on: what is appended now begins another lane
+                    return
+        finally:
+            if hook.lanes.get(lane.id) is lane:
+                del hook.lanes[lane.id]
+
+    def _open(self, hook: _Hook, lane: _Lane) -> bool:
+        """Find where the lane begins; whether the conversation is one that the tenant may see."""
+        self._place(hook.kept.tenant, lane.id.rpartition("/")[2])
+        cursor = self._records.cursor(hook.kept.number, lane.id)
+        if cursor is None:
+            found = self._store.list([lane.id])
+            cursor = Cursor(found[0].parent_seq if found else 0)
+        lane.cursor = lane.saved = cursor
+        return True
+
+    async def _page(self, hook: _Hook, lane: _Lane) -> bool:
+        """Send some of what is there; whether there may be more."""
+        lane.more = False
+        events = await self._off(self._store.read, lane.id, lane.cursor.seq, _PAGE)
+        if not events and lane.saved != lane.cursor:  # what nobody wants is behind it, too
+            await self._off(self._save, hook, lane)
+        for event in events:
+            if self._closed:
+                return False
+            if not wants(hook.kept.target.events, event):
+                lane.cursor = msgspec.structs.replace(lane.cursor, seq=event.seq)
+            elif not await self._turn(hook, lane, event):
+                return True
+        return bool(events)
+
+    async def _turn(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
+        """Send one event; whether it is done with."""
+        if not hook.failures:
+            return await self._send(hook, lane, event)
+        async with hook.probing:
+            return max(hook.again, lane.cursor.again) <= time.time() and await self._send(hook, lane, event)
+
+    async def _send(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
+        kept, now = hook.kept, time.time()
+        conversation = lane.id.rpartition("/")[2]
+        body = body_of(conversation, event, self.sending.largest)
+        signed = headers_of(message_id(kept.id, conversation, event), body, kept.target.secrets(now), now)
+        lane.sending = True
+        try:
+            outcome = await hook.sender.post(body, {"content-type": "application/json", "user-agent": f"Holdfast/{__version__}", **signed})
+            if 200 <= outcome.status < 300:
+                self.taken += 1
+                lane.cursor = Cursor(event.seq)
+                await self._off(self._save, hook, lane)
+                await self._standing(hook, 0, 0.0, "")
+                return True
+            self.failed += 1
+            if outcome.status == 410:
+                await self._off(self._gone, hook, lane, event)
+                raise _Ended
+            as_a_whole = outcome.unreached or outcome.wait is not None
+            return await self._failed(hook, lane, event, as_a_whole, outcome.wait or 0.0, outcome.error)
+        finally:
+            lane.sending = False
+
+    async def _failed(self, hook: _Hook, lane: _Lane, event: AnyEvent, as_a_whole: bool, wait: float, error: str) -> bool:
+        """It was not taken: again later, or never."""
+        now, cursor = time.time(), lane.cursor
+        attempts, since = cursor.attempts + 1, cursor.since or now
+        again = 0.0
+        if as_a_whole:
+            await self._standing(hook, hook.failures + 1, now + max(self._backoff(hook.failures + 1), min(wait, _LONGEST_WAIT)), error)
+        else:
+            again = now + self._backoff(attempts)
+        if now - since >= self.sending.give_up and now - event.timestamp.timestamp() >= self.sending.give_up:
+            self.dead += 1
+            _log.warning("Webhook %s of tenant %s gave up event %d of conversation %s", hook.kept.id, hook.kept.tenant, event.seq, lane.id)
+            lane.cursor = Cursor(event.seq, 1, since, now + self.sending.first, error)
+            await self._off(self._bury, hook, lane, now, error)
+            return False
+        lane.cursor = Cursor(cursor.seq, attempts, since, again, error)
+        await self._off(self._save, hook, lane)
+        return False
+
+    def _backoff(self, failures: int) -> float:
+        return min(self.sending.longest, self.sending.first * 2.0 ** min(failures - 1, 40)) * (0.5 + 0.5 * random.random())
+
+    async def _standing(self, hook: _Hook, failures: int, again: float, error: str) -> None:
+        if (failures, error) == (hook.failures, hook.error):
+            return
+        hook.since = (hook.since or time.time()) if failures else 0.0
+        hook.failures, hook.again, hook.error = failures, again, error
+        await self._off(self._save_standing, hook)
+
+    # --- what is saved, on threads ---
+
+    def _save(self, hook: _Hook, lane: _Lane) -> None:
+        with self._saving:
+            if not (hook.ended or lane.ended):
+                self._records.save(hook.kept.number, lane.id, lane.cursor)
+                lane.saved = lane.cursor
+
+    def _bury(self, hook: _Hook, lane: _Lane, at: float, error: str) -> None:
+        with self._saving:
+            if not (hook.ended or lane.ended):
+                self._records.bury(hook.kept.number, lane.id, lane.cursor, at, error)
+                lane.saved = lane.cursor
+
+    def _save_standing(self, hook: _Hook) -> None:
+        with self._saving:
+            if not hook.ended:
+                self._records.standing(hook.kept.number, hook.failures, hook.since, hook.again, hook.error)
+
+    def _gone(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> None:
+        with self._saving:
+            if hook.ended:
+                return
+            kept = msgspec.structs.replace(
+                hook.kept, state="gone", failures=0, since=0.0, again=0.0, error="It answered 410: it wants no more."
+            )
+            self._records.change(kept)
+        _log.warning("Webhook %s of tenant %s is over: its receiver answered 410", kept.id, kept.tenant)
+        self.stop(kept.number)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_cancel_all())
+    finally:
+        loop.close()
+
+
+async def _cancel_all() -> None:
+    left = asyncio.all_tasks() - {asyncio.current_task()}  # lookups that take their time
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
+def _cancel(hook: _Hook) -> None:
+    for lane in list(hook.lanes.values()):
+        if lane.task is not None:
+            lane.task.cancel()
+    hook.sender.close()
+
+
+def _of(kept: Kept, id: str) -> bool:
+    return not kept.conversation or kept.conversation == id
+
+
+def _tenant(id: str) -> str:
+    """Whose a conversation of the store is; ids that clients give have no `/`."""
+    tenant, slash, _ = id.partition("/")
+    return tenant if slash else DEFAULT

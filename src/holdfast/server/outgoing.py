@@ -1,0 +1,282 @@
+"""POSTs to addresses that clients gave: where they may go, and one exchange over a connection to the very address that was looked at.
+
+No redirect is followed and no proxy asked, certificates are checked, and of an answer nothing but its status and Retry-After is read: what stands in it is
+not told to whoever gave the address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from holdfast.errors import BadResponse, ConfigurationError
+from holdfast.llm.http1 import parse_head
+
+_LONGEST = 2000  # characters of a URL
+_HEAD = 65536  # bytes of an answer's head
+_BODY = 65536  # bytes of an answer that are read past, so that its connection can be used again
+_IDLE = 20.0  # seconds that a connection is kept: as long, the address that was looked at stands
+_LOOKUPS = 4  # names that are looked up for one tenant at once: a slow one is no other's
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
+
+
+class Place(NamedTuple):
+    """Where a URL leads: `host` without brackets and in lower case, `target` its path with the query."""
+
+    tls: bool
+    host: str
+    port: int
+    target: str
+
+    @property
+    def authority(self) -> str:
+        """As it stands in a Host header."""
+        bare = f"[{self.host}]" if ":" in self.host else self.host
+        return bare if self.port == (443 if self.tls else 80) else f"{bare}:{self.port}"
+
+
+class Outcome(NamedTuple):
+    """What came of an attempt: the answer's `status`, 0 if there was none, and then the `error`. `unreached`: nothing answers there at all; `wait`: the seconds of its
+    Retry-After."""
+
+    status: int = 0
+    error: str = ""
+    unreached: bool = False
+    wait: float | None = None
+
+
+class Allowed:
+    """Which hosts an operator allows beside the public ones: names, addresses, networks. Raises `ConfigurationError` for what is none."""
+
+    def __init__(self, hosts: Sequence[str] = ()) -> None:
+        self._names: set[str] = set()
+        self._networks: list[ipaddress.IPv4Network | ipaddress.IPv6Network] = []
+        for host in hosts:
+            bare = host.strip("[]").lower().rstrip(".")
+            try:
+                self._networks.append(ipaddress.ip_network(bare, strict=False))
+            except ValueError:
+                if not re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", bare):
+                    raise ConfigurationError(
+                        f"A host to allow is a name, an address or a network (10.0.0.0/8), not {host[:200]!r}."
+                    ) from None
+                self._names.add(bare)
+
+    def named(self, host: str) -> bool:
+        """Whether a URL's host is one of them as it stands."""
+        if host in self._names:
+            return True
+        try:
+            return self.has(ipaddress.ip_address(host))
+        except ValueError:
+            return False
+
+    def has(self, address: _Address) -> bool:
+        """Whether an address is one of them."""
+        return any(address in network for network in self._networks if network.version == address.version)
+
+
+def place_of(url: str, allowed: Allowed) -> Place:
+    """Where a URL leads. Raises `ConfigurationError` if nothing may be sent there, as far as it tells by itself: a name is looked up when it is used."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        parts, port = urlsplit(""), None
+    host = (parts.hostname or "").rstrip(".")
+    plain = len(url) <= _LONGEST and re.fullmatch(r"[!-[\]-~]+", url) is not None  # no backslash: some take it for a slash
+    if not plain or parts.scheme not in ("https", "http") or port == 0 or not re.fullmatch(r"[a-z0-9_.:-]+", host):
+        raise ConfigurationError("url takes https://host[:port]/path in ASCII, of at most 2,000 characters.")
+    if "@" in parts.netloc or parts.fragment:
+        raise ConfigurationError("url takes neither a user's name nor a password nor a fragment; who receives it verifies the signature.")
+    named = allowed.named(host)
+    tls = parts.scheme == "https"
+    if not tls and not named:
+        raise ConfigurationError("url takes https: http is for hosts that the server's operator allows (--webhook-allow).")
+    literal: _Address | None = None
+    with suppress(ValueError):
+        literal = ipaddress.ip_address(host)
+    if not named and ((literal is not None and not is_public(literal)) or host == "localhost" or host.endswith(".localhost")):
+        raise ConfigurationError(_refused(host))
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Place(tls, host, port or (443 if tls else 80), target)
+
+
+def _refused(host: str) -> str:
+    return f"{host!r} leads to an address that is not public. The server's operator allows it with --webhook-allow."
+
+
+def is_public(address: _Address) -> bool:
+    """Whether an address is one of the Internet's, also the IPv4 one that stands in an IPv6 one."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(inner)
+        if address.teredo is not None or int(address) >> 32 == 0:  # the last: IPv4-compatible, long gone
+            return False
+    return address.is_global and not address.is_multicast
+
+
+# --- connections ---------------------------------------------------------------------------------
+
+
+class _Connection(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    until: float
+
+    def close(self) -> None:
+        self.writer.transport.abort()
+
+
+class Sender:
+    """Sends to one place. Of its loop's thread."""
+
+    def __init__(self, place: Place, allowed: Allowed, lookups: asyncio.Semaphore, tls: ssl.SSLContext | None, timeout: float) -> None:
+        self.place = place
+        self._allowed = allowed
+        self._lookups = lookups
+        self._tls = tls
+        self._timeout = timeout
+        self._idle: list[_Connection] = []
+
+    async def post(self, body: bytes, headers: Mapping[str, str]) -> Outcome:
+        """One POST, within the timeout. Does not raise."""
+        reached = False
+        try:
+            async with asyncio.timeout(self._timeout):
+                lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+                head = f"POST {self.place.target} HTTP/1.1\r\nhost: {self.place.authority}\r\n{lines}content-length: {len(body)}\r\n\r\n"
+                while connection := self._kept():
+                    reached = True
+                    with suppress(OSError, asyncio.IncompleteReadError):  # it was closed meanwhile, as idle ones are
+                        return await self._exchange(connection, head.encode() + body)
+                    reached = False
+                connection = await self._connect()
+                reached = True
+                return await self._exchange(connection, head.encode() + body)
+        except TimeoutError:
+            what = "answer" if reached else "connection"
+            return Outcome(error=f"No {what} within {self._timeout:g} s.", unreached=not reached)
+        except asyncio.IncompleteReadError:
+            return Outcome(error="The connection was closed without an answer.")
+        except ConfigurationError as error:
+            return Outcome(error=str(error), unreached=True)
+        except ssl.SSLCertVerificationError as error:
+            return Outcome(error=f"Its certificate is not good: {error.verify_message}.", unreached=True)
+        except ssl.SSLError as error:
+            return Outcome(error=f"No TLS with it: {error.reason}.", unreached=True)
+        except (BadResponse, asyncio.LimitOverrunError):
+            return Outcome(error="The answer is no HTTP/1.1.")
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            return Outcome(error=f"The connection broke: {reason}." if reached else f"No connection: {reason}.", unreached=not reached)
+
+    def close(self) -> None:
+        """Close what is kept."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _kept(self) -> _Connection | None:
+        now = time.monotonic()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.until > now and not connection.reader.at_eof() and not connection.writer.is_closing():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self) -> _Connection:
+        """A connection to an address that was looked at, and is not looked up again: a name may lead elsewhere a moment later."""
+        place, loop = self.place, asyncio.get_running_loop()
+        await self._lookups.acquire()  # until the lookup is done, which may be long after nobody waits for it any more
+        lookup = asyncio.ensure_future(loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM))
+        lookup.add_done_callback(self._looked_up)
+        found = await asyncio.shield(lookup)
+        addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+        if not self._allowed.named(place.host):
+            for address in addresses:
+                read = ipaddress.ip_address(address.partition("%")[0])
+                if not is_public(read) and not self._allowed.has(read):
+                    raise ConfigurationError(_refused(place.host))
+        failure: OSError | None = None
+        for address in addresses:
+            try:
+                options: dict[str, Any] = {"ssl": self._tls, "server_hostname": place.host} if place.tls else {}
+                reader, writer = await asyncio.open_connection(address, place.port, limit=_HEAD, **options)
+                return _Connection(reader, writer, time.monotonic() + _IDLE)
+            except ssl.SSLError:
+                raise
+            except OSError as error:
+                failure = error
+        raise failure or OSError("the name has no address")
+
+    def _looked_up(self, lookup: asyncio.Future[Any]) -> None:
+        self._lookups.release()
+        if not lookup.cancelled():
+            lookup.exception()  # somebody has seen it
+
+    async def _exchange(self, connection: _Connection, request: bytes) -> Outcome:
+        kept = False
+        try:
+            connection.writer.write(request)
+            with suppress(ConnectionError):  # who hangs up may have answered first
+                await connection.writer.drain()
+            status = 100
+            headers: dict[str, str] = {}
+            while status < 200:
+                head = await connection.reader.readuntil(b"\r\n\r\n")
+                status, headers = parse_head(head[:-4].decode("latin-1"), self.place.authority)
+            with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
+                kept = await _past_body(connection.reader, status, headers)
+            return Outcome(status, "" if 200 <= status < 300 else _told(status), wait=_wait(headers))
+        finally:
+            if kept:
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+
+async def _past_body(reader: asyncio.StreamReader, status: int, headers: Mapping[str, str]) -> bool:
+    """Read past an answer's body; whether the next request may follow."""
+    if "close" in headers.get("connection", "").lower() or "transfer-encoding" in headers:
+        return False
+    length = "0" if status == 204 else headers.get("content-length", "")
+    if not length.isdecimal() or len(length) > 6 or int(length) > _BODY:
+        return False
+    await reader.readexactly(int(length))
+    return True
+
+
+def _told(status: int) -> str:
+    where = ", which is not followed" if 300 <= status < 400 else ""
+    return f"It answered {status}{where}."
+
+
+def _wait(headers: Mapping[str, str]) -> float | None:
+    """RFC 9110 10.2.3: seconds, or a date."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdecimal() and len(text) < 10:
+        return float(text)
+    with suppress(ValueError, TypeError, OverflowError):
+        return max(0.0, parsedate_to_datetime(text).timestamp() - time.time()) if text else None
+    return None
+
+
+def lookups() -> asyncio.Semaphore:
+    """What one tenant's lookups of names share."""
+    return asyncio.Semaphore(_LOOKUPS)

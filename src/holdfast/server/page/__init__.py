@@ -1,0 +1,65 @@
+"""The page that the server has at `/`: its files, which need no key, since nothing in them is anybody's. What it shows it asks of the API, with a key."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from starlette.responses import Response
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fastapi import FastAPI, Request
+
+_TYPES = MappingProxyType({".html": "text/html", ".css": "text/css", ".js": "text/javascript"})
+
+# Its own files alone, no frames, no forms that leave; `require-trusted-types-for`: no text ever becomes HTML.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+
+
+class File(NamedTuple):
+    """A file as it is sent."""
+
+    body: bytes
+    media_type: str
+    etag: str
+
+
+def files() -> Mapping[str, File]:
+    """The page's files by their paths on the server, read from the disk."""
+    found: dict[str, File] = {}
+    for path in sorted(Path(__file__).parent.iterdir()):
+        if (media_type := _TYPES.get(path.suffix)) is not None:
+            body = path.read_bytes()
+            place = "/" if path.name == "index.html" else f"/page/{path.name}"
+            found[place] = File(body, f"{media_type}; charset=utf-8", f'"{sha256(body).hexdigest()[:20]}"')
+    return MappingProxyType(found)
+
+
+def add(app: FastAPI, found: Mapping[str, File]) -> None:
+    """Add the routes of the page's files. They are no part of the API's description."""
+    for path, file in found.items():
+        app.add_route(path, _sending(file), methods=["GET", "HEAD"], include_in_schema=False)
+
+
+def _sending(file: File) -> Any:
+    # It is asked for again each time, so that a newer server's page is seen at once, and sent only if it is another one.
+    headers = {
+        "ETag": file.etag,
+        "Cache-Control": "no-cache",
+        "Content-Security-Policy": POLICY,
+        "Cross-Origin-Opener-Policy": "same-origin",
+    }
+
+    async def send(request: Request) -> Response:
+        if file.etag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(file.body, media_type=file.media_type, headers=headers)
+
+    return send

@@ -1,0 +1,537 @@
+// The page: which conversation is shown, the list beside it, keys, and shortcuts.
+import { ask, keep, key, once, place, stream, whenRefused } from "./api.js";
+import { Deciding, openDialog } from "./deciding.js";
+import { $, announce, button, el, fill, talkLink, talkPlace, toast } from "./dom.js";
+import { blocks } from "./entries.js";
+import { Fold } from "./fold.js";
+import { Log } from "./log.js";
+import { askKey, help, makeFork, makeNew } from "./making.js";
+import { chip, Panel } from "./panel.js";
+import { clock, count, money, oneLine, statusName, written } from "./text.js";
+
+const LIST_EVERY = 4000; // milliseconds
+const HIDDEN = 20_000; // after which a tab that nobody sees lets go of its stream: browsers have six connections to a server
+const TAIL = 300; // events that are shown before all are here
+
+const wide = matchMedia("(min-width: 1100px)");
+
+class Talk {
+	constructor(id) {
+		this.id = id;
+		this.info = null;
+		this.fold = new Fold();
+		this.whole = false; // whether all events are here, or only the last
+		this.ended = new AbortController();
+		this.streaming = null;
+		this.log = new Log({ fork: (seq) => this.fork(seq), whole: (callId) => this.output(callId) });
+		this.deciding = new Deciding((what, body, done) => this.tell(what, body, done));
+		this.panel = new Panel(this);
+		this.frame = 0;
+		this.draft = sessionStorage.getItem(`holdfast.draft.${id}`) ?? "";
+	}
+
+	get readOnly() {
+		return Boolean(this.info?.spawnedBy);
+	}
+
+	async open() {
+		$("#empty").hidden = true;
+		$("#talk").hidden = false;
+		fill($("#title"), oneLine(this.id, 80));
+		fill($("#facts"), "loading…");
+		fill($("#controls"));
+		text.value = this.draft;
+		grow();
+		try {
+			this.info = await ask("GET", place(this.id));
+			const last = this.info.lastSeq ?? 0;
+			if (last > 2 * TAIL) {
+				// What is newest is there at once; then all of it, in the same place.
+				this.fold.take((await ask("GET", place(this.id, `events?after_seq=${last - TAIL}&limit=1000`))).events);
+				this.log.show(this.fold.entries);
+				this.render();
+				await this.#all();
+			} else {
+				await this.#all();
+			}
+		} catch (error) {
+			if (this.ended.signal.aborted) return;
+			fill($("#facts"), el("span.bad", error.message));
+			if (error.status === 0) setTimeout(() => current === this && this.open(), 2000);
+			return;
+		}
+		this.connect();
+	}
+
+	async #all() {
+		const fold = new Fold();
+		for (;;) {
+			const page = await ask("GET", place(this.id, `events?after_seq=${fold.last}&limit=1000`), undefined, { signal: this.ended.signal });
+			fold.take(page.events);
+			if (!page.events.length || fold.last >= page.lastSeq) break;
+			if (!this.fold.entries.length || page.lastSeq > 2000) fill($("#facts"), `loading, ${Math.round((100 * fold.last) / page.lastSeq)} %`);
+		}
+		if (this.ended.signal.aborted) return;
+		this.fold = fold;
+		this.whole = true;
+		this.log.show(fold.entries);
+		this.render();
+	}
+
+	connect() {
+		if (this.streaming || this.ended.signal.aborted) return;
+		this.streaming = new AbortController();
+		stream(this.id, this.fold.last, { events: (events, notes) => this.take(events, notes), state: (state, message) => this.state(state, message) }, this.streaming.signal);
+	}
+
+	disconnect() {
+		this.streaming?.abort();
+		this.streaming = null;
+	}
+
+	close() {
+		this.ended.abort();
+		this.disconnect();
+		cancelAnimationFrame(this.frame);
+		this.log.close();
+		this.deciding.close();
+		banner("");
+	}
+
+	take(events, notes) {
+		const before = this.fold.entries.length;
+		const status = this.fold.status;
+		const touched = this.fold.take(events);
+		const answered = events.some((event) => event.type === "assistant");
+		let live = answered;
+		for (const { kind, data } of notes) {
+			if (kind === "delta" && answered) {
+				this.fold.cut(); // of this answer, or of the one that follows: nobody can tell
+				continue;
+			}
+			const found = this.fold.note(kind, data);
+			if (found === "live") live = true;
+			else if (found) touched.add(found);
+		}
+		const fresh = this.fold.entries.slice(before);
+		for (const entry of fresh) touched.delete(entry);
+		if (touched.size) this.log.update(touched);
+		this.log.append(fresh);
+		if (live || events.length) this.streamed = true;
+		this.said(events);
+		if (this.fold.status !== status) this.changed();
+		this.frame ||= requestAnimationFrame(() => {
+			this.frame = 0;
+			this.render();
+		});
+	}
+
+	said(events) {
+		for (const event of events) {
+			if (event.type === "assistant" && event.text) announce(`Agent: ${oneLine(event.text, 300)}`);
+			else if (event.type === "status" && event.status !== "running") announce(statusName(event.status));
+			else if (event.type === "error") announce(`Error: ${oneLine(event.message, 200)}`, true);
+		}
+	}
+
+	async changed() {
+		list.soon();
+		try {
+			this.info = await ask("GET", place(this.id));
+		} catch {}
+		if (current === this) this.render();
+	}
+
+	async state(state, message) {
+		if (state === "gone") {
+			this.streaming = null;
+			if (key()) toast(message, true);
+			return;
+		}
+		banner(state === "lost" ? message : "", true);
+		if (state === "open") {
+			if (this.lost) {
+				// Another store may stand behind the same address by now.
+				const info = await ask("GET", place(this.id)).catch(() => null);
+				if (info && (info.lastSeq ?? 0) < this.fold.last) navigate();
+				else if (info) this.info = info;
+				announce("Connected again");
+			}
+			this.lost = false;
+			this.fold.live = null;
+			this.render();
+		} else {
+			this.lost = true;
+		}
+	}
+
+	render() {
+		const { fold, info } = this;
+		this.log.live(fold.live);
+		this.deciding.show(fold);
+		this.panel.show();
+		const title = info?.title || this.id;
+		fill($("#title"), oneLine(title, 120));
+		const tokens = fold.usage.inputTokens + fold.usage.outputTokens;
+		fill($("#facts"), chip(fold.status), this.whole ? [tokens ? ` ${count(tokens)} tokens` : "", fold.cost ? ` · ${money(fold.cost)}` : "", fold.steps ? ` · ${fold.steps} steps` : ""] : " loading…",
+			info?.error ? el("span.bad", ` ${oneLine(info.error, 200)}`) : null);
+		const running = fold.status === "running";
+		const stopped = fold.status === "paused" || fold.status === "error" || fold.status === "stuck";
+		const name = `${fold.status} ${this.readOnly}`;
+		if (name !== this.controls) {
+			this.controls = name;
+			const within = $("#controls").contains(document.activeElement);
+			fill($("#controls"), this.readOnly ? null : [
+				running && button("Pause", () => this.pause(), "", { title: "After what runs now (p)" }),
+				stopped && button("Resume", () => this.pause(), "", { title: "Go on (p)" }),
+				(running || fold.status === "waiting_for_confirmation") && button("Stop", () => this.interrupt(), "danger", { title: "Cancel what runs, now (x)" }),
+			]);
+			if (within) ($("#controls button") ?? text).focus();
+			$("#composer").hidden = this.readOnly;
+			$("#reader").hidden = !this.readOnly;
+			if (this.readOnly) fill($("#reader"), "A call of ", talkLink(this.info.spawnedBy.split(":")[0]), " spawned this conversation: say it there. What waits for you is decided here.");
+		}
+		document.title = `${fold.pending.length || fold.questions.length ? "(!) " : ""}${oneLine(title, 60)} - Holdfast`;
+	}
+
+	/** Tell the conversation something; whether that worked. */
+	async tell(what, body, done) {
+		try {
+			await ask("POST", place(this.id, what), body, { once: ["start", "run", "close"].includes(what) ? undefined : once() });
+			if (done) toast(done);
+			this.changed();
+			return true;
+		} catch (error) {
+			toast(error.message, true);
+			return false;
+		}
+	}
+
+	pause() {
+		if (this.readOnly) return;
+		const { status } = this.fold;
+		if (status === "running") this.tell("pause", undefined, "It pauses after what runs now.");
+		else if (["paused", "error", "stuck"].includes(status)) this.tell(this.info?.started ? "resume" : "run", undefined, "It goes on.");
+	}
+
+	interrupt() {
+		if (!this.readOnly) this.tell("interrupt", undefined, "Interrupted.");
+	}
+
+	async send(said, name) {
+		await ask("POST", place(this.id, "messages"), { text: said, eventId: name }, { once: name });
+		// Nobody drives it but who asks for it; a pause stays one.
+		if (!this.info?.started && !["paused", "waiting_for_confirmation"].includes(this.fold.status)) await ask("POST", place(this.id, "run"));
+	}
+
+	fork(seq) {
+		makeFork(this.id, seq, (id) => go(id));
+	}
+
+	async remove() {
+		if (!confirm("Delete this conversation? Its journal is gone then, and its workspace, if no other one has it.")) return;
+		try {
+			await ask("DELETE", place(this.id));
+			location.hash = "#/";
+			list.soon();
+		} catch (error) {
+			toast(error.message, true);
+		}
+	}
+
+	async output(callId) {
+		try {
+			const result = await ask("GET", place(this.id, "outputs", encodeURIComponent(callId)));
+			openDialog("The whole output", el("div.result", (result.content ?? []).map((block) => (block.type === "text" ? el("pre.output", written(block.text)) : blocks([block])))), { wide: true });
+		} catch (error) {
+			toast(error.message, true);
+		}
+	}
+
+	openPanel() {
+		this.panel.node.hidden = false;
+		$("#panel-open").setAttribute("aria-expanded", "true");
+		this.panel.show();
+		if (!wide.matches) $("[aria-selected=true]", this.panel.node).focus();
+	}
+
+	closePanel() {
+		const within = this.panel.node.contains(document.activeElement);
+		this.panel.node.hidden = true;
+		$("#panel-open").setAttribute("aria-expanded", "false");
+		if (within) $("#panel-open").focus();
+	}
+}
+
+const list = {
+	items: [],
+	more: false,
+	pages: 1,
+	timer: 0,
+	shown: "",
+	asking: null,
+
+	/** Ask anew, now and then every few seconds while somebody looks. */
+	soon(wait = 0) {
+		clearTimeout(this.timer);
+		this.timer = setTimeout(() => this.load(), wait);
+	},
+
+	async load() {
+		if (!key()) return;
+		if (document.hidden && this.items.length) return this.soon(4 * LIST_EVERY);
+		const status = $("#status").value;
+		const searching = Boolean($("#search").value.trim());
+		if (searching) this.pages = Math.max(this.pages, 5);
+		this.asking?.abort();
+		const { signal } = (this.asking = new AbortController());
+		try {
+			const items = [];
+			let next = "";
+			for (let page = 0; page < this.pages && next !== null; page++) {
+				const found = await ask("GET", `/api/conversations?limit=200${status && `&status=${status}`}${next && `&cursor=${next}`}`, undefined, { signal });
+				items.push(...found.items);
+				next = found.next ?? null;
+			}
+			const waits = (item) => (item.status === "waiting_for_confirmation" ? 0 : 1);
+			this.items = items.sort((one, other) => waits(one) - waits(other) || (one.updated < other.updated ? 1 : -1));
+			this.more = next !== null;
+			this.render();
+			if (!current || !current.lost) banner("");
+		} catch (error) {
+			if (error.name === "AbortError" || error.status === 401) return;
+			if (error.status === 0) banner("The server does not answer; trying again.", true);
+		}
+		this.soon(LIST_EVERY);
+	},
+
+	found() {
+		const wanted = $("#search").value.trim().toLowerCase();
+		return wanted ? this.items.filter((item) => `${item.title ?? ""}\n${item.id}`.toLowerCase().includes(wanted)) : this.items;
+	},
+
+	render() {
+		const items = this.found();
+		const name = JSON.stringify([items.map((item) => [item.id, item.status, item.title, item.updated]), current?.id, this.more]);
+		if (name === this.shown) return;
+		this.shown = name;
+		const node = $("#list");
+		const focused = node.contains(document.activeElement) ? document.activeElement.dataset.id : null;
+		fill(node, items.map((item) => el("li", el("a.item", { href: talkPlace(item.id), "data-id": item.id, "aria-current": item.id === current?.id ? "page" : null },
+			el("span.name", oneLine(item.title || item.id, 90)), el("span.meta", chip(item.status), el("time", { datetime: item.updated }, clock(item.updated)))))),
+			!items.length && el("li.dim", this.items.length || $("#status").value ? "None fits." : "There are none yet."));
+		if (focused) $(`[data-id="${CSS.escape(focused)}"]`, node)?.focus();
+		$("#more").hidden = !this.more;
+	},
+};
+
+let current = null;
+
+function navigate() {
+	const match = /^#\/c\/([^/]+)$/.exec(location.hash);
+	current?.close();
+	current = null;
+	if ($("#dialog").open && key()) $("#dialog").close();
+	const open = Boolean(match);
+	document.body.classList.toggle("talking", open);
+	if (!open) {
+		$("#talk").hidden = true;
+		$("#empty").hidden = false;
+		$("#panel").hidden = true;
+		document.title = "Holdfast";
+	} else if (key()) {
+		let id = match[1];
+		try {
+			id = decodeURIComponent(id);
+		} catch {}
+		current = new Talk(id);
+		if (wide.matches) current.openPanel();
+		else current.closePanel();
+		current.open();
+	}
+	list.render();
+}
+
+const go = (id) => {
+	location.hash = talkPlace(id);
+	list.soon();
+};
+
+function banner(message, bad = false) {
+	const node = $("#banner");
+	if (node.hidden === !message && node.textContent === message) return;
+	node.hidden = !message;
+	node.textContent = message;
+	node.classList.toggle("bad", bad);
+}
+
+const text = $("#composer-text");
+const coarse = matchMedia("(pointer: coarse)");
+
+function grow() {
+	text.style.height = "auto";
+	text.style.height = `${Math.min(text.scrollHeight + 2, innerHeight * 0.4)}px`;
+}
+
+text.addEventListener("input", () => {
+	grow();
+	if (current) sessionStorage.setItem(`holdfast.draft.${current.id}`, text.value);
+});
+text.addEventListener("keydown", (event) => {
+	if (event.key === "Enter" && !event.isComposing && (event.ctrlKey || event.metaKey || (!event.shiftKey && !coarse.matches))) {
+		event.preventDefault();
+		$("#composer").requestSubmit();
+	}
+});
+
+let sending = null; // what was not taken: sent again, it is the same message
+$("#composer").addEventListener("submit", async (event) => {
+	event.preventDefault();
+	const talk = current;
+	const said = text.value;
+	if (!talk || !said.trim() || talk.sending) return;
+	if (sending?.said !== said || sending.id !== talk.id) sending = { said, id: talk.id, name: once() };
+	talk.sending = true;
+	text.value = "";
+	grow();
+	talk.log.toBottom();
+	try {
+		await talk.send(said, sending.name);
+		sending = null;
+		sessionStorage.removeItem(`holdfast.draft.${talk.id}`);
+		talk.changed();
+	} catch (error) {
+		if (current === talk && !text.value) text.value = said;
+		grow();
+		toast(error.message, true);
+	}
+	talk.sending = false;
+});
+
+const singles = () => localStorage.getItem("holdfast.singles") !== "off";
+const KEYS = {
+	n: () => makeNew(go),
+	"/": () => $("#search").focus(),
+	m: () => current && text.focus(),
+	a: () => current?.deciding.review(),
+	p: () => current?.pause(),
+	x: () => current?.interrupt(),
+	d: () => current && (current.panel.open ? current.closePanel() : current.openPanel()),
+	g: () => current?.log.toBottom(),
+	f: () => current && find(),
+	j: () => step(1),
+	k: () => step(-1),
+	"?": () => openHelp(),
+};
+
+function openHelp() {
+	help(singles(), (on) => localStorage.setItem("holdfast.singles", on ? "on" : "off"));
+}
+
+function step(by) {
+	const items = list.found();
+	const at = items.findIndex((item) => item.id === current?.id);
+	const next = items[Math.max(0, Math.min(items.length - 1, at < 0 ? 0 : at + by))];
+	if (next && next.id !== current?.id) go(next.id);
+}
+
+document.addEventListener("keydown", (event) => {
+	if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || $("#dialog").open) return;
+	const field = event.target.closest?.("input, textarea, select, [contenteditable]");
+	if (event.key === "Escape") {
+		if (field) field.blur();
+		else if (current?.panel.open && !wide.matches) current.closePanel();
+		return;
+	}
+	if (field || !singles() || !KEYS[event.key]) return;
+	event.preventDefault();
+	KEYS[event.key]();
+});
+
+/** Look for a text: what is far away has no elements that the browser could find it in. */
+function find() {
+	const talk = current;
+	const input = el("input", { id: "find", type: "search", autocomplete: "off" });
+	const found = el("ul.found", { "aria-live": "polite" });
+	const look = () => {
+		const wanted = input.value.trim().toLowerCase();
+		const hits = [];
+		for (let index = talk.fold.entries.length - 1; wanted && index >= 0 && hits.length < 50; index--) {
+			const entry = talk.fold.entries[index];
+			const said = words(entry);
+			const at = said.toLowerCase().indexOf(wanted);
+			if (at >= 0) hits.push({ entry, said: said.slice(Math.max(0, at - 40), at + 80) });
+		}
+		fill(found, hits.map(({ entry, said }) => el("li", button([el("b", `#${entry.seq} `), oneLine(said)], () => {
+			dialog.close();
+			const node = talk.log.goTo(entry.seq, 60);
+			node?.setAttribute("tabindex", "-1");
+			node?.focus({ preventScroll: true });
+		}, "quiet"))), wanted && !hits.length && el("li.dim", "It is not here."));
+	};
+	input.oninput = look;
+	const dialog = openDialog("Find in this conversation", [input, found]);
+	input.focus();
+}
+
+function words({ event, calls = [] }) {
+	const texts = (given) => (given?.content ?? []).map((block) => block.text ?? "");
+	return [event.text, event.message, event.summary, ...texts(event), ...texts(event.result), ...calls.flatMap((call) => [call.name, JSON.stringify(call.arguments), ...texts(call.result)])].join("\n");
+}
+
+function login(why) {
+	current?.disconnect();
+	$("#leave").hidden = true;
+	askKey(why, () => {
+		$("#leave").hidden = false;
+		list.soon();
+		navigate();
+	});
+}
+
+whenRefused(() => {
+	if (!key()) return;
+	keep("");
+	login("The server does not know this key any more; it may have been taken back.");
+});
+
+let hiding = 0;
+document.addEventListener("visibilitychange", () => {
+	clearTimeout(hiding);
+	if (document.hidden) {
+		hiding = setTimeout(() => current?.disconnect(), HIDDEN);
+	} else {
+		if (current?.whole && key()) current.connect();
+		list.soon();
+	}
+});
+
+$("#status").append(...["", "waiting_for_confirmation", "running", "finished", "paused", "error", "stuck", "idle"].map((one) => el("option", { value: one }, statusName(one) || "all")));
+addEventListener("hashchange", navigate);
+$("#new-open").onclick = () => makeNew(go);
+$("#help-open").onclick = openHelp;
+$("#panel-open").onclick = () => current && (current.panel.open ? current.closePanel() : current.openPanel());
+$("#search").oninput = () => (list.more ? list.soon(200) : list.render());
+$("#status").onchange = () => list.soon();
+$("#more").onclick = () => {
+	list.pages++;
+	list.soon();
+};
+$("#leave").onclick = () => {
+	keep("");
+	location.hash = "#/";
+	login("");
+};
+$(".skip").onclick = (event) => {
+	event.preventDefault();
+	(current ? text : $("#search")).focus();
+};
+addEventListener("resize", grow);
+
+if (key()) {
+	$("#leave").hidden = false;
+	list.soon();
+	navigate();
+} else {
+	login("");
+}

@@ -1,0 +1,226 @@
+// What waits for the user: calls to approve or reject, and questions to answer.
+import { $, announce, button, el, fill, link } from "./dom.js";
+import { risk } from "./entries.js";
+import { callBody, callTitle, json, oneLine, plain, typed } from "./text.js";
+
+const SHORT = 600; // characters of arguments that are seen whole without a dialog
+
+/** A dialog with a title and its content; Escape closes it. */
+export function openDialog(title, content, { wide = false, onclose } = {}) {
+	// A new element each time: one that is closed tells so later, when another may be shown.
+	const dialog = el(wide ? "dialog.wide" : "dialog", { id: "dialog", "aria-labelledby": "dialog-title", onclose: () => (dialog.replaceChildren(), onclose?.()) },
+		el("header", el("h2", { id: "dialog-title" }, title), button("✕", () => dialog.close(), "quiet", { "aria-label": "Close" })), content);
+	$("#dialog").replaceWith(dialog);
+	dialog.showModal();
+	return dialog;
+}
+
+/** The place above the message field. `tell(path, body, done)` tells the server. */
+export class Deciding {
+	constructor(tell) {
+		this.tell = tell;
+		this.node = $("#decide");
+		this.shown = "";
+		this.told = new Set();
+		this.busy = new Set();
+	}
+
+	close() {
+		this.node.hidden = true;
+		this.node.replaceChildren();
+		this.shown = "";
+	}
+
+	/** Show what waits by now; nothing is done if that is what is shown. */
+	show(fold) {
+		this.refresh = () => this.show(fold);
+		const pending = fold.pending;
+		const questions = fold.questions;
+		const name = [...pending.map((call) => `${call.id} ${call.asked.argumentsHash}`), ...questions.map(({ question }) => question.id), ...this.busy].join("\n");
+		if (name === this.shown) return;
+		this.shown = name;
+		this.node.hidden = !name;
+		const within = this.node.contains(document.activeElement);
+		this.pending = pending;
+		fill(this.node,
+			pending.slice(0, 3).map((call) => this.#card(call)),
+			pending.length > 3 && el("p.dim", `and ${pending.length - 3} more calls`),
+			questions.map(({ call, question }) => this.#question(call, question)),
+		);
+		if (within) $("button", this.node)?.focus();
+		const told = [...pending.map((call) => [call.id, `${plain(call.name)} waits for your approval: ${callTitle(call)}`]), ...questions.map(({ question }) => [question.id, `You are asked: ${oneLine(question.message)}`])];
+		for (const [id, words] of told) {
+			if (!this.told.has(id)) announce(words, true);
+			this.told.add(id);
+		}
+	}
+
+	#card(call) {
+		const whole = json(call.arguments).length <= SHORT && !call.invalid;
+		const busy = this.busy.has(call.id);
+		return el(
+			"div.card",
+			{ role: "group", "aria-label": `Approve ${plain(call.name)}?` },
+			el("p.head", risk(call.asked.risk), el("b", plain(call.name)), " wants to run", call.asked.reason ? [": ", oneLine(call.asked.reason, 400)] : ""),
+			whole ? el("div.given", callBody(call)) : el("p.title", callTitle(call)),
+			el("p.buttons", {},
+				whole && button("Approve", () => this.#approve(call, call.asked), "primary", { disabled: busy }),
+				button("Review…", () => this.review(call), whole ? "" : "primary", { disabled: busy }),
+				button("Reject", () => this.#reject(call, ""), "danger", { disabled: busy })),
+		);
+	}
+
+	review(call = this.pending?.[0]) {
+		if (!call || !call.asked) return;
+		const { asked } = call;
+		const original = json(call.arguments);
+		const area = el("textarea.json", { id: "arguments", rows: Math.min(16, original.split("\n").length + 1), spellcheck: "false", autocomplete: "off", value: original, "aria-describedby": "arguments-wrong" });
+		const wrong = el("p.bad", { id: "arguments-wrong", role: "alert" });
+		const reason = el("input", { id: "reason", type: "text", autocomplete: "off" });
+		const approve = button("Approve", () => {
+			let changed;
+			if (area.value !== original) {
+				try {
+					changed = typed(area.value);
+				} catch (error) {
+					wrong.textContent = error instanceof SyntaxError ? `That is no JSON: ${error.message}` : error.message;
+					area.focus();
+					return;
+				}
+			}
+			dialog.close();
+			this.#approve(call, asked, changed, reason.value);
+		}, "primary");
+		area.oninput = () => {
+			wrong.textContent = "";
+			approve.textContent = area.value === original ? "Approve" : "Approve with these arguments";
+		};
+		const dialog = openDialog(
+			["Approve ", el("b", plain(call.name)), "?"],
+			[
+				el("p", risk(asked.risk), asked.reason ? plain(asked.reason) : "No reason was given.", asked.by ? el("span.dim", ` (${plain(asked.by)})`) : null),
+				el("div.given", callBody(call)),
+				el("label", { for: "arguments" }, "Arguments, as JSON; what you change is run"),
+				area,
+				wrong,
+				el("label", { for: "reason" }, "Why (told to the model if you reject)"),
+				reason,
+				el("p.dim.hash", `Your decision is bound to these arguments: ${plain(asked.argumentsHash).slice(0, 16)}…`),
+				el("p.buttons", approve, button("Reject", () => {
+					dialog.close();
+					this.#reject(call, reason.value);
+				}, "danger"), button("Cancel", () => dialog.close())),
+			],
+			{ wide: true },
+		);
+		approve.focus();
+	}
+
+	#approve(call, asked, changed, reason = "") {
+		const body = { callId: call.id, argumentsHash: asked.argumentsHash };
+		if (changed !== undefined) body.arguments = changed;
+		if (reason) body.reason = reason;
+		this.#decide(call.id, "approve", body, `${call.name} was approved.`);
+	}
+
+	#reject(call, reason) {
+		this.#decide(call.id, "reject", { callId: call.id, reason }, `${call.name} was rejected.`);
+	}
+
+	async #decide(id, what, body, done) {
+		this.busy.add(id);
+		await this.tell(what, body, done);
+		this.busy.delete(id);
+		this.refresh();
+	}
+
+	#question(call, question) {
+		const answer = (values) => this.#decide(question.id, "answer", { questionId: question.id, values }, values === null ? "You declined." : "Answered.");
+		const head = [el("p.message", { dir: "auto" }, plain(question.message)), el("p.dim", `asked by ${plain(question.asker || call.name)}`)];
+		const decline = button("Decline", () => answer(null));
+		if (question.url || !question.schema) {
+			return el("div.card", { role: "group", "aria-label": "A question" }, head, question.url && el("p", "It asks you to visit: ", link(plain(question.url))),
+				el("p.buttons", button(question.url ? "I have done it" : "Yes", () => answer(true), "primary"), decline));
+		}
+		const form = schemaForm(question.schema);
+		const node = el("form.card", { "aria-label": "A question", novalidate: true }, head, form.node, el("p.buttons", el("button.primary", { type: "submit" }, "Answer"), decline));
+		node.onsubmit = (event) => {
+			event.preventDefault();
+			const values = form.read();
+			if (values !== null) answer(values);
+		};
+		return node;
+	}
+}
+
+let ids = 0;
+
+/** A form of a JSON Schema's properties: `node`, and `read()`, the values; null, with what is wrong beside it. */
+export function schemaForm(schema) {
+	const required = new Set(Array.isArray(schema.required) ? schema.required : []);
+	const fields = Object.entries(schema.properties ?? {}).map(([key, part]) => field(key, part && typeof part === "object" ? part : {}, required.has(key), `field-${++ids}`));
+	return {
+		node: el("div.fields", fields.map((one) => one.node)),
+		read() {
+			const found = {};
+			let first = null;
+			for (const one of fields) {
+				one.wrong.textContent = "";
+				try {
+					const value = one.read();
+					if (value !== undefined) found[one.key] = value;
+					else if (one.required) throw new Error("This is needed.");
+				} catch (error) {
+					one.wrong.textContent = error instanceof SyntaxError ? "That is no JSON." : error.message;
+					first ??= one.input;
+				}
+			}
+			first?.focus();
+			return first ? null : found;
+		},
+	};
+}
+
+function choices(part) {
+	if (Array.isArray(part.enum)) return part.enum.map((value, index) => ({ value, label: part.enumNames?.[index] ?? value }));
+	const some = part.oneOf ?? part.anyOf;
+	if (Array.isArray(some) && some.length && some.every((one) => one && "const" in one)) return some.map((one) => ({ value: one.const, label: one.title ?? one.const }));
+	return null;
+}
+
+function field(key, part, required, id) {
+	const wrong = el("p.bad", { role: "alert" });
+	const label = el("label", { for: id }, plain(part.title ?? key), required ? el("span", { title: "needed" }, " *") : null);
+	const about = part.description ? el("p.dim", { id: `${id}-about` }, plain(part.description)) : null;
+	const given = { id, name: key, "aria-describedby": about ? `${id}-about` : null, required: required || null };
+	const type = Array.isArray(part.type) ? part.type.find((one) => one !== "null") : part.type;
+	const some = choices(part);
+	let input;
+	let read;
+	let tail = null;
+	if (some) {
+		input = el("select", given, el("option", { value: "" }, "—"), some.map((one, index) => el("option", { value: index, selected: one.value === part.default }, plain(one.label))));
+		read = () => some[input.value || -1]?.value;
+	} else if (type === "boolean") {
+		input = el("input", { ...given, required: null, type: "checkbox", checked: part.default === true });
+		read = () => input.checked;
+	} else if (type === "number" || type === "integer") {
+		input = el("input", { ...given, type: "text", inputmode: "decimal", autocomplete: "off", value: part.default ?? "" });
+		read = () => {
+			if (!input.value.trim()) return undefined;
+			const value = Number(input.value);
+			if (!Number.isFinite(value) || (type === "integer" && !Number.isInteger(value))) throw new Error(`It takes a ${type === "integer" ? "whole " : ""}number.`);
+			return value;
+		};
+	} else if (type === "string" || type === undefined) {
+		const kind = part.writeOnly === true ? "password" : { password: "password", email: "email", date: "date", uri: "url" }[part.format];
+		// A field of several lines takes both; what is secret or has a form of its own has one.
+		input = el(kind ? "input" : "textarea", { ...given, type: kind, rows: kind ? null : 1, autocomplete: "off", value: part.default ?? "" });
+		read = () => input.value || undefined;
+	} else {
+		input = el("textarea.json", { ...given, rows: 4, spellcheck: "false", value: part.default === undefined ? "" : json(part.default) });
+		tail = el("p.dim", `${plain(type)}, as JSON`);
+		read = () => (input.value.trim() ? JSON.parse(input.value) : undefined);
+	}
+	return { key, required, input, read, wrong, node: el("div.field", type === "boolean" && !some ? el("div.check", input, " ", label) : [label, input], about, tail, wrong) };
+}

@@ -1,0 +1,66 @@
+// Elements are made here alone: what anybody said becomes text nodes, never HTML.
+
+/** An element: `el("a.item", {href, onclick}, "text", node, [more])`, or without attributes `el("p", "Hi")`. */
+export function el(name, given, ...children) {
+	const [tag, ...classes] = name.split(".");
+	const node = document.createElement(tag);
+	if (classes.length) node.className = classes.join(" ");
+	if (given?.constructor !== Object) {
+		children.unshift(given);
+		given = {};
+	}
+	for (const [key, value] of Object.entries(given)) {
+		if (value === undefined || value === null || value === false) continue;
+		if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+		else if (key === "value") node.value = value;
+		else node.setAttribute(key, value === true ? "" : String(value));
+	}
+	put(node, children);
+	return node;
+}
+
+function put(node, children) {
+	for (const child of children.flat(Infinity)) {
+		if (child !== undefined && child !== null && child !== false) node.append(child instanceof Node ? child : String(child));
+	}
+}
+
+export function fill(node, ...children) {
+	node.replaceChildren();
+	put(node, children);
+	return node;
+}
+
+export const $ = (selector, root = document) => root.querySelector(selector);
+
+/** A button of a kind: `primary`, `danger`, `quiet` or none. */
+export const button = (label, onclick, kind = "", given = {}) => el(`button${kind && "." + kind}`, { type: "button", onclick, ...given }, label);
+
+/** A link out, if it is one that may be followed; else its text. */
+export function link(address, label = address) {
+	const url = /^https?:\/\//i.test(address) && URL.canParse(address) ? new URL(address).href : null;
+	return url ? el("a", { href: url, rel: "noopener noreferrer", target: "_blank", title: url }, label) : label;
+}
+
+export const fold = (summary, ...body) => el("details", el("summary", summary), ...body);
+
+export const talkLink = (id, label = id) => el("a", { href: talkPlace(id) }, label);
+export const talkPlace = (id) => `#/c/${encodeURIComponent(id)}`;
+
+/** Tell who cannot see; what is told at once is told together. `urgent`: now. */
+export function announce(text, urgent = false) {
+	const node = $(urgent ? "#alert" : "#told");
+	const line = el("span", `${text}. `);
+	node.append(line);
+	setTimeout(() => line.remove(), 5000);
+}
+
+/** Something that passes: what failed, what was done. */
+export function toast(text, bad = false) {
+	const place = $("#toasts");
+	const node = el(`p.toast${bad ? ".bad" : ""}`, text);
+	place.append(node);
+	if (place.children.length > 4) place.firstChild.remove();
+	announce(text, bad);
+	setTimeout(() => node.remove(), bad ? 12000 : 5000);
+}

@@ -1,0 +1,196 @@
+// What a conversation has come to: a fold over its events, and the entries that its log shows. No elements here.
+
+const REST = new Set(["idle", "finished", "stuck", "error"]);
+
+class Call {
+	constructor(given, entry) {
+		this.id = given.id;
+		this.name = given.name;
+		this.arguments = given.arguments ?? {};
+		this.raw = given.raw ?? "";
+		this.invalid = given.invalid ?? "";
+		this.entry = entry;
+		this.decisions = [];
+		this.attempts = 0;
+		this.runner = "";
+		this.progress = "";
+		this.result = null;
+		this.duration = 0;
+		this.asked = null; // the decision that it waits for
+		this.questions = new Map();
+		this.given = null; // arguments that an approver put in place
+	}
+
+	get state() {
+		if (this.result) return this.result.isError ? "failed" : "done";
+		if (this.asked) return "waiting";
+		if (this.questions.size) return "asking";
+		return this.attempts ? "running" : "called";
+	}
+
+	get effective() {
+		return this.given ? { name: this.name, arguments: this.given } : this;
+	}
+}
+
+export class Fold {
+	constructor() {
+		this.last = 0;
+		this.status = "idle";
+		this.reason = "";
+		this.entries = []; // what the log shows, by seq
+		this.calls = new Map();
+		this.open = new Map(); // calls without a result
+		this.plan = [];
+		this.agent = null;
+		this.steps = 0;
+		this.cost = 0;
+		this.priced = true;
+		this.usage = { inputTokens: 0, outputTokens: 0, cachedInputTokens: 0, reasoningTokens: 0 };
+		this.error = null;
+		this.live = null; // the answer that streams in
+	}
+
+	get pending() {
+		return [...this.open.values()].filter((call) => call.asked);
+	}
+
+	get questions() {
+		return [...this.open.values()].flatMap((call) => [...call.questions.values()].map((question) => ({ call, question })));
+	}
+
+	/** Take in events, in order; the entries that are changed or new. */
+	take(events) {
+		const touched = new Set();
+		for (const event of events) {
+			if (event.seq <= this.last) continue;
+			this.last = event.seq;
+			const found = this.#apply(event);
+			if (found) touched.add(found);
+		}
+		return touched;
+	}
+
+	#add(kind, event, more = {}) {
+		const entry = { kind, seq: event.seq, time: event.timestamp, event, ...more };
+		this.entries.push(entry);
+		return entry;
+	}
+
+	#spend({ usage, cost }) {
+		if (!usage) return;
+		for (const name of Object.keys(this.usage)) this.usage[name] += usage[name] ?? 0;
+		if (typeof cost === "number") this.cost += cost;
+		else this.priced = false;
+	}
+
+	#apply(event) {
+		switch (event.type) {
+			case "message":
+				this.#spend(event);
+				return this.#add("message", event);
+			case "assistant": {
+				this.#spend(event);
+				this.steps++;
+				this.live = null;
+				const entry = this.#add("answer", event, { calls: [] });
+				for (const given of event.calls ?? []) {
+					const call = new Call(given, entry);
+					entry.calls.push(call);
+					this.calls.set(call.id, call);
+					this.open.set(call.id, call);
+				}
+				return entry;
+			}
+			case "decision": {
+				this.#spend(event);
+				const call = this.calls.get(event.callId);
+				if (!call) return null;
+				if (event.question) call.questions.set(event.question.id, event.question);
+				else if (event.questionId) call.questions.delete(event.questionId);
+				else {
+					call.asked = event.decision === "ask" ? event : null;
+					if (event.arguments && event.decision === "approve") call.given = event.arguments;
+				}
+				call.decisions.push(event);
+				return call.entry;
+			}
+			case "toolCallStarted": {
+				const call = this.calls.get(event.callId);
+				if (!call) return null;
+				call.attempts = event.attempt ?? 1;
+				call.runner = event.runner ?? "";
+				call.started = event.timestamp;
+				return call.entry;
+			}
+			case "toolResult": {
+				const call = this.calls.get(event.callId);
+				if (!call) return this.#add("result", event);
+				call.result = event.result;
+				call.duration = event.duration ?? 0;
+				call.asked = null;
+				call.progress = "";
+				call.questions.clear();
+				this.open.delete(call.id);
+				const meta = event.result.meta ?? {};
+				if (call.name === "plan" && meta["holdfast/plan"] === true && !event.result.isError) {
+					const steps = event.result.structuredContent?.steps ?? call.effective.arguments.steps;
+					if (Array.isArray(steps)) this.plan = steps;
+				}
+				return call.entry;
+			}
+			case "status":
+				this.status = event.status;
+				this.reason = event.reason ?? "";
+				if (event.status === "running" && this.error) this.error = null;
+				if (REST.has(event.status) || event.status === "paused") this.live = null;
+				return event.status === "running" || (event.status === "idle" && !event.reason) ? null : this.#add("status", event);
+			case "error":
+				this.error = event;
+				this.live = null;
+				return this.#add("error", event);
+			case "condensation":
+				this.#spend(event);
+				return this.#add("condensation", event);
+			case "agent": {
+				const before = this.agent;
+				this.agent = event;
+				return this.#add("agent", event, { before });
+			}
+			case "note":
+				return this.#add("note", event);
+			default:
+				return this.#add("unknown", event);
+		}
+	}
+
+	/** Take in what passes: a piece of an answer, or how far a call is; the entry that is changed, or "live". */
+	note(kind, data) {
+		if (kind === "progress") {
+			const call = this.calls.get(data.callId);
+			if (!call || call.result) return null;
+			call.progress = String(data.message ?? "");
+			return call.entry;
+		}
+		if (kind !== "delta" || REST.has(this.status)) return null;
+		if (data.kind === "restart") {
+			this.live = null;
+			return "live";
+		}
+		this.live ??= { text: "", reasoning: "", calls: [], cut: false };
+		const piece = data.text ?? "";
+		if (data.kind === "text") this.live.text += piece;
+		else if (data.kind === "reasoning") this.live.reasoning += piece;
+		else if (data.kind === "tool") {
+			const call = (this.live.calls[data.index ?? 0] ??= { name: "", text: "" });
+			if (data.name) call.name = data.name;
+			call.text += piece;
+		}
+		return "live";
+	}
+
+	/** Pieces were missed: what comes next is not the beginning. */
+	cut() {
+		this.live = { text: "", reasoning: "", calls: [], cut: true };
+	}
+}

@@ -1,0 +1,140 @@
+// The dialogs that make something: the key, a new conversation, a fork; and the help.
+import { ask, keep, once, place } from "./api.js";
+import { openDialog } from "./deciding.js";
+import { $, button, el } from "./dom.js";
+import { plain, typed } from "./text.js";
+
+const AGENT = `{
+	"model": {"name": "gpt-5-mini", "api_key": "\${secret_1}"},
+	"tools": {"builtin": ["terminal", "read_file"]},
+	"confirm": "always"
+}`;
+
+/** Ask for the key until there is one that is let in. */
+export function askKey(why, done) {
+	const input = el("input", { id: "key", type: "password", autocomplete: "off", required: true, spellcheck: "false" });
+	const wrong = el("p.bad", { role: "alert" }, why);
+	const submit = el("button.primary", { type: "submit" }, "Enter");
+	const form = el("form", el("p", "The server printed one when it was first started; ", el("code", "holdfast serve keys add"), " makes another. It is kept until this tab is closed."), el("label", { for: "key" }, "Key"), input, wrong, el("p.buttons", submit));
+	let let_in = false;
+	form.onsubmit = async (event) => {
+		event.preventDefault();
+		const given = input.value.trim();
+		if (!/^[!-~]+$/.test(given)) {
+			wrong.textContent = "A key has no spaces, and letters, digits and signs alone.";
+			return;
+		}
+		submit.disabled = true;
+		wrong.textContent = "";
+		try {
+			await ask("GET", "/api/conversations?limit=1", undefined, { with: given });
+			keep(given);
+			let_in = true;
+			$("#dialog").close();
+			done();
+		} catch (error) {
+			wrong.textContent = error.status === 401 ? "The server does not know this key; it may have been taken back." : error.status ? `The server answered ${error.status}.` : "The server does not answer.";
+			input.select();
+			input.focus();
+		}
+		submit.disabled = false;
+	};
+	openDialog("Which key?", form, {
+		onclose: () => {
+			if (!let_in) queueMicrotask(() => askKey(wrong.textContent, done));
+		},
+	});
+	input.focus();
+}
+
+/** The dialog for a new conversation; `done(id)` once it is there. */
+export async function makeNew(done) {
+	let agents = [];
+	try {
+		agents = (await ask("GET", "/api/agents")).agents;
+	} catch (error) {
+		if (error.status === 401) return;
+	}
+	const which = el("select", { id: "which" }, agents.map((agent) => el("option", { value: agent.name }, `${plain(agent.name)}${agent.model ? ` (${plain(agent.model)})` : ""}`)), el("option", { value: "" }, "an agent of my own, as JSON"));
+	const agent = el("textarea.json", { id: "agent", rows: 10, spellcheck: "false", placeholder: AGENT });
+	const secrets = el("textarea.json", { id: "secrets", rows: 2, spellcheck: "false", autocomplete: "off", placeholder: '{"secret_1": "sk-…"}' });
+	const message = el("textarea", { id: "first", rows: 3 });
+	const wrong = el("p.bad", { role: "alert" });
+	const submit = el("button.primary", { type: "submit" }, "Begin");
+	const own = el("div", {},
+		el("label", { for: "agent" }, "The agent's form, as ", el("code", "Agent.to_json()"), " gives it"), agent,
+		el("label", { for: "secrets" }, "Its secrets, as JSON (kept sealed on the server)"), secrets);
+	const tools = el("p.dim");
+	which.onchange = () => {
+		own.hidden = which.value !== "";
+		const found = agents.find((one) => one.name === which.value);
+		tools.textContent = found ? `Tools: ${plain(found.tools.join(", ")) || "none"}` : "";
+	};
+	which.onchange();
+	let asked = "";
+	let key = "";
+	const form = el("form", el("label", { for: "which" }, "Agent"), which, tools, own,
+		el("label", { for: "first" }, "First message"), message,
+		wrong, el("p.buttons", submit, button("Cancel", () => $("#dialog").close())));
+	form.onsubmit = async (event) => {
+		event.preventDefault();
+		submit.disabled = true;
+		wrong.textContent = "";
+		try {
+			const body = which.value ? {} : { agent: typed(agent.value || "{}"), secrets: typed(secrets.value || "{}"), questions: true, deltas: true };
+			const path = which.value ? `/api/agents/${encodeURIComponent(which.value)}/conversations` : "/api/conversations";
+			// The same asked again makes no second one; what was mended is another request.
+			if (asked !== path + JSON.stringify(body)) {
+				asked = path + JSON.stringify(body);
+				key = once();
+			}
+			const made = await ask("POST", path, body, { once: key });
+			await ask("POST", place(made.id, "start"));
+			if (message.value.trim()) await ask("POST", place(made.id, "messages"), { text: message.value }, { once: `${key}-first` });
+			$("#dialog").close();
+			done(made.id);
+		} catch (error) {
+			wrong.textContent = error instanceof SyntaxError ? `That is no JSON: ${error.message}` : error.message;
+			submit.disabled = false;
+		}
+	};
+	openDialog("New conversation", form, { wide: true });
+	(agents.length ? message : agent).focus();
+}
+
+/** The dialog for a fork at an event; `done(id)`. */
+export function makeFork(id, seq, done) {
+	const wrong = el("p.bad", { role: "alert" });
+	const key = once();
+	const submit = button("Fork", async () => {
+		submit.disabled = true;
+		try {
+			const made = await ask("POST", place(id, "fork"), { seq }, { once: key });
+			$("#dialog").close();
+			done(made.id);
+		} catch (error) {
+			wrong.textContent = error.message;
+			submit.disabled = false;
+		}
+	}, "primary");
+	openDialog(`Fork from event ${seq}?`, [
+		el("p", `Another conversation begins with the first ${seq} events, in the same workspace. Calls that were open then are not run.`),
+		wrong,
+		el("p.buttons", submit, button("Cancel", () => $("#dialog").close())),
+	]);
+	submit.focus();
+}
+
+const SHORTCUTS = [
+	["n", "a new conversation"], ["/", "search the list"], ["j, k", "the next, the previous conversation"], ["m", "write a message"], ["a", "review what waits for you"],
+	["p", "pause, or go on"], ["x", "interrupt what runs"], ["f", "find in this conversation"], ["d", "details"], ["g", "go to the latest event"], ["?", "this help"], ["Esc", "close a dialog, leave a field"],
+];
+
+export function help(on, set) {
+	const box = el("input", { id: "singles", type: "checkbox", checked: on });
+	box.onchange = () => set(box.checked);
+	openDialog("Keyboard", [
+		el("dl.keys", SHORTCUTS.map(([keys, what]) => [el("dt", keys.split(", ").map((one, index) => [index ? " " : "", el("kbd", one)])), el("dd", what)])),
+		el("p.check", box, " ", el("label", { for: "singles" }, "Single letters do this outside of fields")),
+	]);
+}

@@ -1,0 +1,222 @@
+// What stands beside the log: the plan, the tree, the tools with their source, schema and health, and what the conversation is.
+import { ask, once, place } from "./api.js";
+import { blocks } from "./entries.js";
+import { openDialog, schemaForm } from "./deciding.js";
+import { $, button, el, fill, fold as folded, talkLink, toast } from "./dom.js";
+import { json, money, oneLine, plain, seconds, statusName, written } from "./text.js";
+
+const TABS = [["plan", "Plan"], ["tree", "Tree"], ["tools", "Tools"], ["about", "About"]];
+const STEPS = { pending: "○", in_progress: "▶", done: "✓", dropped: "–" };
+const STEP_NAMES = { pending: "to do", in_progress: "at work", done: "done", dropped: "dropped" };
+
+export class Panel {
+	constructor(talk) {
+		this.talk = talk;
+		this.node = $("#panel");
+		this.tab = sessionStorage.getItem("holdfast.tab") || "plan";
+		this.health = null;
+		this.workspaceTools = null;
+		this.unfolded = new Set(); // children whose own are shown
+		this.tabs = el("div.tabs", { role: "tablist", "aria-label": "Details" }, TABS.map(([name, label], index) =>
+			el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "tab-body", onclick: () => this.choose(name), onkeydown: (event) => this.#move(event, index) }, label)),
+			button("✕", () => this.talk.closePanel(), "quiet.close", { "aria-label": "Close the details" }));
+		this.body = el("div", { id: "tab-body", role: "tabpanel", tabindex: "0" });
+		fill(this.node, this.tabs, this.body);
+		this.choose(this.tab);
+	}
+
+	get open() {
+		return !this.node.hidden;
+	}
+
+	#move(event, index) {
+		const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+		if (!step) return;
+		const next = TABS[(index + step + TABS.length) % TABS.length][0];
+		this.choose(next);
+		$(`#tab-${next}`).focus();
+	}
+
+	choose(name) {
+		this.tab = name;
+		sessionStorage.setItem("holdfast.tab", name);
+		for (const [one] of TABS) {
+			const tab = $(`#tab-${one}`, this.tabs);
+			tab.setAttribute("aria-selected", String(one === name));
+			tab.tabIndex = one === name ? 0 : -1;
+		}
+		this.body.setAttribute("aria-labelledby", `tab-${name}`);
+		this.shown = "";
+		this.show();
+	}
+
+	show() {
+		if (!this.open) return;
+		const { fold, info } = this.talk;
+		if (!fold) return;
+		// What has not changed keeps its focus and selection.
+		const name = {
+			plan: () => JSON.stringify(fold.plan),
+			tree: () => `${this.talk.id} ${fold.calls.size} ${fold.open.size} ${fold.status}`,
+			tools: () => `${fold.agent?.seq} ${JSON.stringify(info?.tools)} ${JSON.stringify(this.health)} ${this.workspaceTools?.length}`,
+			about: () => `${fold.last} ${fold.status} ${JSON.stringify(info)}`,
+		}[this.tab]();
+		if (name === this.shown) return;
+		this.shown = name;
+		this[`_${this.tab}`](fold, info);
+	}
+
+	_plan(fold) {
+		if (!fold.plan.length) {
+			fill(this.body, el("p.dim", "There is no plan."));
+			return;
+		}
+		const done = fold.plan.filter((step) => step.state === "done").length;
+		fill(this.body, el("p", `${done} of ${fold.plan.filter((step) => step.state !== "dropped").length} steps done`), el("ol.plan", fold.plan.map((step) =>
+			el(`li.${STEP_NAMES[step.state] ? step.state : "pending"}`, el("span.mark", { role: "img", "aria-label": STEP_NAMES[step.state] ?? "to do" }, STEPS[step.state] ?? "○"), el("span", plain(step.step))))));
+	}
+
+	async _tree(fold, info) {
+		const up = [];
+		if (info?.spawnedBy) up.push(el("p", "Spawned by a call of ", talkLink(info.spawnedBy.slice(0, info.spawnedBy.lastIndexOf(":")))));
+		if (info?.parent) up.push(el("p", `Forked at event ${info.parentSeq} from `, talkLink(info.parent)));
+		const root = this.talk.id;
+		const list = await this.#branch(root);
+		if (this.tab !== "tree" || this.talk.id !== root) return;
+		fill(this.body, up, list ?? el("p.dim", "Its calls have spawned no conversations."));
+	}
+
+	async #branch(id) {
+		let items;
+		try {
+			({ items } = await ask("GET", place(id, "children")));
+		} catch (error) {
+			return el("p.bad", error.message);
+		}
+		if (!items.length) return null;
+		return el("ul.tree", items.map((item) => {
+			const below = el("div");
+			const node = folded([chip(item.status), " ", talkLink(item.id, oneLine(item.title || item.id, 80)), el("span.dim", ` ${item.lastSeq ?? 0} events`)], below);
+			node.ontoggle = async () => {
+				this.unfolded[node.open ? "add" : "delete"](item.id);
+				if (node.open && !below.firstChild) fill(below, (await this.#branch(item.id)) ?? el("p.dim", "no children"));
+			};
+			node.open = this.unfolded.has(item.id);
+			return el("li", node);
+		}));
+	}
+
+	async _tools(fold, info) {
+		const tools = fold.agent?.tools ?? [];
+		const standings = new Map((info?.tools ?? []).map((one) => [one.name, one]));
+		// Before the first step the journal has none, but it is known where they are to run.
+		const shown = tools.length || fold.agent ? tools : [...standings.values()].map((one) => ({ name: one.name, description: "", inputSchema: null }));
+		fill(this.body,
+			(info?.warnings ?? []).map((text) => el("p.bad", plain(text))),
+			el("p.buttons", button("Check health", () => this.#check(), "quiet")),
+			this.health && this.#services(),
+			shown.length ? shown.map((tool) => this.#tool(tool, standings.get(tool.name))) : el("p.dim", "It has no tools."));
+	}
+
+	#services() {
+		if (!this.health.services.length) return el("p.dim", this.health.open ? "Its tools need no service." : "It is not open in the server's process: no service was asked.");
+		return el("ul.services", this.health.services.map((one) => el("li", el(`span.chip.${one.ok ? "finished" : "error"}`, one.ok ? "healthy" : "failing"), " ", el("b", plain(one.id)), ` ${seconds(one.seconds)} `, el("span.dim", oneLine(one.detail, 300)))));
+	}
+
+	async #check() {
+		try {
+			this.health = await ask("GET", place(this.talk.id, "services"));
+		} catch (error) {
+			toast(error.message, true);
+		}
+		this.show();
+	}
+
+	#tool(tool, standing) {
+		const service = tool.name.includes(".") ? tool.name.split(".")[0] : "";
+		const source = service ? `service ${service}` : standing?.module ? standing.module : "the agent's own";
+		const health = service && this.health?.services.find((one) => one.id === service);
+		const body = el("div");
+		const node = el("details.tool", {},
+			el("summary", el("b", plain(tool.name)), " ", el("span.dim", plain(source)), health ? el(`span.chip.${health.ok ? "finished" : "error"}`, health.ok ? "healthy" : "failing") : null,
+				standing && standing.executor !== "server" ? el("span.chip.paused", plain(standing.executor === "client" ? "run by the client" : standing.executor)) : null),
+			body);
+		node.ontoggle = () => {
+			if (!node.open || body.firstChild) return;
+			const byHand = !service && this.talk.info?.workspace && standing?.executor === "server" && standing.module === "holdfast.runtime";
+			fill(body,
+				el("p", plain(tool.description)), standing?.warning && el("p.bad", plain(standing.warning)),
+				tool.inputSchema && folded("Schema", el("pre.output", plain(json(tool.inputSchema)))),
+				byHand ? button("Call it by hand…", () => this.#byHand(tool), "quiet") : null);
+		};
+		return node;
+	}
+
+	async #byHand(tool) {
+		const workspace = this.talk.info.workspace;
+		let form;
+		try {
+			const found = (await ask("GET", `/api/workspaces/${encodeURIComponent(workspace)}/tools`)).tools.find((one) => one.name === tool.name);
+			if (!found) throw new Error("The workspace has no such tool.");
+			form = found;
+		} catch (error) {
+			toast(error.message, true);
+			return;
+		}
+		const harmless = form.annotations?.readOnlyHint === true || form.annotations?.readOnly === true;
+		const fields = schemaForm(form.inputSchema);
+		const out = el("div.result", { "aria-live": "polite" });
+		const sure = el("input", { id: "hand-sure", type: "checkbox" });
+		const go = el("button.primary", { type: "submit", disabled: !harmless }, "Call");
+		sure.onchange = () => (go.disabled = !sure.checked);
+		const node = el("form", { novalidate: true },
+			el("p", plain(form.description)),
+			el("p.dim", "It runs in the workspace, in a shell of its own. It is no part of the conversation: nothing is journaled, and the model is not told."),
+			fields.node,
+			harmless ? el("p.dim", "This tool only reads.") : el("p.check", sure, " ", el("label", { for: "hand-sure" }, "It may change things, and I want that")),
+			el("p.buttons", go), out);
+		node.onsubmit = async (event) => {
+			event.preventDefault();
+			const values = fields.read();
+			if (values === null || (!harmless && !sure.checked)) return;
+			go.disabled = true;
+			fill(out, el("p.dim", "running…"));
+			try {
+				const result = await ask("POST", `/api/workspaces/${encodeURIComponent(workspace)}/tools/${encodeURIComponent(tool.name)}`, { arguments: values }, { once: once() });
+				fill(out, result.isError && el("p.bad", "It failed."), (result.content ?? []).map((block) => (block.type === "text" ? el("pre.output", written(block.text)) : blocks([block]))));
+			} catch (error) {
+				fill(out, el("p.bad", error.message));
+			}
+			// What may change things is confirmed anew each time.
+			sure.checked = false;
+			go.disabled = !harmless;
+		};
+		openDialog(["Call ", el("b", plain(tool.name))], node, { wide: true });
+	}
+
+	_about(fold, info) {
+		const { usage } = fold;
+		const rows = [
+			["Id", el("code", plain(this.talk.id))],
+			["Status", [statusName(plain(fold.status)), fold.reason ? `: ${oneLine(fold.reason, 200)}` : ""]],
+			["Model", fold.agent?.model ? plain(fold.agent.model) : "—"],
+			["Steps", String(fold.steps)],
+			["Tokens", `${usage.inputTokens.toLocaleString()} in (${usage.cachedInputTokens.toLocaleString()} cached), ${usage.outputTokens.toLocaleString()} out`],
+			["Cost", fold.cost || fold.priced ? `${money(fold.cost)}${fold.priced ? "" : ", and what has no known price"}` : "not known"],
+			["Events", String(fold.last)],
+			["Workspace", info?.workspace ? el("code", plain(info.workspace)) : "none"],
+			["Driven", info?.spawnedBy ? "by the conversation that it came of" : info?.started ? "messages are answered as they come" : "when it is told to run"],
+			["Fault", info?.error ? el("span.bad", plain(info.error)) : null],
+		];
+		fill(this.body,
+			el("dl.arguments.about", rows.filter((row) => row[1] !== null).map(([key, value]) => [el("dt", key), el("dd", value)])),
+			fold.agent && folded("System prompt", el("pre.output", plain(fold.agent.systemPrompt))),
+			fold.agent && folded("Parameters", el("pre.output", plain(json(fold.agent.parameters ?? {})))),
+			this.talk.readOnly ? null : el("p.buttons", {},
+				info?.started ? button("Park", () => this.talk.tell("close", undefined, "Parked: what ran is cut off, and no message is answered until it is started."))
+					: button("Start", () => this.talk.tell("start", undefined, "Messages are answered as they come.")),
+				button("Condense", () => this.talk.tell("condense", {}, "What the model is shown will be shortened.")), button("Fork…", () => this.talk.fork(fold.last)), button("Delete…", () => this.talk.remove(), "danger")));
+	}
+}
+
+export const chip = (status) => el(`span.chip.${/^[a-z_]+$/.test(status) ? status : "idle"}`, statusName(plain(status)));

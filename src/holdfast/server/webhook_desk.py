@@ -1,0 +1,197 @@
+"""What may be asked of an agent server's webhooks: made, listed, changed, removed, sent again. Each is one tenant's."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from holdfast.errors import ConfigurationError
+from holdfast.server.deliveries import Deliveries, Sending
+from holdfast.server.outgoing import place_of
+from holdfast.server.records import DEFAULT, Records
+from holdfast.server.webhook_records import Cursor, Dead, Kept, Target, WebhookRecords
+from holdfast.server.webhook_shapes import (
+    DeadEvents,
+    Delivery,
+    DeliveryList,
+    Redelivered,
+    RedeliverRequest,
+    SecretRequest,
+    Webhook,
+    WebhookChange,
+    WebhookList,
+    WebhookRequest,
+)
+from holdfast.server.webhooks import checked_events, new_secret, secret_bytes
+
+if TYPE_CHECKING:
+    from holdfast.server.family import Family
+    from holdfast.store import Store
+
+_KNOWN = 500  # conversations that are looked up at once
+
+
+class Webhooks:
+    """All methods block, may be called from any thread, and name the tenant first; what is not that tenant's raises `ConversationNotFound`, what does not fit
+    `ConfigurationError`."""
+
+    def __init__(self, store: Store, records: Records, family: Family, sending: Sending | None, most: int) -> None:
+        self._store = store
+        self._family = family
+        self._most = most
+        self._seal = records.seal
+        self._records = WebhookRecords(records)
+        self._deliveries = Deliveries(store, self._records, family.place, sending or Sending())
+        self._changing = threading.Lock()
+        # What the conversations tell, and their end:
+        self.appended, self.look, self.forget = self._deliveries.appended, self._deliveries.look, self._deliveries.forget
+        self.stats, self.close = self._deliveries.stats, self._deliveries.close
+
+    # --- one ---
+
+    def create(self, tenant: str, request: WebhookRequest, key: str = "") -> Webhook:
+        """A new one, with its secret. Asked again under the same `key` it is the same one."""
+        place_of(request.url, self._deliveries.allowed)
+        events = checked_events(request.events)
+        if request.secret is not None:
+            secret_bytes(request.secret)
+        conversation = "" if request.conversation_id is None else self._family.place(tenant, request.conversation_id)
+        named = self._seal.digest(f"webhook\n{tenant}\n{key}".encode()).hex() if key else os.urandom(32).hex()
+        target = Target(request.url, request.secret or new_secret(), events)
+        digest = self._seal.digest(b"webhook\n" + msgspec.json.encode(request, order="deterministic"))
+        with self._changing:
+            kept, new = self._records.add(tenant, f"wh-{named[:24]}", conversation, target, digest, self._most)
+            if new:
+                if request.begin == "now":
+                    summaries = self._store.list([conversation] if conversation else None)
+                    self._records.begin(
+                        kept.number, [(one.id, one.last_seq) for one in summaries if _tenants(one.id) == tenant and one.last_seq]
+                    )
+                kept = msgspec.structs.replace(kept, state="active")
+                self._records.change(kept)
+                self._deliveries.start([kept])
+        return self._shown(kept, kept.target.secret)
+
+    def list(self, tenant: str) -> WebhookList:
+        """All of a tenant."""
+        return WebhookList([self._shown(kept) for kept in self._records.all(tenant)])
+
+    def get(self, tenant: str, id: str) -> Webhook:
+        """One."""
+        return self._shown(self._records.find(tenant, id))
+
+    def change(self, tenant: str, id: str, request: WebhookChange) -> Webhook:
+        """Another address, other events, or whether it sends."""
+        with self._changing:
+            kept = self._records.find(tenant, id)
+            target = kept.target
+            if request.url is not None:
+                place_of(request.url, self._deliveries.allowed)
+                target = msgspec.structs.replace(target, url=request.url)
+            if request.events is not None:
+                target = msgspec.structs.replace(target, events=checked_events(request.events))
+            state = kept.state if request.enabled is None else "active" if request.enabled else "disabled"
+            self._deliveries.stop(kept.number)
+            kept = msgspec.structs.replace(self._records.find(tenant, id), state=state, target=target)
+            if request.enabled or request.url is not None:  # there is reason to hope
+                kept = msgspec.structs.replace(kept, failures=0, since=0.0, again=0.0, error="")
+                self._records.retry(kept.number)
+            self._records.change(kept)
+            self._deliveries.start([kept])
+        return self._shown(kept)
+
+    def rotate(self, tenant: str, id: str, request: SecretRequest) -> Webhook:
+        """A new secret beside the old one."""
+        if request.secret is not None:
+            secret_bytes(request.secret)
+        with self._changing:
+            self._deliveries.stop(self._records.find(tenant, id).number)
+            kept = self._records.find(tenant, id)
+            old = kept.target
+            until = time.time() + request.overlap
+            target = msgspec.structs.replace(old, secret=request.secret or new_secret(), old=old.secret, until=until)
+            kept = msgspec.structs.replace(kept, target=target)
+            self._records.change(kept)
+            self._deliveries.start([kept])
+        return self._shown(kept, target.secret)
+
+    def delete(self, tenant: str, id: str) -> None:
+        """No more of it."""
+        with self._changing:
+            kept = self._records.find(tenant, id)
+            self._deliveries.stop(kept.number)
+            self._records.remove(kept.number)
+
+    # --- what it sends ---
+
+    def deliveries(self, tenant: str, id: str, cursor: str | None = None, limit: int = 100) -> DeliveryList:
+        """Where it fails, and what it gave up."""
+        kept = self._records.find(tenant, id)
+        prefix = "" if tenant == DEFAULT else f"{tenant}/"
+        found = self._records.troubles(kept.number, prefix + cursor if cursor else "", limit + 1)
+        shown = [_delivery(*one) for one in found[:limit]]
+        return DeliveryList(shown, shown[-1].conversation_id if len(found) > limit else None)
+
+    def redeliver(self, tenant: str, id: str, request: RedeliverRequest) -> Redelivered:
+        """Send again what was given up, or what came after an event."""
+        if request.after_seq is not None and request.conversation_id is None:
+            raise ConfigurationError("afterSeq takes a conversationId beside it.")
+        with self._changing:
+            kept = self._records.find(tenant, id)
+            conversation = None if request.conversation_id is None else self._family.place(tenant, request.conversation_id)
+            if kept.conversation and conversation not in (None, kept.conversation):
+                raise ConfigurationError("This webhook is for one conversation alone, and that is another.")
+            self._deliveries.stop(kept.number)
+            dead = self._records.rewind(kept.number, conversation, request.after_seq)
+            self._deliveries.start([self._records.find(tenant, id)])
+        return Redelivered(dead)
+
+    # --- the whole ---
+
+    def settle(self) -> None:
+        """Forget what is kept of conversations that a process which died was removing."""
+        known = self._records.known()
+        for at in range(0, len(known), _KNOWN):
+            ids = known[at : at + _KNOWN]
+            there = {one.id for one in self._store.list(ids)}
+            for id in ids:
+                if id not in there:
+                    self._records.forget(id)
+
+    def recover(self) -> None:
+        """Send what the last process did not."""
+        with self._changing:
+            self._deliveries.start(self._records.all())
+
+    def _shown(self, kept: Kept, secret: str | None = None) -> Webhook:
+        failing, dead = self._records.counts(kept.number)
+        target = kept.target
+        state: Literal["active", "disabled", "gone"] = "active" if kept.state == "making" else kept.state
+        return Webhook(
+            id=kept.id, url=target.url, events=[*target.events], state=state, created=kept.created,
+            conversation_id=kept.conversation.rpartition("/")[2] or None, failing=failing, dead=dead, error=kept.error, secret=secret,
+            old_secret_until=_when(target.until) if target.old and time.time() < target.until else None,
+        )  # fmt: skip
+
+
+def _delivery(id: str, cursor: Cursor | None, dead: Sequence[Dead]) -> Delivery:
+    cursor = cursor or Cursor(0)
+    return Delivery(
+        conversation_id=id.rpartition("/")[2], after_seq=cursor.seq, attempts=cursor.attempts, since=_when(cursor.since), again=_when(cursor.again),
+        error=cursor.error, dead=[DeadEvents(one.first, one.last, one.count, datetime.fromtimestamp(one.at, UTC), one.error) for one in dead],
+    )  # fmt: skip
+
+
+def _when(seconds: float) -> datetime | None:
+    return datetime.fromtimestamp(seconds, UTC) if seconds else None
+
+
+def _tenants(id: str) -> str:
+    tenant, slash, _ = id.partition("/")
+    return tenant if slash else DEFAULT
