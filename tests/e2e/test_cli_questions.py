@@ -49,7 +49,7 @@ def visit(context: ToolContext) -> str:
     '''Logs in.'''
     return f"got {{context.ask('Please log in.', url='https://login.example/x', asker='bank')}}"
 
-def agent_in(runtime, llm, limits=None, prompt=None, confirm="never"):
+def agent_in(runtime, llm, limits=None, prompt=None, confirm="never", *more):
     servers = {{"srv": {{"command": sys.executable, "args": [{str(REPO / "tests/data/mcp_asking_server.py")!r}]}}}}
     return Agent(llm, [*runtime.tools, order, visit], mcp_servers=servers)
 

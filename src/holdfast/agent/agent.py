@@ -260,6 +260,8 @@ class Agent:
         answer: Any = self.llm.completion(transcript, head=head, on_delta=on_delta, cancelled=cancelled)
         if not isinstance(answer, Completion):  # a model may be anybody's class
             raise BadResponse(f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a Completion.")
+        if not isinstance(cast(Any, answer.usage), Usage):
+            raise BadResponse(f"{self.llm.model!r} answered with {type(answer.usage).__name__} as its usage; that is a Usage.")
         for call in cast("tuple[Any, ...]", answer.calls):
             if not isinstance(call, ToolCall):
                 raise BadResponse(f"{self.llm.model!r} answered with {type(call).__name__} among its calls; those are ToolCall objects.")

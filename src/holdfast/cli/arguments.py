@@ -174,7 +174,7 @@ examples:
   holdfast import one.jsonl --store ~/agent.db --id second-try
   holdfast import rest.jsonl --store repaired.db
       a sound store of what `export --salvage` could read
-  holdfast import --from openhands ~/.openhands/conversations/5d1e --store ~/agent.db
+  holdfast import --from openhands ~/conversations/5d1e --store agent.db
       holdfast chat --store ~/agent.db --id 5d1e... goes on with it"""
 
 

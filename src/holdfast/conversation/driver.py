@@ -362,7 +362,8 @@ class Driver:
         with journal.changed:
             head = journal.fold.agent
             assert head is not None
-            transcript = None if self._late(contributed) else self._catch_up()
+            # What came in since the lock was let go may have stopped the run, too.
+            transcript = None if self._late(contributed) or not self._going() else self._catch_up()
             based_on = journal.fold.last_seq
         if transcript is None:
             if spending is not None and held is not None:
