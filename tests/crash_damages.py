@@ -148,13 +148,14 @@ def commands_that_were_done_stay_in_the_inbox(resumes: bool) -> None:
 
 
 def commands_are_done_twice_as_their_mark_comes_later(resumes: bool) -> None:
-    def two_steps(self: SQLiteStore, lease: Any, events: Any, summary: Any, *, taken: Any = (), blobs: Any = ()) -> None:
-        append(self, lease, events, summary, blobs=blobs)
+    def two_steps(self: SQLiteStore, lease: Any, events: Any, summary: Any, *, taken: Any = (), **more: Any) -> bool:
+        held = append(self, lease, events, summary, **more)
         if taken:
             from holdfast.testing import kill_point
 
             kill_point("between an append and its mark")
             append(self, lease, (), summary, taken=taken)
+        return held
 
     append, SQLiteStore.append = SQLiteStore.append, two_steps
 
