@@ -149,7 +149,7 @@ def test_a_message_sent_while_the_model_answers_is_answered_before_the_run_is_fi
 def test_results_are_journaled_as_they_finish_and_shown_in_call_order() -> None:
     order = [threading.Event(), threading.Event(), threading.Event()]
 
-    @tool
+    @tool(parallel=True)
     def turn(n: int) -> str:
         """Waits for the next one to be done."""
         if n < 2:
@@ -168,7 +168,7 @@ def test_results_are_journaled_as_they_finish_and_shown_in_call_order() -> None:
 def test_no_more_calls_run_at_once_than_the_agent_allows() -> None:
     now, most, lock = [0], [0], threading.Lock()
 
-    @tool
+    @tool(parallel=True)
     def work() -> None:
         """Works."""
         with lock:

@@ -534,7 +534,7 @@ class Parallel:
         self.entered = threading.Event()
         self.other = other
         self.ran = 0
-        self.tool = Tool("t", "", self.work)
+        self.tool = Tool("t", "", self.work, parallel=True)
 
     def work(self, context: ToolContext) -> None:
         if threading.current_thread() is threading.main_thread():

@@ -41,14 +41,20 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A tool as the model is told of it. `wire_name` is `name` in the letters that model APIs allow. `executor` is not told: `client` says that
-    a client of the agent server runs its calls, not the loop."""
+    """A tool's definition in a model request, and two facts about its calls that the model does not see.
+
+    Args:
+        wire_name: `name` in the letters that model APIs allow.
+        executor: "client" if a client of the agent server runs the calls; "" if the loop runs them.
+        parallel: True if a call may run beside neighbouring calls that are parallel too.
+    """
 
     name: str
     description: str
     input_schema: dict[str, Any]
     wire_name: str = ""
     executor: str = ""
+    parallel: bool = False
 
 
 class PromptPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):

@@ -58,6 +58,7 @@ class ToolForm(Data, frozen=True, kw_only=True):
     timeout: float | None = None
     module: str = ""
     isolation: str | None = None
+    parallel: bool | None = None
 
 
 def form_of(agent: Agent) -> Form:
@@ -136,6 +137,7 @@ def _tool(tool: Tool) -> ToolForm:
         timeout=tool.timeout,
         module=module_of(tool),
         isolation=tool.isolation,
+        parallel=tool.parallel,
     )
 
 

@@ -125,7 +125,7 @@ class _Finish(Tool):
 
     def __init__(self, output: Output) -> None:
         annotations = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-        super().__init__(FINISH, _DESCRIPTION, None, output.schema, annotations=annotations, category="builtin")
+        super().__init__(FINISH, _DESCRIPTION, None, output.schema, annotations=annotations, category="builtin", parallel=False)
         self.module_qualname = __name__
         self.output = output
 

@@ -1,4 +1,4 @@
-"""Running the calls of an answer: at most so many at once, each journaled before it begins and when it ends."""
+"""Runs the calls whose turn it is. Each is journaled before it begins and when it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -61,12 +61,13 @@ def _told_edited(result: ToolResult, call: ToolCall) -> ToolResult:
 
 
 class _Batch:
-    """Calls that run at once: those that wait their turn, and the threads that help."""
+    """Calls that run side by side: the queue of those that have not begun, and the threads that help."""
 
-    __slots__ = ("_hired", "_most", "_start", "failures", "helpers", "queue")
+    __slots__ = ("_hired", "_most", "_start", "failures", "helpers", "known", "queue")
 
     def __init__(self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int) -> None:
         self.queue = deque(calls)
+        self.known = {call.id for call in calls}
         self.helpers: list[threading.Thread] = []
         self.failures: list[BaseException] = []
         self._start = start
@@ -79,6 +80,13 @@ class _Batch:
             return self.queue.popleft()
         except IndexError:
             return None
+
+    def admit(self, ready: Iterable[ToolCall]) -> None:
+        """Queue calls that the batch does not have yet, and start threads for them."""
+        new = [call for call in ready if call.id not in self.known]
+        self.known.update([call.id for call in new])
+        self.queue.extend(new)
+        self.hire(len(new))
 
     def hire(self, wanted: int) -> None:
         """Start that many threads, if there may be so many."""
@@ -171,13 +179,20 @@ class Calls:
         token: Cancellation | None = None,
         attempts: Mapping[str, int] | None = None,
     ) -> None:
-        """Run calls, at most `parallel_calls` at once; this thread is one of the workers. Those in `started` are journaled so; of the
-        others `attempts` says which attempt it is to be, the first one if it does not. Calls that are approved meanwhile join them."""
+        """Run calls whose turn it is, at most `parallel_calls` at once; this thread is one of the workers.
+
+        Neighbours that become ready meanwhile, by an approval or a rejection, join them.
+
+        Args:
+            started: Ids of calls whose start is in the journal.
+            token: Cancels the calls; the conversation's present one if None.
+            attempts: Number of the attempt by call id; 1 for a call that is not in it.
+        """
         if token is None:
             with self._journal.changed:
                 token = self.token
         attempts = attempts or {}
-        if len(calls) == 1 and len(self._journal.fold.open) == 1:
+        if len(calls) == 1 and self._is_alone():
             self._run_one(calls[0], calls[0].id in started, token, attempts.get(calls[0].id, 1))
             return
 
@@ -191,10 +206,6 @@ class Calls:
                 self._cancel(token)  # the store failed, or Ctrl-C: nothing further is to begin
 
         with self._journal.changed:
-            known = {call.id for call in calls}
-            # What was approved since `calls` was drawn up.
-            ready = [item.call for item in self._journal.fold.open.values() if item.ready]
-            calls = [*calls, *(call for call in ready if call.id not in known)]
             # Helpers are this loop's also if whoever approves a call has one started.
             name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
             batch = _Batch(calls, lambda number: self._start_thread(work, f"{name}+{number}", context), self._agent.parallel_calls)
@@ -202,6 +213,7 @@ class Calls:
         try:
             with self._journal.changed:
                 batch.hire(len(calls) - 1)
+                batch.admit(self._ready())  # those approved since `calls` was drawn up
             while True:
                 work()
                 batch.join()
@@ -218,14 +230,20 @@ class Calls:
         if batch.failures:
             raise batch.failures[0]
 
-    def admit(self, calls: Sequence[ToolCall]) -> None:
-        """Calls were approved. While others of their batch run they join these; otherwise the loop finds them, or a client."""
+    def admit(self) -> None:
+        """Start calls that a decision made ready, if their neighbours are running. Otherwise the loop or a client finds them."""
         with self._journal.changed:
-            batch, open = self._batch, self._journal.fold.open
-            calls = [call for call in calls if call.id in open and not open[call.id].offered]
-            if batch is not None and calls:
-                batch.queue.extend(calls)
-                batch.hire(len(calls))
+            if self._batch is not None:
+                self._batch.admit(self._ready())
+
+    def _ready(self) -> list[ToolCall]:
+        """The calls that the loop may start now. Holds the journal's lock."""
+        return [item.call for item in self._journal.fold.turn if item.ready]
+
+    def _is_alone(self) -> bool:
+        """True if no other call may run beside the one whose turn it is."""
+        with self._journal.changed:
+            return len(self._journal.fold.turn) == 1
 
     def _run_one(self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1) -> bool:
         """Run one call to its `ToolResult` event; False if the conversation no longer wants calls begun."""

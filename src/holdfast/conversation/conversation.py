@@ -464,7 +464,8 @@ class Conversation:
             raise ConfigurationError(f"reject: reason takes a str, not {reason!r}.")
         self._open()
         with self._journal as journal:
-            orders.reject(self._driver, orders.pending(journal, call_id), clean(reason), clean(by))
+            effect = orders.reject(self._driver, orders.pending(journal, call_id), clean(reason), clean(by))
+        effect()
 
     def answer(self, question_id: str | None = None, values: dict[str, Any] | bool | None = True, *, by: str = "user") -> None:
         """Answer what a running call asks the user (`state.pending_questions`); without `question_id` the only question there is.

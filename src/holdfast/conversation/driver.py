@@ -43,7 +43,7 @@ from holdfast.conversation.calls import Calls
 from holdfast.conversation.handoff import givers, hand_over, in_force, refusal, settle
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.questions import OnQuestion
-from holdfast.conversation.state import ConversationStatus
+from holdfast.conversation.state import ConversationStatus, turn
 from holdfast.errors import (
     BadResponse,
     ConfigurationError,
@@ -562,7 +562,7 @@ class Driver:
     def _write_answer(
         self, answer: Completion, based_on: int, duration: float, token: Cancellation, notes: Sequence[hooks.Told] = ()
     ) -> None:
-        """One append: the answer, what the loop says to an empty one, and the starts of the calls that run at once."""
+        """Append the answer, the reply to an empty one, the decisions, and the starts of the calls whose turn it is; then run these."""
         usage, cost = fair(answer.usage, answer.cost)
         if cost is None and self.agent.limits.cost is not None:
             cost = self.agent.llm.cost(usage)
@@ -605,14 +605,15 @@ class Driver:
                     if call.id not in denied and index not in refused:
                         self.calls.write_refusal(call)
             elif journal.fold.status is RUNNING and not self.calls.closing:
-                allowed = calls
-                if verdicts:
-                    allowed = tuple([call for call, verdict in zip(calls, verdicts, strict=True) if verdict.decision == "allow"])
-                if clients := journal.fold.clients:
-                    allowed = tuple([call for call in allowed if call.name not in clients])
-                if refused:
-                    answered = {calls[index].id for index in refused}
-                    allowed = tuple([call for call in allowed if call.id not in answered])
+                open = journal.fold.opened(calls)
+                for call, verdict in zip(calls, verdicts, strict=False):
+                    if verdict.decision == "deny":
+                        del open[call.id]
+                    elif verdict.decision == "ask":
+                        open[call.id].asked = verdict.reason
+                for index in refused:
+                    open.pop(calls[index].id, None)
+                allowed = tuple([item.call for item in turn(open.values()) if item.ready])
                 started = allowed[: self.agent.parallel_calls]
                 for call in started:
                     self.calls.write_start(call, 1)

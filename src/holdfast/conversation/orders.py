@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -15,7 +15,7 @@ from holdfast.conversation.actions import not_taken
 from holdfast.conversation.driver import RUNNING, Driver, Obeyed
 from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
-from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall
+from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
 from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError, ToolValidationError
 from holdfast.store import Posted
 from holdfast.tools.forms import filled
@@ -161,20 +161,35 @@ def approve(
         journal.add(
             ev.Decision, call_id=call.id, decision="approve", by=by, reason=reason, arguments_hash=call.arguments_hash, arguments=arguments
         )
-    if journal.fold.status is _S.WAITING_FOR_CONFIRMATION:
+    _go_on(journal, decided={call.id for call in calls})
+    return driver.calls.admit
+
+
+def _go_on(journal: Journal, decided: Collection[str] = (), settled: Collection[str] = ()) -> None:
+    """Leave WAITING_FOR_CONFIRMATION if a call, or the model, can proceed after the events of this transaction.
+
+    Args:
+        decided: Ids of calls that this transaction approves.
+        settled: Ids of calls that this transaction answers.
+    """
+    if journal.fold.status is not _S.WAITING_FOR_CONFIRMATION:
+        return
+    left = [copy(item) for call_id, item in journal.fold.open.items() if call_id not in settled]
+    for item in left:
+        if item.call.id in decided:
+            item.asked = None
+    if not undecided(left):
         journal.add(ev.Status, status=RUNNING.value)
-    return lambda: driver.calls.admit(calls)
 
 
-def reject(driver: Driver, calls: list[ToolCall], reason: str, by: str) -> None:
-    """Answer calls as rejected; the model goes on when no other waits."""
+def reject(driver: Driver, calls: list[ToolCall], reason: str, by: str) -> Effect:
+    """Answer calls as rejected. The effect starts calls that waited behind them, if their neighbours are running."""
     journal = driver.journal
     for call in calls:
         journal.add(ev.Decision, call_id=call.id, decision="reject", by=by, reason=reason, arguments_hash=call.arguments_hash)
     driver.calls.refuse(calls, by, reason)
-    others = len(journal.fold.open) - len(calls)
-    if not others and journal.fold.status is _S.WAITING_FOR_CONFIRMATION:
-        journal.add(ev.Status, status=RUNNING.value)
+    _go_on(journal, settled={call.id for call in calls})
+    return driver.calls.admit
 
 
 # --- calls that clients run ---
@@ -206,6 +221,8 @@ def claim(driver: Driver, call_id: str, runner: str) -> None:
     item, status = _offered(driver.journal, call_id), driver.journal.fold.status
     if item.runner and item.runner != runner:
         raise ConfigurationError(f"Call {call_id!r} was claimed by {item.runner!r}.")
+    if not item.runner and item not in driver.journal.fold.turn:
+        raise ConfigurationError(f"Call {call_id!r} is not open to clients yet: a call before it in the answer has no result.")
     if not item.runner:
         if status is not RUNNING:
             raise ConfigurationError(f"Call {call_id!r} is not to begin now: the conversation is {status.value}.")
@@ -240,7 +257,7 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
         case cmd.Approve(call_id, arguments_hash, arguments, by, reason):
             return approve(driver, pending(driver.journal, call_id), arguments_hash, arguments, clean(by), clean(reason))
         case cmd.Reject(call_id, reason, by):
-            reject(driver, pending(driver.journal, call_id), clean(reason), clean(by))
+            return reject(driver, pending(driver.journal, call_id), clean(reason), clean(by))
         case cmd.Answer(question_id, values, reason, by):
             filled_in = values if isinstance(values, dict) else None  # `_fitted` has made a True the form's defaults
             return driver.calls.questions.answer(question_id, filled_in, clean(by), clean(reason))

@@ -263,8 +263,8 @@ def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, eve
 
 
 def _told(tool: ev.ToolDefinition) -> ev.ToolDefinition:
-    """A definition as the model has it, which is not told who runs the calls."""
-    return msgspec.structs.replace(tool, executor="") if tool.executor else tool
+    """Return the part of a definition that the model sees."""
+    return msgspec.structs.replace(tool, executor="", parallel=False) if tool.executor or tool.parallel else tool
 
 
 def _messages_differ(request: Request, shown: int) -> str:

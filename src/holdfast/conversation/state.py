@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from datetime import datetime
 from enum import StrEnum
@@ -44,14 +44,19 @@ _NOTHING = Usage()
 
 
 class OpenCall:
-    """A call without a result: `attempt` is 0 until it was started; `asked` is why it waits for a decision, None if it does not;
-    `arguments` are those of whoever `approved` it, if others than the model's. `offered`: a client is to run it; `runner` has claimed it."""
+    """A call without a result.
 
-    __slots__ = ("approved", "arguments", "asked", "attempt", "call", "offered", "questioned", "questions", "risk", "runner")
+    `attempt` is 0 until the call starts. `asked` is the reason why it waits for a decision, None if it does not wait. `arguments` replace the
+    model's if an approver edited them. A client runs an `offered` call, and `runner` names the client that claimed it. A `parallel` call may run
+    beside its parallel neighbours; any other call runs alone (`turn`).
+    """
 
-    def __init__(self, call: ToolCall, offered: bool = False) -> None:
+    __slots__ = ("approved", "arguments", "asked", "attempt", "call", "offered", "parallel", "questioned", "questions", "risk", "runner")
+
+    def __init__(self, call: ToolCall, offered: bool = False, parallel: bool = False) -> None:
         self.call = call
         self.offered = offered
+        self.parallel = parallel
         self.runner = ""
         self.attempt = 0
         self.asked: str | None = None
@@ -63,8 +68,13 @@ class OpenCall:
 
     @property
     def ready(self) -> bool:
-        """Whether the loop may start it now."""
+        """True if the loop may start the call on its turn."""
         return not self.attempt and self.asked is None and not self.offered
+
+    @property
+    def held_by_client(self) -> bool:
+        """True if a client runs the call, or is to claim it on its turn."""
+        return self.offered and self.asked is None
 
     @property
     def effective(self) -> ToolCall:
@@ -86,12 +96,31 @@ class OpenCall:
             self.arguments = decision.arguments
 
 
+def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
+    """Return the calls whose turn it is: the first one, and its neighbours as long as all of them are parallel.
+
+    `calls` are the open calls of one answer, in its order. Every other call waits until those before it are settled.
+    """
+    found: list[OpenCall] = []
+    for item in calls:
+        if found and not (item.parallel and found[-1].parallel):
+            break
+        found.append(item)
+    return found
+
+
+def undecided(calls: Iterable[OpenCall]) -> bool:
+    """Return True if no call can proceed before somebody decides: all calls whose turn it is wait for a decision, and there is one."""
+    now = turn(calls)
+    return bool(now) and all(item.asked is not None for item in now)
+
+
 class Fold:
     """What the loop needs to know of a journal, kept up to date event by event. One owner: the journal, under its lock."""
 
     __slots__ = (
         "_uncounted", "_usage", "abouts", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "denials", "error", "handoff", "heard_seq", "last_seq",
-        "last_time", "message_seq", "open", "output", "output_failed", "output_failures", "output_seq", "pictures", "planned", "recent", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "stops", "title",
+        "last_time", "message_seq", "open", "output", "output_failed", "output_failures", "output_seq", "parallel", "pictures", "planned", "recent", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "stops", "title",
         "wanted",
     )  # fmt: skip
 
@@ -113,6 +142,7 @@ class Fold:
         self.agent: ev.Agent | None = None
         self.handoff: str | None = None  # the agent that the conversation was handed to, and that has not taken over yet
         self.clients: tuple[str, ...] = ()  # names of the tools of `agent` whose calls clients run
+        self.parallel: frozenset[str] = frozenset()  # names of the tools of `agent` whose calls may run side by side
         self.assistant: ev.Assistant | None = None
         self.open: dict[str, OpenCall] = {}
         self.blanks = 0  # answers in a row without text or call
@@ -163,7 +193,7 @@ class Fold:
             case ev.Assistant():
                 self._answered(event)
                 self.assistant = event
-                self.open = {call.id: OpenCall(call, call.name in self.clients) for call in event.calls}
+                self.open = self.opened(event.calls)
             case ev.Message():
                 self.message_seq = event.seq
                 if event.about == REPAIR:
@@ -200,6 +230,15 @@ class Fold:
         self.recent.feed(event)
         if self.sizes is not None:
             self.sizes.feed(event)
+
+    def opened(self, calls: Iterable[ToolCall]) -> dict[str, OpenCall]:
+        """Return the open calls of an answer by id, in its order."""
+        return {call.id: OpenCall(call, call.name in self.clients, call.name in self.parallel) for call in calls}
+
+    @property
+    def turn(self) -> list[OpenCall]:
+        """The open calls whose turn it is."""
+        return turn(self.open.values())
 
     def measure(self, journal: Sequence[ev.AnyEvent]) -> Sizes:
         """Have the tokens of the next request kept from now on. `journal` has at least all events that are still shown."""
@@ -245,6 +284,7 @@ class Fold:
         self.agent = event
         self.handoff = None
         self.clients = tuple([name for tool in event.tools if tool.executor == "client" for name in (tool.name, tool.wire_name) if name])
+        self.parallel = frozenset([name for tool in event.tools if tool.parallel for name in (tool.name, tool.wire_name) if name])
 
     def _handed_over(self, event: ev.ToolResult) -> None:
         """Take in what came of a call of `finish`."""
@@ -378,8 +418,14 @@ class Fold:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing can go on before somebody decides: there are open calls, and all of them wait for a decision."""
-        return bool(self.open) and all(item.asked is not None for item in self.open.values())
+        """True if no open call can proceed before somebody decides."""
+        return undecided(self.open.values())
+
+    @property
+    def offers(self) -> list[OpenCall]:
+        """The calls that a client has claimed, or may claim now."""
+        now = self.turn
+        return [item for item in self.open.values() if item.held_by_client and (item.runner or item in now)]
 
     @property
     def asked(self) -> bool:
@@ -501,8 +547,8 @@ class ConversationState:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Calls that clients are to run (`commands.Claim`) or run now, and that wait for no decision."""
-        return tuple(Offer(item.effective, item.runner) for item in self._folded.open.values() if item.offered and item.asked is None)
+        """Calls that a client has claimed or may claim now (`commands.Claim`): on their turn, and without an open decision."""
+        return tuple(Offer(item.effective, item.runner) for item in self._folded.offers)
 
     @property
     def pending_confirmations(self) -> tuple[PendingConfirmation, ...]:

@@ -90,10 +90,10 @@ class ClientCalls:
                 if self._interrupted() or item is None or item.runner not in ("", self._client):
                     stale.append(token)
             if fold.status is ConversationStatus.RUNNING and not self.closing:
-                for item in fold.open.values():
+                for item in fold.offers:
                     call = item.effective
                     known = call.id in self._running or call.id in self._done or self._refused.get(call.id) == fold.last_seq
-                    if not known and item.offered and item.asked is None and item.runner in ("", self._client) and self._has(call):
+                    if not known and item.runner in ("", self._client) and self._has(call):
                         self._running[call.id] = Cancellation()
                         self._queue.append(call)
                 self._hire()

@@ -38,7 +38,8 @@ class ClientTool(Tool):
 
     def __init__(self, form: ToolForm) -> None:
         super().__init__(
-            form.name, form.description, None, form.input_schema, form.output_schema, form.annotations, form.category, form.timeout
+            form.name, form.description, None, form.input_schema, form.output_schema, form.annotations, form.category, form.timeout,
+            parallel=form.parallel,
         )  # fmt: skip
         self.module_qualname = form.module
         whole = "type" in form.input_schema and "properties" in form.input_schema  # as of every client of ours
@@ -65,7 +66,9 @@ class UnavailableTool(Tool):
     tool_type = "custom"
 
     def __init__(self, form: ToolForm, reason: str) -> None:
-        super().__init__(form.name, form.description, None, form.input_schema, None, form.annotations, form.category)
+        super().__init__(
+            form.name, form.description, None, form.input_schema, None, form.annotations, form.category, parallel=form.parallel
+        )
         self.module_qualname = form.module
         self.reason = reason
 

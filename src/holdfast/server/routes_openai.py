@@ -116,8 +116,9 @@ class Chat:
             finding.add_done_callback(self._found_late)
             raise
         self.placed = True
-        self._progress.since = self.place.since
         try:
+            state = await self._service.read(self._host.state, self._tenant, self.place.id)
+            self._progress.begin(state.at(self.place.seq), self.place.since)
             feed = await self._service.read(self._host.feed, self._tenant, self.place.id)
             self.reader = feed.subscribe(asyncio.get_running_loop())
             if self.place.run:

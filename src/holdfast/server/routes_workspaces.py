@@ -147,6 +147,7 @@ def add(routes: Routes) -> None:
                     ToolForm(
                         name=tool.name, input_schema=tool.input_schema, description=tool.description, output_schema=tool.output_schema,
                         annotations=tool.annotations, category=tool.category, timeout=tool.timeout, module="holdfast.runtime",
+                        parallel=tool.parallel,
                     )
                     for tool in runtime.tools
                 ]  # fmt: skip

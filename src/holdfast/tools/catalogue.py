@@ -231,5 +231,5 @@ def _held_back(name: str, change: str) -> None:
 
 
 def definition(tool: Tool) -> ToolDefinition:
-    """A tool as a model is told of it."""
-    return ToolDefinition(tool.name, tool.description, tool.input_schema, wire_name(tool.name), tool.executor)
+    """Return a tool's definition."""
+    return ToolDefinition(tool.name, tool.description, tool.input_schema, wire_name(tool.name), tool.executor, tool.parallel)

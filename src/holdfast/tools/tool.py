@@ -76,6 +76,9 @@ class Tool:
     `isolation="process"` runs each call in a process of its own, which imports the callback by its name: when `timeout` passes or the call is
     cancelled, that process is killed with all that it started. It inherits neither environment nor open files, and has no `context.runtime`.
 
+    Calls of one answer run in its order. `parallel=True` lets calls of this tool run beside neighbouring calls that are parallel too; None means
+    that a read-only tool is parallel and any other is not.
+
     `timeout` is in seconds. `retry` says that a call that failed may be made again, whatever the annotations say; but one that a timeout left at work
     only if the tool is read-only or idempotent. `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a `ValueError`)
     naming the argument that does not fit.
@@ -87,6 +90,7 @@ class Tool:
     from_factory: bool = False
     """Whether a `ToolRegistry` had the factory make it that its module declares, so that another process can do the same."""
     reconcile: Reconcile | None = None
+    _parallel: bool | None = None
 
     def __init__(
         self,
@@ -102,6 +106,7 @@ class Tool:
         *,
         reconcile: Reconcile | None = None,
         isolation: Literal["process"] | None = None,
+        parallel: bool | None = None,
         inputSchema: dict[str, Any] | None = None,  # noqa: N803 - MCP's own spelling, as the proposal writes it
     ) -> None:
         _check(name, description, annotations, category, timeout, retry)
@@ -109,6 +114,9 @@ class Tool:
             if not callable(reconcile):
                 raise ConfigurationError(f"Tool {name!r}: reconcile takes a function of (call, context) or None, not {reconcile!r}.")
             self.reconcile = reconcile
+        if parallel is not None and not isinstance(parallel, bool):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"Tool {name!r}: parallel takes True, False or None, not {parallel!r}.")
+        self._parallel = parallel
         if input_schema is not None and inputSchema is not None:
             raise ConfigurationError(f"Tool {name!r}: give input_schema or inputSchema, not both.")
         self.name = name
@@ -173,6 +181,11 @@ class Tool:
             raise ConfigurationError(f"Tool {self.name!r}: isolation='process' runs a callback; this tool has its own `call`.")
         self.is_async = False  # here; in its process a coroutine is run to its end
         return Isolated(self.name, self.callback, self._context_parameter is not None, self._given_schema is None)
+
+    @property
+    def parallel(self) -> bool:
+        """True if its calls may run beside neighbouring calls that are parallel too."""
+        return self.annotations.read_only if self._parallel is None else self._parallel
 
     # --- schema and validation, made at first use ---
 
@@ -248,7 +261,7 @@ class Tool:
 
     @staticmethod
     def from_langchain(tool: Any, name: str | None = None, **options: Any) -> Tool:
-        """A LangChain tool as ours: see `holdfast.tools.langchain.from_langchain`, whose `annotations`, `category`, `timeout` and `retry` it takes.
+        """A LangChain tool as ours: see `holdfast.tools.langchain.from_langchain`, whose `annotations`, `category`, `timeout`, `retry` and `parallel` it takes.
         Raises `ConfigurationError`."""
         from holdfast.tools.langchain import from_langchain
 
@@ -268,6 +281,7 @@ class Tool:
         retry: RetryPolicy | None = None,
         reconcile: Reconcile | None = None,
         isolation: Literal["process"] | None = None,
+        parallel: bool | None = None,
     ) -> Tool:
         """A tool from a function's name, docstring and signature. Raises `ConfigurationError` if it has no usable name."""
         if not callable(function):
@@ -277,7 +291,8 @@ class Tool:
             description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]
         name = name if name is not None else str(getattr(plain, "__name__", type(plain).__name__))
         return cls(
-            name, description, function, None, output_schema, annotations, category, timeout, retry, reconcile=reconcile, isolation=isolation
+            name, description, function, None, output_schema, annotations, category, timeout, retry, reconcile=reconcile, isolation=isolation,
+            parallel=parallel,
         )  # fmt: skip
 
 
@@ -295,6 +310,7 @@ def tool(
     retry: RetryPolicy | None = None,
     reconcile: Reconcile | None = None,
     isolation: Literal["process"] | None = None,
+    parallel: bool | None = None,
 ) -> Callable[[Callback], Tool]: ...
 def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
     """`Tool.from_function` as a decorator, with or without arguments. The tool can still be called as the function."""
