@@ -48,6 +48,7 @@ class Parts(NamedTuple):
     there: There | None = None  # the server, if the conversation is on one
     observers: Sequence[Observer] = ()
     leave: Callable[[], None] | None = None  # ends them
+    notes: Sequence[str] = ()  # told when the session starts
 
 
 class Session:
@@ -155,6 +156,8 @@ class Session:
     def _start(self) -> None:
         conversation = self.conversation
         state = conversation.state
+        for note in self._parts.notes:
+            self.screen.notice(note, "dim")
         if state.last_seq:
             self.screen.notice(f"going on with {conversation.id} ({counted(state.last_seq, 'event')}, {_status(state.status)})", "dim")
             if unfinished(state.plan):
