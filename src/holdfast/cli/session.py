@@ -21,6 +21,7 @@ from holdfast.cli.signals import Ended, Signals
 from holdfast.cli.text import counted, one_line, summary
 from holdfast.content import Usage
 from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.llm.client import NO_KEY
 from holdfast.runtime import LocalRuntime
 from holdfast.store import Store
 from holdfast.tools.plans import unfinished
@@ -339,7 +340,8 @@ class Session:
                     option = " --max-steps sets it." if kind == "steps" else ""
                     self.screen.error(f"stopped at the limit of {limit} {kind}.{option}")
                     return Exit.STOPPED
-                self.screen.error(error.message if error.message else error.error)
+                told = error.message if error.message else error.error
+                self.screen.error(told.replace(NO_KEY, "No key was sent: set HOLDFAST_API_KEY, or name a variable with --api-key-env."))
                 return Exit.FAILED
             case ConversationStatus.WAITING_FOR_CONFIRMATION:
                 return self.tell_waiting()
