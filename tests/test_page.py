@@ -394,6 +394,24 @@ def test_a_call_is_approved_with_other_arguments_bound_to_what_was_seen(browser:
 
 
 @needs_chromium
+def test_edited_arguments_that_do_not_fit_stay_in_the_dialog(browser: Browser, server: Serving) -> None:
+    talk(server, "c", [("terminal", {"command": "echo harm"}), "ok"], runtime=True, confirm="always", message="go")
+    page = shown(browser, server, "c")
+    page.click("#decide button", "Review")
+    edited = '{"command": "echo good", "timeout": "soon"}'
+    page.fill("#arguments", edited)
+    page.click("#dialog button", "Approve with these")
+    page.wait("#arguments-wrong", "timeout")
+    assert page.run("document.querySelector('#arguments').value") == edited
+    assert [event["decision"] for event in journal(server, "c") if event["type"] == "decision"] == ["ask"]
+    page.fill("#arguments", '{"command": "echo good"}')
+    page.click("#dialog button", "Approve with these")
+    page.wait(".answer", "ok")
+    assert not page.run("document.querySelector('#dialog').open")
+    assert page.faults() == []
+
+
+@needs_chromium
 def test_an_approval_of_what_another_has_decided_is_refused_and_said(browser: Browser, server: Serving) -> None:
     path = talk(server, "c", [("terminal", {"command": "echo one"}), "ok"], runtime=True, confirm="always", message="go")
     page = shown(browser, server, "c")
@@ -471,9 +489,8 @@ def test_a_run_is_paused_resumed_and_stopped(browser: Browser, server: Serving) 
     assert page.faults() == []
 
 
-@needs_chromium
-def test_a_question_is_answered_by_the_form_of_its_schema(browser: Browser, server: Serving) -> None:
-    question = {"question": "Which city?", "options": ["Ghent", "Bruges"]}
+def ask_in(server: Serving, question: dict[str, Any]) -> None:
+    """Start the conversation `c`, in which a call asks the user."""
     agent = Agent(ScriptedLLM([("ask_user", question), "Thanks."]), register_asking_tools())
     declared = tools_of(agent)
     body = {
@@ -483,6 +500,33 @@ def test_a_question_is_answered_by_the_form_of_its_schema(browser: Browser, serv
     assert server.ask("POST", "/api/conversations", body).status == 201
     server.ask("POST", "/api/conversations/c/start")
     server.ask("POST", "/api/conversations/c/messages", {"text": "go"})
+
+
+@needs_chromium
+def test_a_refused_answer_stays_in_its_form(browser: Browser, server: Serving) -> None:
+    ask_in(server, {"question": "Which city?"})
+    page = shown(browser, server, "c")
+    page.wait("#decide .card", "Which city?")
+    page.fill("#decide textarea", "Ghent")
+    # The server refuses the answer, after the page has drawn other events.
+    refuse = "new Response(JSON.stringify({error: {type: 'X', message: 'Refused.'}}), {status: 422})"
+    page.run(
+        "(() => { const real = fetch; window.fetch = (url, given) => url.endsWith('/answer')"
+        f" ? new Promise((resolve) => {{ window.refuse = () => resolve({refuse}); }}) : real(url, given); }})()"
+    )
+    page.click("#decide button", "Answer")
+    page.until("!!window.refuse")
+    server.ask("POST", "/api/conversations/c/messages", {"text": "By the way"})
+    page.wait(".message", "By the way")
+    page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.run("window.refuse()")
+    page.wait(".toast.bad", "Refused.")
+    assert page.run("document.querySelector('#decide textarea').value") == "Ghent"
+
+
+@needs_chromium
+def test_a_question_is_answered_by_the_form_of_its_schema(browser: Browser, server: Serving) -> None:
+    ask_in(server, {"question": "Which city?", "options": ["Ghent", "Bruges"]})
     page = shown(browser, server, "c")
     page.wait("#decide .card", "Which city?")
     page.until("!!document.querySelector('#decide select, #decide input, #decide textarea')")

@@ -124,7 +124,7 @@ def test_a_run_on_a_server_shows_what_a_local_one_does(server: AgentServer, tmp_
     assert (local.returncode, remote.returncode, again.returncode) == (0, 0, 0)
     times = re.compile(r"\d+(\.\d+)? m?s")
     assert times.sub("T", remote.stdout.lstrip("\n")) == times.sub("T", local.stdout)
-    assert remote.stderr.splitlines()[0] == f"on {server.url}, in the workspace shared"
+    assert remote.stderr.splitlines()[:2] == ["New conversation 'same'.", f"on {server.url}, in the workspace shared"]
     assert remote.stderr.splitlines()[-1] == f"continue with: holdfast chat --server {server.url} --id same"
     assert again.stdout == "\n> once more\n\nAgain.\n"
     assert [path.read_text() for path in server.folder.glob("agents.db.workspaces/**/made")] == ["hi\n"]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast import events as ev
 from holdfast.agent.prompt import apart
 from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.ids import matching
 from holdfast.cli.plans import drawn, steps_of
 from holdfast.cli.render import GAP, Line, Renderer, as_json, plain
 from holdfast.cli.screen import Screen
@@ -159,7 +160,7 @@ def place_words(options: argparse.Namespace) -> list[str]:
 
 
 def found_in(store: SQLiteStore | Server, id: str, file: str) -> Summary:
-    """The conversation of that id, or the only one whose id begins so. Raises `UsageError`."""
+    """Return the conversation that `id` names, by its id or a prefix. Raises `UsageError`."""
     return chosen(store.list(), id, file) if isinstance(store, SQLiteStore) else store.find(id)
 
 
@@ -188,13 +189,11 @@ def is_sqlite(path: Path) -> bool:
 
 
 def chosen(found: Sequence[Summary], id: str, file: str) -> Summary:
-    """The conversation of that id, or the only one whose id begins so. Raises `UsageError`."""
-    fits = [entry for entry in found if entry.id == id] or [entry for entry in found if entry.id.startswith(id)]
-    if len(fits) == 1:
-        return fits[0]
-    if fits:
-        raise UsageError(f"several conversations begin with {id!r}: {', '.join(entry.id for entry in fits[:5])}")
-    raise UsageError(f"there is no conversation {id!r} in {file!r}. See: holdfast show {file}")
+    """Return the conversation that `id` names among those of a file. Raises `UsageError`."""
+    entry = matching(found, id)
+    if entry is None:
+        raise UsageError(f"there is no conversation {id!r} in {file!r}. See: holdfast list {shlex.quote(file)}")
+    return entry
 
 
 # --- on the screen ---

@@ -24,7 +24,7 @@ class Talk {
 		this.ended = new AbortController();
 		this.streaming = null;
 		this.log = new Log({ fork: (seq) => this.fork(seq), whole: (callId) => this.output(callId) });
-		this.deciding = new Deciding((what, body, done) => this.tell(what, body, done));
+		this.deciding = new Deciding((what, body, done, failed) => this.tell(what, body, done, failed));
 		this.panel = new Panel(this);
 		this.frame = 0;
 		this.draft = sessionStorage.getItem(`holdfast.draft.${id}`) ?? "";
@@ -195,14 +195,15 @@ class Talk {
 	}
 
 	/** Tell the conversation something; whether that worked. */
-	async tell(what, body, done) {
+	/** Send the server an order. Returns whether it took it; `failed` is told why not, by default as a toast. */
+	async tell(what, body, done, failed = (message) => toast(message, true)) {
 		try {
 			await ask("POST", place(this.id, what), body, { once: ["start", "run", "close"].includes(what) ? undefined : once() });
 			if (done) toast(done);
 			this.changed();
 			return true;
 		} catch (error) {
-			toast(error.message, true);
+			failed(error.message);
 			return false;
 		}
 	}
