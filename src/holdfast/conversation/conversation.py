@@ -350,11 +350,16 @@ class Conversation:
                 orders.resume(driver)
         return self.status
 
-    def advance(self) -> ConversationStatus:
-        """Drive the loop on the caller's thread while there is something to do, and return the status: as `run`, but goes on from no pause or
-        error. For whoever drives many conversations by few threads (`hosted`). Raises `LeaseHeld`, `StoreError`, `ConversationBusy`."""
+    def advance(self, hands_over: Callable[[], bool] | None = None) -> ConversationStatus:
+        """Drive the loop on the caller's thread while there is something to do, and return the status.
+
+        Unlike `run` it does not resume a paused or failed conversation. It serves programs that drive many conversations by few
+        threads (`hosted`). `hands_over` is asked between two steps; when it returns True, `advance` returns with work left
+        to do. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
+        """
         self._open()
         if self.has_work:
+            self._driver.hands_over = hands_over
             self._drive("advance", resume=False)
         return self.status
 

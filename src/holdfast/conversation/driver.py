@@ -111,7 +111,7 @@ class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
     __slots__ = (
-        "_announced", "_condensations", "_contributed", "_fresh", "_on_delta", "_seen", "_sighted", "_trigger", "_view", "above", "agent", "agent_name", "calls", "failure", "guests", "hooking", "hosted", "journal", "obeyed", "own_agent", "resting",
+        "_announced", "_condensations", "_contributed", "_fresh", "_on_delta", "_seen", "_sighted", "_trigger", "_view", "above", "agent", "agent_name", "calls", "failure", "guests", "hands_over", "hooking", "hosted", "journal", "obeyed", "own_agent", "resting",
         "taken", "team_made", "thread",
     )  # fmt: skip
 
@@ -136,6 +136,7 @@ class Driver:
         self.hooking: hooks.Hooking | None = None  # only where the agent has hooks
         self.taken = 0  # the number of the last command of the inbox that was done
         self.hosted = False  # whether somebody drives as soon as there is something to do
+        self.hands_over: Callable[[], bool] | None = None  # asked between steps: True if `drive` is to return
         self.obeyed: dict[str, Obeyed] | None = None  # what became of posted commands, by key, for those who wait to hear it
         self.team_made: Team | None = None
         self._on_delta = None if on_delta is None else Told(guarded(on_delta))
@@ -253,6 +254,8 @@ class Driver:
                 if journal.spending is not None and not isinstance(action, Step):
                     journal.spending.give_back()
                 if not isinstance(action, Wait):
+                    if until_rest and self.hands_over is not None and self.hands_over():
+                        break
                     self.resting = False
                     return action
                 if until_rest:

@@ -275,7 +275,7 @@ class Host:
         """Remove a conversation with its events, cutting off what runs. Raises `LeaseHeld` while another process drives it."""
         record = self._records.find(tenant, id)
         self._records.become(record, "going")  # from here on nobody opens it
-        self._drives.rooms.park(record.store_id, force=True)
+        self._drives.cut_off(record.store_id)
         try:
             self._remove(record)
         except LeaseHeld:
@@ -315,13 +315,15 @@ class Host:
     # --- asked of one ---
 
     def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """What the store tells of every append. A child that tells what it came to wakes its parent."""
+        """Pass an append on to all that listen. A child's report wakes its parent; an interrupt frees the run's slot."""
         self._feeds.appended(id, events)
         self.webhooks.appended(id, events)
         if self._elsewhere is not None:
             self._elsewhere.appended(id, events)
         if any(isinstance(event, ev.Message) and event.sender.startswith(f"{id}.") for event in events):
             self._drives.wake(id)
+        if any(isinstance(event, ev.Status) and event.reason == "interrupted" for event in events):
+            self._drives.interrupted(id)
 
     def obey(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
         """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it does not fit, `ToolValidationError` if arguments
@@ -446,7 +448,7 @@ class Host:
         record = self._records.find(tenant, id)
         if record.driven:
             self._records.drive(record, IDLE)
-        self._drives.rooms.park(record.store_id, force=True)
+        self._drives.cut_off(record.store_id)
         return self.status(tenant, id)
 
     def state(self, tenant: str, id: str) -> ConversationState:

@@ -12,6 +12,7 @@ from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.store.base import blob_id
 from holdfast.store.files import DAMAGE
+from holdfast.store.marks import lost, marks
 from holdfast.store.rows import Progress, Row, Rows, SQLRows, silent
 from holdfast.store.salvage import Gap, check_file, check_store, join, journal, remarks, unreadable
 from holdfast.store.scan import PageRows
@@ -54,11 +55,15 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
     """
     path = Path(path).absolute()
     check_file(path)
+    marked = marks(path)  # before the file is read
     problems = wal_troubles(path)
     sql: SQLRows | None = None
     try:
         try:
             sql = SQLRows(path)
+            older = lost(marked, sql.tables, sql.query)
+            if older and not sql.tables:
+                raise StoreError(f"{str(path)!r}: {older[0]}")
             check_store(path, sql)
             if sql.application == APPLICATION and sql.format > FORMAT:
                 raise StoreError(
@@ -69,7 +74,10 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
             if sql.application != APPLICATION:
                 problems.append("the file does not say that it is a Holdfast store (application id)")
             if not problems:
-                return _Check(path, sql, sql.format, progress).everything(sql)
+                checking = _Check(path, sql, sql.format, progress)
+                checking.problems += older
+                return checking.everything(sql)
+            problems += older
         except (*DAMAGE, OSError) as error:
             if isinstance(error, StoreError):
                 raise

@@ -14,6 +14,8 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.store.marks import MARK_OFFSET, packed
+
 _NAME = re.compile(r"\d+-[0-9a-f]+")
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
@@ -94,7 +96,7 @@ class Owner:
             else:
                 living = not (locked and self._within_reach(place)) and self._age(fd) <= self._lease_seconds
             if living:
-                return os.pread(fd, 200, 0).decode(errors="replace") or "another process"
+                return os.pread(fd, 200, 0).rstrip(b"\0").decode(errors="replace") or "another process"
             path.unlink(missing_ok=True)
             return None
         finally:
@@ -119,6 +121,11 @@ class Owner:
                 if self._fd >= 0:
                     fd, self._fd = self._fd, self._create()
                     os.close(fd)
+
+    def mark(self, number: int, epoch: int, last_seq: int) -> None:
+        """Note the last append that was written."""
+        if self._fd >= 0:
+            os.pwrite(self._fd, packed(number, epoch, last_seq), MARK_OFFSET)
 
     def close(self) -> None:
         """Unlock and remove the file. Idempotent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -22,10 +23,13 @@ from holdfast.store.base import Blob, Lease, Posted, Summary, blob_id, check_den
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 from holdfast.store.commit import Call, Committer, Job
 from holdfast.store.files import Reader, ReadOnly, trouble
+from holdfast.store.marks import Mark, lost, marks, owners_folder
 from holdfast.store.owner import Owner
 from holdfast.store.watch import Watcher
 
 T = TypeVar("T")
+
+_log = logging.getLogger("holdfast")
 
 _MOVE = """
 UPDATE conversations SET last_seq = ?, status = ?, title = ?, updated = ?, condensed = ? WHERE number = ? AND epoch = ? AND last_seq = ?
@@ -69,6 +73,7 @@ class _Append(Job[bool]):
         reserved: Reservation | None,
         living: Callable[[str], object] | None,
     ) -> None:
+        self.mark = None
         self.done = False  # as `Job.__init__`, whose call would be a twentieth of an append
         self.error = self.result = self.gate = None
         self.lease = lease
@@ -96,6 +101,7 @@ class _Append(Job[bool]):
                 created = (summary.created or first.timestamp).isoformat()
                 db.execute(_FIRST, (created, summary.parent, summary.parent_seq, number, summary.spawned_by))
             db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", self.rows)
+            self.mark = (number, epoch, last.seq)
         else:
             self._fence(db)
         if self.taken:
@@ -119,6 +125,10 @@ class _Append(Job[bool]):
 
     def _what(self) -> str:
         return f"Conversation {self.lease.conversation_id!r}"
+
+
+def _tables(db: sqlite3.Connection) -> list[str]:
+    return [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 
 def _fenced(lease: Lease) -> Fenced:
@@ -172,12 +182,15 @@ class SQLiteStore:
             # SQLite takes a file of one byte for a new one and writes over it.
             raise StoreError(f"{str(self.path)!r} is not a Holdfast store.")
         self._writer: Committer | None = None
+        marked = marks(self.path)  # before the file is read
         if read_only:
             self._reader: Reader | ReadOnly = ReadOnly(self.path, timeout)
+            for problem in self._reader.read(lambda db: lost(marked, _tables(db), db.execute)) if marked else ():
+                _log.warning("Store %r: %s", str(self.path), problem)
         else:
             self._writer = Committer(self.path, timeout)
             try:
-                self._prepare(self._writer, durability)
+                self._prepare(self._writer, durability, marked)
                 self._reader = Reader(self.path, timeout)
             except BaseException:
                 self._writer.db.close()
@@ -185,8 +198,11 @@ class SQLiteStore:
         reads = ReadOnly if read_only else Reader
         self._watcher = Watcher(lambda: reads(self.path, timeout), self._beat, lease_seconds / 3)
 
-    def _prepare(self, writer: Committer, durability: str) -> None:
+    def _prepare(self, writer: Committer, durability: str, marked: Sequence[Mark]) -> None:
         try:
+            # Before anything is written: a -wal that is put back afterwards fits no more.
+            if marked and (problems := lost(marked, _tables(writer.db), writer.db.execute)):
+                raise StoreError(f"Store {str(self.path)!r}: {problems[0]}")
             schema.prepare(writer.db, self.path, durability, self._timeout)
             writer.opened()
         except sqlite3.OperationalError as error:
@@ -262,8 +278,8 @@ class SQLiteStore:
 
     def _own(self) -> Owner:
         if self._owner is None:
-            # Beside the file itself: a link to it must lead to the same owners.
-            self._owner = Owner(Path(f"{self.path.resolve()}-owners"), self._lease_seconds)
+            self._owner = Owner(owners_folder(self.path), self._lease_seconds)
+            self._committer().mark = self._owner.mark
         return self._owner
 
     def _beat(self) -> None:

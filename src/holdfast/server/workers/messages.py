@@ -152,7 +152,11 @@ class News(_Message, frozen=True):
     """The store called `notify`."""
 
 
-FromServer = Check | Open | Drive | Obey | Begin | GoOn | Look | SetTools | Close | Ping | News | Done | Failed
+class HandOver(_Message, frozen=True):
+    """End `Drive` at the next step boundary."""
+
+
+FromServer = Check | Open | Drive | Obey | Begin | GoOn | Look | SetTools | Close | Ping | News | HandOver | Done | Failed
 
 
 # --- the worker asks: the store's methods, for its own conversation, "", or the child `id` -----------

@@ -135,6 +135,9 @@ class Worker:
                 self._drives.put(message)
             case ms.News():
                 self._asked.submit(self._drain)
+            case ms.HandOver():
+                if self._live is not None:
+                    self._live.hand_over()
             case ms.Close():
                 threading.Thread(target=self._close, args=(message,), name="holdfast-close", daemon=True).start()
             case _:
