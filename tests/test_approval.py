@@ -256,14 +256,17 @@ def test_pause_and_resume_come_back_to_waiting_and_an_interrupt_refuses(store: S
         assert world.ran == ["a"]
 
 
-def test_a_state_with_waiting_calls_goes_on_elsewhere_without_them(store: Store) -> None:
+def test_a_state_with_waiting_calls_waits_elsewhere_too(store: Store) -> None:
     world = World(store, ["a"])
     with world.open("go") as conversation:
         conversation.wait(10)
         saved = ConversationState.from_json(conversation.state.to_json())
     with Conversation.from_state(saved, world.agent) as other:
+        assert other.run().status is S.WAITING_FOR_CONFIRMATION
+        assert world.ran == []
+        other.approve()
         assert other.run().answer == "Done."
-    assert world.ran == []
+    assert world.ran == ["a"]
 
 
 def test_commands_come_through_the_inbox_each_once(store: Store) -> None:

@@ -58,12 +58,18 @@ class ImageContent(Data, frozen=True, tag_field="type", tag="image"):
     data: bytes
     mime_type: str = msgspec.field(default_factory=_png)
 
+    def __post_init__(self) -> None:
+        _check_media(self)
+
 
 class AudioContent(Data, frozen=True, tag_field="type", tag="audio"):
     """Sound: its bytes (base64 in JSON) and MIME type, such as `audio/wav`."""
 
     data: bytes
     mime_type: str = msgspec.field(default_factory=_wav)
+
+    def __post_init__(self) -> None:
+        _check_media(self)
 
 
 class ResourceLink(Data, frozen=True, tag_field="type", tag="resource_link"):
@@ -78,6 +84,27 @@ class EmbeddedResource(Data, frozen=True, tag_field="type", tag="resource"):
     """A resource that a tool includes: MCP's `{uri, mimeType, text | blob}` mapping, kept as it came."""
 
     resource: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.resource, dict):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(
+                f"EmbeddedResource: resource takes a dict such as {{'uri': 'file:///a.txt', 'text': '...'}}, not {self.resource!r}."
+            )
+
+
+def _check_media(block: ImageContent | AudioContent) -> None:
+    """Raise `ConfigurationError` for media that are not bytes of a MIME type."""
+    name, data, mime_type = type(block).__name__, block.data, block.mime_type
+    if isinstance(data, str):
+        raise ConfigurationError(
+            f"{name}: data takes bytes, not text. Of base64 give base64.b64decode(text), of a file Path(name).read_bytes(). "
+            "A URL is not fetched: read it first, or name it in the message's text."
+        )
+    if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        raise ConfigurationError(f"{name}: data takes bytes, not {type(data).__name__}.")
+    if not isinstance(mime_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        example = "image/png" if name == "ImageContent" else "audio/wav"
+        raise ConfigurationError(f"{name}: mime_type takes a MIME type such as {example!r}, not {mime_type!r}.")
 
 
 Content = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource

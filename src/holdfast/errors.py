@@ -2,7 +2,8 @@
 
 HoldfastError
 ├── ConfigurationError (ValueError)          a wrong argument or setting; the message names it
-│   └── HookDenied                           a hook did not let it pass: hook, on, failed
+│   ├── HookDenied                           a hook did not let it pass: hook, on, failed
+│   └── UnreadableEvent                      an event that could not be read back; it was not written: event, problem
 ├── Conflict (ValueError)                    an agent server has something else under that id or key
 ├── TooMany (RuntimeError)                   an agent server's bound is reached; `bound` names it
 ├── SignatureInvalid (PermissionError)       what came as a webhook's message is not to be trusted
@@ -65,6 +66,18 @@ class HookDenied(ConfigurationError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.hook, self.on, self.failed)
+
+
+class UnreadableEvent(ConfigurationError):
+    """An event was refused because it could not be read back as it is. Nothing was written. `event` names it, `problem` says what is wrong."""
+
+    def __init__(self, event: str, problem: str) -> None:
+        super().__init__(f"{event} cannot be written: {problem.rstrip('.')}. Nothing was written.")
+        self.event = event
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.event, self.problem)
 
 
 # --- agent servers -------------------------------------------------------------------------------

@@ -189,6 +189,8 @@ class Renderer:
                 yield Line("error", one_line(f"{event.error}: {event.message}"))
             case ev.Note():
                 yield self._cut("dim", f"(note, {event.about}: {event.text})")
+            case ev.Damaged():
+                yield self._cut("error", f"(event {event.seq} is damaged: {event.reason})")
             case ev.Unknown():
                 yield self._cut("dim", f"({event.original_type}: an event of a newer version)")
             case _:

@@ -26,10 +26,10 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trimmed
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
-from holdfast.errors import ConversationClosed, StoreError, ToolCancelled, ToolNotFound
+from holdfast.errors import ConversationClosed, StoreError, ToolCancelled, ToolNotFound, UnreadableEvent
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.hooks import HOOK, Hooks
-from holdfast.tools.results import as_result
+from holdfast.tools.results import as_result, clean
 
 if TYPE_CHECKING:
     from holdfast.conversation.delegating import Team
@@ -41,6 +41,8 @@ UNKNOWN_OUTCOME = (
     "or not at all. Check what is there before you repeat it."
 )
 UNKNOWN = "Its outcome is unknown: it may have happened, in part or whole, or not at all. Check what is there before you repeat it."
+UNWRITABLE = "The result of {name!r} cannot be written down: {problem}. Its effect may have happened."
+DOUBTFUL = " A record of this call is damaged, so it is not known how far it came."
 REJECTED = "Not run: {by} rejected this call{reason}"
 DENIED = "Not run: this call is not allowed{reason}"
 EDITED = "[Whoever approved this call changed its arguments to {arguments}; it was run with these.]"
@@ -339,11 +341,21 @@ class Calls:
             return self.children
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
-        """Within a transaction. A large output is trimmed, and the store keeps the whole."""
-        result, kept = (result, []) if is_output(call.name, result) else trimmed(result, self._agent.output_limit)
+        """Journal a call's result, within a transaction. A large output is trimmed, and the store keeps the whole.
+
+        A result that cannot be written becomes an error of the call.
+        """
+        kept: list[bytes] = []
+        try:
+            if not is_output(call.name, result):
+                result, kept = trimmed(result, self._agent.output_limit)
+            self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
+        except (UnreadableEvent, TypeError, ValueError) as error:  # what is no JSON cannot even be measured
+            problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
+            result, kept = ToolResult.failure(UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))), []
+            self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=0.0)
         for data in kept:
-            self._journal.keep(data)
-        self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
+            self._journal.keep(data, self._journal.next_seq - 1)
         if HOOK in result.meta:
             result_noted(self._journal, result)
 
@@ -402,13 +414,14 @@ class Calls:
         with self._journal.changed:
             token, attempts = self.token, {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
             edits = {call_id: item.arguments for call_id, item in self._journal.fold.open.items() if item.arguments is not None}
+            doubtful = {call_id for call_id, item in self._journal.fold.open.items() if item.doubtful}
         again: list[ToolCall] = []
         for call in calls:
             if token:
                 return
             edited = call.id in edits
             ran = msgspec.structs.replace(call, arguments=edits[call.id], raw="", invalid="") if edited else call
-            result = self._settled(ran, attempts[call.id], token)
+            result = _unknown(DOUBTFUL) if call.id in doubtful else self._settled(ran, attempts[call.id], token)
             if result is None:
                 again.append(call)
                 continue

@@ -16,7 +16,7 @@ from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
 from holdfast.content import ContentLike, Message, ToolResult, blocks
-from holdfast.conversation import hooking, orders
+from holdfast.conversation import copies, hooking, orders
 from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.children import Spawned
@@ -37,13 +37,6 @@ if TYPE_CHECKING:
     from holdfast.conversation.replay import Replay
 
 _log = logging.getLogger("holdfast")
-
-
-CONTINUED = (
-    "Not run here: this conversation was continued from a saved state. The original may have run the call; check before repeating it."
-)
-
-FORKED = "Not run: forked. This conversation was forked from another before the call had a result there; check before repeating it."
 
 
 def random_id() -> str:
@@ -106,9 +99,10 @@ class Conversation:
     def from_state(
         cls, state: ConversationState, agent: Agent, store: Store | None = None, id: str | None = None, **options: Any
     ) -> Conversation:
-        """A conversation that goes on from `state` under a new id, with any agent, model or toolset; `options` as in the constructor.
+        """Return a conversation that goes on from `state` under a new id, with any agent, model or toolset; `options` as in the constructor.
 
-        Large outputs are kept whole (`get_output`) if they are in the same store.
+        Calls that had not begun stay open: one that waits for a decision still waits, and one that was approved waits again, since the
+        copy needs an approval of its own. A call that had begun has an unknown outcome here, and the model is told so. Large outputs are kept whole (`get_output`) if they are in the same store.
         """
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
@@ -124,7 +118,7 @@ class Conversation:
         """A new conversation in the same store that begins with this one's events up to `seq` (None: all), with the same or another
         agent, model or toolset; `options` as in the constructor. The two share these events: none is copied.
 
-        Calls that were open there are answered as not run in the fork. Raises `ConfigurationError` for a seq that is not there,
+        Calls that were open there are answered in the fork: as not run, or, if they had begun, as of unknown outcome. Raises `ConfigurationError` for a seq that is not there,
         `StoreError` if `id` exists.
         """
         with self._journal.changed:
@@ -138,7 +132,7 @@ class Conversation:
         inherited: dict[str, Any] = {
             "runtime": self._driver.calls.runtime, "observer": self._observers, "clock": self._journal.clock, "new_id": self._journal.new_id,
         }  # fmt: skip
-        answers = _answers(state, FORKED, self._journal.clock, self._journal.new_id)
+        answers = copies.closed(state, self._journal.clock, self._journal.new_id)
         state.take(answers)
         forked = Conversation(agent or self.agent, self.store, id, **{**inherited, **options}, _known=([*events, *answers], state))
         try:
@@ -156,8 +150,7 @@ class Conversation:
             raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.")
         if state.events:
             with self._journal as journal:
-                # The original may yet run its open calls, or has; this conversation must not run them a second time.
-                journal.add_all([*state.events, *_answers(fold(state.events), CONTINUED, journal.clock, journal.new_id)])
+                journal.add_all([*state.events, *copies.continued(fold(state.events), journal.clock, journal.new_id)])
                 for event in state.events:
                     for id in blobs_of(event):
                         with suppress(StoreError):  # it is not in this store
@@ -648,17 +641,6 @@ class Conversation:
         self.close()
 
 
-def _answers(state: Fold, why: str, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
-    """What closes the calls that are open in a state, as the events that follow it."""
-    found: list[ev.AnyEvent] = []
-    for call_id in state.open:
-        result = ToolResult.failure(why, "cancelled")
-        found.append(ev.ToolResult(seq=state.last_seq + len(found) + 1, id=new_id(), timestamp=clock(), call_id=call_id, result=result))
-    if state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # for nothing any more
-        found.append(ev.Status(seq=state.last_seq + len(found) + 1, id=new_id(), timestamp=clock(), status=RUNNING.value))
-    return found
-
-
 def _weakly(conversation: Conversation) -> Callable[[], None]:
     """What the store calls when there is news: it must not keep a conversation alive that nobody else holds."""
     reference = weakref.ref(conversation)
@@ -678,6 +660,8 @@ def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any, on_
         raise ConfigurationError(f"Conversation: store takes a store such as SQLiteStore(path), not {store!r}.")
     if id is not None and (not isinstance(id, str) or not id.strip()):
         raise ConfigurationError(f"Conversation: id takes a non-empty str or None, not {id!r}.")
+    if id is not None and clean(id) != id:
+        raise ConfigurationError(f"Conversation: id takes text that UTF-8 can hold, not {id!r}.")
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
             raise ConfigurationError(f"Conversation: {name} takes a function or None, not {value!r}.")

@@ -55,6 +55,7 @@ from holdfast.errors import (
     LLMError,
     OutputInvalid,
     StoreError,
+    UnreadableEvent,
 )
 from holdfast.llm.completion import Completion, Delta, Told
 from holdfast.llm.pictures import says_sight, with_sight
@@ -79,14 +80,6 @@ inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("holdfa
 SHORT = 64
 
 CONDENSATIONS = 3  # times that one answer's request may turn out too long
-
-
-def _check_readable(event: ev.Assistant) -> None:
-    """Raises `BadResponse` for an answer that could not be read from a store again. A model may be anybody's class."""
-    try:
-        ev.decode(ev.encode(event))
-    except (TypeError, ValueError) as error:
-        raise BadResponse(f"The model's answer cannot be written down: {error}.") from error
 
 
 def nudge_for(answer: Completion | ev.Assistant) -> str | None:
@@ -337,7 +330,11 @@ class Driver:
         elif isinstance(error, OutputInvalid):
             details = {"problem": error.problem, "rounds": error.rounds}
         details = {key: value for key, value in details.items() if value}
-        self.journal.add(ev.Error, error=type(error).__name__, message=clean(str(error)), details=details)
+        fields: dict[str, Any] = {"error": type(error).__name__, "message": clean(str(error))}
+        try:
+            self.journal.add(ev.Error, **fields, details=details)
+        except UnreadableEvent:  # an error of somebody's class may hold anything
+            self.journal.add(ev.Error, **fields)
         self.journal.add(ev.Status, status=ConversationStatus.ERROR.value, reason=type(error).__name__)
         _log.warning("conversation %s stopped: %s: %s", self.journal.id, type(error).__name__, error)
 
@@ -485,10 +482,14 @@ class Driver:
             if not self._fits(found, work):
                 _log.error("conversation %s: the condenser named no messages or answers that are still shown", journal.id)
                 return "the condenser named nothing that is still shown"
-            with journal:
-                if not token and not self.calls.closing and (asked is None or journal.fold.wanted is not None):
-                    more = {name: getattr(found, name) for name in ("trimmed", "usage", "cost", "model")}
-                    journal.condense(sorted(found.hidden), found.summary, found.replaced, **more)
+            try:
+                with journal:
+                    if not token and not self.calls.closing and (asked is None or journal.fold.wanted is not None):
+                        more = {name: getattr(found, name) for name in ("trimmed", "usage", "cost", "model")}
+                        journal.condense(sorted(found.hidden), found.summary, found.replaced, **more)
+            except UnreadableEvent as error:
+                _log.error("conversation %s: what the condenser made cannot be written: %s", journal.id, error.problem)
+                return f"what the condenser made cannot be written: {error.problem}"
         return ""
 
     def _work(self, reason: ContextTooLong, token: Cancellation, instructions: str) -> Work:
@@ -586,13 +587,15 @@ class Driver:
                 note.write(journal)
             seq = journal.next_seq
             calls = tuple([msgspec.structs.replace(call, id=f"{seq}.{index}") for index, call in enumerate(asked)])
-            event = journal.add(
-                ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=usage, based_on=based_on,
-                stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,
-                response_id=answer.response_id, duration=duration, cost=cost, request_hash=answer.request_hash,
-                route=answer.route, notes=answer.notes, host=answer.host,
-            )  # fmt: skip
-            _check_readable(event)
+            try:
+                journal.add(
+                    ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=usage, based_on=based_on,
+                    stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,
+                    response_id=answer.response_id, duration=duration, cost=cost, request_hash=answer.request_hash,
+                    route=answer.route, notes=answer.notes, host=answer.host,
+                )  # fmt: skip
+            except UnreadableEvent as error:  # a model may be anybody's class
+                raise BadResponse(f"The model's answer cannot be written down: {error.problem}") from error
             for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
                 if index not in refused:  # nobody is to be asked about what is not run
                     self.calls.write_decision(call, verdict)

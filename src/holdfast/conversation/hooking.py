@@ -155,6 +155,8 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
         try:
             said = hooked.ask(bound, context, _message_told, _is_content, subject, what)
             changed = content if said.change is None else checked(_content(said.change))
+            if said.change is not None:
+                ev.check_content(changed)
         except HookDenied as error:
             found: HookDenied = error
         except (ConfigurationError, msgspec.ValidationError, ValueError, TypeError) as error:

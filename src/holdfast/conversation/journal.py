@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast import events as ev
 from holdfast.agent.planning import kept
@@ -15,7 +15,7 @@ from holdfast.agent.view import whole_until
 from holdfast.content import ToolResult
 from holdfast.conversation.changed import Changed
 from holdfast.conversation.outputs import whole
-from holdfast.conversation.state import Fold, fold
+from holdfast.conversation.state import ConversationStatus, Fold, fold
 from holdfast.errors import ConversationBusy, ConversationClosed
 from holdfast.store import Blob, Lease, Posted, Store, Summary
 
@@ -27,6 +27,9 @@ _log = logging.getLogger("holdfast")
 
 E = TypeVar("E", bound=ev.Event)
 Clock = Callable[[], datetime]
+
+
+_STATUSES = frozenset(status.value for status in ConversationStatus)
 
 
 def utc_now() -> datetime:
@@ -71,7 +74,7 @@ class Journal:
         self._left: tuple[str, ...] = ()  # marks of what a dead owner's calls started, which is still to be ended
         self._behind = False  # whether what came before the lease is still to be read
         self._mark = ""  # what the processes that calls start carry under this lease
-        self._draft: list[Any] | None = None
+        self._draft: ev.Recorded | None = None
         self._aside: tuple[list[int], list[Blob]] | None = None  # of the draft: commands it does, blobs it refers to
         self._events: list[ev.AnyEvent]
         self._so_far: ev.SoFar | None = None  # what they had come to
@@ -156,7 +159,10 @@ class Journal:
                 (
                     event.so_far
                     for event in tail
-                    if isinstance(event, ev.Condensation) and event.so_far is not None and event.so_far.seq == self._before
+                    if isinstance(event, ev.Condensation)
+                    and event.so_far is not None
+                    and event.so_far.seq == self._before
+                    and event.so_far.status in _STATUSES  # a newer version may have others
                 ),
                 None,
             )
@@ -207,7 +213,7 @@ class Journal:
                     f"Conversation {self.id!r} is in an append that a signal handler broke into; note it there, act later."
                 )
             self.acquire()
-            self._draft = []
+            self._draft = ev.Recorded()
         except BaseException:
             self.changed.release()
             raise
@@ -216,7 +222,7 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if kind is None and (self._draft or self._aside or (self.spending is not None and self.spending.due)):
-                self._append(self._draft or [])
+                self._append(self._draft or ev.Recorded())
         finally:
             self._draft = self._aside = None
             self.changed.release()
@@ -230,11 +236,14 @@ class Journal:
             self.changed.release()
 
     def add(self, kind: type[E], id: str = "", **fields: Any) -> E:
-        """Make the next event. `seq` and `timestamp` are given here, and `id` if it is not."""
+        """Make the next event, with the next `seq`, the clock's `timestamp` and a new `id` if none is given.
+
+        Raise `UnreadableEvent`, with nothing added, if the event could not be read back.
+        """
         draft = self._draft
         assert draft is not None, "add outside of a transaction"
         event = kind(seq=self.fold.last_seq + len(draft) + 1, id=id or self.new_id(), timestamp=self.clock(), **fields)
-        draft.append(event)
+        draft.add(cast(ev.AnyEvent, event))
         return event
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
@@ -252,7 +261,7 @@ class Journal:
         """The seq that the next added event gets. Only within a transaction."""
         return self.fold.last_seq + len(self._draft or ()) + 1
 
-    def _append(self, draft: list[Any]) -> None:
+    def _append(self, draft: ev.Recorded) -> None:
         assert self._lease is not None
         summary = self.summary(draft)
         spending = self.spending
@@ -328,10 +337,12 @@ class Journal:
             found = next((event for event in events if isinstance(event, ev.ToolResult) and event.call_id == call_id), None)
         return None if found is None else whole(found.result, self._store.blob)
 
-    def add_all(self, events: Sequence[Any]) -> None:
-        """Add events that have their seqs already, to a journal that has none."""
-        assert self._draft is not None, "add_all outside of a transaction"
-        self._draft.extend(events)
+    def add_all(self, events: Sequence[ev.AnyEvent]) -> None:
+        """Add events that have their seqs already, to a journal that has none. Raise `UnreadableEvent`."""
+        draft = self._draft
+        assert draft is not None, "add_all outside of a transaction"
+        for event in events:
+            draft.add(event)
         if self.observed is not None:
             self.observed.skip(len(events))  # it was done elsewhere
 

@@ -22,7 +22,7 @@ from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
-    from holdfast.commands import Command
+    from holdfast.commands import Command, Unreadable
 
 _log = logging.getLogger("holdfast")
 _S = ConversationStatus
@@ -31,7 +31,10 @@ Effect = Callable[[], None]  # to be had once the transaction is over and no loc
 
 
 def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
-    """Blocks that a user may send. Raises `ConfigurationError` if they say nothing."""
+    """Return the blocks that a user may send. Raise `ConfigurationError` if they say nothing."""
+    for block in content:
+        if isinstance(block, TextContent) and not isinstance(block.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"TextContent: text takes a str, not {block.text!r}.")
     content = tuple([TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in content])
     if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
         raise ConfigurationError("send_message takes a text or content blocks; it was given nothing.")
@@ -78,7 +81,8 @@ def resume(driver: Driver) -> Effect | None:
     journal, fold = driver.journal, driver.journal.fold
     if fold.status is _S.PAUSED:
         # Back to where it would be: waiting, at work if there is something to do, else at rest.
-        status = _S.WAITING_FOR_CONFIRMATION if fold.waits else RUNNING if _unfinished(driver) else _S.IDLE
+        # A run whose last answer came after the pause still ends: as FINISHED, by the loop.
+        status = _S.WAITING_FOR_CONFIRMATION if fold.waits else RUNNING if _unfinished(driver) or fold.run_steps else _S.IDLE
         journal.add(ev.Status, status=status.value)
     elif fold.status in (_S.ERROR, _S.STUCK) and _unfinished(driver):
         journal.add(ev.Status, status=RUNNING.value)
@@ -126,7 +130,7 @@ def json_arguments(arguments: Any) -> dict[str, Any]:
 
     try:
         found = json.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())  # half of a surrogate pair has no bytes
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"approve: arguments takes what JSON can say: {error}.") from error
     if not isinstance(found, dict):
         raise ConfigurationError(f"approve: arguments takes a dict, not a {type(arguments).__name__}.")
@@ -297,10 +301,12 @@ def _waiting(driver: Driver) -> list[Posted]:
         return [] if driver.calls.closing or driver.failure is not None else driver.journal.commands()
 
 
-def _fitted(driver: Driver, command: Command) -> Command | Passed | ConfigurationError:
-    """A command with what users' code makes of it, such as a result after the agent's hooks; an error if it does not fit."""
+def _fitted(driver: Driver, command: Command | Unreadable) -> Command | Passed | ConfigurationError:
+    """Return a command with what users' code makes of it, such as a result after the agent's hooks; an error if it does not fit."""
     from holdfast import commands as cmd
 
+    if isinstance(command, cmd.Unreadable):
+        return ConfigurationError(f"it cannot be read: {command.command or 'no command'}: {command.reason}.")
     try:
         if isinstance(command, cmd.Send) and driver.agent.hooked is not None:
             found = heard(driver, said(command.content), command.sender)

@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent import planning
+from holdfast.agent import damage, planning
 from holdfast.agent.handoffs import TOOL as HANDOFF
 from holdfast.agent.handoffs import handed_to
 from holdfast.agent.output import FINISH, REPAIR, is_output
@@ -48,10 +48,23 @@ class OpenCall:
 
     `attempt` is 0 until the call starts. `asked` is the reason why it waits for a decision, None if it does not wait. `arguments` replace the
     model's if an approver edited them. A client runs an `offered` call, and `runner` names the client that claimed it. A `parallel` call may run
-    beside its parallel neighbours; any other call runs alone (`turn`).
+    beside its parallel neighbours; any other call runs alone (`turn`). A `doubtful` call has a damaged record: once it has begun it is never repeated.
     """
 
-    __slots__ = ("approved", "arguments", "asked", "attempt", "call", "offered", "parallel", "questioned", "questions", "risk", "runner")
+    __slots__ = (
+        "approved",
+        "arguments",
+        "asked",
+        "attempt",
+        "call",
+        "doubtful",
+        "offered",
+        "parallel",
+        "questioned",
+        "questions",
+        "risk",
+        "runner",
+    )
 
     def __init__(self, call: ToolCall, offered: bool = False, parallel: bool = False) -> None:
         self.call = call
@@ -60,6 +73,7 @@ class OpenCall:
         self.runner = ""
         self.attempt = 0
         self.asked: str | None = None
+        self.doubtful = False
         self.approved = False
         self.risk = ""  # what an analyzer said of it
         self.arguments: dict[str, Any] | None = None
@@ -89,10 +103,10 @@ class OpenCall:
         elif decision.question_id:
             self.questions = tuple([one for one in self.questions if one.id != decision.question_id])
         elif decision.decision == "ask":
-            self.asked = decision.reason or ""
+            self.asked, self.approved, self.arguments = decision.reason or "", False, None
             self.risk = decision.risk
         elif decision.decision == "approve" and self.asked is not None and decision.arguments_hash == self.call.arguments_hash:
-            self.asked, self.approved = None, True
+            self.asked, self.approved, self.doubtful = None, True, False
             self.arguments = decision.arguments
 
 
@@ -184,6 +198,7 @@ class Fold:
         match event:
             case ev.ToolCallStarted():
                 if (call := self.open.get(event.call_id)) is not None:
+                    call.asked = None  # it may run, even if the approval cannot be read
                     call.attempt = event.attempt
                     call.runner = event.runner
                     call.questions = ()  # what an attempt before this one asked, nobody waits for
@@ -225,6 +240,8 @@ class Fold:
                     self._spent(event.usage, event.cost)
                 if (call := self.open.get(event.call_id)) is not None:
                     call.decide(event)
+            case ev.Damaged():
+                self._damaged(event)
             case _:
                 pass
         self.recent.feed(event)
@@ -239,6 +256,35 @@ class Fold:
     def turn(self) -> list[OpenCall]:
         """The open calls whose turn it is."""
         return turn(self.open.values())
+
+    def _damaged(self, event: ev.Damaged) -> None:
+        """Take in an event that cannot be read. What it may have said of a call is in doubt, and no call begins or is repeated because
+        of it."""
+        kind, found = event.original_type, damage.stand_in(event)
+        usage, cost, _ = damage.spent(event)
+        self._spent(usage, cost)
+        if kind == "assistant":
+            self.steps += 1
+            self.run_steps += 1
+            self.open = {}
+        elif kind == "agent":
+            self.clients = (*self.clients, *damage.client_tools(event))
+        if isinstance(found, ev.Status):
+            self._became(found)
+        elif isinstance(found, ev.ToolResult):
+            self._closed(found)
+        elif found is not None:
+            self.message_seq = self.heard_seq = event.seq
+            self.output, self.output_seq, self.output_failed = None, 0, ""
+            self.planned = planning.after_message(self.planned)
+        if kind in ("", "decision", "toolCallStarted", "toolResult"):
+            about = damage.call_of(event)
+            for call in [self.open[about]] if about in self.open else [] if about else self.open.values():
+                call.doubtful = True
+                if kind != "decision":
+                    call.attempt, call.asked, call.runner = max(call.attempt, 1), None, ""
+                elif not call.attempt:
+                    call.asked = "A decision on this call was damaged and cannot be read."
 
     def measure(self, journal: Sequence[ev.AnyEvent]) -> Sizes:
         """Have the tokens of the next request kept from now on. `journal` has at least all events that are still shown."""
@@ -358,14 +404,16 @@ class Fold:
         found.planned = so_far.plan
         found.stops, found.denials = so_far.stops, so_far.denials
         found.output_failures, found.output_failed, found.output_seq = so_far.output_failures, so_far.output_failed, so_far.output_seq
+        # Any of these may be damaged by now; then it is as if there was none.
         if so_far.output_seq:
-            found.output = cast(ev.ToolResult, event(so_far.output_seq)).result.structured_content
-        if so_far.agent_seq:
-            found._heads(cast(ev.Agent, event(so_far.agent_seq)))
-        if so_far.assistant_seq:
-            found.assistant = cast(ev.Assistant, event(so_far.assistant_seq))
-        if so_far.error_seq:
-            found.error = cast(ev.Error, event(so_far.error_seq))
+            output = event(so_far.output_seq)
+            found.output = output.result.structured_content if isinstance(output, ev.ToolResult) else None
+        if so_far.agent_seq and isinstance(head := event(so_far.agent_seq), ev.Agent):
+            found._heads(head)
+        if so_far.assistant_seq and isinstance(answer := event(so_far.assistant_seq), ev.Assistant):
+            found.assistant = answer
+        if so_far.error_seq and isinstance(error := event(so_far.error_seq), ev.Error):
+            found.error = error
         return found
 
     def take(self, events: Sequence[ev.AnyEvent]) -> None:

@@ -75,8 +75,7 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
     """The conversation in a folder that OpenHands keeps it in.
 
     `Conversation.from_state(read_conversation(folder).state, agent)` goes on with it, with any agent. A call that had no result there is told to the
-    model as one whose outcome is unknown, unless it waited for confirmation: then it waits in this state, and in a store that it is imported into
-    (`from_state` answers it as not run). One that was at work is PAUSED. What cannot be read is kept as it came, or named in `notes`.
+    model as one whose outcome is unknown, unless it waited for confirmation: then it still waits. One that was at work is PAUSED. What cannot be read is kept as it came, or named in `notes`.
 
     Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the file that cannot be read.
     """
@@ -177,7 +176,7 @@ class _Reader:
             try:
                 self._take(place, event, data, events)
                 for new in self._journal[journal:]:
-                    ev.decode(ev.encode(new))  # what could not be read again must not be written
+                    ev.record(new)  # what could not be read again must not be written
             except _UNFIT as error:
                 del self._journal[journal:]
                 self._open, self._status = open, status

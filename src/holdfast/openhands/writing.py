@@ -14,6 +14,7 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.damage import stand_in
 from holdfast.content import Usage
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
@@ -70,6 +71,9 @@ class _Writer:
         """The events' files, in order."""
         head = False
         for event in self._state.events:
+            if isinstance(event, ev.Damaged):
+                self.notes.append(f"event {event.seq} is damaged and cannot be read ({event.reason})")
+                event = stand_in(event) or event
             match event:
                 case ev.Agent() if not head:
                     head = True
@@ -91,7 +95,7 @@ class _Writer:
                     self._file(event, "ConversationErrorEvent", "environment", code=event.error, detail=event.message)
                 case ev.Unknown() if (original := _original(event)) is not None:
                     self._files.append(original)
-                case ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
+                case ev.Damaged() | ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
                     pass  # they are in what is written
                 case _:
                     self._skipped[event.type] = self._skipped.get(event.type, 0) + 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
+from holdfast import commands
 from holdfast import events as ev
 from holdfast.content import Data
 from holdfast.errors import StoreError
@@ -14,7 +13,7 @@ from holdfast.store.base import blob_id
 from holdfast.store.files import DAMAGE
 from holdfast.store.marks import lost, marks
 from holdfast.store.rows import Progress, Row, Rows, SQLRows, silent
-from holdfast.store.salvage import Gap, check_file, check_store, join, journal, remarks, unreadable
+from holdfast.store.salvage import Gap, check_file, check_store, join, journal, misread, remarks, unreadable
 from holdfast.store.scan import PageRows
 from holdfast.store.schema import APPLICATION, FORMAT
 from holdfast.store.wal import wal_troubles
@@ -144,10 +143,10 @@ class _Check:
             count = 0
             for _, seq, found in journal(self._rows, row):
                 count += 1
-                if isinstance(found, str):
-                    join(gaps, seq, found)
+                if problem := misread(found):
+                    join(gaps, seq, problem)
                     calls.unknown.add(seq)
-                else:
+                elif not isinstance(found, str):
                     calls.take(found)
                     self._events += 1
                 if not self._events % _EVERY:
@@ -191,16 +190,8 @@ class _Check:
             what = f"the command {number} in the inbox of {ids.get(conversation, f'conversation number {conversation}')!r}"
             if conversation not in ids and conversation not in freed:
                 self.problems.append(f"{what}: there is no such conversation")
-            elif data is not None:
-                try:
-                    # A newer version's command has another name and other fields, but a name.
-                    msgspec.json.decode(data, type=_Command)
-                except (ValueError, TypeError, RecursionError):
-                    self.problems.append(f"{what} cannot be read")
-
-
-class _Command(msgspec.Struct):
-    command: str
+            elif data is not None and isinstance(command := commands.posted(data), commands.Unreadable):
+                self.problems.append(f"{what} cannot be read: {command.reason}")
 
 
 class _Calls:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import ConversationNotFound, Fenced, LeaseHeld, StoreError
-from holdfast.events import AnyEvent
+from holdfast.events import AnyEvent, records
 from holdfast.store.base import Blob, Lease, Posted, Summary, check_dense
 from holdfast.store.budgets import Book, Budget, Reservation, Settlement, Shortage
 
@@ -109,6 +109,7 @@ class MemoryStore:
     ) -> bool:
         """See `Store.append`."""
         check_dense(events)
+        records(events)
         with self._lock:
             record = self._held(lease)
             if events and events[0].seq != len(record.events) + 1:
@@ -241,6 +242,7 @@ class MemoryStore:
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         """See `Store.fork`."""
         check_dense(events)
+        records(events)
         with self._lock:
             record = self._found(conversation_id)
             if summary.id in self._records:

@@ -81,7 +81,7 @@ class _Append(Job[bool]):
         self.events = events
         self.summary = summary
         base = number << 32
-        self.rows = [(base + event.seq, zlib.crc32(data := ev.encode(event)), data) for event in events]
+        self.rows = [(base + event.seq, zlib.crc32(data), data) for event, data in zip(events, ev.records(events), strict=True)]
         self.taken = taken
         self.settled = settled
         self.reserved = reserved
@@ -320,11 +320,8 @@ class SQLiteStore:
         held = self._held.get(lease.conversation_id)
         # Numbers begin at 1, so that a lease which is not held here is found nowhere.
         number = held.number if held is not None and held.epoch == lease.epoch else 0
-        try:
-            living = None if reserved is None else self._own().living
-            job = _Append(lease, number, events, summary, taken, blobs, settled, reserved, living)
-        except Exception as error:
-            raise StoreError(f"Conversation {lease.conversation_id!r}: an event is not JSON: {error}. Nothing was written.") from error
+        living = None if reserved is None else self._own().living
+        job = _Append(lease, number, events, summary, taken, blobs, settled, reserved, living)
         held = (self._writer or self._committer()).run(job)
         if events and self._watcher.followers:
             self._watcher.appended(lease.conversation_id, events[-1].seq)
@@ -344,10 +341,7 @@ class SQLiteStore:
         def take(expected: int, seq: int, crc: int, data: bytes) -> None:
             if seq != expected or type(data) is not bytes or zlib.crc32(data) != crc:
                 raise self._damaged(conversation_id, expected)
-            try:
-                found.append(ev.decode(data))
-            except ValueError as error:
-                raise self._damaged(conversation_id, expected) from error
+            found.append(ev.decode(data, expected))
 
         def look(db: sqlite3.Connection) -> tuple[int, int]:
             found.clear()  # it may be asked again
@@ -455,10 +449,8 @@ class SQLiteStore:
 
         found: list[Posted] = []
         for number, key, data in self._reader.read(look):
-            try:
-                found.append(Posted(number, key, commands.decode(data)))
-            except ValueError:
-                continue
+            if (command := commands.posted(data)) is not None:
+                found.append(Posted(number, key, command))
         return found
 
     # --- conversations ---
@@ -467,7 +459,7 @@ class SQLiteStore:
         """See `Store.fork`."""
         check_dense(events)
         seq = summary.last_seq - len(events)
-        rows = [(event.seq, data := ev.encode(event), zlib.crc32(data)) for event in events]
+        rows = [(event.seq, data, zlib.crc32(data)) for event, data in zip(events, ev.records(events), strict=True)]
 
         def begin(db: sqlite3.Cursor) -> None:
             found = db.execute("SELECT number, last_seq, base FROM conversations WHERE id = ?", (conversation_id,)).fetchone()

@@ -141,5 +141,7 @@ def _sound(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Text that UTF-8 can hold: lone surrogates, as from undecodable file names, become `?`."""
+    """Return a plain `str` that UTF-8 can hold: lone surrogates, as from undecodable file names, become `?`."""
+    if type(text) is not str:  # a subclass has no JSON
+        text = str.__str__(text)
     return text if _sound(text) else text.encode(errors="replace").decode()

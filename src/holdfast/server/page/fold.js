@@ -158,7 +158,8 @@ export class Fold {
 				return this.#add("agent", event, { before });
 			}
 			case "note":
-				return this.#add("note", event);
+			case "damaged":
+				return this.#add(event.type, event);
 			default:
 				return this.#add("unknown", event);
 		}
