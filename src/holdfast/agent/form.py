@@ -153,7 +153,7 @@ def module_of(tool: Tool) -> str:
     from holdfast.tools.registry import declared_in
 
     declared = declared_in(module).get(tool.name)
-    if declared is None or tool.tool_type != "local_function":
+    if declared is None or tool.tool_type in ("mcp_tool", "a2a_tool"):
         return ""
     if declared is tool or declared is type(tool) or tool.from_factory:
         return name

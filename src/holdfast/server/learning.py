@@ -17,6 +17,7 @@ from holdfast.agent.form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.server.policy import Policy, check_agent, check_parts
 from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import copied
 from holdfast.tools.registry import ToolRegistry, declared_in
 from holdfast.tools.schema import from_json_schema
 from holdfast.tools.tool import Tool
@@ -35,6 +36,7 @@ class ClientTool(Tool):
 
     tool_type = "custom"
     executor = "client"
+    untrusted = True
 
     def __init__(self, form: ToolForm) -> None:
         super().__init__(
@@ -44,15 +46,15 @@ class ClientTool(Tool):
         self.module_qualname = form.module
         whole = "type" in form.input_schema and "properties" in form.input_schema  # as of every client of ours
         self._schema_there = form.input_schema if whole else super().input_schema
-        self._check = from_json_schema(form.name, self._schema_there, patterns=False)  # its patterns are for the client to try
+        self._check = from_json_schema(form.name, self._schema_there, untrusted=True)
 
     @property
     def input_schema(self) -> dict[str, Any]:
         """As the client declared it, keys in the same order: a provider's prompt cache goes by the letter, and it knows local runs too."""
-        return self._schema_there
+        return copied(self._schema_there)
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, checked but for the schema's patterns. Raises `ToolValidationError`."""
+        """Return the arguments, checked within bounds. Raises `ToolValidationError`."""
         return self._check(arguments)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -64,6 +66,7 @@ class UnavailableTool(Tool):
     """A tool that nobody can run here: each call of it fails with the reason, and nothing else does."""
 
     tool_type = "custom"
+    untrusted = True
 
     def __init__(self, form: ToolForm, reason: str) -> None:
         super().__init__(

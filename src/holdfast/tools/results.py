@@ -36,8 +36,31 @@ def as_result(tool: str, value: Any) -> ToolResult:
             return _checked(tool, ToolResult(tuple(found)))
         except ConfigurationError as error:
             raise _refused(tool, value, f"but {error}") from None
+    mcp = _mcp_form(value)
+    if mcp is not None:
+        try:
+            return _checked(tool, ToolResult.from_json(_json(tool, mcp)))
+        except msgspec.ValidationError as error:
+            raise _refused(tool, value, f"which has the form of an MCP result with a wrong part: {error}") from None
     data = _json(tool, value)
     return ToolResult((TextContent(data.decode()),), structured_content=msgspec.json.decode(data))
+
+
+_MCP_KEYS = {"content", "structuredContent", "isError", "_meta", "meta", "error", "resultType"}
+_MCP_TYPES = {"text", "image", "audio", "resource", "resource_link"}
+
+
+def _mcp_form(value: Any) -> dict[str, Any] | None:
+    """Return an MCP result (`CallToolResult`) that a callback returned as a dict or as the mcp package's model; None for other values."""
+    if cast("type[Any]", type(value)).__name__ == "CallToolResult" and hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if not isinstance(value, dict) or not isinstance(value.get("content"), list):  # pyright: ignore[reportUnknownMemberType]
+        return None
+    found = cast("dict[str, Any]", value)
+    content = cast("list[Any]", found["content"])
+    blocks = all(isinstance(block, dict) and cast("dict[str, Any]", block).get("type") in _MCP_TYPES for block in content)
+    sure = bool(content) or isinstance(found.get("isError"), bool)
+    return found if blocks and sure and found.keys() <= _MCP_KEYS else None
 
 
 def _checked(tool: str, result: ToolResult) -> ToolResult:

@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import msgspec
@@ -15,6 +16,7 @@ from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import copied
 from holdfast.tools.results import as_result
 
 if TYPE_CHECKING:
@@ -85,12 +87,20 @@ class Tool:
     """
 
     tool_type = "local_function"
+    """Where it lives: `local_function`, `mcp_tool`, `a2a_tool`, or `custom`, which a subclass is unless it says otherwise."""
     executor: str = ""
     """Who runs its calls: "" the process that has it, "client" a client of the agent server."""
     from_factory: bool = False
     """Whether a `ToolRegistry` had the factory make it that its module declares, so that another process can do the same."""
     reconcile: Reconcile | None = None
     _parallel: bool | None = None
+    untrusted: bool = False
+    """True if the schemas come from outside, such as from a server: what they may cost is bounded."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "tool_type" not in vars(cls) and cls.tool_type == Tool.tool_type:
+            cls.tool_type = "custom"
 
     def __init__(
         self,
@@ -126,10 +136,10 @@ class Tool:
         self.category = category
         self.timeout = timeout
         self.retry = retry
-        self.output_schema = None if output_schema is None else schemas.check_schema(name, output_schema, "output_schema")
+        self._output_schema = None if output_schema is None else schemas.check_schema(name, output_schema, "output_schema", self.untrusted)
         self._given_schema = input_schema if input_schema is not None else inputSchema
         if self._given_schema is not None:
-            self._given_schema = schemas.check_schema(name, self._given_schema)
+            self._given_schema = schemas.check_schema(name, self._given_schema, untrusted=self.untrusted)
         self.is_async = inspect.iscoroutinefunction(type(self).call)
         self._wrapped: str | None = None
         self._schema: dict[str, Any] | None = None
@@ -191,10 +201,25 @@ class Tool:
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The JSON Schema (an object) that the model sees."""
+        """The JSON Schema (an object) that the model sees; a copy."""
         if self._schema is None:
             self._prepare()
-        return cast("dict[str, Any]", self._schema)
+        return copied(self._schema)
+
+    @property
+    def output_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of a result's structured content, None if the tool promises none; a copy."""
+        return copied(self._output_schema)
+
+    @property
+    def inputSchema(self) -> dict[str, Any]:  # noqa: N802 - MCP's own spelling, as the proposal writes it
+        """`input_schema` under its name in MCP."""
+        return self.input_schema
+
+    @property
+    def outputSchema(self) -> dict[str, Any] | None:  # noqa: N802
+        """`output_schema` under its name in MCP."""
+        return self.output_schema
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the callback takes them, checked once against the schema. Raises `ToolValidationError`."""
@@ -209,7 +234,7 @@ class Tool:
             schema, validate = schemas.from_signature(self.name, parameters)
         elif self._wrapped is not None and given is not None and parameters is not None:
             schema = schemas.wrapped(self._wrapped, given, self._wrapped in parameters.required)
-            validate = schemas.from_json_schema(self.name, schema)
+            validate = schemas.from_json_schema(self.name, schema, untrusted=self.untrusted)
         else:
             schema = cast("dict[str, Any]", {"type": "object", "properties": {}, **(given or {})})
             known: frozenset[str] | None = None
@@ -220,7 +245,7 @@ class Tool:
                     schema["required"] = [*schema.get("required", ()), *needed]
                 if not parameters.takes_any:
                     known = frozenset(parameters.fields)
-            validate = schemas.from_json_schema(self.name, schema, known)
+            validate = schemas.from_json_schema(self.name, schema, known, untrusted=self.untrusted)
         if self._isolated is not None:
             self._isolated.check()
             validate = self._isolated.validate(validate)
@@ -249,6 +274,14 @@ class Tool:
         if self.callback is None:
             raise HoldfastError(f"Tool {self.name!r} has no callback; use run(arguments).")
         return self.callback(*args, **kwargs)
+
+    def renamed(self, name: str) -> Tool:
+        """Return a copy of this tool under another name. Raises `ConfigurationError` for a name that a tool cannot have."""
+        _check(name, self.description, self.annotations, self.category, self.timeout, self.retry)
+        found = copy(self)
+        found.name = name
+        found._schema = found._validate = None  # they say the name in errors
+        return found
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
