@@ -227,6 +227,16 @@ class Usage(Data, frozen=True):
         )
 
 
+def known_cost(cost: float, unpriced: int) -> float | None:
+    """A sum of costs; None if it is only of calls whose price is not known."""
+    return None if unpriced and not cost else cost
+
+
+def cost_sum(one: float | None, other: float | None, unpriced: int) -> float | None:
+    """The sum of two costs that leave out `unpriced` calls together."""
+    return known_cost((one or 0.0) + (other or 0.0), unpriced)
+
+
 # --- tool results --------------------------------------------------------------------------------
 
 

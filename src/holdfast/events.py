@@ -232,6 +232,7 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     output_failed: str = ""
     stops: int = 0
     denials: int = 0
+    unpriced: int = 0
 
 
 class Condensation(Event, frozen=True):
@@ -281,11 +282,15 @@ class Error(Event, frozen=True):
 
 class Note(Event, frozen=True):
     """What is to be known of a run and is neither shown to the model nor stops it: a hook that failed, a child that was ended. `about` says whose
-    it is, as `hook:audit`."""
+    it is, as `hook:audit`. One `about` "llm" tells of a model call that a tool or a hook made: its `usage`, its `cost` (US dollars, None if not
+    known), and the `model`, "" in all other notes."""
 
     about: str
     text: str
     details: dict[str, Any] = {}
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    model: str = ""
 
 
 class Unknown(Event, frozen=True):

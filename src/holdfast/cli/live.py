@@ -194,11 +194,14 @@ class Live:
                 self._screen.show(lines)
 
     def _count(self, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.Assistant | ev.Condensation | ev.Decision | ev.Message | ev.Note) and (
+            event.usage != Usage() or event.cost
+        ):
+            self.usage += event.usage
+            self.cost = self.cost if event.cost is None else (self.cost or 0.0) + event.cost
         match event:
             case ev.Assistant():
                 self.steps += 1
-                self.usage += event.usage
-                self.cost = self.cost if event.cost is None else (self.cost or 0.0) + event.cost
                 self._open = {call.id: "" for call in event.calls}
             case ev.ToolCallStarted():
                 self._open[event.call_id] = self._renderer.title(event.call_id)

@@ -255,8 +255,10 @@ class _AsText:
     def event(self, event: ev.AnyEvent) -> None:
         self._fold.apply(event)
         self._screen.show(self._renderer.lines(event))
-        if isinstance(event, ev.Assistant):
-            self._steps += 1
+        self._steps += isinstance(event, ev.Assistant)
+        if isinstance(event, ev.Assistant | ev.Condensation | ev.Decision | ev.Message | ev.Note) and (
+            event.usage != Usage() or event.cost
+        ):
             self._usage += event.usage
             self._cost = self._cost if event.cost is None else (self._cost or 0.0) + event.cost
         if isinstance(event, ev.Assistant | ev.ToolResult):

@@ -94,8 +94,9 @@ def _sums(one: Stats) -> list[str]:
     if one.waited:
         parts.append(f"{duration(one.waited)} waiting for confirmation")
     parts += _tokens(one.usage)
-    if one.cost or not one.unpriced:
-        parts.append(_money(one.cost) + (f" ({one.unpriced} of no known price)" if one.unpriced else ""))
+    parts.append(
+        "cost not known" if one.cost is None else _money(one.cost) + (f" ({one.unpriced} calls of no known price)" if one.unpriced else "")
+    )
     if one.condensations:
         parts.append(counted(one.condensations, "condensation"))
     return parts

@@ -20,6 +20,7 @@ from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.children import Children
+from holdfast.conversation.counted import Counted
 from holdfast.conversation.deciding import Decided, decide
 from holdfast.conversation.hooking import result_noted
 from holdfast.conversation.journal import Journal
@@ -120,7 +121,7 @@ class Calls:
     """
 
     __slots__ = (
-        "_agent", "_batch", "_cleaned", "_cleanups", "_journal", "_on_progress", "_on_question", "_threads", "children", "closing", "questions", "runtime", "team",
+        "_agent", "_batch", "_cleaned", "_cleanups", "_counted", "_journal", "_on_progress", "_on_question", "_threads", "children", "closing", "questions", "runtime", "team",
         "token",
     )  # fmt: skip
 
@@ -146,6 +147,7 @@ class Calls:
         self._threads: set[threading.Thread] | None = None
         self._cleanups: dict[object, Callable[[], None]] | None = None
         self._cleaned = False
+        self._counted: Counted | None = None  # the model as calls were handed it last
 
     def serve(self, agent: Agent) -> None:
         """Run the calls that follow with another agent's tools."""
@@ -327,9 +329,14 @@ class Calls:
         return self._context(call, 1, self.token)
 
     def llm(self, told: bool = False) -> Any:
-        """The agent's model, for whoever asks it beside the loop: within the budgets of the tree. `told`: an event will tell of the usage."""
+        """The agent's model for calls beside the loop, within the budgets of the tree. `told`: an event tells of the usage; else a `Note` is written."""
         spending = self._journal.spending
-        return self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
+        llm = self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
+        if told:
+            return llm
+        if self._counted is None or self._counted.wrapped is not llm:
+            self._counted = Counted(llm, self._journal)
+        return self._counted
 
     def family(self) -> Children:
         """The children that its calls spawned and that are open here."""

@@ -17,7 +17,7 @@ from holdfast.agent.handoffs import handed_to
 from holdfast.agent.output import FINISH, REPAIR, is_output
 from holdfast.agent.stuck import Recent, recent_of
 from holdfast.agent.tokens import Sizes
-from holdfast.content import Data, ToolCall, Usage
+from holdfast.content import Data, ToolCall, Usage, known_cost
 from holdfast.errors import ConfigurationError, OutputInvalid
 from holdfast.llm.pictures import has_picture
 from holdfast.tools.plans import PLAN, texts
@@ -134,7 +134,7 @@ class Fold:
 
     __slots__ = (
         "_uncounted", "_usage", "abouts", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "denials", "error", "handoff", "heard_seq", "last_seq",
-        "last_time", "message_seq", "open", "output", "output_failed", "output_failures", "output_seq", "parallel", "pictures", "planned", "recent", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "stops", "title",
+        "last_time", "message_seq", "open", "output", "output_failed", "output_failures", "output_seq", "parallel", "pictures", "planned", "recent", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "stops", "title", "unpriced",
         "wanted",
     )  # fmt: skip
 
@@ -167,7 +167,8 @@ class Fold:
         self.steps = 0
         self._usage = Usage()
         self._uncounted: list[Usage] = []  # what `usage` has not added up yet: few ask for it
-        self.cost = 0.0
+        self.cost = 0.0  # of the calls whose price is known
+        self.unpriced = 0  # calls whose price is not
         self.recent = Recent()  # what its last steps have in common
         self.output: Any = None  # what the tool `finish` was given, if nothing came after it
         self.output_seq = 0  # that result's seq; 0: there is none
@@ -235,6 +236,9 @@ class Fold:
                 self.error = event
             case ev.Condensation():
                 self._shortened(event)
+            case ev.Note():
+                if event.model:
+                    self._spent(event.usage, event.cost)
             case ev.Decision():
                 if event.usage != _NOTHING or event.cost:
                     self._spent(event.usage, event.cost)
@@ -312,6 +316,7 @@ class Fold:
         if usage != _NOTHING:
             self._uncounted.append(usage)
             self.run_tokens += usage.input_tokens + usage.output_tokens
+            self.unpriced += cost is None
         if cost:
             self.cost += cost
             self.run_cost += cost
@@ -350,7 +355,9 @@ class Fold:
         self.run_steps += 1
         self._uncounted.append(usage)
         self.run_tokens += usage.input_tokens + usage.output_tokens
-        if cost:
+        if cost is None:
+            self.unpriced += 1
+        elif cost:
             self.cost += cost
             self.run_cost += cost
 
@@ -386,7 +393,7 @@ class Fold:
             self.steps, self.usage, self.cost, self.run_since, self.run_steps, self.run_tokens, self.run_cost,
             0 if self.error is None else self.error.seq, self.run_spent, plan=self.planned, handoff=self.handoff,
             output_seq=self.output_seq, output_failures=self.output_failures, output_failed=self.output_failed,
-            stops=self.stops, denials=self.denials,
+            stops=self.stops, denials=self.denials, unpriced=self.unpriced,
         )  # fmt: skip
 
     @classmethod
@@ -396,7 +403,7 @@ class Fold:
         found.last_seq, found.created, found.condensed = so_far.seq, so_far.created, so_far.seq
         found.status, found.status_seq = ConversationStatus(so_far.status), so_far.status_seq
         found.title, found.message_seq, found.based_on, found.blanks = so_far.title, so_far.message_seq, so_far.based_on, so_far.blanks
-        found.steps, found._usage, found.cost = so_far.steps, so_far.usage, so_far.cost
+        found.steps, found._usage, found.cost, found.unpriced = so_far.steps, so_far.usage, so_far.cost, so_far.unpriced
         found.run_since, found.run_steps, found.run_tokens, found.run_cost = (
             so_far.run_since, so_far.run_steps, so_far.run_tokens, so_far.run_cost,
         )  # fmt: skip
@@ -568,9 +575,14 @@ class ConversationState:
         return self._folded.usage
 
     @property
-    def cost(self) -> float:
-        """What all model calls cost, in US dollars by list prices, as far as those are known."""
-        return self._folded.cost
+    def cost(self) -> float | None:
+        """The cost of all model calls in US dollars, by list prices; None if none is known. See `unpriced`."""
+        return known_cost(self._folded.cost, self._folded.unpriced)
+
+    @property
+    def unpriced(self) -> int:
+        """The number of model calls whose price is not known, and which are not in `cost`."""
+        return self._folded.unpriced
 
     @property
     def steps(self) -> int:

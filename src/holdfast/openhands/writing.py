@@ -186,7 +186,7 @@ class _Writer:
         costs = [{"model": event.model or model, "cost": event.cost or 0.0, "timestamp": event.timestamp.timestamp()} for event in answers]
         usages = [{**_usage(event.usage), "model": event.model or model, "response_id": event.response_id or _uuid(event.id)} for event in answers]  # fmt: skip
         metrics = {
-            "model_name": model, "accumulated_cost": state.cost, "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
+            "model_name": model, "accumulated_cost": state.cost or 0.0, "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
             "costs": costs, "response_latencies": [], "token_usages": usages,
         }  # fmt: skip
         return {

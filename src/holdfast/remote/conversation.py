@@ -140,12 +140,41 @@ class RemoteConversation:
         return self._link.read(created, "GET", f"/api/conversations/{quote(id, safe='')}", client=self.client)
 
     @classmethod
-    def from_state(cls, *_: object, **__: object) -> RemoteConversation:
-        """Raises `ConfigurationError`: an agent server takes no state from elsewhere."""
-        raise ConfigurationError(
-            "RemoteConversation: from_state is for Conversation alone; an agent server takes no state from elsewhere. Open the conversation "
-            "with RemoteConversation(agent, workspace, id=...) where it is, or fork it there."
-        )
+    def from_state(
+        cls, state: ConversationState, agent: Agent, workspace: RemoteWorkspace, id: str | None = None, **options: Any
+    ) -> RemoteConversation:
+        """A new conversation on the agent server of `workspace` that goes on from `state`; `options` as in the constructor.
+
+        The state is that of any conversation, local or remote. What waits in it is as in `Conversation.from_state`. The server takes states
+        of up to 32 MB; large outputs are not sent with it. Raises `ConfigurationError` if `id` has events already.
+        """
+        if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
+        if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"from_state: agent takes an Agent, not {agent!r}.")
+        conversation = cls(agent, workspace, id, **options)
+        try:
+            conversation._begin_with(state)
+        except BaseException:
+            conversation.detach()
+            raise
+        return conversation
+
+    def _begin_with(self, state: ConversationState) -> None:
+        new = not self._copy.fold.last_seq
+        try:
+            if new and state.events:
+                self._link.request("PUT", f"{self._copy.path}/state", msgspec.Raw(state.to_json()), client=self.client)
+            elif state.events:
+                raise Conflict("It has events.")
+            self._current()
+        except Conflict as error:
+            raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.") from error
+        except ConfigurationError:
+            if new:
+                with suppress(HoldfastError):
+                    self._link.request("DELETE", self._copy.path, client=self.client)
+            raise
 
     def fork(self, seq: int | None = None, agent: Agent | None = None, id: str | None = None, **options: Any) -> RemoteConversation:
         """As `Conversation.fork`, on the same server: a new conversation that begins with this one's events up to `seq` (None: all)."""

@@ -215,6 +215,29 @@ class Host:
                 raise
         return created
 
+    def begin_with(self, tenant: str, id: str, state: ConversationState) -> str:
+        """Have a conversation without events go on from a state, as `Conversation.from_state`. Returns the status.
+
+        The same state again changes nothing. Raises `Conflict` if the conversation has other events.
+        """
+        record = self._records.find(tenant, id)
+        ids = [event.id for event in state.events]
+        there = self._store.read(record.store_id, 0, len(ids) or 1)
+        if there:
+            if [event.id for event in there] != ids:
+                raise Conflict(f"Conversation {id!r} has events already; give another id.")
+            return self.status(tenant, id)
+        built = self._agents.build(self._agents.kept(record), record.workspace)
+        try:
+            Conversation.from_state(state, built.agent, self._store, record.store_id).close()
+        except HoldfastError:
+            raise
+        except Exception as error:  # events that fit their types can still contradict each other
+            with suppress(HoldfastError):
+                self._store.delete(record.store_id)
+            raise ConfigurationError(f"This state cannot be gone on from: {type(error).__name__}: {error}.") from error
+        return self.status(tenant, id)
+
     def list(self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100) -> Page:
         """Conversations, the newest first; with `status` those of that one alone. `cursor` is the `next` of the page before."""
         if status is not None:

@@ -11,6 +11,9 @@ import anyio
 import anyio.to_thread
 import msgspec
 
+from holdfast.conversation import ConversationState
+from holdfast.errors import ConfigurationError
+from holdfast.server.bodies import StateRequest
 from holdfast.server.guard import Refused, too_large
 
 T = TypeVar("T")
@@ -151,6 +154,17 @@ def _decode(body: bytes, type: type[T]) -> T:
         raise Refused(400, "ConfigurationError", "The request is nested too deep.") from None
     except (ValueError, OverflowError) as error:
         raise Refused(400, "ConfigurationError", f"The request is no JSON: {error}.") from None
+
+
+def state_of(body: bytes) -> ConversationState:
+    """A conversation's state from a `StateRequest`. The number of values is bounded for each event. Raises `Refused`, `ConfigurationError`."""
+    try:
+        found = msgspec.json.decode(body, type=StateRequest)
+        if not all(_few_values(bytes(event)) for event in found.events):
+            raise Refused(413, "ConfigurationError", f"An event may have {MAX_VALUES:,} JSON values; one has more.")
+        return ConversationState.from_json(body)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"This is not a conversation's state: {error}.") from None
 
 
 def _few_values(body: bytes) -> bool:
