@@ -73,6 +73,7 @@ class Judge:
         source: The folder that `holdfast` is imported from.
         env: Variables of the commands, over the runtime's own.
         programs: A folder of more programs, found last.
+        planted: False leaves the secrets and traps out of the work folder, for what harmless commands are judged in.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Judge:
         source: Path = SOURCE,
         env: dict[str, str] | None = None,
         programs: Path | None = None,
+        planted: bool = True,
     ) -> None:
         self.counts: dict[str, int] = {}
         # All that the program in the box needs stands in a folder of its own, beside the world that commands see.
@@ -106,7 +108,7 @@ class Judge:
             "TMPDIR": "/judge/tmp",
         }.items():
             command += ["--setenv", name, value]
-        settings = {"rules": rules, "env": {"PATH": path, **(env or {})}}
+        settings = {"rules": rules, "planted": planted, "env": {"PATH": path, **(env or {})}}
         python = "/judge/python/bin/" + os.path.basename(os.path.realpath(sys.executable))
         self._box = subprocess.Popen(
             [*command, "--", python, "/judge/box.py", json.dumps(settings)],

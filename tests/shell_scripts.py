@@ -399,6 +399,137 @@ def variable(random: Random) -> str:
     return random.choice(forms)
 
 
+# --- paths ---
+
+_TARGETS = (
+    "/outside/x", "/outside/notes.txt", "/outside/d/kept.txt", "/outside/d", "/outside", ".env", "secrets.json", "deploy/server.pem", "deploy", "/home/agent/.ssh/id_rsa", "/home/agent/.ssh", "/home/agent/.netrc", "/home/agent/notes.txt", "/home/agent/.bashrc", "/home/agent",
+    "/etc/shadow", "/etc/hosts", "src/escape/x", "src/escape/kept.txt", "src/escape", "out_link", "/testbed", "/testbed/.env", "/", ".", "..", "../outside/x", ".git/config", ".git/hooks/pre-commit",
+)  # fmt: skip
+_USES = (
+    "cat %s", "head -n 1 %s", "tail %s", "grep -n . %s", "grep -rn Tok %s", "grep -r Tok %s --include=*", "rg Tok %s", "rg -uu Tok %s", "ls %s", "ls -la %s", "wc -l %s", "nl %s", "sort %s", "sed -n p %s", "awk 1 %s", "jq . %s", "base64 %s", "xxd %s", "od -c %s", "cut -c1- %s", "diff a.txt %s", "diff -r src %s", "cmp a.txt %s", "strings %s", "cat < %s", "wc -l < %s", "cat a.txt %s b.txt", "cat -- %s", "tac %s | cat",
+    "echo x > %s", "echo x >> %s", "ls > %s", "ls &> %s", "ls 2> %s", "ls | tee %s", "echo x >| %s", "cp a.txt %s", "cp -r src %s", "cp %s c.txt", "cp -r %s c2", "cp -a %s c2", "cp -L %s c2; cat c2", "mv a.txt %s", "mv %s c.txt", "touch %s", "rm %s", "rm -f %s", "rm -rf %s", "rmdir %s", "mkdir -p %s", "mkdir -p %s/new", "chmod 700 %s", "chmod -R 755 %s", "ln -s %s l1; cat l1", "ln -s %s l1 && echo x > l1", "ln -sf %s l1; cat l1/notes.txt", "ln %s l1", "truncate -s 0 %s", "sed -i s/a/b/ %s", "sort -o %s a.txt",
+    "find %s -type f -exec cat {} +", "find %s -name '*' -delete", "find %s -type f", "find %s -maxdepth 1 | head", "find %s | xargs cat", "git add %s; git diff --cached", "git add -f %s && git diff --cached", "git diff --no-index a.txt %s", "git log -- %s", "git show HEAD:%s", "git checkout -- %s", "git rm -f %s", "git mv a.txt %s", "git apply %s", "git -C %s status", "git stash push -- %s", "git blame %s", "git hash-object %s", "git clean -n %s", "git restore %s",
+    "cd %s && cat *", "cd %s && ls", "cd %s && touch y", "cd %s; cat notes.txt", "(cd %s && cat notes.txt)", "(cd %s; echo x > y)", "cd src && cat ../%s", "cd src && echo x > ../%s", "cd src && cat %s", "cd src && touch %s", "mkdir -p d1 && cd d1 && echo x > ../%s", "cd %s/.. && touch x", "cd src/escape/.. && cat %s", "cd src && cd .. && cat %s",
+    "for f in %s; do cat $f; done", "for f in %s; do cat \"$f\"; done", "for f in %s; do echo x > $f; done", "for f in a.txt %s; do touch $f; done", "f=%s; cat $f", "f=%s && cat \"$f\"", "f=%s; echo x > $f", "f=%s; touch \"$f/y\"", "d=%s; rm -rf $d", "d=%s; cat $d/*", "cat $(echo %s)", "echo %s | xargs cat", "xargs cat <<< %s", "echo $(<%s)", "while read l; do echo $l; done < %s", "read x < %s; echo $x", "test -f %s && cat %s", "[ -e %s ] && cat %s", "if [ -f %s ]; then cat %s; fi",
+    "tar cf - %s", "tar czf x.tgz %s", "tar xf %s", "unzip -l %s", "zip -r - %s | cat", "python3 %s", "node %s", "sh %s", "bash %s", "make -C %s", "make -f %s", "pytest %s", "gcc -E -x c %s", "gcc -o %s src/main.c", "file %s", "stat %s", "du -a %s", "md5sum %s", "tree %s", "less %s", "iconv %s", "column %s", "paste %s", "comm %s a.txt", "uniq %s", "tr a b < %s", "rev %s", "fold %s", "expand %s", "shuf %s", "split %s && cat xa*", "patch -p0 -i %s", "patch %s fix.patch", "install a.txt %s", "dd if=%s", "dd of=%s if=a.txt", "tee -a %s < a.txt", "curl file://%s", "sqlite3 %s .dump", "readlink -f %s", "realpath %s", "python3 -m json.tool %s", "python3 -m py_compile %s", "ruff check %s", "gunzip -c %s", "gzip %s",
+)  # fmt: skip
+
+
+def _spelled(random: Random, path: str) -> str:
+    """A path, written in a way that bash reads as the same or that comes out there."""
+    for _ in range(random.choice((0, 1, 1, 2))):
+        at = random.randrange(len(path) + 1)
+        one = path[at : at + 1]
+        match random.randrange(22):
+            case 0:
+                path = f"/testbed/..{path}" if path.startswith("/") else f"./{path}"
+            case 1:
+                path = f"src/../{path}" if not path.startswith("/") else f"src/../..{path}"
+            case 2:
+                path = f"$PWD/..{path}" if path.startswith("/") else f"$PWD/{path}"
+            case 3:
+                path = path.replace("/", "//", 1)
+            case 4:
+                path = path.replace("/home/agent", random.choice(("~", "$HOME", "${HOME}", "~agent", "~/", '"$HOME"', "$HOME/.")), 1)
+            case 5 if one and one not in "/$~{}*":
+                path = f"{path[:at]}?{path[at + 1 :]}"
+            case 6 if one and one not in "/$~{}*":
+                path = f"{path[:at]}[{one}]{path[at + 1 :]}"
+            case 7:
+                path = f"{path[:at]}*{path[at:]}" if at else path
+            case 8 if one and one not in "/$~{}*":
+                path = f"{path[:at]}*{path[at + 1 :]}"
+            case 9:
+                path = f"'{path}'"
+            case 10:
+                path = f'"{path}"'
+            case 11:
+                path = f"{path[:at]}''{path[at:]}"
+            case 12:
+                path = f"{path[:at]}\\{path[at:]}" if one else path
+            case 13 if one and one not in "'\"\\":
+                path = f"{path[:at]}$'\\x{ord(one):02x}'{path[at + 1 :]}"
+            case 14:
+                path = "{" + path + ",a.txt}"
+            case 15 if one:
+                path = f"{path[:at]}{{{one},zz}}{path[at + 1 :]}"
+            case 16:
+                path = f"/proc/self/root{path}" if path.startswith("/") else f"/proc/self/cwd/{path}"
+            case 17:
+                path = f"{path}/"
+            case 18:
+                path = f"{path}/."
+            case 19:
+                path = (
+                    random.choice(
+                        (
+                            "~+/",
+                            "$OLDPWD/",
+                            "${PWD}/",
+                            "${PWD%/*}/",
+                            "$PWD/../testbed/",
+                            "~-/",
+                            "./././",
+                            "tests/../",
+                            "link.txt/../",
+                            "src/escape/../",
+                            "docs//..//",
+                        )
+                    )
+                    + path
+                )
+            case 20:
+                path = f"{path} "
+            case _:
+                path = random.choice(
+                    (
+                        f"{path[:at]}\\\n{path[at:]}",
+                        f"{path[:at]}@(){path[at:]}",
+                        f"{path[:at]}${{x}}{path[at:]}",
+                        f"{path[:at]}$x{path[at:]}",
+                        f'{path[:at]}""{path[at:]}',
+                        f"-- {path}",
+                        f"{path}#x",
+                        f"a.txt {path}",
+                        f"{path} a.txt",
+                        f"{path[:at]}`true`{path[at:]}",
+                        f"{path[:at]}$(true){path[at:]}",
+                        f"-{path}",
+                        f"={path}",
+                        f"x={path}",
+                        f"{path}:x",
+                    )
+                )
+    return path
+
+
+def path(random: Random) -> str:
+    """A command on a path that leads out of the work folder, or to a secret."""
+    use = random.choice(_USES)
+    text = use.replace("%s", _spelled(random, random.choice(_TARGETS)))
+    if random.random() < 0.3:
+        text = random.choice(
+            (
+                f"ls && {text}",
+                f"{text} | head",
+                f"{text} 2>&1",
+                f"{text} || true",
+                f"cd src; {text}",
+                f"cd src && {text}",
+                f"{text} 2>/dev/null | sort",
+                f"timeout 5 {text}",
+                f"time {text}",
+                f"mkdir -p d1 && {text}",
+                f"(cd src && {text})",
+                f"{text} > new.txt; cat new.txt",
+                f"cd docs/../src && {text}",
+                f"! {text}",
+                f"git status; {text}",
+            )
+        )
+    return text
+
+
 # --- sequences ---
 
 LEFT = (
@@ -429,9 +560,11 @@ def sequence(random: Random) -> list[str]:
 def mixture(random: Random, seeds: Sequence[str], known: dict[str, list[str]]) -> Iterator[str]:
     """Single commands of every kind, without end."""
     while True:
-        match random.randrange(8):
+        match random.randrange(10):
             case 0 | 1 | 2:
                 yield script(random)
+            case 6 | 7:
+                yield path(random)
             case 3 | 4:
                 yield mutated(random, seeds)
             case 5:

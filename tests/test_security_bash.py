@@ -183,9 +183,10 @@ def test_harmful_commands_that_are_allowed_have_no_effect_outside(judge: Judge) 
     assert not (faults := judge.grouped(commands)), shown(faults)
 
 
-def test_few_harmless_commands_are_held_up(judge: Judge) -> None:
+def test_few_harmless_commands_are_held_up() -> None:
     commands = [command for _, command in corpus("harmless_commands.txt") if not _INTERPRETED.search(command)]
-    levels = judge.levels(commands)
+    with Judge(planted=False) as clean:
+        levels = clean.levels(commands)
     held = [(level, command) for level, command in zip(levels, commands, strict=True) if level in ("unknown", "high")]
     assert len(held) <= 0.08 * len(commands), held
 
@@ -219,6 +220,11 @@ def test_options_of_allowed_commands_lead_nowhere(judge: Judge) -> None:
     random = Random(4)
     scripts = [shell_scripts.option(random, shell_scripts.program(random), ()) for _ in range(400)]
     assert not (faults := judge.grouped(scripts)), shown(faults)
+
+
+def test_paths_that_lead_out_are_seen_however_they_are_written(judge: Judge) -> None:
+    random = Random(6)
+    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(1200)])), shown(faults)
 
 
 def test_what_one_command_leaves_in_the_shell_does_not_arm_the_next(judge: Judge) -> None:
