@@ -553,10 +553,8 @@ def _too_deep(value: Any) -> bool:
     for _ in range(MAX_NESTING):
         below: list[Any] = []
         for one in level:
-            if type(one) is dict:
-                below += [item for item in one.values() if type(item) is dict or type(item) is list]
-            elif type(one) is list:
-                below += [item for item in one if type(item) is dict or type(item) is list]
+            items = list(cast("dict[str, Any]", one).values()) if type(one) is dict else cast("list[Any]", one) if type(one) is list else []
+            below += [item for item in items if type(item) is dict or type(item) is list]
         if not below:
             return False
         level = below
