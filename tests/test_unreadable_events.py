@@ -763,3 +763,105 @@ def test_a_journal_with_any_one_event_damaged_goes_on_with_legal_requests(tmp_pa
     for event in events:
         view.feed(event)
     assert view.ready().items == View.of(events).ready().items
+
+
+# --- whoever else reads a journal -----------------------------------------------------------------
+
+
+def test_a_posted_command_that_cannot_be_decoded_is_dropped_and_one_of_a_newer_version_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "s.db"
+    with SQLiteStore(path, "process") as store:
+        with reopened(store) as conversation:
+            conversation.send_message("hello")
+        for number in range(4):
+            store.post("c", cmd.Send(f"message {number}"), f"key {number}")  # type: ignore[arg-type]
+        db = sqlite3.connect(path)
+        for number, data in ((0, URL.replace(b'"type":"message"', b'"command":"send"')), (1, b"not JSON"), (2, b'{"command":"dream"}')):
+            db.execute("UPDATE inbox SET data = ? WHERE key = ?", (data, f"key {number}"))
+        db.commit()
+        db.close()
+        problems = " ".join(check(path).problems)
+        assert "command 1 in the inbox of 'c' cannot be read" in problems
+        assert "command 2 in the inbox of 'c' cannot be read" in problems
+        assert "command 3" not in problems
+        with reopened(store) as conversation, caplog.at_level("WARNING"):
+            conversation.run()
+            assert [event.text for event in conversation.get_history() if isinstance(event, ev.Message)] == ["hello", "message 3"]
+        assert caplog.text.count("a posted Unreadable was dropped: it cannot be read") == 2
+        lease = store.acquire("c")
+        assert store.commands(lease) == []
+        store.release(lease)
+    assert check(path).sound
+    db = sqlite3.connect(path)
+    assert db.execute("SELECT key FROM inbox WHERE data IS NOT NULL").fetchall() == [("key 2",)]
+    db.close()
+
+
+def test_a_replay_stops_at_a_damaged_event_and_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "s.db"
+    agent = Agent(ScriptedLLM(["one", "two"]))
+    with SQLiteStore(path, "process") as store:
+        with Conversation(agent, store, "whole") as conversation:
+            for text in ("first", "second"):
+                conversation.send_message(text)
+                conversation.run()
+            journal = conversation.get_history()
+            assert conversation.replay(agent).same
+        said = [event.seq for event in journal if isinstance(event, ev.Message)][1]
+        put(path, "c", [*journal[: said - 1], broken(journal[said - 1], b'"second"', b"2"), *journal[said:]])
+        with reopened(store) as conversation:
+            found = conversation.replay(agent)
+    assert not found.same
+    assert found.difference is not None
+    assert (found.requests, found.difference.seq) == (1, said)
+    assert f"event {said} is damaged and cannot be read" in str(found)
+
+
+def test_statistics_exports_and_logs_take_damaged_events(tmp_path: Path) -> None:
+    from holdfast.observe.log import JsonLog
+    from holdfast.observe.stats import stats
+    from holdfast.openhands import read_conversation, write_conversation
+
+    world = World(tmp_path)
+    journal: list[Any] = world.journal(*STARTS, DONE, LOOKED)
+    journal[5] = broken(journal[5], b'"content":[', b'"content":[7,')
+    put(world.path, "c", [*journal, URL.replace(b'"seq":1', b'"seq":8')], "running")
+    with SQLiteStore(world.path, "process") as store:
+        (summary,) = store.list()
+        assert stats(store, summary).events == 8
+        events = store.read("c")
+    state = ConversationState("c", events)
+    notes = write_conversation(state, tmp_path / "openhands")
+    assert [note for note in notes if "event 6 is damaged" in note]
+    again = read_conversation(tmp_path / "openhands").state
+    assert "The result of this call is lost" in str([event.result.text for event in again.events if isinstance(event, ev.ToolResult)])
+    with JsonLog(tmp_path / "log") as log:
+        for event in events:
+            log.event("c", event)
+    assert [json.loads(line)["type"] for line in (tmp_path / "log").read_text().splitlines()].count("damaged") == 2
+
+
+def test_readers_of_a_server_are_sent_a_damaged_event_as_such(tmp_path: Path) -> None:
+    from holdfast import RemoteConversation, RemoteWorkspace
+    from holdfast.server.local import LocalServer
+
+    def mine(server: LocalServer, *script: str) -> RemoteConversation:
+        return RemoteConversation(Agent(ScriptedLLM(list(script))), workspace=RemoteWorkspace(server.url, server.key), id="mine")
+
+    with LocalServer(tmp_path) as server, mine(server, "one") as conversation:
+        conversation.send_message("go")
+        conversation.run()
+    (path,) = [found for found in tmp_path.rglob("*.db") if not found.name.endswith(".server.db")]
+    db = sqlite3.connect(path)
+    (key,) = db.execute("SELECT key FROM events WHERE key & 0xFFFFFFFF = 1").fetchone()
+    db.execute("UPDATE events SET crc = ?, data = ? WHERE key = ?", (zlib.crc32(URL), URL, key))
+    db.commit()
+    db.close()
+    with LocalServer(tmp_path) as server, mine(server, "two") as conversation:
+        assert conversation.state.events[0] == ev.decode(URL, 1)
+        conversation.send_message("more")
+        conversation.run()
+        assert conversation.status is S.FINISHED
+        assert isinstance(conversation.state.events[0], ev.Damaged)

@@ -343,6 +343,7 @@ _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 MAX_NESTING = 200
 """Levels of arrays and objects in the free-form parts of an event. Other readers of JSON stop there or later, and no stack depth
 of ours makes such an event unreadable."""
+_COUNTED = 4096  # bytes of JSON up to which counting its brackets is cheaper than walking through its values
 
 
 def encode(event: AnyEvent | Event) -> bytes:
@@ -450,12 +451,9 @@ def record(event: AnyEvent | Event) -> bytes:
         raise UnreadableEvent(_named(event), _told(error)) from error
     if found != event:
         raise UnreadableEvent(_named(event), _difference(event, found))
-    if event.timestamp.tzinfo is None:
-        raise UnreadableEvent(_named(event), "its timestamp has no time zone; a clock returns datetime.now(UTC)")
     if kind is Assistant and cast(Assistant, event).native is not _NO_NATIVE:
         _check_native(cast(Assistant, event))
-    # Each level takes two bytes at least, so that most events need not be looked at.
-    if len(data) > 2 * MAX_NESTING and any(_too_deep(value) for value in _free_form(event)):
+    if _may_be_deep(data) and any(_too_deep(value) for value in _free_form(event)):
         raise UnreadableEvent(_named(event), f"it is nested more than {MAX_NESTING} levels deep")
     return data
 
@@ -466,7 +464,7 @@ def _check_native(event: Assistant) -> None:
         native = msgspec.json.decode(event.native)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableEvent(_named(event), f"its native form is not JSON that can be read: {_told(error)}") from error
-    if len(event.native) > 2 * MAX_NESTING and _too_deep(native):
+    if _may_be_deep(event.native) and _too_deep(native):
         raise UnreadableEvent(_named(event), f"its native form is nested more than {MAX_NESTING} levels deep")
 
 
@@ -554,16 +552,20 @@ def _resources(content: tuple[Content, ...]) -> list[Any]:
     return [block.resource for block in content if type(block) is EmbeddedResource]
 
 
+def _may_be_deep(data: bytes | msgspec.Raw) -> bool:
+    """True unless JSON is too short, or has too few brackets, to be nested more than `MAX_NESTING` levels deep."""
+    size = len(data)
+    return size > 2 * MAX_NESTING and (size > _COUNTED or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING)
+
+
 def _too_deep(value: Any) -> bool:
     """True if a JSON value is nested more than `MAX_NESTING` levels deep."""
     level = [value]
     for _ in range(MAX_NESTING):
         below: list[Any] = []
         for one in level:
-            if type(one) is dict:
-                below += [item for item in one.values() if type(item) is dict or type(item) is list]
-            elif type(one) is list:
-                below += [item for item in one if type(item) is dict or type(item) is list]
+            items = list(cast("dict[str, Any]", one).values()) if type(one) is dict else cast("list[Any]", one) if type(one) is list else []
+            below += [item for item in items if type(item) is dict or type(item) is list]
         if not below:
             return False
         level = below

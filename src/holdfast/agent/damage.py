@@ -64,9 +64,11 @@ def spent(event: ev.Damaged) -> tuple[Usage, float | None, str]:
         usage = msgspec.convert(fields.get("usage", {}), Usage)
     except (ValueError, TypeError):
         usage = Usage()
-    cost, model = fields.get("cost"), fields.get("model")
-    priced = isinstance(cost, int | float) and not isinstance(cost, bool)
-    return usage, float(cost) if priced else None if usage != Usage() else 0.0, model if isinstance(model, str) else ""
+    given, model = fields.get("cost"), fields.get("model")
+    cost = None if usage != Usage() else 0.0
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        cost = float(given)
+    return usage, cost, model if isinstance(model, str) else ""
 
 
 def client_tools(event: ev.Damaged) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from holdfast.content import ToolResult
 from holdfast.conversation.changed import Changed
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import ConversationStatus, Fold, fold
-from holdfast.errors import ConversationBusy, ConversationClosed
+from holdfast.errors import ConversationBusy, ConversationClosed, UnreadableEvent
 from holdfast.store import Blob, Lease, Posted, Store, Summary
 
 if TYPE_CHECKING:
@@ -243,6 +243,10 @@ class Journal:
         draft = self._draft
         assert draft is not None, "add outside of a transaction"
         event = kind(seq=self.fold.last_seq + len(draft) + 1, id=id or self.new_id(), timestamp=self.clock(), **fields)
+        if event.timestamp.tzinfo is None:  # other readers would take it for their own time
+            raise UnreadableEvent(
+                f"Event {event.seq} ({event.type})", "its timestamp has no time zone; give a clock like datetime.now(UTC)"
+            )
         draft.add(cast(ev.AnyEvent, event))
         return event
 

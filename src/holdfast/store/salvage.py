@@ -248,8 +248,8 @@ def assemble(rows: Rows, row: Row) -> Salvaged:
     for _, seq, found in journal(rows, row):
         if problem := misread(found):
             join(gaps, seq, problem)
-            if not isinstance(found, ev.Damaged):  # which has its bytes
-                found = placeholder(seq, before, problem)
+        if isinstance(found, str):
+            found = placeholder(seq, before, found)
         before = found.timestamp
         events.append(found)
     summary = _told(_summary(row), events) if row.lost else msgspec.structs.replace(_summary(row), last_seq=len(events))
