@@ -573,7 +573,8 @@ def test_nothing_that_is_handed_out_changes_what_a_model_is_told(tmp_path: Path)
         spoil(found)
     spoil(schema)
     assert repr(mine.definitions()) == repr(theirs.definitions()) == before
-    assert mine.get_schema("t") == {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}}}
+    wanted = {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}}, "required": ["a"]}
+    assert mine.get_schema("t") == wanted
     assert "evil" not in repr((mine.get_llm_definitions(), mine.get_tool_info("t"), mine.rules))
     with pytest.raises(TypeError, match="cannot be changed; change a copy"):
         mine.definitions()[0].input_schema["evil"] = 1

@@ -113,8 +113,8 @@ class ToolManager:
             self.register(tool)
         for source in sources:
             self.add_source(source)
-        if discover and self._discovery is not None:
-            self._discovery.ask([id for id, one in self._discovery.sources.items() if not one.lazy], within=_CONSTRUCTION_SECONDS)
+        if discover:
+            self._discover_within(_CONSTRUCTION_SECONDS)
 
     @classmethod
     def from_config(
@@ -209,6 +209,11 @@ class ToolManager:
             from holdfast.tools.finding import find_tools
 
             self.register(find_tools(self))
+
+    def _discover_within(self, seconds: float) -> None:
+        discovery = self._discovery
+        if discovery is not None:
+            discovery.ask([id for id, source in discovery.sources.items() if not source.lazy], within=seconds)
 
     def discover(self, id: str | None = None, force: bool = False) -> list[Tool]:
         """Ask services for their tools, all at once, and return those that are in now. Without `id`: all that are not lazy. A service is asked

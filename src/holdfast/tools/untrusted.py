@@ -420,7 +420,7 @@ class Checker:
         for key in ("unevaluatedItems", "unevaluatedProperties"):
             if key in kind.VALIDATORS:
                 own[key] = self._unevaluated(key, kind.VALIDATORS[key])
-        metered = {key: self._metered(check) for key, check in {**kind.VALIDATORS, **own}.items()}
+        metered = {key: self._metered(check, key not in ("const", "enum")) for key, check in {**kind.VALIDATORS, **own}.items()}
         # A part with a `$schema` of its own would be judged by jsonschema's own validator of that draft.
         self._schema: Any = _Copied(schema, "$schema").value
         # An empty registry: nothing is fetched.
@@ -432,11 +432,12 @@ class Checker:
         self._budget.left = min(_STEPS + _STEPS_PER_NODE * copied.nodes, _MAX_STEPS)
         return list(islice(self._validator.iter_errors(copied.value), _MAX_ERRORS))
 
-    def _metered(self, check: Callable[..., Any]) -> Callable[..., Any]:
+    def _metered(self, check: Callable[..., Any], walks: bool) -> Callable[..., Any]:
+        """Return a keyword's check that pays for itself, and, if it `walks` what the keyword holds, for that."""
         spend = self._budget.spend
 
         def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-            spend(1 + len(cast("list[Any]", wanted)) // 8 if isinstance(wanted, list | dict) else 1)
+            spend(1 + len(cast("list[Any]", wanted)) // 8 if walks and isinstance(wanted, list | dict) else 1)
             for error in check(validator, wanted, instance, schema) or ():
                 spend(_STEPS_PER_ERROR)
                 yield error

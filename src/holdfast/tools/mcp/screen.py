@@ -194,8 +194,13 @@ def answer_ids(text: bytes) -> list[int | str]:
         found = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 100 else 0)
     except (ValueError, RecursionError):
         return _scanned_ids(text)
-    answers: list[Any] = cast("list[Any]", found) if isinstance(found, list) else [found]
-    return [one["id"] for one in answers if isinstance(one, dict) and "method" not in one and isinstance(one.get("id"), int | str)]
+    ids: list[int | str] = []
+    for one in cast("list[Any]", found) if isinstance(found, list) else [found]:
+        answer = cast("dict[str, Any]", one) if isinstance(one, dict) else {}
+        id = answer.get("id")
+        if "method" not in answer and isinstance(id, int | str):
+            ids.append(id)
+    return ids
 
 
 def _scanned_ids(text: bytes) -> list[int | str]:
