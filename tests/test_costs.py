@@ -11,6 +11,7 @@ from holdfast import LLM, Agent, Conversation, Limits, MemoryStore, ScriptedLLM,
 from holdfast import events as ev
 from holdfast.content import Usage
 from holdfast.conversation.totals import totals
+from holdfast.errors import ConfigurationError
 from holdfast.llm.completion import Completion
 from holdfast.llm.info import listed, model_info
 from holdfast.observe.stats import stats
@@ -112,6 +113,31 @@ def test_what_a_hook_asks_the_model_is_counted() -> None:
         conversation.send_message("hi")
         state = conversation.run()
     assert state.usage == Usage(4000, 40)
+
+
+def test_what_a_hook_on_stop_asks_the_model_is_counted() -> None:
+    def look(stopping: Any, context: Any) -> None:
+        context.llm.completion("Is that well?")
+
+    with Conversation(Agent(Priced(["Done.", "for the hook"]), hooks=[Hook(look, on="stop")])) as conversation:
+        conversation.send_message("hi")
+        state = conversation.run()
+    assert (state.usage, state.cost) == (Usage(2000, 20), 0.5)
+
+
+@pytest.mark.parametrize("on", ["stop", "model", "message"])
+def test_a_hook_that_is_not_around_a_call_is_told_why_it_has_no_children(on: Any) -> None:
+    said: list[str] = []
+
+    def look(subject: Any, context: Any) -> None:
+        with pytest.raises(ConfigurationError) as caught:
+            context.spawn(Agent(ScriptedLLM([])))
+        said.append(str(caught.value))
+
+    with Conversation(Agent(ScriptedLLM(["Done."]), hooks=[Hook(look, on=on)])) as conversation:
+        conversation.send_message("hi")
+        conversation.run()
+    assert "a hook that is not around a tool call" in said[0]
 
 
 def test_prices_are_those_of_the_provider_that_was_named() -> None:

@@ -21,6 +21,7 @@ from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.children import Spawned
 from holdfast.conversation.driver import RUNNING, Driver, inside
+from holdfast.conversation.fixed import Fixed
 from holdfast.conversation.journal import Clock, Journal, utc_now
 from holdfast.conversation.observer import Observing, observe, observers
 from holdfast.conversation.outputs import blobs_of
@@ -29,6 +30,7 @@ from holdfast.conversation.state import AT_REST, ConversationState, Conversation
 from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store, Summary
+from holdfast.tools.callables import refuse_async
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 
@@ -44,7 +46,7 @@ def random_id() -> str:
     return os.urandom(16).hex()
 
 
-class Conversation:
+class Conversation(Fixed):
     """One conversation with an agent: the loop, on a thread of its own (`start_thread`) or on the caller's (`run`).
 
     With no `store` it lives in memory. An `id` that the store knows goes on where it stopped. The constructor only reads; the lease
@@ -63,6 +65,12 @@ class Conversation:
     __slots__ = (
         "__weakref__", "_close_from_within", "_driver", "_family", "_journal", "_loop", "_observers", "_opened", "_subscriptions", "agent", "id", "store",
     )  # fmt: skip
+
+    fixed = {
+        "agent": "Another agent goes on with conversation.fork(agent=...), or with Conversation(agent, store, id=...) once this one is closed.",
+        "store": "Open the conversation anew with Conversation(agent, store), or export it to another store.",
+        "id": "Give the id to Conversation(agent, store, id=...), or fork the conversation under another one.",
+    }
 
     def __init__(
         self,
@@ -539,6 +547,7 @@ class Conversation:
         """
         if not callable(callback):
             raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+        refuse_async("register_event_callback: callback", callback)
         if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
         with self._journal.changed:
@@ -665,5 +674,7 @@ def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any, on_
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
             raise ConfigurationError(f"Conversation: {name} takes a function or None, not {value!r}.")
+        refuse_async(f"Conversation: {name}", value)
+    refuse_async("Conversation: on_question", on_question)
     if on_question not in (None, "wait") and not callable(on_question):
         raise ConfigurationError(f"Conversation: on_question takes a function of a Question, 'wait' or None, not {on_question!r}.")

@@ -22,6 +22,7 @@ from holdfast.content import ContentLike, Message, ToolResult, blocks
 from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.driver import inside
+from holdfast.conversation.fixed import Fixed
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
@@ -39,6 +40,7 @@ from holdfast.remote.follower import Follower
 from holdfast.remote.questions import Questions
 from holdfast.remote.shapes import ID, Created, agent_request, created, needs_workspace, tools_request
 from holdfast.remote.workspace import RemoteWorkspace
+from holdfast.tools.callables import refuse_async
 
 if TYPE_CHECKING:
     from holdfast.conversation.questions import OnQuestion
@@ -50,7 +52,7 @@ RUNNING = ConversationStatus.RUNNING
 _LOOK = 15.0  # seconds after which a conversation that says nothing is asked after
 
 
-class RemoteConversation:
+class RemoteConversation(Fixed):
     """One conversation with an agent, as `Conversation(agent)`, but on the agent server of `workspace`: there its journal is, its loop runs, and
     goes on without this program too. The methods, their arguments, what they return and raise are those of `Conversation`.
 
@@ -64,6 +66,14 @@ class RemoteConversation:
     `detach` lets go of it and has it run on; `close` and `with` stop it, as they do a `Conversation`. Thread-safe. The constructor asks the
     server, and raises what it answers, or `StoreError` if it cannot be reached.
     """
+
+    fixed = {
+        "agent": "Another agent goes on with conversation.fork(agent=...); other tools are registered with agent.tools.",
+        "workspace": "Open the conversation anew with RemoteConversation(agent, workspace, id=...).",
+        "id": "Give the id to RemoteConversation(agent, workspace, id=...), or fork the conversation under another one.",
+        "client": "It names this object to the agent server.",
+        "warnings": "They are what the agent server said.",
+    }
 
     def __init__(
         self,
@@ -453,6 +463,7 @@ class RemoteConversation:
         whatever the network does, on a thread of its own."""
         if not callable(callback):
             raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+        refuse_async("register_event_callback: callback", callback)
         if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
         self._check_open()
@@ -662,5 +673,7 @@ def _check(agent: Any, workspace: Any, id: Any, on_delta: Any, on_progress: Any,
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
             raise ConfigurationError(f"RemoteConversation: {name} takes a function or None, not {value!r}.")
+        refuse_async(f"RemoteConversation: {name}", value)
+    refuse_async("RemoteConversation: on_question", on_question)
     if on_question not in (None, "wait") and not callable(on_question):
         raise ConfigurationError(f"RemoteConversation: on_question takes a function of a Question, 'wait' or None, not {on_question!r}.")

@@ -26,7 +26,7 @@ __all__ = ["ClientTool", "Learned", "Policy", "UnavailableTool", "check_agent", 
 
 _log = logging.getLogger("holdfast.server")
 
-IMPORT_TIMEOUT = 30.0  # seconds for all that one request has imported; large packages take some
+TOTAL = 1.5  # times the timeout that all modules of a request get together, where some of them hang
 
 _MODULES = 100  # of one request
 
@@ -98,12 +98,12 @@ def learn(
     policy: Policy,
     client_tools: bool = True,
     *,
-    import_timeout: float = IMPORT_TIMEOUT,
+    import_timeout: float | None = None,
 ) -> Learned:
     """The tools that a client declared: `tools`, and `modules`, the module of each by name (a name that `tools` lacks is learned by its module alone).
 
     A preset tool is the one of that name among `builtins`, any other its module's own, if the policy allows the module and it can be imported
-    within `import_timeout` seconds. What cannot be had so is the client's to run, or unavailable if `client_tools` is false.
+    within `import_timeout` seconds (None: the policy's). What cannot be had so is the client's to run, or unavailable if `client_tools` is false.
 
     Blocking: not for an event loop's thread. Nothing is shared between calls but what Python's own import keeps. Raises `ConfigurationError`
     for a declaration that no tool can be made of.
@@ -113,7 +113,7 @@ def learn(
     executors: dict[str, str] = {}
     reasons: dict[str, str] = {}
     wanted = dict.fromkeys(form.module for form in forms if form.module not in ("", RUNTIME) and policy.allows(form.module))
-    imported = _import(list(wanted), import_timeout)
+    imported = _import(list(wanted), policy.import_timeout if import_timeout is None else import_timeout)
     declared = {form.name for form in tools}
     for form in forms:
         tool, reason = _resolve(form, builtins, policy, imported)
@@ -138,11 +138,11 @@ def learn(
     return Learned(found, executors, {form.name: form.module for form in forms}, reasons, warnings)
 
 
-def import_parts(mapping: Mapping[str, Any], policy: Policy, *, import_timeout: float = IMPORT_TIMEOUT) -> None:
+def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
     """Import what an agent's serial form names as code (`check_agent`), as `learn` does, so that `load_agent` finds it. Blocking. Raises
     `ConfigurationError` for what the policy refuses or what cannot be imported."""
     modules = check_agent(mapping, policy)
-    for name, outcome in _import(modules, import_timeout, tools=False).items():
+    for name, outcome in _import(modules, policy.import_timeout, tools=False).items():
         if isinstance(outcome, str):
             raise ConfigurationError(f"agent: the module {name!r} {outcome}.")
     check_parts(mapping, policy)
@@ -213,9 +213,12 @@ class _Import(threading.Thread):
 
 
 def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[str, Imported]:
-    """Import modules one after another, each in a thread of its own: within `timeout` seconds in all, and a tenth of that for each that comes
-    after one which took them. Not at once: modules that import each other would see halves of each other."""
-    until = time.monotonic() + timeout
+    """Import modules one after another, each in a thread of its own, within `timeout` seconds in all.
+
+    After one that took them each gets a tenth of that, until `TOTAL` is used up. Not at once: modules that import each other would see
+    halves of each other.
+    """
+    until, end = time.monotonic() + timeout, time.monotonic() + TOTAL * timeout
     found: dict[str, Imported] = {}
     for module in modules:
         stuck = next((thread for thread in threading.enumerate() if isinstance(thread, _Import) and thread.module == module), None)
@@ -225,6 +228,9 @@ def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[
             continue
         if tools and (here := _here(module)) is not None:
             found[module] = here
+            continue
+        if time.monotonic() >= end:
+            found[module] = "was not tried, because other modules took all the time for imports"
             continue
         thread = _Import(module, tools)
         thread.start()

@@ -15,7 +15,7 @@ from holdfast.server.bodies import CondenseRequest, MessageRequest, Sent, Standi
 from holdfast.server.routes import Id, Key, Routes
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Page, ToolsRequest
 
-_AGENT = {"llm": {"model": "gpt-5-mini", "api_key": "${secret_1}"}, "tools": {"builtin": ["terminal", "read_file"]}}
+_AGENT = {"model": {"name": "gpt-5-mini", "api_key": "${secret_1}"}, "tools": {"builtin": ["terminal", "read_file"]}}
 _CREATED = {
     "id": "4f0c91d2a6be",
     "status": "idle",

@@ -263,6 +263,11 @@ class ToolContext:
         Raises `ConfigurationError` for an id that exists and is no child of this conversation, `LeaseHeld`, `StoreError`, `ToolCancelled`.
         """
         if self.spawns is None:
+            if self.conversation_id and not self.call_id:
+                raise ConfigurationError(
+                    "spawn: a hook that is not around a tool call has no children, because a child's id derives from its call's."
+                    " Use Conversation(agent, store) here, or spawn in a tool or in a hook on tool."
+                )
             raise ConfigurationError("spawn: this call is not of a conversation, so it has no children. Use Conversation(agent).")
         return self.spawns().spawn(self, agent, message, name, id, detached, runtime)
 

@@ -77,6 +77,7 @@ class Order(Data, frozen=True, kw_only=True):
     options: bytes
     patterns: list[str]
     refused: dict[str, str]
+    import_timeout: float
     workdir: str
     folder: str
     path: list[str]
