@@ -17,6 +17,7 @@ from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall
 from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError, ToolValidationError
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.store import Posted
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
@@ -125,9 +126,14 @@ def json_arguments(arguments: Any) -> dict[str, Any]:
     import json
 
     try:
-        found = json.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())  # half of a surrogate pair has no bytes
+        data = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()  # half of a surrogate pair has no bytes
+        found = None if too_deep(data) else json.loads(data)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"approve: arguments takes what JSON can say: {error}.") from error
+    except RecursionError:
+        found = None
+    if found is None and isinstance(arguments, dict):
+        raise ConfigurationError(f"approve: arguments are nested deeper than {MAX_DEPTH} levels.")
     if not isinstance(found, dict):
         raise ConfigurationError(f"approve: arguments takes a dict, not a {type(arguments).__name__}.")
     return cast("dict[str, Any]", found)

@@ -12,6 +12,7 @@ import anyio.to_thread
 import msgspec
 from starlette.responses import Response
 
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.server.answers import told
 from holdfast.server.guard import Caller, Quota, Refused, Usage, too_large
 from holdfast.server.once import Once
@@ -141,11 +142,11 @@ def decode(body: bytes, type: type[T], media_type: str = "") -> T:
     kind = media_type.partition(";")[0].strip().lower()
     if kind and kind != "application/json":
         raise Refused(415, "ConfigurationError", f"This takes application/json, not {kind[:100]!r}.")
+    if too_deep(body, MAX_DOCUMENT_DEPTH):
+        raise Refused(400, "ConfigurationError", f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
     try:
         return msgspec.json.decode(body or b"{}", type=type)
     except msgspec.ValidationError as error:
         raise Refused(422, "ConfigurationError", f"The request does not fit: {error}.") from None
-    except RecursionError:
-        raise Refused(400, "ConfigurationError", "The request is nested too deep.") from None
     except (ValueError, OverflowError) as error:
         raise Refused(400, "ConfigurationError", f"The request is no JSON: {error}.") from None
