@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Content, TextContent, ToolCall
+from holdfast.content import Content, Message, TextContent, ToolCall, blocks
 from holdfast.conversation.actions import not_taken
 from holdfast.conversation.driver import RUNNING, Driver, Obeyed
 from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
@@ -29,6 +29,26 @@ _log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
 Effect = Callable[[], None]  # to be had once the transaction is over and no lock is held
+
+
+def content_of(message: Any) -> tuple[Content, ...]:
+    """Return a message in any shape that `send_message` takes as content blocks. Raises `ConfigurationError`."""
+    if isinstance(message, Message):
+        if message.role != "user":
+            raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
+        return message.content
+    if isinstance(message, Mapping) and "role" in message:
+        raise ConfigurationError("send_message takes a str or content blocks, not a chat message as a dict: send its content.")
+    if isinstance(message, list | tuple):
+        chats = [item for item in cast("list[object]", message) if isinstance(item, Mapping) and "role" in item]
+        if chats:
+            raise ConfigurationError(
+                "send_message takes one message of the user, not a list of chat messages: send the content of the last one. "
+                "The conversation keeps what was said before."
+            )
+    if isinstance(message, bytes | bytearray):
+        raise ConfigurationError("send_message takes a str or content blocks, not bytes: decode them first.")
+    return blocks(message)
 
 
 def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
