@@ -506,7 +506,7 @@ def test_a_base_state_of_any_kind_is_read(tmp_path: Path, stats: Any) -> None:
 def test_json_that_is_nested_too_deep_is_named(tmp_path: Path) -> None:
     folder = kept(tmp_path / "one", RUN)
     (folder / "events" / "event-00099-deep.json").write_text("[" * 100_000 + "]" * 100_000)
-    assert any("event-00099-deep.json is no JSON" in note for note in read_conversation(folder).notes)
+    assert any("event-00099-deep.json is nested deeper than" in note for note in read_conversation(folder).notes)
     (folder / "base_state.json").write_text("[" * 100_000)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_conversation(folder)

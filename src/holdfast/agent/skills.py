@@ -106,6 +106,11 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
 
     for item in given:
         if isinstance(item, str):
+            if _is_path(item):
+                raise ConfigurationError(
+                    f"Agent: microagents has the str {item!r}, which is also an existing path. Which is meant? Path({item!r}) reads it; "
+                    f"Microagent('name', {item!r}) is the text."
+                )
             notes.append(item)
         elif isinstance(item, Path):
             if not item.exists():
@@ -117,6 +122,16 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
         else:
             raise ConfigurationError(f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}.")
     return notes, _first(found)
+
+
+def _is_path(text: str) -> bool:
+    """Return True if a one-line text is the path of an existing file or folder."""
+    if not text.strip() or "\n" in text:
+        return False
+    try:
+        return Path(text).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long for a name, a NUL, an unknown home
+        return False
 
 
 def _skill(one: Microagent) -> Skill:

@@ -61,6 +61,11 @@ class View:
         elif type(event) is ev.Message:
             self._waiting.append(event)
 
+    @property
+    def open_calls(self) -> tuple[str, ...]:
+        """The ids of the last answer's calls that have no result yet."""
+        return tuple([id for id, (_, result) in self._batch.items() if result is None])
+
     def ready(self) -> Transcript:
         """What the next request contains, every message included. The batch must be complete."""
         assert not self._batch, "a request while calls are open"

@@ -16,6 +16,7 @@ from holdfast.cli.lines import GAP, Line
 from holdfast.cli.plans import changed, drawn, steps_of, titled
 from holdfast.cli.text import clip, counted, duration, one_line, plain, safe, size
 from holdfast.content import AudioContent, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, plan_of, read_steps
 
 # Of a command's output the last lines tell most (an error, a test's verdict), of anything else the first.
@@ -130,10 +131,12 @@ def _twice(text: str) -> str | None:
 
 def read_arguments(text: str) -> dict[str, Any]:
     """A call's arguments, typed as JSON. Raises `ValueError` that says what is wrong."""
+    if too_deep(text):
+        raise ValueError(f"That is nested deeper than {MAX_DEPTH} levels.")
     try:
         found: Any = msgspec.json.decode(text)
         twice = _twice(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"That is not JSON: {error}.") from error
     if twice is not None:  # which of both is meant nobody can say
         raise ValueError(f"The key {twice!r} is there twice.")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
-from holdfast.content import ContentLike, Message, ToolResult, blocks
+from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import copies, hooking, orders
 from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
@@ -274,13 +274,7 @@ class Conversation(Fixed):
         changes. Hooks on messages may take their time. Raises `ConfigurationError` for an empty message, `HookDenied` if a hook lets it not pass,
         `ConversationClosed`, `LeaseHeld`.
         """
-        if isinstance(message, Message):
-            if message.role != "user":
-                raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
-            content = message.content
-        else:
-            content = blocks(message)
-        content = orders.said(content)
+        content = orders.said(orders.content_of(message))
         if sender != "user":
             from holdfast.commands import check_sender
 
@@ -292,7 +286,7 @@ class Conversation(Fixed):
 
     def _begin_with(self, message: str | Message | ContentLike) -> None:
         """Say something unless somebody has said anything before."""
-        content = orders.said(message.content if isinstance(message, Message) else blocks(message))
+        content = orders.said(orders.content_of(message))
         self._open()
         if self._journal.fold.message_seq:
             return

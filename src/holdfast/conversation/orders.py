@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Content, TextContent, ToolCall
+from holdfast.content import Content, Message, TextContent, ToolCall, blocks
 from holdfast.conversation.actions import not_taken
 from holdfast.conversation.driver import RUNNING, Driver, Obeyed
 from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
 from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError, ToolValidationError
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.store import Posted
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
@@ -28,6 +29,26 @@ _log = logging.getLogger("holdfast")
 _S = ConversationStatus
 
 Effect = Callable[[], None]  # to be had once the transaction is over and no lock is held
+
+
+def content_of(message: Any) -> tuple[Content, ...]:
+    """Return a message in any shape that `send_message` takes as content blocks. Raises `ConfigurationError`."""
+    if isinstance(message, Message):
+        if message.role != "user":
+            raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
+        return message.content
+    if isinstance(message, Mapping) and "role" in message:
+        raise ConfigurationError("send_message takes a str or content blocks, not a chat message as a dict: send its content.")
+    if isinstance(message, list | tuple):
+        chats = [item for item in cast("list[object]", message) if isinstance(item, Mapping) and "role" in item]
+        if chats:
+            raise ConfigurationError(
+                "send_message takes one message of the user, not a list of chat messages: send the content of the last one. "
+                "The conversation keeps what was said before."
+            )
+    if isinstance(message, bytes | bytearray):
+        raise ConfigurationError("send_message takes a str or content blocks, not bytes: decode them first.")
+    return blocks(message)
 
 
 def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
@@ -129,9 +150,14 @@ def json_arguments(arguments: Any) -> dict[str, Any]:
     import json
 
     try:
-        found = json.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())  # half of a surrogate pair has no bytes
-    except (TypeError, ValueError, RecursionError) as error:
+        data = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()  # half of a surrogate pair has no bytes
+        found = None if too_deep(data) else json.loads(data)
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"approve: arguments takes what JSON can say: {error}.") from error
+    except RecursionError:
+        found = None
+    if found is None and isinstance(arguments, dict):
+        raise ConfigurationError(f"approve: arguments are nested deeper than {MAX_DEPTH} levels.")
     if not isinstance(found, dict):
         raise ConfigurationError(f"approve: arguments takes a dict, not a {type(arguments).__name__}.")
     return cast("dict[str, Any]", found)

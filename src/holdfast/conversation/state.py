@@ -20,6 +20,7 @@ from holdfast.agent.tokens import Sizes
 from holdfast.content import Data, ToolCall, Usage, known_cost
 from holdfast.errors import ConfigurationError, OutputInvalid
 from holdfast.llm.pictures import has_picture
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, texts
 
 
@@ -638,6 +639,8 @@ class ConversationState:
     @classmethod
     def from_json(cls, data: bytes | str) -> ConversationState:
         """The inverse of `to_json`. Raises `ConfigurationError` (a `ValueError`) on anything else."""
+        if too_deep(data, MAX_DOCUMENT_DEPTH):
+            raise ConfigurationError(f"This is not a conversation's state: it is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
         try:
             form = msgspec.json.decode(data, type=_Form)
             events = [ev.decode(bytes(raw)) for raw in form.events]

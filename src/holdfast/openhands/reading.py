@@ -20,6 +20,7 @@ from holdfast import events as ev
 from holdfast.content import Content, TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.openhands.shims import Fields, content_of, to_tool_call, to_tool_result
 from holdfast.tools.results import clean
 
@@ -124,9 +125,12 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
             notes.append(f"there are two events {index}; both were read")
         expected = index + 1
         data = Path(path).read_bytes()
+        if too_deep(data, MAX_DOCUMENT_DEPTH):
+            notes.append(f"events/{os.path.basename(path)} is nested deeper than {MAX_DOCUMENT_DEPTH} levels and was left out")
+            continue
         try:
             event = msgspec.json.decode(data)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             notes.append(f"events/{os.path.basename(path)} is no JSON and was left out: {error}")
             continue
         if isinstance(event, dict):

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.content import Content, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.results import clean
 
 Fields = dict[str, Any]
@@ -143,6 +144,8 @@ def _asked_0(metadata: Fields, call_id: str) -> str | None:
 def with_arguments(call: ToolCall, text: str) -> ToolCall:
     """The call with the arguments of a JSON text, which may be none."""
     text = clean(text)
+    if too_deep(text):
+        return msgspec.structs.replace(call, raw=text, invalid=f"nested deeper than {MAX_DEPTH} levels")
     try:
         arguments: Any = msgspec.json.decode(text) if text.strip() else {}
     except ValueError as error:

@@ -18,7 +18,7 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
-from holdfast.content import ContentLike, Message, ToolResult, blocks
+from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.driver import inside
@@ -269,13 +269,7 @@ class RemoteConversation(Fixed):
 
     def send_message(self, message: str | Message | ContentLike) -> ev.Message:
         """As `Conversation.send_message`: say something to the agent, as the user. Returns the event, which is in the journal then."""
-        if isinstance(message, Message):
-            if message.role != "user":
-                raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
-            content = message.content
-        else:
-            content = blocks(message)
-        content = orders.said(content)
+        content = orders.said(orders.content_of(message))
         self._check_open()
         self._tell_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq

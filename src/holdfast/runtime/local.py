@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import shutil
 import tempfile
@@ -24,6 +25,8 @@ from holdfast.tools.context import Cancellation
 
 if TYPE_CHECKING:
     from holdfast.tools import Tool
+
+_log = logging.getLogger(__name__)
 
 
 class LocalRuntime:
@@ -66,6 +69,7 @@ class LocalRuntime:
             self.workdir = Path(os.path.realpath(with_home(workdir)))
         self._lock = threading.Lock()
         self._tools: list[Tool] | None = None
+        self._clones: list[Path] = []
         self._closed = False
         try:
             self._env = child_environment(self.workdir, env)
@@ -121,13 +125,33 @@ class LocalRuntime:
         """
         url = clone.repository_url(repo, self.workdir)
         where = self.paths.resolve(clone.folder_name(url) if target is None else target, write=True)
-        return clone.clone(repo, branch, where, self.workdir, self._env, timeout)
+        cloned = clone.clone(repo, branch, where, self.workdir, self._env, timeout)
+        with self._lock:
+            self._clones.append(cloned)
+        return cloned
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """The microagents and skills of the workdir, or of a folder that may also be directly full of them: see `load_microagents`."""
+        """Return the microagents and skills of the workdir, or of a folder that may also be directly full of them.
+
+        Those of a repository within the workdir are read by naming its folder; the log says so if a clone has some. See
+        `holdfast.runtime.load_microagents`.
+        """
         if folder is None:
+            self._tell_of_clones()
             return load_microagents(self.workdir, loose=False)
         return load_microagents(self.workdir / with_home(folder, self._env["HOME"]))
+
+    def _tell_of_clones(self) -> None:
+        """Log the clones whose microagents `load_microagents()` does not read."""
+        with self._lock:
+            clones = [path for path in dict.fromkeys(self._clones) if path != self.workdir]
+        for path in clones:
+            if (count := len(load_microagents(path, loose=False))) and path.is_relative_to(self.workdir):
+                name = str(path.relative_to(self.workdir))
+                _log.warning(
+                    "load_microagents() reads those of %s. The clone in %r has %d: load_microagents(%r) reads them.",
+                    self.workdir, name, count, name,
+                )  # fmt: skip
 
     # --- what an agent is given ---
 

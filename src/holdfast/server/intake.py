@@ -14,6 +14,7 @@ import msgspec
 from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError
 from holdfast.server.bodies import StateRequest
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.server.guard import Refused, too_large
 
 T = TypeVar("T")
@@ -146,12 +147,12 @@ class Intake:
 def _decode(body: bytes, type: type[T]) -> T:
     if not _few_values(body):
         raise Refused(413, "ConfigurationError", f"A request may have {MAX_VALUES:,} JSON values; this one has more.")
+    if too_deep(body, MAX_DOCUMENT_DEPTH):
+        raise Refused(400, "ConfigurationError", f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
     try:
         return msgspec.json.decode(body or b"{}", type=type)
     except msgspec.ValidationError as error:
         raise Refused(422, "ConfigurationError", f"The request does not fit: {error}.") from None
-    except RecursionError:
-        raise Refused(400, "ConfigurationError", "The request is nested too deep.") from None
     except (ValueError, OverflowError) as error:
         raise Refused(400, "ConfigurationError", f"The request is no JSON: {error}.") from None
 

@@ -23,6 +23,7 @@ from holdfast.agent.output import is_output
 from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.state import ConversationState, Fold, fold
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import too_deep
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -335,8 +336,8 @@ def _answers(turn: Turn) -> dict[int, _Past]:
 def _call(called: Called, id: str) -> ToolCall:
     given = called.function.arguments or ""
     try:
-        arguments: Any = msgspec.json.decode(given or "{}")
-    except (ValueError, RecursionError):
+        arguments: Any = None if too_deep(given) else msgspec.json.decode(given or "{}")
+    except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
         return ToolCall(id, called.function.name, {}, called.id, given, "it is no JSON object")

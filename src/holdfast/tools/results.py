@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
+from holdfast.nesting import MAX_DEPTH, too_deep
 
 OUTPUT = "holdfast/output"  # in a result's meta: its structured content is a run's output (`Agent(output_type=)`), which is kept whole
 
@@ -96,6 +97,7 @@ def _models(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_models)
+_ABOVE = 3  # levels of a result above the values in it: the result, its content, a block
 
 
 def _json(tool: str, value: Any) -> bytes:
@@ -113,6 +115,8 @@ def _json(tool: str, value: Any) -> bytes:
         raise _refused(tool, value, f"which is not JSON: {error}") from None
     if not finite:
         raise _refused(tool, value, "which is not JSON: it holds NaN or an infinity")
+    if too_deep(data, MAX_DEPTH + (_ABOVE if isinstance(value, ToolResult) else 0)):
+        raise _refused(tool, value, f"which is nested deeper than {MAX_DEPTH} levels")
     return data
 
 

@@ -74,7 +74,9 @@ def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict
             raise ConfigurationError(f"MCPClient: config has {', '.join(others)} beside mcpServers; it takes mcpServers alone.")
         config = cast("Mapping[Any, Any]", config)["mcpServers"]
     if not isinstance(config, Mapping):
-        raise ConfigurationError(f"MCPClient: config takes a mapping of server ids to servers, not {type(config).__name__}.")
+        file = isinstance(config, str | os.PathLike)
+        hint = " A file is read by the caller: MCPClient(json.loads(Path(...).read_text()))." if file else ""
+        raise ConfigurationError(f"MCPClient: config takes a mapping of server ids to servers, not a {type(config).__name__}.{hint}")
     return {_id(name): _server(name, given, call_timeout) for name, given in cast("Mapping[Any, Any]", config).items()}
 
 
