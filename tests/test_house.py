@@ -15,6 +15,8 @@ REPO = Path(__file__).parents[1]
 # Inner to outer; a room may import itself and what stands before it.
 ORDER = [
     "errors",
+    "processes",
+    "temporary",
     "content",
     "events",
     "commands",
