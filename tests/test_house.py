@@ -16,6 +16,8 @@ REPO = Path(__file__).parents[1]
 ORDER = [
     "errors",
     "nesting",
+    "processes",
+    "temporary",
     "content",
     "events",
     "commands",

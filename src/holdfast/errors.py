@@ -7,6 +7,7 @@ HoldfastError
 ├── Conflict (ValueError)                    an agent server has something else under that id or key
 ├── TooMany (RuntimeError)                   an agent server's bound is reached; `bound` names it
 ├── SignatureInvalid (PermissionError)       what came as a webhook's message is not to be trusted
+├── WrongProcess (RuntimeError)              an object of another process, used in a fork of it
 ├── ConversationError
 │   ├── ConversationClosed (RuntimeError)    a method that needs an open conversation, after `close`
 │   ├── ConversationBusy (RuntimeError)      someone else drives it, or it would wait on itself
@@ -103,6 +104,10 @@ class SignatureInvalid(HoldfastError, PermissionError):
 
 
 # --- conversations -------------------------------------------------------------------------------
+
+
+class WrongProcess(HoldfastError, RuntimeError):
+    """An object that belongs to another process was used in a forked child of that process."""
 
 
 class ConversationError(HoldfastError):

@@ -27,7 +27,7 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trimmed
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
-from holdfast.errors import ConversationClosed, StoreError, ToolCancelled, ToolNotFound, UnreadableEvent
+from holdfast.errors import ConversationClosed, StoreError, ToolCancelled, ToolNotFound, UnreadableEvent, WrongProcess
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
@@ -280,9 +280,11 @@ class Calls:
                     journal.observed,
                 )
                 result = work() if observed is None else observed.called(call.id, work)
-        except (ConversationClosed, StoreError):
+        except (ConversationClosed, StoreError, WrongProcess):
             raise
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
+            if not journal.owner.here:  # of a child that the callback forked
+                raise
             result = ToolResult.failure(f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.", "cancelled")
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._agent.delegates is not None and self.team is not None:

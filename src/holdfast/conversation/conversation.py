@@ -563,6 +563,8 @@ class Conversation(Fixed):
         takes effect when that call returns.
         """
         journal, driver = self._journal, self._driver
+        if not journal.owner.here:  # a forked child: nothing here is its own
+            return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         with journal.changed:
             if journal.closed:

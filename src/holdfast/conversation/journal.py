@@ -17,6 +17,7 @@ from holdfast.conversation.changed import Changed
 from holdfast.conversation.outputs import whole
 from holdfast.conversation.state import ConversationStatus, Fold, fold
 from holdfast.errors import ConversationBusy, ConversationClosed, UnreadableEvent
+from holdfast.processes import OwnerProcess
 from holdfast.store import Blob, Lease, Posted, Store, Summary
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ class Journal:
     """
 
     __slots__ = (
-        "_aside", "_before", "_behind", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_so_far", "_store", "changed", "clock", "closed", "fold", "id", "new_id",
-        "observed", "spawned_by", "spending", "stale",
+        "_aside", "_before", "_behind", "_changed", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_so_far", "_store", "clock", "closed", "fold", "id", "new_id",
+        "observed", "owner", "spawned_by", "spending", "stale",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +64,8 @@ class Journal:
         self.spawned_by = spawned_by  # as its store has it once there are events
         self.spending: Spending | None = None  # what bounds the tree that it is of
         self.observed: Observed | None = None  # who observes it
-        self.changed = Changed()
+        self.owner = OwnerProcess()
+        self._changed = Changed()
         self.closed = False
         self.stale = False  # an append was broken off (Ctrl-C, a failing disk) after it may have been written
         self._store = store
@@ -84,6 +86,13 @@ class Journal:
             self._read()
         else:
             self._events, self.fold = known
+
+    @property
+    def changed(self) -> Changed:
+        """The lock. Raises `WrongProcess` in a forked child, whose copy of it may be held by a thread that is not there."""
+        if not self.owner.here:
+            self.owner.check(f"Conversation {self.id!r}")
+        return self._changed
 
     def acquire(self) -> None:
         """Take the lease if it is not held yet; catch up with what was written since the events were read.
@@ -225,15 +234,15 @@ class Journal:
                 self._append(self._draft or ev.Recorded())
         finally:
             self._draft = self._aside = None
-            self.changed.release()
-            if self.observed is not None and not self.changed.held():
+            self._changed.release()
+            if self.observed is not None and not self._changed.held():
                 self.observed.tell()
 
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
-        while self.changed.held():
+        while self._changed.held():
             self._draft = self._aside = None
-            self.changed.release()
+            self._changed.release()
 
     def add(self, kind: type[E], id: str = "", **fields: Any) -> E:
         """Make the next event, with the next `seq`, the clock's `timestamp` and a new `id` if none is given.

@@ -482,6 +482,8 @@ class RemoteConversation(Fixed):
         self._end(timeout, stop=False)
 
     def _end(self, timeout: float, stop: bool) -> None:
+        if not self.workspace.link.owner.here:  # a forked child: nothing here is its own
+            return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         with self._lock:
             if self._closing:

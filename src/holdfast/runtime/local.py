@@ -5,8 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError
+from holdfast.processes import OwnerProcess
 from holdfast.runtime import clone
 from holdfast.runtime.environment import child_environment
 from holdfast.runtime.files import Files
@@ -21,6 +20,7 @@ from holdfast.runtime.microagents import Microagent, load_microagents
 from holdfast.runtime.paths import Paths, with_home
 from holdfast.runtime.search import Search
 from holdfast.runtime.terminal import Terminal
+from holdfast.temporary import TemporaryFolder
 from holdfast.tools.context import Cancellation
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 class LocalRuntime:
     """A working directory on this machine, and a shell for each conversation that works in it.
 
-    `workdir=None` makes a temporary folder, removed at `close`. The file tools work inside of it, and in the folders that
+    `workdir=None` makes a temporary folder, removed at `close`. If this process is killed, the next one that makes a runtime removes
+    the folder when it is empty, and else names it once in the log. The file tools work inside of it, and in the folders that
     `allow_outside` names (`True`: anywhere); shell commands can do whatever this process's user can. They see none of this process's
     environment variables but what `env` gives them: see `child_environment`. `shell` is bash, by name or path.
     `output_limit` is the number of characters of an answer; longer outputs are in a file. `command_timeout` is in seconds.
@@ -61,12 +62,14 @@ class LocalRuntime:
         if not command_timeout > 0:
             raise ConfigurationError(f"command_timeout takes seconds, more than 0, not {command_timeout!r}.")
         # Ours alone: pipes, the outputs that are too long to show, and the workdir if none was given.
-        self._folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="holdfast-")))
+        self._temporary = TemporaryFolder(work="" if workdir is not None else "workdir")
+        self._folder = self._temporary.path
         if workdir is None:
             self.workdir = self._folder / "workdir"
             self.workdir.mkdir()
         else:
             self.workdir = Path(os.path.realpath(with_home(workdir)))
+        self._process = OwnerProcess()
         self._lock = threading.Lock()
         self._tools: list[Tool] | None = None
         self._clones: list[Path] = []
@@ -74,7 +77,7 @@ class LocalRuntime:
         try:
             self._env = child_environment(self.workdir, env)
         except ConfigurationError:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._temporary.close()
             raise
         allowed = allow_outside if isinstance(allow_outside, bool) else [Path(os.path.realpath(with_home(p))) for p in allow_outside]
         self.terminal = Terminal(self.workdir, self._folder, self._env, shell, output_limit, command_timeout)
@@ -180,14 +183,16 @@ class LocalRuntime:
         self.terminal.close_conversation(conversation_id)
 
     def close(self) -> None:
-        """End all shells and all that they started, and remove what was temporary. Idempotent."""
+        """End all commands and all that they started, and remove what was temporary. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         atexit.unregister(self.close)
         self.terminal.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._temporary.close()
 
     def __enter__(self) -> LocalRuntime:
         return self

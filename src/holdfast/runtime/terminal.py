@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import RuntimeFault, ToolCancelled
+from holdfast.processes import OwnerProcess
 from holdfast.runtime.environment import find_program
 from holdfast.runtime.output import Output
 from holdfast.runtime.pump import Pump
@@ -58,6 +59,7 @@ class Terminal:
         self._limit = output_limit
         self.command_timeout = command_timeout
         self._pump = Pump()
+        self._process = OwnerProcess()
         self._lock = threading.Lock()
         self._seats: dict[str, _Seat] = {}
         self._made = 0
@@ -156,6 +158,7 @@ class Terminal:
     # --- how they work ---
 
     def _seat(self, conversation_id: str) -> _Seat:
+        self._process.check("The runtime")
         with self._lock:
             if self._closed:
                 raise RuntimeFault("The runtime is closed. Make a new LocalRuntime.")
@@ -292,7 +295,9 @@ class Terminal:
         return [group for seat in seats if seat.shell is not None for group in seat.shell.groups()]
 
     def close_conversation(self, conversation_id: str) -> None:
-        """End the shell of one conversation and all that runs in it. Its next command gets a new one. Idempotent."""
+        """End all that runs for one conversation. Its next command starts as the first did. Idempotent; nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             seat = self._seats.pop(conversation_id, None)
         if seat is not None:
@@ -307,7 +312,9 @@ class Terminal:
             shell.close()
 
     def close(self) -> None:
-        """End all shells, the thread, and remove the outputs. Idempotent."""
+        """End all shells, the thread, and remove the outputs. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             self._closed = True
             seats = list(self._seats.values())

@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.conversation import ConversationState
 from holdfast.errors import ConfigurationError
-from holdfast.server.bodies import StateRequest
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
+from holdfast.server.bodies import StateRequest
 from holdfast.server.guard import Refused, too_large
 
 T = TypeVar("T")

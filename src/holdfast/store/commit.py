@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, cast
 
 from holdfast.errors import StoreError
+from holdfast.processes import OwnerProcess
 from holdfast.store.files import connect, trouble
 from holdfast.store.schema import FORMAT, WIDE
 
@@ -73,6 +74,7 @@ class Committer:
         self.lock = threading.RLock()
         self.closed = False
         self.mark: Callable[[int, int, int], None] | None = None  # notes the last append of each commit
+        self._process = OwnerProcess()
         self.db = connect(path, timeout)
         self._cursor = self.db.cursor()  # one for all: making one for every statement is a tenth of an append
         self._file = self._log = (0, 0)
@@ -87,6 +89,8 @@ class Committer:
 
     def run(self, job: Job[T]) -> T:
         """Do a job in a transaction, with whatever else waits. Raises `StoreError`."""
+        if not self._process.here:
+            self._process.check(f"Store {str(self._path)!r}")
         lock = self.lock
         try:
             self.queue.append(job)  # pyright: ignore[reportArgumentType]
@@ -121,6 +125,7 @@ class Committer:
 
     def script(self, statements: str) -> None:
         """Run statements that are transactions of their own. Raises `StoreError`."""
+        self._process.check(f"Store {str(self._path)!r}")
         try:
             with self.lock:
                 self._check()

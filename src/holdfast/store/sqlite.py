@@ -18,6 +18,7 @@ from holdfast import events as ev
 from holdfast.commands import Command
 from holdfast.errors import ConfigurationError, ConversationNotFound, Fenced, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
+from holdfast.processes import OwnerProcess
 from holdfast.store import budgets, lineage, schema
 from holdfast.store.base import Blob, Lease, Posted, Summary, blob_id, check_dense
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
@@ -175,6 +176,7 @@ class SQLiteStore:
         self._held: dict[str, _Held] = {}
         self._owner: Owner | None = None
         self._closed = False
+        self._process = OwnerProcess()
         if self.path.is_dir() or not self.path.parent.is_dir():
             what = "is a folder" if self.path.is_dir() else "is in a folder that does not exist"
             raise StoreError(f"Store {str(self.path)!r} {what}. path takes a file; it is made if it is not there.")
@@ -561,7 +563,9 @@ class SQLiteStore:
                 raise
 
     def close(self) -> None:
-        """See `Store.close`. Idempotent."""
+        """See `Store.close`. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         writer = self._writer
         self._watcher.close()
         if writer is None:
