@@ -310,7 +310,7 @@ def test_files_and_where_the_runtime_works_count(runtime: LocalRuntime) -> None:
     with Conversation(agent, runtime=runtime) as conversation:
         conversation.send_message("go")
         conversation.run()
-        assert [one.risk for one in decisions(conversation)] == ["high", "high", "medium", "low"]
+        assert [one.risk for one in decisions(conversation)] == ["high", "high", "medium", "high"]
 
 
 def test_a_decision_of_an_older_version_loads_and_one_without_a_risk_is_as_short_as_before() -> None:

@@ -86,7 +86,7 @@ def test_hostile_commands_are_read_in_bounded_time(work: Path, name: str) -> Non
     began = time.monotonic()
     risk = rules.command(HOSTILE[name], work)
     assert time.monotonic() - began < 20  # none takes more than half a second on a quiet machine
-    assert risk.level != "low" or name in ("many paths", "quotes", "brackets evaluated")
+    assert risk.level != "low" or name in ("many paths", "quotes", "and and", "globs in folders")
 
 
 def test_a_command_that_is_no_text_is_not_harmless() -> None:
@@ -151,7 +151,7 @@ def test_hosts_and_folders_may_be_allowed_and_other_tools_run_commands_too(work:
 
 
 def test_without_a_working_directory_no_relative_path_is_inside() -> None:
-    for command, level in (("ls", "low"), ("cat x", "medium"), ("echo x > y", "high"), ("rm x", "high")):
+    for command, level in (("ls", "low"), ("cat x", "unknown"), ("echo x > y", "high"), ("rm x", "high")):
         risk = Rules().assess(ToolCall("1", "terminal", {"command": command}), Surroundings())
         assert risk is not None
         assert risk.level == level, (command, risk)
@@ -163,26 +163,9 @@ def test_wrong_rules_are_refused_by_name(wrong: dict[str, Any]) -> None:
         Rules(**wrong)
 
 
-def test_without_the_parser_there_are_no_rules_and_the_error_says_what_to_install() -> None:
-    program = """
-import sys
-sys.modules["tree_sitter"] = None
-from holdfast import Agent, ScriptedLLM
-from holdfast.agent.security import Annotations
-Agent(ScriptedLLM([]), confirm="risky", security=Annotations())
-try:
-    Agent(ScriptedLLM([]), confirm="risky")
-except ValueError as error:
-    print(type(error).__name__, error)
-"""
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert found.startswith("ConfigurationError")
-    assert "pip install 'holdfast[security]'" in found
-
-
 def test_an_agent_without_security_loads_none_of_it() -> None:
     program = (
         "import sys; from holdfast import Agent, ScriptedLLM; Agent(ScriptedLLM([]));"
-        "print([m for m in sys.modules if 'tree_sitter' in m or m.startswith('holdfast.agent.security')])"
+        "print([m for m in sys.modules if m.startswith('holdfast.agent.security')])"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal, Protocol, cast, overload
 
@@ -44,12 +44,37 @@ class Risk(msgspec.Struct, frozen=True):
         return LEVELS[self.level]
 
 
-class Surroundings(msgspec.Struct, frozen=True):
-    """What an analyzer may need to know beside the call.
+class ShellState(msgspec.Struct, frozen=True):
+    """The state of the shell that a command would run in, where it differs from a new one.
 
-    `annotations` are the tool's, None if there is no such tool; those of a remote server that is not trusted are the defaults, which are the
-    worst. `workdir` is the runtime's folder, "" if it has none. `llm` is the agent's model; `said` gives what the user last said;
-    `cancelled` ends what takes its time.
+    Args:
+        cwd: Its present folder; "" for the working directory.
+        exported: Environment variables that earlier commands set, with their values; "" for one that they unset.
+    """
+
+    cwd: str = ""
+    exported: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
+
+
+def _no_calls() -> Sequence[ToolCall]:
+    return ()
+
+
+class Surroundings(msgspec.Struct, frozen=True):
+    """The facts beside the call itself that an analyzer may need.
+
+    Args:
+        conversation_id: The conversation's id.
+        annotations: The tool's annotations, None if there is no such tool. A tool of a remote server that is not trusted has the defaults,
+            which are the worst.
+        tool_type: The tool's type.
+        workdir: The runtime's folder, "" if it has none.
+        llm: The agent's model.
+        said: Gives what the user last said.
+        cancelled: Ends work that takes its time.
+        shell: The state of the conversation's shell.
+        before: The calls of the same answer that run before this one. They may change the shell and the files.
+        history: Gives the calls that ran earlier in the same shell, if the runtime does not know the state of its shell.
     """
 
     conversation_id: str = ""
@@ -59,6 +84,9 @@ class Surroundings(msgspec.Struct, frozen=True):
     llm: Any = None
     said: Callable[[], str] = str
     cancelled: Cancellation = msgspec.field(default_factory=Cancellation)
+    shell: ShellState = ShellState()
+    before: Sequence[ToolCall] = ()
+    history: Callable[[], Sequence[ToolCall]] = _no_calls
 
 
 class SecurityAnalyzer(Protocol):

@@ -11,7 +11,7 @@ from holdfast.agent.agent import Agent
 from holdfast.agent.confirmation import Verdict, decided
 from holdfast.agent.output import FINISH, asks_nobody
 from holdfast.agent.planning import judged
-from holdfast.agent.risk import Risk, SecurityAnalyzer, Surroundings, assessed
+from holdfast.agent.risk import Risk, SecurityAnalyzer, ShellState, Surroundings, assessed
 from holdfast.content import ToolCall
 from holdfast.conversation.journal import Journal
 from holdfast.errors import ToolNotFound
@@ -35,7 +35,7 @@ class Decided(Verdict, frozen=True):
 def decide(agent: Agent, journal: Journal, runtime: object | None, calls: Sequence[ToolCall], cancelled: Cancellation) -> list[Decided]:
     """What the agent's policy and its planning say of each call; none without these and an analyzer. Runs users' code: not under the lock.
 
-    An analyzer is asked once for calls that are the same. A call whose arguments are no JSON is not run anyway; one of a tool that is
+    An analyzer is asked once for calls that are the same, as the last of them would run. A call whose arguments are no JSON is not run anyway; one of a tool that is
     not there is decided about too: the tool may be there by the time that the call is run.
     """
     policy, analyzer = agent.confirm, agent.security
@@ -44,6 +44,7 @@ def decide(agent: Agent, journal: Journal, runtime: object | None, calls: Sequen
         return []
     found: list[Decided] = []
     risks = dict[tuple[str, str], Risk]()
+    last = {(call.name, call.arguments_hash): index for index, call in enumerate(calls)} if analyzer is not None and len(calls) > 1 else {}
     for call in calls:
         if call.invalid:
             found.append(Decided("allow"))
@@ -56,7 +57,7 @@ def decide(agent: Agent, journal: Journal, runtime: object | None, calls: Sequen
             key = (call.name, call.arguments_hash) if len(calls) > 1 else ("", "")
             counted = key not in risks
             if counted:
-                risks[key] = _assess(analyzer, agent, journal, runtime, call, cancelled)
+                risks[key] = _assess(analyzer, agent, journal, runtime, call, calls[: last.get(key, 0)], cancelled)
             risk = risks[key]
         verdict = Verdict("allow") if policy is None else decided(policy, call, risk or _UNKNOWN)
         if policy is None and risk is not None:
@@ -69,13 +70,21 @@ def decide(agent: Agent, journal: Journal, runtime: object | None, calls: Sequen
 
 
 def _assess(
-    analyzer: SecurityAnalyzer, agent: Agent, journal: Journal, runtime: object | None, call: ToolCall, cancelled: Cancellation
+    analyzer: SecurityAnalyzer,
+    agent: Agent,
+    journal: Journal,
+    runtime: object | None,
+    call: ToolCall,
+    before: Sequence[ToolCall],
+    cancelled: Cancellation,
 ) -> Risk:
     try:
         tool = agent.tools.get(call.name)
     except ToolNotFound:
         tool = None
     workdir: Any = getattr(runtime, "workdir", "")
+    state: Any = getattr(runtime, "shell_state", None)
+    shell: Any = state(journal.id) if callable(state) else None
     about = Surroundings(
         conversation_id=journal.id,
         annotations=None if tool is None else tool.annotations,
@@ -84,8 +93,17 @@ def _assess(
         llm=agent.llm,
         said=lambda: _said(journal),
         cancelled=cancelled,
+        shell=shell if isinstance(shell, ShellState) else ShellState(),
+        before=tuple(before),
+        history=tuple if isinstance(shell, ShellState) else lambda: _history(journal),
     )
     return assessed(analyzer, call, about)
+
+
+def _history(journal: Journal) -> list[ToolCall]:
+    """The calls of all answers so far."""
+    with journal.changed:
+        return [call for event in journal.events if isinstance(event, ev.Assistant) for call in event.calls]
 
 
 def _said(journal: Journal) -> str:

@@ -1,85 +1,97 @@
-"""The words behind a program's name: which are options, which are their values, and which are operands."""
+"""Options as a program's entry in the table allows them: one that the entry does not have makes the risk unknown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import functools
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.agent.security.words import Word
 
+if TYPE_CHECKING:
+    from holdfast.agent.security.use import Use
+
+_TOKEN = re.compile(r"(--?[^=?<>@%]+)([=?<>@%]*)")
+
 
 class Options(NamedTuple):
-    """What stood behind a program's name: the options by name (`-x`, `--long`) with their values, in order; the operands; whether a word that is not
-    known could be an option."""
+    """The options of a program with their values ("" for those without one), in their order, and its operands."""
 
-    given: list[tuple[str, Word | None]]
+    given: list[tuple[str, str]]
     operands: list[Word]
-    unsure: bool
 
     def has(self, *names: str) -> bool:
-        """Whether one of these is there; a long one also where it is cut short, as GNU's programs take it."""
-        for option, _ in self.given:
-            if option in names:
-                return True
-            if len(option) > 2 and option.startswith("--") and any(name.startswith(option) for name in names):
-                return True
-        return False
+        """Whether one of these options is there."""
+        return any(name in names for name, _ in self.given)
 
-    def values(self, *names: str) -> list[Word]:
-        """The values of these."""
-        return [value for option, value in self.given for name in names if value is not None and _is(option, name)]
+    def values(self, *names: str) -> list[str]:
+        """The values of these options."""
+        return [value for name, value in self.given if name in names]
 
 
-def _is(option: str, name: str) -> bool:
-    return option == name or (len(option) > 2 and option.startswith("--") and name.startswith(option))
+@functools.lru_cache(maxsize=1024)
+def _entry(text: str) -> tuple[dict[str, str], bool]:
+    """The options of an entry with their signs, and whether digits are an option."""
+    found = {"--help": "", "--version": ""}
+    for token in text.split():
+        match = _TOKEN.fullmatch(token)
+        if match is not None and match[1].startswith("--"):
+            found[match[1]] = match[2]
+        elif match is not None:
+            found.update({f"-{letter}": match[2] for letter in match[1][1:]})
+    return found, "#" in text.split()
 
 
-def options(words: Sequence[Word], valued: str = "", long: Iterable[str] = (), single_dash: bool = False, stop: bool = False) -> Options:
-    """Take words apart as getopt does. `valued` are the letters with a value, `long` the long options whose value is the next word;
-    `single_dash`: `-name` is one option; `stop`: the first operand ends the options."""
-    given: list[tuple[str, Word | None]] = []
-    operands: list[Word] = []
-    unsure = False
-    long = tuple(long)
-    index, count = 0, len(words)
-    while index < count:
-        word = words[index]
+def take(use: Use, entry: str, words: Sequence[Word], stop: bool = False, single_dash: bool = False) -> Options:
+    """Take words apart as getopt does, and note what the options do.
+
+    Args:
+        use: The program.
+        entry: The options that it may have, as the table writes them.
+        words: The words behind its name.
+        stop: The first operand ends the options.
+        single_dash: Long options begin with one dash (`-name`), and letters do not stand together.
+    """
+    allowed, digits = _entry(entry)
+    given, operands = list[tuple[str, str]](), list[Word]()
+    todo = list(reversed(words))
+    while todo:
+        word = todo.pop()
         text = word.text
-        index += 1
-        if not word.known and (not text or text.startswith("-")):
-            unsure = True
+        if text == "--" or (stop and operands):
+            operands += reversed(todo if text == "--" else [*todo, word])
+            break
+        if text[:1] != "-" or text == "-" or word.tree is not None:
             operands.append(word)
+        elif digits and text[1:].isdecimal() and word.known:
             continue
-        if word.glob and text[:1] in "*?[":
-            unsure = True  # a file may be called -rf
-        if text == "--":
-            operands += words[index:]
-            break
-        if text.startswith("--") or (single_dash and text.startswith("-") and len(text) > 1):
+        elif text.startswith("--") or single_dash:
             name, equals, value = text.partition("=")
-            if equals:
-                given.append((name, Word(value, word.known, word.glob)))
-            elif any(_is(name, one) for one in long) and index < count:
-                given.append((name, words[index]))
-                index += 1
-            else:
-                given.append((name, None))
-            continue
-        if text.startswith("-") and len(text) > 1:
+            signs = allowed.get(name if name.startswith("--") else f"-{name}")
+            if signs is None or (equals and not signs) or not word.known or (word.glob and (signs != "=" or not equals)):
+                use.unknown(f"has an option {name[:40]} that is not in its table")
+                continue
+            value = value if equals or not signs or "?" in signs else _value(use, todo)
+            use.option(signs, value)
+            given.append((name, value))
+        else:
             for place, letter in enumerate(text[1:], 2):
-                if letter in valued:
-                    if place < len(text):
-                        given.append((f"-{letter}", Word(text[place:], word.known, word.glob)))
-                    elif index < count:
-                        given.append((f"-{letter}", words[index]))
-                        index += 1
-                    else:
-                        given.append((f"-{letter}", None))
+                signs = allowed.get(f"-{letter}")
+                if signs is None or word.glob or not word.known:
+                    use.unknown(f"has an option -{letter} that is not in its table")
                     break
-                given.append((f"-{letter}", None))
-            continue
-        operands.append(word)
-        if stop:
-            operands += words[index:]
-            break
-    return Options(given, operands, unsure)
+                value = text[place:] if signs else ""
+                value = value or ("" if not signs or "?" in signs else _value(use, todo))
+                use.option(signs, value)
+                given.append((f"-{letter}", value))
+                if signs:
+                    break
+    return Options(given, operands)
+
+
+def _value(use: Use, todo: list[Word]) -> str:
+    word = todo.pop() if todo else Word("", False)
+    if not word.known or word.glob or word.tree is not None:
+        use.unknown("has an option whose value is not known beforehand")
+    return word.text

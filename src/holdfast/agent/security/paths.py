@@ -1,4 +1,4 @@
-"""Rules on paths: what is inside of the working directory, what is a secret, what nobody should write to."""
+"""Rules on paths: what is inside the working directory, what is secret, and what a folder holds at this moment."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import os
 import re
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
@@ -14,13 +14,36 @@ LOW, MEDIUM, UNKNOWN, HIGH = range(4)
 
 
 class Finding(NamedTuple):
-    """What a rule found: 0 for low to 3 for high, and why."""
+    """A risk from 0 for low to 3 for high, and its reason."""
 
     rank: int
     reason: str = ""
 
 
 NOTHING = Finding(LOW)
+Keep = Callable[[str], bool]
+"""True for the names of files that a search looks at."""
+
+
+class Walk(NamedTuple):
+    """The content of a folder at this moment.
+
+    Args:
+        secrets: Files with secrets.
+        reads_out: Whether a link leads to a place outside of the working directory that not every program reads.
+        leads_out: Whether a link leads out of the working directory.
+        folder_out: Whether such a link is one to a folder.
+        odd: Whether a name could be taken for several words, or for an option.
+        whole: Whether all of the folder was looked at.
+    """
+
+    secrets: list[str]
+    reads_out: bool
+    leads_out: bool
+    folder_out: bool
+    odd: bool
+    whole: bool
+
 
 # Folders whose files are credentials, and files that are.
 _SECRET_FOLDERS = (
@@ -70,42 +93,52 @@ _RAW = re.compile(
 _HARMLESS_DEVICES = frozenset(
     ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/stdin", "/dev/zero", "/dev/urandom", "/dev/random")
 )
-# What every program reads anyway.
+# Places that every program reads.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
 _SYSTEM_FILES = frozenset(
     ("/etc/os-release", "/etc/debian_version", "/etc/timezone", "/proc/cpuinfo", "/proc/meminfo", "/proc/version", "/proc/loadavg")
 )
-# Where within a working directory a file is run or obeyed later, by somebody who does not look.
+# Names within a working directory that git, a shell or an editor obeys later, unseen.
 _OBEYED = (".git", ".hg", ".bashrc", ".bash_profile", ".profile", ".zshrc", ".zshenv", ".gitconfig", ".netrc", ".inputrc")
-# Folders that tools make again.
+# Folders and files that tools make again.
 MADE_AGAIN = frozenset((
     "node_modules", "build", "dist", "target", "out", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".tox", ".nox", ".cache",
     "coverage", "htmlcov", ".next", ".nuxt", ".turbo", ".parcel-cache", ".eggs", ".hypothesis", "cmake-build-debug", ".gradle",
 ))  # fmt: skip
-_GLOB = re.compile(r"[*?\[]")
+_MADE_AGAIN_FILES = ("*.pyc", "*.pyo", "*.o", "*.class", "*~", ".DS_Store", ".coverage", "*.orig", "*.rej", "*.egg-info")
+# Folders of others' packages and of tools: a search through a project is not after the secrets of these.
+_FOREIGN = frozenset(
+    (".git", "node_modules", "site-packages", "__pycache__", ".venv", "venv", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+)
+_ODD = re.compile(r"[\s'\"\\]|^-")
+_MOST_ENTRIES = 20_000  # directory entries that are looked at for one call
+_MOST_MATCHES = 500  # names that a glob may become
 
 
 class Places:
     """Paths as a command means them: resolved from `workdir`, with `..`, `~` and symlinks. `writable` are further folders that count as inside."""
 
-    __slots__ = ("_inside", "home", "workdir")
+    __slots__ = ("_inside", "_left", "home", "workdir")
 
     def __init__(self, workdir: str, home: str, writable: Sequence[str] = ()) -> None:
         self.workdir = workdir = _real_folder(workdir) if workdir else ""
         self.home = home
         folders = [workdir, *[os.path.realpath(_with_home(one, home)) for one in writable]] if workdir else list(writable)
         self._inside = tuple([(one, one.rstrip("/") + "/") for one in folders if one and one != "/"])
+        self._left = _MOST_ENTRIES
 
     def real(self, path: str, cwd: str) -> str:
-        """The real absolute path. Raises `ValueError` for what is none."""
+        """The real absolute path. Raises `ValueError` for what is no path."""
         if len(path) > 4000:
             raise ValueError("it is longer than paths are")
+        if path.startswith("//"):
+            path = "/" + path.lstrip("/")
         if path.startswith(f"{self.workdir}/") and self.workdir:
             path, cwd = path[len(self.workdir) + 1 :], self.workdir
         parts = path.split("/")
         if path[:1] == "/" or ".." in parts or not cwd:
             return os.path.realpath(os.path.join(cwd, path))
-        # Most paths stay below a folder that is real already: then its own parts need not be looked at again, which takes most of the time.
+        # Most paths stay below a folder that is real already. Its own parts need no second look, which saves most of the time.
         at, there = cwd.rstrip("/"), True
         for part in parts:
             if part and part != ".":
@@ -118,68 +151,142 @@ class Places:
                         there = False
         return at or "/"
 
-    def _holds(self, path: str, cwd: str) -> bool:
-        """Whether a path, or what fits its glob, is of a process or where secrets are kept."""
-        if path[:1] != "/":
-            if cwd[:5] != "/proc" and not cwd.startswith(("/run", "/var", "/etc", self.home or "/root")):
-                return False
-            path = f"{cwd.rstrip('/')}/{path}"
-        if "//" in path or "/./" in path or "/../" in path:
-            path = os.path.normpath(path) if ".." not in path else os.path.realpath(path)
-        path = path.rstrip("/")
-        if path == "/proc" or path.startswith("/proc/"):
-            return path != "/proc" and not _PROC_PLAIN.fullmatch(path)
-        if path.startswith("/") and _GLOB.search(path):
-            first = path.split("/")[1]
-            if _GLOB.search(first) and fnmatchcase("proc", first) and path.count("/") > 1:
-                return True
-        if not path.startswith(("/run/", "/var/", "/etc/", "/root")) and not _GLOB.search(path):
-            return False
-        if self.workdir and (path == self.workdir or path.startswith(f"{self.workdir}/")):
-            return False
-        return any(_covers(path, one) for one in _SECRET_PATHS if one != self.home)
-
     def inside(self, real: str) -> bool:
         """Whether a real path is in the working directory, or in a folder that counts as such."""
         return any(real == folder or real.startswith(prefix) for folder, prefix in self._inside)
 
+    def is_inside(self, path: str, cwd: str) -> bool:
+        """Whether a path leads into the working directory."""
+        try:
+            return self.inside(self.real(path, cwd))
+        except (OSError, ValueError):
+            return False
+
+    def look(self, path: str, cwd: str) -> Finding:
+        """Seeing whether a path is there, and its name, size and time."""
+        if self.is_inside(path, cwd) or _is_public(path):
+            return NOTHING
+        return Finding(MEDIUM, f"looks outside of the working directory: {_shown(path)}")
+
     def read(self, path: str, cwd: str) -> Finding:
-        """Reading a path, or all that fits a glob."""
-        if path in _HARMLESS_DEVICES or path == "-" or re.fullmatch(r"/dev/fd/\d+", path):
+        """Reading a file."""
+        if path in _HARMLESS_DEVICES or path == "-":
             return NOTHING
         try:
             real = self.real(path, cwd)
         except (OSError, ValueError):
             return Finding(HIGH, f"{_shown(path)} is no path")
-        if _is_secret(path) or _is_secret(real):
+        if self.secret(path, real):
             return Finding(HIGH, f"reads what is secret: {_shown(path)}")
         if self._holds(path, cwd) or self._holds(real, "/") or _RAW.match(real):
             return Finding(HIGH, f"reads {_shown(path)}: memory, devices, other processes, or where secrets are")
-        if self.inside(real) or real in _SYSTEM_FILES or real in _HARMLESS_DEVICES:
-            return NOTHING
-        if any(real == folder or real.startswith(f"{folder}/") for folder in _SYSTEM):
+        if self.inside(real) or _is_public(real):
             return NOTHING
         return Finding(MEDIUM, f"reads outside of the working directory: {_shown(path)}")
 
-    def read_all(self, path: str, cwd: str) -> Finding:
-        """Reading a folder with all that is in it."""
+    def use(self, path: str, cwd: str, name: str) -> Finding:
+        """Giving a path, or what may be one, to a program of the project."""
+        try:
+            real = self.real(path, cwd)
+        except (OSError, ValueError):
+            return Finding(UNKNOWN, f"{name} is given what is no path")
+        if self.secret(path, real):
+            return Finding(HIGH, f"{name} is given what is secret: {_shown(path)}")
+        if self.inside(real) or real == "/dev/null":
+            return NOTHING
+        return Finding(UNKNOWN, f"{name} reaches outside of the working directory: {_shown(path)}")
+
+    def secret(self, path: str, real: str) -> bool:
+        """Whether a path has the name or the place of a secret. A certificate is none: only a private key is."""
+        below = real[len(self.workdir) :] if self.workdir and real.startswith(f"{self.workdir}/") else real
+        if not (_is_secret(path if below is real else path.removeprefix(self.workdir)) or _is_secret(below)):
+            return False
+        if real.endswith(".pem"):
+            try:
+                with open(real, "rb") as file:
+                    return b"PRIVATE KEY" in file.read(200_000)
+            except OSError:
+                return True
+        return True
+
+    def read_all(self, path: str, cwd: str, keep: Keep) -> Finding:
+        """Reading a folder with all files in it that `keep` does not leave out."""
         found = self.read(path, cwd)
-        if found.rank != MEDIUM:
+        if found.rank == HIGH:
             return found
-        real = self.real(path, cwd).rstrip("/") + "/"
-        if any(one.startswith(real) for one in (*_SECRET_PATHS, "/proc/", f"{self.home}/.ssh")):
+        real = self.real(path, cwd)
+        below = real.rstrip("/") + "/"
+        if found.rank and any(one.startswith(below) for one in (*_SECRET_PATHS, "/proc/", f"{self.home}/.ssh")):
             return Finding(HIGH, f"reads all that is in {_shown(path)}, where secrets are")
-        return found
+        if not os.path.isdir(real) or (_is_public(real) and not self.inside(real)):
+            return found
+        walk = self.walk(real, keep)
+        if walk.secrets:
+            return Finding(HIGH, f"reads all that is in {_shown(path)}, and that has secrets: {_shown(walk.secrets[0])}")
+        if not walk.whole:
+            return Finding(UNKNOWN, f"reads all that is in {_shown(path)}, which is more than is looked through for secrets")
+        return max(found, Finding(MEDIUM, f"follows links out of {_shown(path)}")) if walk.reads_out else found
+
+    def walk(self, real: str, keep: Keep, foreign: bool = False) -> Walk:
+        """Look through a folder; with `foreign` also through others' packages in it."""
+        secrets, reads_out, leads_out, folder_out, odd, todo = list[str](), False, False, False, False, [real]
+        while todo:
+            folder = todo.pop()
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        self._left -= 1
+                        if self._left < 0:
+                            return Walk(secrets, reads_out, leads_out, folder_out, odd, False)
+                        name = entry.name
+                        odd = odd or _ODD.search(name) is not None
+                        if entry.is_symlink():
+                            if keep(name):
+                                found = self.read(entry.path, folder)
+                                reads_out = reads_out or found.rank > LOW
+                                if not self.is_inside(entry.path, folder):
+                                    leads_out, folder_out = True, folder_out or entry.is_dir()
+                                if found.rank == HIGH:
+                                    secrets.append(entry.path[len(real) :].lstrip("/"))
+                        elif entry.is_dir():
+                            if foreign or name not in _FOREIGN:
+                                todo.append(entry.path)
+                        elif keep(name) and self.secret(entry.path[len(real) :], entry.path):
+                            secrets.append(entry.path[len(real) :].lstrip("/"))
+            except OSError:
+                continue  # not readable, or gone
+        return Walk(secrets, reads_out, leads_out, folder_out, odd, True)
+
+    def matches(self, pattern: str, cwd: str) -> list[str] | None:
+        """The paths that a glob may become at this moment, itself included; None if they are too many."""
+        # A set such as [a-z] is taken for any letter: what fits it fits that, too.
+        parts = re.sub(r"\[[^\]/]+\]", "?", pattern).split("/")
+        found = ["/"] if pattern.startswith("/") else [""]
+        for index, part in enumerate(parts):
+            if not part:
+                continue
+            if not _GLOB.search(part):
+                found = [f"{one}{part}" + ("/" if index + 1 < len(parts) else "") for one in found]
+                continue
+            deeper = list[str]()
+            for one in found:
+                try:
+                    with os.scandir(os.path.join(cwd, one) or ".") as entries:
+                        for entry in entries:
+                            self._left -= 1
+                            if self._left < 0 or len(deeper) > _MOST_MATCHES:
+                                return None
+                            if fnmatchcase(entry.name, part) and (entry.name[0] != "." or part[0] == "."):
+                                deeper.append(f"{one}{entry.name}" + ("/" if index + 1 < len(parts) else ""))
+                except OSError:
+                    continue
+            found = deeper
+        return [pattern, *found]
 
     def write(self, path: str, cwd: str, what: str = "writes to") -> Finding:
-        """Making, changing or deleting a path, or all that fits a glob."""
-        if path in ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "-") or re.fullmatch(r"/dev/fd/\d+", path):
+        """Making, changing or deleting a path."""
+        if path in ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "-"):
             return NOTHING
-        head, _, last = path.rpartition("/")
-        if _GLOB.search(head):
-            return Finding(UNKNOWN, f"{what} places that are not known beforehand: {_shown(path)}")
-        if last in (".*", ".?*", "..*") or (_GLOB.search(last) and last.startswith(".")):
-            return Finding(HIGH, f"{what} {_shown(path)}, which may be the folder above")
         try:
             real = self.real(path, cwd)
         except (OSError, ValueError):
@@ -198,10 +305,28 @@ class Places:
         found = self.write(path, cwd, "deletes")
         if found.rank > MEDIUM:
             return found
-        name = path.rstrip("/").rpartition("/")[2]
-        if name in MADE_AGAIN and self.real(path, cwd) != self.workdir:
+        if made_again(path.rstrip("/").rpartition("/")[2]) and self.real(path, cwd) != self.workdir:
             return Finding(MEDIUM, f"deletes {_shown(path)}, which is made again")
         return Finding(HIGH, f"deletes a folder and all that is in it: {_shown(path)}")
+
+    def _holds(self, path: str, cwd: str) -> bool:
+        """Whether a path is of a process, or where a system keeps secrets."""
+        path = "/" + os.path.normpath(os.path.join(cwd, path)).lstrip("/")
+        if path.startswith("/proc/"):
+            return not _PROC_PLAIN.fullmatch(path)
+        if self.workdir and (path == self.workdir or path.startswith(f"{self.workdir}/")):
+            return False
+        return any(path == one or path.startswith(f"{one}/") for one in _SECRET_PATHS if one != self.home)
+
+
+def made_again(pattern: str) -> bool:
+    """Whether tools make again what has this name, or fits this pattern."""
+    return pattern in MADE_AGAIN or any(
+        pattern == one or (not _GLOB.search(pattern) and fnmatchcase(pattern, one)) for one in _MADE_AGAIN_FILES
+    )
+
+
+_GLOB = re.compile(r"[*?\[]")
 
 
 @functools.lru_cache(maxsize=64)
@@ -209,12 +334,9 @@ def _real_folder(path: str) -> str:
     return os.path.realpath(path)
 
 
-def _covers(path: str, secret: str) -> bool:
-    """Whether a path, or one that fits its glob, is this one or within it."""
-    if not _GLOB.search(path):
-        return path == secret or path.startswith(f"{secret}/")
-    parts, wanted = path.split("/"), secret.split("/")
-    return len(parts) >= len(wanted) and all(fnmatchcase(name, part) for part, name in zip(parts, wanted, strict=False))
+def _is_public(real: str) -> bool:
+    """Whether a path is one that every program reads anyway."""
+    return real in _SYSTEM_FILES or real in _HARMLESS_DEVICES or any(real == one or real.startswith(f"{one}/") for one in _SYSTEM)
 
 
 def _is_secret(path: str) -> bool:
@@ -222,26 +344,8 @@ def _is_secret(path: str) -> bool:
         slashed = f"/{path.lower()}/"
         if any(f"/{one}/" in slashed for one in _SECRET_ENDS):
             return True
-        if _GLOB.search(path):
-            parts = path.lower().split("/")
-            if len(parts) > 64:
-                return True  # more than is compared
-            for one in _SECRET_ENDS:
-                wanted = one.split("/")
-                for at in range(len(parts) - len(wanted) + 1):
-                    if all(fnmatchcase(name, part) and part.strip("*?") for part, name in zip(parts[at:], wanted, strict=False)):
-                        return True
-    for part in path.split("/"):
-        if not part:
-            continue
-        lower = part.lower()
-        if lower in _SECRETS or (_SECRET_NAMES.fullmatch(lower) and not lower.endswith(".pub")):
-            return True
-        if (
-            _GLOB.search(part)
-            and any(fnmatchcase(name, lower) for name in _SECRETS if part[0] == name[0] or not name.startswith("."))
-            and (lower.strip("*?") != "")
-        ):
+    for part in path.lower().split("/"):
+        if part in _SECRETS or (_SECRET_NAMES.fullmatch(part) and not part.endswith(".pub")):
             return True
     return False
 

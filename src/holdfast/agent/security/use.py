@@ -2,90 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from holdfast.agent.security.network import fetch
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN
-from holdfast.agent.security.words import Scope, Word
+from holdfast.agent.security.script import Reader, Scope, Stdin
+from holdfast.agent.security.words import Names, Word
 
-if TYPE_CHECKING:
-    from holdfast.agent.security.shell import Reader
+_PUBLISHES = frozenset(("publish", "deploy", "upload", "login", "release", "yank", "push", "adduser", "unpublish", "register", "gh-deploy", "site-deploy", "deploy-file"))  # fmt: skip
+_PACKAGE = re.compile(
+    r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:\s*(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+(?:\s*,\s*(?:[=!~<>]=|[<>])\s*[\w.*+!-]+)*)?"
+)
+_NODE_PACKAGE = re.compile(r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?")
 
 
 class Use(NamedTuple):
-    """A program's name, the words behind it, where it stands, and what it is fed (`shell.Stdin`, or None)."""
+    """A program's name, the words behind it, where it stands, and its input (None if nothing is redirected to it)."""
 
     reader: Reader
     name: str
     args: Sequence[Word]
     scope: Scope
-    stdin: Any
+    stdin: Stdin | None
 
-    def note(self, rank: int, reason: str) -> None:
-        """The program is at least so risky."""
-        self.reader.note(rank, reason)
-
-    def low(self) -> None:
-        """Nothing is to be said of it."""
-        self.reader.note(LOW, f"{self.name} only reads")
-
-    def high(self, what: str) -> None:
-        """It is as risky as it gets."""
-        self.reader.note(HIGH, f"{self.name} {what}")
+    def low(self, what: str = "only reads") -> None:
+        """The program does no harm."""
+        self.reader.note(LOW, f"{self.name} {what}")
 
     def medium(self, what: str) -> None:
-        """It changes the working directory, or runs what is there."""
+        """The program changes the working directory, runs what is there, or fetches."""
         self.reader.note(MEDIUM, f"{self.name} {what}")
 
     def unknown(self, what: str) -> None:
-        """What it does cannot be told."""
+        """Nothing is proven about what the program does."""
         self.reader.note(UNKNOWN, f"{self.name} {what}")
 
-    def not_known(self, words: Sequence[Word]) -> None:
-        """Words that are not known beforehand are never low."""
-        if not all(word.known for word in words):
-            self.reader.note(MEDIUM, f"{self.name} is given what is not known beforehand")
-
-    def reads(self, words: Sequence[Word]) -> None:
-        """It reads these paths."""
-        for word in words:
-            self.reader.reads(word, self.scope)
-
-    def reads_all(self, words: Sequence[Word]) -> None:
-        """It reads these paths, and what is below them."""
-        for word in words:
-            self.reader.reads_all(word, self.scope)
-
-    def writes(self, words: Sequence[Word], what: str = "writes to") -> None:
-        """It makes, changes or deletes these paths."""
-        for word in words:
-            self.reader.writes(word, self.scope, f"{self.name} {what}")
+    def high(self, what: str) -> None:
+        """The program does what is plainly dangerous."""
+        self.reader.note(HIGH, f"{self.name} {what}")
 
     def text(self, index: int) -> str:
-        """The word of that place if it is there and known, else ""."""
+        """The word of that place, "" if there is none or it is not known."""
         return self.args[index].text if index < len(self.args) and self.args[index].known else ""
 
-    def run(self, words: Sequence[Word], stdin: Any = None) -> None:
-        """It runs these words as a program of its own."""
+    def run(self, words: Sequence[Word], stdin: Stdin | None = None) -> None:
+        """The program runs these words as another program."""
         if words:
-            self.reader.run(words, self.scope, stdin)
+            self.reader.run(words, self.scope.copy(), stdin)
+        else:
+            self.unknown("runs nothing that is named")
 
+    def option(self, signs: str, value: str) -> None:
+        """Note what an option does with its value."""
+        for sign, kind in (("<", "r"), (">", "w"), ("@", "c"), ("%", "i")):
+            if sign in signs and value:
+                self.operand(kind, Word(value))
 
-def reach(use: Use, word: Word, sends: str = "") -> None:
-    """It asks a host, and gives it what `sends` says; what is not known of an address may carry anything out."""
-    if not word.known:
-        use.high("reaches an address that is not known beforehand")
-    use.reader.take(fetch(word.text, use.reader.hosts, sends))
+    def operand(self, kind: str, word: Word) -> None:
+        """Note what the program does with an operand, by the letter that stands for it in a kind of the table."""
+        match kind:
+            case "r" if word.text[:1] in ("+", "@"):
+                self.unknown(f"is given {word.text[:40]!r}, which may be a command or a file of options")
+            case "r":
+                self.reads([word])
+            case "R":
+                self.reads([word], Names())
+            case "l":
+                self.reader.path(word._replace(tree=None), self.scope, f"{self.name} looks at", self.reader.places.look)
+            case "w":
+                self.writes([word])
+            case "c":
+                self.runs_code(word)
+            case "p" | "s":
+                if kind == "p" or not re.match(r"[\w-]+\.\w+/[\w./-]+$", word.text):
+                    self.argument(word)
+            case "u":
+                self.reader.note(*fetch(word.text, self.reader.hosts))
+            case "i" if re.match(r"\.|[^\[]*/", word.text) and "://" not in word.text:
+                self.runs_code(Word(word.text.partition("[")[0]))
+            case "i" | "y":
+                if not (_PACKAGE if kind == "i" else _NODE_PACKAGE).fullmatch(word.text):
+                    self.high("installs from elsewhere") if re.search(r"://|^[\w-]+:|^git@", word.text) else self.unknown(
+                        "installs what is no name"
+                    )
+            case "e" if not re.fullmatch(r"[\w.+-]+", word.text):
+                self.unknown("is given what may change something, or is read")
+            case "d" if not word.text.startswith("+"):
+                self.unknown("may set the clock")
+            case "m" if not re.fullmatch(r"(?:/var)?/tmp(?:/[\w-][\w.-]*)*/?|[\w.-]*", word.text):
+                self.writes([word])
+            case "k":
+                name, _, value = word.text.partition("=")
+                if name in ("if", "of"):
+                    self.operand("r" if name == "if" else "w", Word(value))
+                elif name not in ("bs", "count", "skip", "seek", "ibs", "obs", "conv", "status", "iflag", "oflag"):
+                    self.unknown(f"has a word {word.text[:40]} that is not in its table")
+            case "z" if not re.fullmatch(r"%\d*|[1-9]\d+|[2-9]", word.text):
+                self.high("ends processes that are not known beforehand, or all of them")
+            case _:
+                pass
 
+    def reads(self, words: Sequence[Word], names: Names | None = None) -> None:
+        """The program reads these files; with `names` also the files below them that have one of those names."""
+        places = self.reader.places
+        for word in words:
+            below = word.tree or names
+            plain = word._replace(tree=None)
+            if below is None:
+                self.reader.path(plain, self.scope, f"{self.name} reads", places.read)
+            else:
+                self.reader.path(
+                    plain, self.scope, f"{self.name} reads", lambda path, cwd, keep=below.keep: places.read_all(path, cwd, keep)
+                )
 
-def inside(use: Use, word: Word) -> bool:
-    """Whether a folder is within the working directory, wherever the command may be."""
-    places = use.reader.places
-    try:
-        return word.known and all(places.inside(places.real(word.text, cwd)) for cwd in use.scope.cwds or ("/",))
-    except (OSError, ValueError):
-        return False
+    def writes(self, words: Sequence[Word], what: str = "writes to") -> None:
+        """The program makes, changes or deletes these paths."""
+        places, what = self.reader.places, f"{self.name} {what}"
+        for word in words:
+            self.reader.path(word._replace(tree=None), self.scope, what, lambda path, cwd: places.write(path, cwd, what))
+            if word.tree is not None:
+                self.overwrites(word)
 
+    def overwrites(self, folder: Word, unpacks: bool = False) -> None:
+        """The program may write to any file of a folder, also where that is a link; with `unpacks` it makes files of any name, and links."""
+        for cwd in self.scope.cwds:
+            walk = self.reader.places.walk(self.reader.places.real(folder.text, cwd), (folder.tree or Names()).keep, foreign=unpacks)
+            if (walk.folder_out if unpacks else walk.leads_out) or not walk.whole:
+                self.unknown(f"writes to files of {folder.text[:80]}, which has links out, or is more than is looked at")
+        self.reader.rearranged = self.reader.rearranged or unpacks
 
-Check = Callable[[Use], None]
+    def inside(self, word: Word) -> bool:
+        """Whether a path is within the working directory, wherever the command may be."""
+        return word.known and all(self.reader.places.is_inside(word.text, cwd) for cwd in self.scope.cwds or ("/",))
+
+    def runs_code(self, word: Word) -> None:
+        """The program runs the code of a file or folder."""
+        if word.text in ("-", "/dev/stdin"):
+            self.high("runs code that it is fed")
+        if word.glob or word.tree is not None or not self.inside(word):
+            self.unknown(f"runs the code of {word.text[:80]}, which is not known to be of the working directory")
+        self.medium(f"runs the code of {word.text[:80]}")
+
+    def argument(self, word: Word) -> None:
+        """The project's own code is given a word: a plain one, or a path of the project. Of an option the value counts."""
+        path = (
+            word.text.partition("=")[2]
+            if word.text.startswith("-")
+            else word.text.partition("::")[0].partition("=")[2] or word.text.partition("::")[0]
+        )
+        parts = {word.text, *re.split(r"[:/.]", word.text)}
+        if parts & _PUBLISHES:
+            self.high(f"sends something out: {word.text[:40]}")
+        if "install" in parts or "://" in path or word.tree is not None:
+            self.unknown(f"is given what is not looked at: {word.text[:60]}")
+        for cwd in self.scope.cwds or ("/",):
+            self.reader.note(*self.reader.places.use(path, cwd, self.name))
