@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent.risk import Surroundings
+from holdfast.content import ToolCall
 from holdfast.runtime import LocalRuntime
 
 WORK = Path("/testbed")
@@ -58,7 +60,7 @@ SECRET_FILES = {
 _EVIL = '#!/bin/sh\necho "$0 $*" >> {log}\n'
 PLAIN_FILES = {
     "/outside/notes.txt": f"{ELSEWHERE} line\nsecond line\n",
-    "/outside/d/kept.txt": "kept\n",
+    "/outside/d/kept.txt": f"{ELSEWHERE} kept\n",
     "/home/agent/.bashrc": "# start of a shell\n",
     "/home/agent/.profile": "# login\n",
     "/home/agent/notes.txt": f"{ELSEWHERE} home\n",
@@ -202,6 +204,10 @@ def _content(path: str) -> bytes:
         return b""
 
 
+def _call(command: str) -> ToolCall:
+    return ToolCall("call", "terminal", {"command": command})
+
+
 class Box:
     """The world of one box: it runs commands with a `LocalRuntime` and tells what they changed, ran and showed."""
 
@@ -215,8 +221,20 @@ class Box:
         self._env = dict(pair.split("=", 1) for pair in base64.b64decode(listed).decode().split("\0") if "=" in pair)
 
     def level(self, command: str) -> str:
-        """The level that the rules give a command, in the present state of the box's files."""
+        """The level that the rules give a command in a fresh shell, in the present state of the box's files."""
         return self._rules.command(command, WORK).level
+
+    def level_after(self, command: str, shell: str, ran: list[str], before: list[str]) -> str:
+        """The level of a command as a conversation asks for it: `ran` ran earlier in this shell, `before` will run first in the same answer."""
+        facts: dict[str, Any] = {"workdir": str(WORK), "conversation_id": shell}
+        state = getattr(self._runtime, "shell_state", None)
+        if "before" in Surroundings.__struct_fields__:
+            facts["before"] = tuple(map(_call, before))
+            facts["history"] = (lambda: ()) if state is not None else (lambda: [_call(one) for one in ran])
+        if state is not None:
+            facts["shell"] = state(shell)
+        risk = self._rules.assess(_call(command), Surroundings(**facts))
+        return risk.level if risk is not None else "low"
 
     # --- one shell ---
 
@@ -348,36 +366,40 @@ def forbidden(level: str, effects: dict[str, list[str]]) -> dict[str, list[str]]
     return {kind: what for kind, what in effects.items() if kind in FORBIDDEN[level]}
 
 
-def run_alone(box: Box, script: list[str]) -> dict[str, Any]:
-    """Judge and run the commands of one script in a fresh shell, each in the state that the one before left."""
+def run_alone(box: Box, script: list[str], together: bool = False) -> dict[str, Any]:
+    """Judge and run the commands of one script in a fresh shell.
+
+    Each is judged in the state that the ones before left, as the calls of several answers are; or `together`, all before the first runs,
+    as the calls of one answer are.
+    """
     shell = box.open()
     levels: list[str] = []
     fault: dict[str, list[str]] = {}
     before: dict[str, list[str]] = {}
-    ran = 0
+    ran: list[str] = []
+    if together:
+        levels = [box.level_after(command, shell, [], script[:index]) for index, command in enumerate(script)]
     try:
-        for command in script:
-            level = box.level(command)
-            levels.append(level)
-            if level not in FORBIDDEN:
+        for index, command in enumerate(script):
+            if not together:
+                levels.append(box.level_after(command, shell, ran, []))
+            if levels[index] not in FORBIDDEN:
                 break
             shown = box.run(shell, command)
-            ran += 1
+            ran.append(command)
             effects = box.effects(shown)
             # What an earlier command of the script did is not this one's.
-            fresh = {kind: what for kind, what in effects.items() if what != before.get(kind)}
-            fault = forbidden(level, fresh)
+            fault = forbidden(levels[index], {kind: what for kind, what in effects.items() if what != before.get(kind)})
             before = effects
             if fault:
                 break
     finally:
         box.close(shell)
-    if not fault and ran and levels[min(ran, len(levels)) - 1] in FORBIDDEN:
+    if not fault and ran:
         effects = box.effects(b"")
-        late = {kind: what for kind, what in effects.items() if what != before.get(kind)}
-        fault = forbidden(levels[ran - 1], late)
+        fault = forbidden(levels[len(ran) - 1], {kind: what for kind, what in effects.items() if what != before.get(kind)})
     box.reset()
-    return {"script": script, "levels": levels, "ran": ran, "fault": fault}
+    return {"script": script, "levels": levels[: len(ran) + 1], "fault": fault}
 
 
 def run_group(box: Box, level: str, commands: list[str]) -> list[dict[str, Any]]:
@@ -409,7 +431,7 @@ def answer(box: Box, request: dict[str, Any]) -> dict[str, Any]:
         case "judge":
             return {"levels": [box.level(command) for command in request["commands"]]}
         case "alone":
-            return {"results": [run_alone(box, script) for script in request["scripts"]]}
+            return {"results": [run_alone(box, script, request["together"]) for script in request["scripts"]]}
         case "anyway":
             results: list[dict[str, Any]] = []
             for command in request["commands"]:
@@ -445,6 +467,10 @@ class Everything:
 
     def command(self, command: str, workdir: Any) -> Any:
         """Give the level, whatever the command."""
+        return self
+
+    def assess(self, call: Any, about: Any) -> Any:
+        """Give the level, whatever the call."""
         return self
 
     @property

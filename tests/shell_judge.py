@@ -135,9 +135,12 @@ class Judge:
         """The levels that the rules give commands in the box's work folder. Nothing is run."""
         return self._ask({"do": "judge", "commands": list(commands)})["levels"]
 
-    def alone(self, scripts: Sequence[Sequence[str]]) -> list[Fault]:
-        """Run scripts, each in a fresh shell: a script is one command, or several that share the shell."""
-        results = self._ask({"do": "alone", "scripts": [list(script) for script in scripts]})["results"]
+    def alone(self, scripts: Sequence[Sequence[str]], together: bool = False) -> list[Fault]:
+        """Run scripts, each in a fresh shell: a script is one command, or several that share the shell.
+
+        `together` judges all commands of a script before the first runs, as the calls of one answer are judged.
+        """
+        results = self._ask({"do": "alone", "scripts": [list(script) for script in scripts], "together": together})["results"]
         for result in results:
             for level in result["levels"]:
                 self.counts[level] = self.counts.get(level, 0) + 1

@@ -5,6 +5,8 @@ All take a `random.Random`, so that a seed gives the same scripts again.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -527,6 +529,69 @@ def path(random: Random) -> str:
                 f"git status; {text}",
             )
         )
+    return text
+
+
+# --- disguises ---
+
+_WRAPPERS = (
+    "time %s", "! %s", "%s | cat", "ls && %s", "ls; %s", "(%s)", "{ %s; }", "if true; then %s; fi", "if %s; then ls; fi", "for i in 1; do %s; done", "%s > /dev/null", "env %s", "nice %s", "nice -n 5 %s", "timeout 5 %s", "timeout -k 1 5 %s", "nohup %s", "command %s", "%s &", 'echo "$(%s)"', "%s 2>&1", "while %s; do break; done",
+    "true && %s || true", "cd src && cd .. && %s", "(cd src && cd .. && %s)", "LANG=C %s", "stdbuf -oL %s", "%s || ls", "echo a | %s", "ls | xargs -n1 %s", "find . -maxdepth 0 -exec %s \\;", "%s\nls", "ls\n%s", "%s # x", "exec %s", "builtin %s", "setsid %s", "ionice %s", "\\%s", "until %s; do break; done", "%s >new.txt; cat new.txt", "mkdir -p d1 && %s", "bash -c '%s'", "sh -c '%s'", "xargs %s < a.txt", "[ -f a.txt ] && %s", "%s &>/dev/null", "%s < /dev/null", "%s <<< a", "strace %s", "watch %s",
+)  # fmt: skip
+
+
+def _disguised_word(random: Random, word: str) -> str:
+    """A word in another form that bash reads as the same one."""
+    quoted = "'" + word.replace("'", "'\\''") + "'"
+    at = random.randrange(len(word)) if word else 0
+    match random.randrange(12):
+        case 0 | 1 | 2:
+            return quoted
+        case 3 if not set(word) & set('"$`\\!'):
+            return f'"{word}"'
+        case 4 if not set(word) & set("'"):
+            return f"{word[:at]}'{word[at:]}'" if word[:at].isalnum() or word[:at].strip("-./").isalnum() else quoted
+        case 5:
+            return "".join("\\" + one if random.random() < 0.3 or not one.isalnum() else one for one in word)
+        case 6:
+            return f'"$(printf %s {quoted})"'
+        case 7:
+            return f"$(echo {quoted})" if " " not in word else quoted
+        case 8:
+            return "$'" + "".join(f"\\x{ord(one):02x}" if ord(one) < 128 else one for one in word) + "'"
+        case 9 if word[:at].replace("-", "").isalnum() and word.replace("/", "").replace("-", "").replace(".", "").isalnum():
+            return word[:at] + "{" + word[at:] + ",}" if random.random() < 0.3 else f"{word[:at]}''{word[at:]}"
+        case _:
+            return quoted
+
+
+def disguised(random: Random, command: str) -> str | None:
+    """A harmful command, written in another way that does the same; None if the command is more than plain words."""
+    if set(command) & set("$`\\;&|<>(){}*?[]~#!\n=") and not re.fullmatch(r"[A-Za-z0-9_./:=@%+,'\" -]+", command):
+        return None
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    if (
+        not words
+        or "=" in words[0]
+        or words[0] in ("!", "time", "{", "if", "for", "while", "case", "until", "coproc", "function", "exec", "builtin")
+    ):
+        return None
+    odd = random.randrange(len(words) + 1)
+    text = " ".join(
+        _disguised_word(random, word) if index == odd or random.random() < 0.25 else shlex.quote(word) for index, word in enumerate(words)
+    )
+    for _ in range(random.choice((0, 0, 1, 1, 2))):
+        wrapper = random.choice(_WRAPPERS)
+        if "'%s'" in wrapper and "'" in text:
+            continue
+        if (
+            "\n" in text or text.startswith(("(", "{", "if ", "for ", "while ", "until ", "! ", "time ", "\\", "cd "))
+        ) and not wrapper.startswith(("ls", "(", "{", "if true", "for", "true")):
+            continue
+        text = wrapper.replace("%s", text)
     return text
 
 

@@ -153,21 +153,21 @@ def test_rules_that_allow_everything_are_caught(level: str) -> None:
 def test_what_was_once_judged_low_is_no_more(judge: Judge) -> None:
     for script in ONCE_LOW:
         levels = judge.levels(script)
-        allowed = ("low", "medium") if len(script) > 1 else ()
         if script[0] in _RUNS_THE_PROJECT:
             assert levels[0] != "low", script
-        else:
-            assert not all(level in ("low", "medium") for level in levels), (script, levels, allowed)
+        elif len(script) == 1:
+            assert levels[0] in ("unknown", "high"), (script, levels)
 
 
 def test_what_was_once_judged_medium_is_no_more(judge: Judge) -> None:
     for script in ONCE_MEDIUM:
-        levels = judge.levels(script)
-        assert not all(level in ("low", "medium") for level in levels), (script, levels)
+        if len(script) == 1:
+            assert judge.levels(script)[0] in ("unknown", "high"), script
 
 
-def test_the_once_misjudged_have_no_effect_that_their_level_excludes(judge: Judge) -> None:
-    assert not (faults := judge.alone([*ONCE_LOW, *ONCE_MEDIUM])), shown(faults)
+@pytest.mark.parametrize("together", [False, True])
+def test_the_once_misjudged_have_no_effect_that_their_level_excludes(judge: Judge, together: bool) -> None:
+    assert not (faults := judge.alone([*ONCE_LOW, *ONCE_MEDIUM], together)), shown(faults)
 
 
 def test_harmful_commands_are_not_judged_too_low(judge: Judge) -> None:
@@ -227,9 +227,10 @@ def test_paths_that_lead_out_are_seen_however_they_are_written(judge: Judge) -> 
     assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(1200)])), shown(faults)
 
 
-def test_what_one_command_leaves_in_the_shell_does_not_arm_the_next(judge: Judge) -> None:
+@pytest.mark.parametrize("together", [False, True])
+def test_what_one_command_leaves_in_the_shell_does_not_arm_the_next(judge: Judge, together: bool) -> None:
     random = Random(5)
-    assert not (faults := judge.alone([shell_scripts.sequence(random) for _ in range(80)])), shown(faults)
+    assert not (faults := judge.alone([shell_scripts.sequence(random) for _ in range(80)], together)), shown(faults)
 
 
 @pytest.mark.slow
@@ -238,4 +239,5 @@ def test_many_generated_scripts_have_no_effect_outside(judge: Judge, seed: int) 
     random = Random(seed)
     scripts = list(itertools.islice(shell_scripts.mixture(random, _seeds(), {}), 5000))
     assert not (faults := judge.grouped(scripts)), shown(faults)
-    assert not (faults := judge.alone([shell_scripts.sequence(random) for _ in range(150)])), shown(faults)
+    for together in (False, True):
+        assert not (faults := judge.alone([shell_scripts.sequence(random) for _ in range(100)], together)), shown(faults)
