@@ -147,6 +147,8 @@ class _Check:
                     join(gaps, seq, problem)
                     calls.unknown.add(seq)
                 elif not isinstance(found, str):
+                    if isinstance(found, ev.Damaged):
+                        calls.unknown.add(seq)
                     calls.take(found)
                     self._events += 1
                 if not self._events % _EVERY:

@@ -151,7 +151,8 @@ class Remains:
         if self._pages is None and self._sql is not None:
             try:
                 found = assemble(self._sql, row)
-                if all(event.raw for event in found.events if isinstance(event, ev.Damaged)):
+                undecoded = sum(isinstance(event, ev.Damaged) and bool(event.raw) for event in found.events)
+                if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
                     return found  # the pages have no more of them
             except DAMAGE as error:
                 self._troubles.append(f"SQLite cannot read it: {error}")
@@ -226,10 +227,10 @@ def journal(rows: Rows, row: Row) -> Iterator[tuple[int, int, AnyEvent | str]]:
 
 
 def misread(event: AnyEvent | str) -> str:
-    """Return why what `journal` gave for an event is not that event, "" if it is."""
+    """Return why what `journal` gave for an event is not that event, "" if it is. A placeholder that was imported is what it says."""
     if isinstance(event, str):
         return event
-    return event.reason if isinstance(event, ev.Damaged) else ""
+    return event.reason if isinstance(event, ev.Damaged) and event.raw else ""
 
 
 def join(gaps: list[Gap], seq: int, reason: str) -> None:

@@ -29,10 +29,8 @@ export function render(entry, opened, act) {
 			return line(entry, ".note", [el("b", plain(event.about)), " ", oneLine(event.text, 500)]);
 		case "agent":
 			return agent(entry);
-		case "damaged":
-			return line(entry, ".bad", ["This event is damaged: ", oneLine(event.reason, 500)]);
 		default:
-			return line(entry, "", `${plain(event.type)}: an event of a newer version`);
+			return line(entry, "", `${plain(event.type)}: ${oneLine(event.reason || "an event of a newer version", 300)}`);
 	}
 }
 

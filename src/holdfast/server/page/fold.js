@@ -1,4 +1,4 @@
-// What a conversation has come to: a fold over its events, and the entries that its log shows. No elements here.
+// A fold over the events of a conversation, and the entries of its log.
 
 const REST = new Set(["idle", "finished", "stuck", "error"]);
 
@@ -158,8 +158,7 @@ export class Fold {
 				return this.#add("agent", event, { before });
 			}
 			case "note":
-			case "damaged":
-				return this.#add(event.type, event);
+				return this.#add("note", event);
 			default:
 				return this.#add("unknown", event);
 		}
