@@ -19,7 +19,7 @@ from holdfast.cli.plans import drawn, steps_of
 from holdfast.cli.render import GAP, Line, Renderer, as_json, plain
 from holdfast.cli.screen import Screen
 from holdfast.cli.signals import Ended, Signals
-from holdfast.cli.text import clip, one_line, safe, summary
+from holdfast.cli.text import clip, json_shown, one_line, safe, summary
 from holdfast.content import Usage
 from holdfast.conversation import ConversationState
 from holdfast.conversation.state import AT_REST, ConversationStatus, Fold
@@ -200,8 +200,8 @@ def chosen(found: Sequence[Summary], id: str, file: str) -> Summary:
 
 
 def _print(screen: Screen, lines: Sequence[bytes]) -> None:
-    # JSON escapes control characters itself; a terminal's width is no matter of a program's.
-    screen.show([Line("plain", line.decode()) for line in lines])
+    # The terminal's width does not matter to a program.
+    screen.show([Line("plain", json_shown(line.decode())) for line in lines])
 
 
 def print_list(screen: Screen, found: Sequence[Summary], place: str, json: bool) -> None:

@@ -1,7 +1,7 @@
 """The last append of each owner, noted in its owner file, so that a store whose -wal was removed is known to be older.
 
 SQLite takes a database without its -wal for a whole one: what was committed and not yet moved into the file is gone without a word.
-A mark costs one write of 40 bytes per commit and no fsync. An owner that ends well removes its file, and the mark with it.
+A mark costs one write of 36 bytes per commit and no fsync. An owner that ends well removes its file, and the mark with it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 MARK_OFFSET = 256  # in the owner file, behind the text that names the process
 
-_MARK = struct.Struct("<8sQQQI")
+_MARK = struct.Struct("<8sQQQ")
+_CRC = struct.Struct("<I")
+_SIZE = _MARK.size + _CRC.size
 _MAGIC = b"hf-mark1"
 
 Query = Callable[[str], Any]  # runs SQL and returns a cursor
@@ -32,8 +34,8 @@ class Mark(NamedTuple):
 
 def packed(number: int, epoch: int, last_seq: int) -> bytes:
     """A mark as it stands in an owner file."""
-    fields = (_MAGIC, number, epoch, last_seq)
-    return _MARK.pack(*fields, zlib.crc32(repr(fields).encode()))
+    data = _MARK.pack(_MAGIC, number, epoch, last_seq)
+    return data + _CRC.pack(zlib.crc32(data))
 
 
 def marks(store: Path) -> list[Mark]:
@@ -48,13 +50,13 @@ def marks(store: Path) -> list[Mark]:
         try:
             with (folder / name).open("rb") as file:
                 file.seek(MARK_OFFSET)
-                data = file.read(_MARK.size)
+                data = file.read(_SIZE)
         except OSError:  # its owner has just ended well
             continue
-        if len(data) == _MARK.size:
-            *fields, crc = _MARK.unpack(data)
-            if fields[0] == _MAGIC and crc == zlib.crc32(repr(tuple(fields)).encode()):
-                found.append(Mark(folder / name, *fields[1:]))
+        if len(data) == _SIZE and zlib.crc32(data[: _MARK.size]) == _CRC.unpack_from(data, _MARK.size)[0]:
+            magic, number, epoch, last_seq = _MARK.unpack_from(data)
+            if magic == _MAGIC:
+                found.append(Mark(folder / name, number, epoch, last_seq))
     return found
 
 
