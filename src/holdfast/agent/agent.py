@@ -352,7 +352,7 @@ def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: An
         hint = f" Give LLM({llm!r})." if isinstance(llm, str) else ""
         raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.{hint}")
     if isinstance(tools, str | bytes | dict | Tool) or not isinstance(tools, Iterable | ToolManager):
-        hint = " Give its tools: tools=runtime.tools." if hasattr(tools, "get_tools") else ""
+        hint = " Give its tools: tools=runtime.tools." if hasattr(cast("object", tools), "get_tools") else ""
         raise ConfigurationError(f"Agent: tools takes a list of Tool objects or functions, or a ToolManager, not {tools!r}.{hint}")
     if system_prompt is not None and not isinstance(system_prompt, str):
         raise ConfigurationError(f"Agent: system_prompt takes a str or None, not {system_prompt!r}.")
@@ -369,10 +369,12 @@ def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: An
 def _check_servers(mcp_servers: Any) -> None:
     if mcp_servers is None or isinstance(mcp_servers, Mapping):
         return
-    hint = ""
+    hint, _kind = "", type(cast(object, mcp_servers)).__name__
     if isinstance(mcp_servers, str | os.PathLike):
         hint = " A file is read by the caller: mcp_servers=json.loads(Path(...).read_text())."
-    raise ConfigurationError(f"Agent: mcp_servers takes a mapping of server ids to servers, not a {type(mcp_servers).__name__}.{hint}")
+    raise ConfigurationError(
+        f"Agent: mcp_servers takes a mapping of server ids to servers, not a {type(cast('object', mcp_servers)).__name__}.{hint}"
+    )
 
 
 def _check_ends(output_rounds: Any, stuck: Any) -> None:

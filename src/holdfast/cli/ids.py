@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from holdfast.cli.exits import UsageError
 from holdfast.cli.text import clip, one_line
 from holdfast.store import Summary
 
+S = TypeVar("S", bound=Summary)
+
 _LISTED = 5  # candidates that an error names
 _TITLE = 40  # characters of each one's title
 
 
-def matching(found: Iterable[Summary], id: str) -> Summary | None:
+def matching(found: Iterable[S], id: str) -> S | None:
     """Return the conversation with this id, or the only one whose id begins with it; None if there is none.
 
     A conversation that a call of another match spawned is not a match of its own: its id is `{parent}.{call}`,

@@ -39,16 +39,14 @@ def content_of(message: Any) -> tuple[Content, ...]:
         return message.content
     if isinstance(message, Mapping) and "role" in message:
         raise ConfigurationError("send_message takes a str or content blocks, not a chat message as a dict: send its content.")
-    if isinstance(message, list | tuple):
-        chats = [item for item in cast("list[object]", message) if isinstance(item, Mapping) and "role" in item]
-        if chats:
-            raise ConfigurationError(
-                "send_message takes one message of the user, not a list of chat messages: send the content of the last one. "
-                "The conversation keeps what was said before."
-            )
+    if isinstance(message, list | tuple) and any(isinstance(item, Mapping) and "role" in item for item in cast("list[Any]", message)):
+        raise ConfigurationError(
+            "send_message takes one message of the user, not a list of chat messages: send the content of the last one. "
+            "The conversation keeps what was said before."
+        )
     if isinstance(message, bytes | bytearray):
         raise ConfigurationError("send_message takes a str or content blocks, not bytes: decode them first.")
-    return blocks(message)
+    return blocks(cast("Any", message))
 
 
 def said(content: tuple[Content, ...]) -> tuple[Content, ...]:

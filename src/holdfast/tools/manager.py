@@ -678,20 +678,14 @@ class _Unannounced(Exception):
 def _as_tool(tool: Any) -> Tool:
     if isinstance(tool, Tool):
         return tool
-    hint = _hint(tool)
-    if callable(tool) and not hint:
+    langchain = callable(getattr(tool, "invoke", None)) and isinstance(getattr(tool, "name", None), str)
+    if callable(tool) and not langchain:
         return Tool.from_function(tool)
+    hint = ""
+    if langchain:
+        hint = " It looks like a LangChain tool: give Tool.from_langchain(it)."
+    elif hasattr(tool, "get_tools"):
+        hint = " Give its tools, as in tools=[*runtime.tools]."
+    elif hasattr(tool, "__iter__") and not isinstance(tool, str | bytes | dict):
+        hint = " Give its members, as in tools=[*these, *those]."
     raise ConfigurationError(f"tools takes Tool objects or functions, not {tool!r}.{hint}")
-
-
-def _hint(given: Any) -> str:
-    """Return how to give something that is no tool, as far as its kind tells; "" for anything else."""
-    if isinstance(given, type):
-        return ""
-    if callable(getattr(given, "invoke", None)) and isinstance(getattr(given, "name", None), str):
-        return " It looks like a LangChain tool: give Tool.from_langchain(it)."
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping):
-        return " Give its members, as in tools=[*these, *those]."
-    if hasattr(given, "get_tools"):
-        return " Give its tools, as in tools=[*runtime.tools]."
-    return ""
