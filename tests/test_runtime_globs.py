@@ -86,13 +86,15 @@ def test_bash_is_the_judge_of_globs(tmp_path: Path) -> None:
     plant(tmp_path)
     source = random.Random(7)
     patterns = [pattern(source, 0.0, braces=True) for _ in range(400)]
-    patterns = [one for one in patterns if "***" not in one and "/{,a}/" not in f"/{one}/"]  # not the root, and no folders
+    patterns = [one for one in patterns if "***" not in one and not {"{,a}", "."} & set(one.split("/"))]  # not the root, and no folders
     script = "shopt -s globstar dotglob nullglob\n" + "".join(f"printf '%s\\0' {one} x; printf '\\n'\n" for one in patterns)
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
     names = [name for name in FILES if "\\" not in name]
     for one, line in zip(patterns, done.stdout.split(b"\n"), strict=False):
         wanted = {os.path.normpath(name) for name in os.fsdecode(line).split("\0")} & set(names)
         found = {name for name in names if globs.glob(one).match(name)}
+        if "[:" in one:  # named classes are those of ASCII here
+            wanted, found = wanted - {"é"}, found - {"é"}
         assert found == wanted, (one, found ^ wanted)
 
 
@@ -178,6 +180,6 @@ def test_a_regular_expression_that_takes_long_to_compile_is_stopped(tmp_path: Pa
 
 
 def test_a_pattern_that_is_none_is_refused() -> None:
-    for wrong in ("[[:nope:]]", "{a,b}" * 10):
+    for wrong in ("[[:nope:]]", "{a,b}" * 10, "[z-a]"):
         with pytest.raises(RuntimeFault):
             globs.glob(wrong)

@@ -84,7 +84,7 @@ def _expanded(pattern: str, at: int, end: int, pairs: dict[int, tuple[int, ...]]
 # --- one part of a path ---------------------------------------------------------------------------
 
 
-def _class(part: str, at: int) -> tuple[str, int] | None:
+def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
     """The bracket expression that opens at `at`, as a regular expression, and where it ends; None if it does not end."""
     begun = at + 1
     at = begun
@@ -97,7 +97,7 @@ def _class(part: str, at: int) -> tuple[str, int] | None:
         first = False
         if part.startswith("[:", at) and (end := part.find(":]", at + 2)) > 0 and part[at + 2 : end].isalpha():
             if (named := _NAMED.get(part[at + 2 : end])) is None:
-                raise _NoMatch
+                raise _NoMatch(f"there is no character class {part[at + 2 : end]!r}")
             out, at, low = out + named, end + 2, ""
             continue
         if part[at] == "-" and low and at + 1 < len(part) and part[at + 1] != "]":
@@ -106,7 +106,9 @@ def _class(part: str, at: int) -> tuple[str, int] | None:
                 at += 1
             high = part[at : at + 1]
             at += 1
-            # A range that goes backwards holds nothing but, in git, its first character.
+            if high < low and not git:
+                raise _NoMatch(f"the range {low}-{high} goes backwards")
+            # In git such a range holds nothing but its first character.
             out += f"-{re.escape(high)}" if high >= low else ""
             low = ""
             continue
@@ -148,7 +150,7 @@ def part(text: str, git: bool = False) -> str:
             out += "[^/]*"
         elif char == "?":
             out += "[^/]"
-        elif char == "[" and (found := _class(text, at - 1)) is not None:
+        elif char == "[" and (found := _class(text, at - 1, git)) is not None:
             out += found[0]
             at = found[1]
         elif char == "\\" and at < len(text):
@@ -193,7 +195,7 @@ def glob(pattern: str) -> re.Pattern[str]:
             choices.append(_joined([None if piece == "**" else part(piece) for piece in parts]))
         return re.compile(f"(?:{'|'.join(choices)})\\Z", re.DOTALL)
     except (re.error, OverflowError, RecursionError, _NoMatch) as error:
-        raise RuntimeFault(f"{pattern[:200]!r} is not a glob pattern: {error or 'it has an unknown character class'}.") from error
+        raise RuntimeFault(f"{pattern[:200]!r} is not a glob pattern: {error}.") from error
 
 
 @lru_cache(maxsize=4096)
@@ -224,7 +226,7 @@ def _split(pattern: str) -> list[str]:
     while at < len(pattern):
         char = pattern[at]
         end = at + 1
-        if char == "[" and (bracket := _class(pattern, at)) is not None:
+        if char == "[" and (bracket := _class(pattern, at, git=True)) is not None:
             end = bracket[1]
         elif char == "\\":
             end = min(at + 2, len(pattern))
