@@ -19,7 +19,7 @@ from holdfast.agent.instructions import Instructions
 from holdfast.agent.prompt import Knowledge
 from holdfast.content import TextContent, ToolCall
 from holdfast.errors import ConfigurationError, RuntimeFault
-from holdfast.runtime.walk import compiled
+from holdfast.runtime import globs
 from holdfast.tools.skills import Skills, discover, shortened
 from holdfast.tools.skills_files import Skill
 
@@ -152,7 +152,7 @@ class Globs:
         for skill in skills:
             for pattern in skill.paths:
                 try:
-                    match = compiled(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}").match
+                    match = globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}").match
                 except RuntimeFault as error:
                     _log.warning("The skill %s has a path that is not used: %s", skill.path or skill.name, error)
                     continue
