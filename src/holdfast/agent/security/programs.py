@@ -207,7 +207,7 @@ def _builtin(use: Use) -> None:
     elif use.name == "export":
         use.scope.variables.update({word.text.partition("=")[0]: Word(word.text.partition("=")[2]) for word in use.args})
     elif use.name == "read":
-        use.scope.variables.update({word.text: Word("", False, split=True) for word in use.args[1:]})
+        use.scope.variables.update({word.text: Word("", False, split=True) for word in use.args if word.text != "-r"})
     use.low("only says something")
 
 
@@ -248,7 +248,7 @@ def _run(use: Use) -> None:
     ):
         words.pop(0)
     name = words[0].text if words else ""
-    if name.startswith("-") or (use.name == "npx" and "p*!" not in _entries().get(name, Entry("", "")).kind):
+    if name.startswith("-") or (use.name == "npx" and name not in ("ts-node", "tsx") and "p*!" not in _entries().get(name, Entry("", "")).kind):
         use.high("fetches a program and runs it") if use.name == "npx" else use.unknown("has options that are not in its table")
     use.medium("runs a program of the project")
     use.run(words, use.stdin)
@@ -429,7 +429,7 @@ def _pack(use: Use, found: Options) -> Sequence[Word]:
 def _make(use: Use, found: Options) -> Sequence[Word]:
     for text in [word.text for word in found.operands if "=" in word.text] + [value for value in found.values("-D") if use.name == "cmake"]:
         name, _, value = text.partition("=")
-        plain = re.fullmatch(r"\d*|yes|no|true|false|on|off|ON|OFF|[Rr]elease|[Dd]ebug|RelWithDebInfo|MinSizeRel", value)
+        plain = re.fullmatch(r"\d*|yes|no|true|false|on|off|ON|OFF|[Rr]elease|[Dd]ebug|RelWithDebInfo|MinSizeRel|gcc|clang|cc|g\+\+|clang\+\+|python3?", value)
         if not plain or not re.fullmatch(r"\w+(?::\w+)?", name) or name in ("SHELL", "MAKEFLAGS"):
             use.unknown(f"is given a variable: {text[:40]}")
     return [word for word in found.operands if "=" not in word.text]

@@ -342,14 +342,14 @@ def changes(name: str | None, rest: Sequence[str | None]) -> bool:
         case "wait" | "jobs":
             return any(word is None or word.startswith("-") for word in rest)
         case "ulimit" | "umask" | "alias" | "history":
-            return rest not in ([], ["-a"], ["-S"])
+            return rest not in ([], ["-a"], ["-S"], ["-n"], ["-s"])
         case "set":
             return (
                 not all(word is not None and re.fullmatch(r"[-+][eux]*o?|pipefail|errexit|nounset|xtrace", word) for word in rest)
                 or not rest
             )
         case "read":
-            return rest[:1] != ["-r"] or not all(word is not None and grammar.LOCAL.fullmatch(word) for word in rest[1:])
+            return not all(word is not None and (word == "-r" or grammar.LOCAL.fullmatch(word)) for word in rest)
         case "export":
             return not rest or not all(word is not None and exported(word) for word in rest)
         case _:

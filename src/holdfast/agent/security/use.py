@@ -103,7 +103,7 @@ class Use(NamedTuple):
             case "p" | "s" if word.text.startswith("-"):
                 self.unknown("is given what may be an option")
             case "a" | "p" | "s":
-                if kind != "s" or not re.fullmatch(r"[\w-]+\.\w+/[\w./-]+", word.text):
+                if kind != "s" or not re.fullmatch(r"[\w-]+(?:\.\w+)+/[\w./-]+(?:@[\w.-]+)?", word.text):
                     self.argument(word)
             case "u":
                 self.reader.note(*fetch(word.text, self.reader.hosts))
