@@ -1,8 +1,8 @@
 """The part of a shell's language that can be judged: a strict parser. Whatever else a command has makes it unjudged.
 
-The parser accepts words, quotes, backslash escapes, simple variables, `$(...)`, pipes, `&&`, `||`, `;`, `&`, newlines, comments, redirections,
-quoted here-documents, `( )`, `{ }`, `if`, `while`, `until` and `for NAME in WORDS`. It guesses nothing: arithmetic, arrays, `[[ ]]`,
-assignments, functions, `case`, process substitution, backquotes and parameter expansions beyond `$NAME` raise `Unjudged`.
+The parser accepts words, quotes, backslash escapes, `$NAME`, `$(...)`, `<(...)`, pipes, `&&`, `||`, `;`, `&`, newlines, comments, redirections,
+here-documents without expansions, `( )`, `{ }`, `if`, `while`, `until`, `for NAME in WORDS`, and values for names that nothing acts on. It guesses
+nothing: arithmetic, arrays, functions, `case`, backquotes and other expansions raise `Unjudged`.
 """
 
 from __future__ import annotations
@@ -11,32 +11,33 @@ import re
 from typing import Any, NamedTuple
 
 LONGEST = 100_000  # characters of a command
-MOST_WORDS = 5000
-DEEPEST = 12  # substitutions and compound commands within each other
+_MOST_WORDS, _MOST_DOCUMENTS, _MOST_BRACES, _DEEPEST = 5000, 20, 64, 12
 
-# Everything but printable ASCII, tabs and newlines. Other printable letters are data where they stand in quotes.
-_HIDDEN = re.compile(r"[^\t\n\x20-\x7e]")
-_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+")
+_PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+|\[\[?|\]\]?|!")
 _BARE = re.compile(r"[A-Za-z0-9_./:=@%+,^*?\[\]!{}-](?:[A-Za-z0-9_./:=@%+,^*?\[\]!{}-]|(?<![:=])~)*")
 _BLANKS = re.compile(r"(?:[ \t]+(?:\\\n)?)+")
-_COMMENT = re.compile(r"#[^\n]*")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_BRACED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_PREFIX = re.compile(r"(?:!|time)[ \t]+(?!-)")
+_NUMBERS = re.compile(r"\(\([0-9+*%/ -]+\)\)")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}|\?")
 _QUOTED_RUN = re.compile(r"[^\"\\$`]+")
-_REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<<|<<|>|<)|&>>?")
-_ASSIGNMENT = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[|\+?=)")
-_DELIMITER = re.compile(r"[ \t]*(?:'([A-Za-z0-9_]+)'|\"([A-Za-z0-9_]+)\"|([A-Za-z0-9_]+))(?=[ \t\n;|&<>)]|$)")
-_LOOP_NAME = re.compile(r"[a-z][a-z0-9_]{0,19}")
-_SPECIAL_NAMES = re.compile(r".*_proxy|npm_.*|histchars|auto_resume")
-# A prefix assignment of these names with a plain value makes no program run or read something else.
-HARMLESS_ASSIGNMENT = re.compile(
-    r"(?:LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|PYTHONDONTWRITEBYTECODE|PYTHONUNBUFFERED|PYTHONHASHSEED|PYTHONUTF8"
-    r"|PYTHONIOENCODING|NODE_ENV|RUST_BACKTRACE|RUST_LOG|GIT_TERMINAL_PROMPT|CGO_ENABLED|GOOS|GOARCH|DEBUG|VERBOSE|PYTHONPATH|DJANGO_SETTINGS_MODULE)"
+_REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<<|<<|>|<)(?![&<>|])|&>>?(?![&<>|])")
+_DOCUMENT = re.compile(r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])((?:[^'\"\\$`#(\n]|'[^'\n]*'|\"[^\"\\$`\n]*\")*)\n")
+_ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[|\+?=)")
+_BRACE = re.compile(r"\{((?:[\w.*/-]*,)+[\w.*/-]*|\d{1,3}\.\.\d{1,3})\}", re.ASCII)
+_BRACES = re.compile(rf"(?:[^{{}}]|{_BRACE.pattern})*|(?:[^{{}}]|\{{[\w-]*\}})*", re.ASCII)
+_END = re.compile(r"[ \t\n;&|()<>]|\Z")
+# Names that neither a shell nor a program acts on, so that values of any text may be given to them.
+LOCAL = re.compile(
+    r"(?!.*_proxy$|npm_|histchars$|auto_resume$)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME|FILE|FILES|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN"
 )
-_RESERVED = frozenset(["then", "else", "elif", "fi", "do", "done", "case", "esac", "select", "function", "coproc", "in", "[[", "]]", "}"])
-_BRACES = 64  # words that the braces of one word may become
+# Names whose values make no program run or read something else, as long as the value is plain.
+HARMLESS = re.compile(
+    r"LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|PATH)|NODE_ENV|RUST_BACKTRACE|RUST_LOG"
+    r"|CGO_ENABLED|GOOS|GOARCH|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT|LOG_LEVEL|PORT|HOST|FOO|BAR"
+)
+_RESERVED = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "select", "function", "coproc", "in", "}", "case"))
 
-TEXT, QUOTED, VARIABLE, QUOTED_VARIABLE, OUTPUT, QUOTED_OUTPUT = range(6)
+TEXT, QUOTED, VARIABLE, QUOTED_VARIABLE, OUTPUT, QUOTED_OUTPUT, FILE = range(7)
 
 
 class Unjudged(Exception):
@@ -44,7 +45,7 @@ class Unjudged(Exception):
 
 
 class Part(NamedTuple):
-    """A piece of a word: its kind, and its text, the name of its variable, or the script whose output it is."""
+    """A piece of a word: its kind, and its text, the name of its variable, or the script whose output it is (`FILE`: as a file)."""
 
     kind: int
     value: Any
@@ -53,37 +54,28 @@ class Part(NamedTuple):
 Raw = tuple[Part, ...]
 
 
-class Redirect:
-    """A redirection. `text` is the content of a here-document or here-string, None if it is not known."""
+class Redirect(NamedTuple):
+    """A redirection: to or from `target`, or from a here-document with this `text`."""
 
-    __slots__ = ("operator", "target", "text")
-
-    def __init__(self, operator: str, target: Raw, text: str | None = None) -> None:
-        self.operator, self.target, self.text = operator, target, text
-
-
-class Simple(NamedTuple):
-    """One program with its words, and the harmless variables that it is given."""
-
-    variables: list[tuple[str, str]]
-    words: list[Raw]
-    redirects: list[Redirect]
+    operator: str
+    target: Raw = ()
+    text: str | None = None
 
 
-class Compound(NamedTuple):
-    """A `subshell`, `group`, `if`, `loop` or `for`, with the scripts in it in their order."""
+class Command(NamedTuple):
+    """A `program` with its words, or a `subshell`, `group`, `if`, `loop` or `for` with the scripts in it; `variables` are given values."""
 
     kind: str
     scripts: list[Any]
     redirects: list[Redirect]
-    name: str = ""
-    words: tuple[Raw, ...] = ()
+    words: list[Raw]
+    variables: list[tuple[str, Raw]]
 
 
 class Chain(NamedTuple):
-    """Pipelines joined by `&&` and `||`: each has the operator before it. `background`: it ends in `&`."""
+    """Pipelines joined by `&&` and `||`: each has the operator before it. `background`: the chain ends in `&`."""
 
-    pipelines: list[tuple[str, list[Simple | Compound]]]
+    pipelines: list[tuple[str, list[Command]]]
     background: bool
 
 
@@ -92,395 +84,307 @@ Script = list[Chain]
 
 def parse(text: str) -> Script:
     """Parse a whole command. Raises `Unjudged`."""
-    if len(text) > LONGEST:
-        raise Unjudged(f"it has more than {LONGEST:,} characters")
-    if reason := hidden(text):
-        raise Unjudged(reason)
+    if len(text) > LONGEST or hidden(text):
+        raise Unjudged(hidden(text[:LONGEST]) or f"it has more than {LONGEST:,} characters")
     parser = _Parser(text)
-    script = parser.script(())
-    if parser.at < len(text) or parser.pending:
-        raise Unjudged("it ends in the middle, or goes on where it should end")
+    script = parser.script()
+    if parser.at < len(parser.text):
+        raise Unjudged("it goes on where it should end")
     return script
+
+
+def hidden(text: str) -> str:
+    """The reason why a text is not what it looks like; "" if there is none."""
+    if text.isascii() and text.isprintable():
+        return ""
+    odd = [letter for letter in set(text) if letter not in "\t\n" and (not letter.isprintable() or (letter.isspace() and letter != " "))]
+    return "it has characters that cannot be seen, or that look like others" if odd else ""
 
 
 def literal(raw: Raw) -> str | None:
     """The text of a word that has no variables, substitutions, globs or braces; None for another."""
-    if any(part.kind > QUOTED or (part.kind == TEXT and not _PLAIN.fullmatch(part.value) and part.value not in "[]!") for part in raw):
+    if any(part.kind > QUOTED or (part.kind == TEXT and not _PLAIN.fullmatch(part.value)) for part in raw):
         return None
     return "".join([part.value for part in raw])
 
 
+def braces(text: str) -> list[str]:
+    """The words that `{a,b}` and `{1..3}` become. Raises `Unjudged` for nested, open, long or other ones."""
+    if not _BRACES.fullmatch(text) or len(text) > 1000:
+        raise Unjudged("it has braces that are not read")
+    words = [text]
+    while match := _BRACE.search(words[0]):
+        first, dots, last = match[1].partition("..")
+        choices = match[1].split(",")
+        if dots and len(choices) == 1:
+            step = 1 if int(last) >= int(first) else -1
+            choices = [str(number) for number in range(int(first), int(last) + step, step)]
+        words = [_BRACE.sub(choice, one, count=1) for one in words for choice in choices]
+        if len(words) > _MOST_BRACES:
+            raise Unjudged("it has braces that are not read")
+    if "" in words:
+        raise Unjudged("it has braces that become an empty word")
+    return words
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-        self.pending: list[tuple[Redirect, str, bool]] = []  # here-documents whose text begins at the next newline
-        self._depth = 0
-        self._substitutions = 0
-        self._words = 0
+        self.text, self.at = text, 0
+        self._depth = self._substitutions = self._words = self._documents = 0
 
-    # --- scripts ---
-
-    def script(self, ends: tuple[str, ...]) -> Script:
+    def script(self, *ends: str) -> Script:
         """Parse commands up to one of the words or signs in `ends`, which is left; or to the end of the text."""
         self._depth += 1
-        if self._depth > DEEPEST:
-            raise Unjudged("it is nested deeper than is read")
         found: Script = []
-        while True:
-            self._lines()
-            if self.at >= len(self.text) or self._next(*ends):
-                break
+        self._blanks(lines=True)
+        while self.at < len(self.text) and not self._next(*ends) and self._depth <= _DEEPEST:
             pipelines = [("", self._pipeline())]
             while operator := self._next("&&", "||"):
-                self.at += 2
-                self._lines()
+                self._skip(operator, lines=True)
                 pipelines.append((operator, self._pipeline()))
             after = self.text[self.at : self.at + 1]
-            found.append(Chain(pipelines, after == "&"))
-            if after in (";", "&"):
-                self.at += 1
-                if self.text[self.at : self.at + 1] in (";", "&", "|"):
-                    raise Unjudged("it has operators that do not go together")
-            elif after not in ("\n", "", ")"):
+            if after not in ("", "\n", ";", "&", ")") or self.text[self.at : self.at + 2] in (";;", ";&", "&;"):
                 raise Unjudged(f"it has {after!r} where a command ends")
+            found.append(Chain(pipelines, after == "&"))
+            self._skip(after if after in (";", "&") else "", lines=True)
         self._depth -= 1
         if ends and not found:
-            raise Unjudged("it has a part without a command")
+            raise Unjudged("it has a part without a command, or nests more than is read")
         return found
 
-    def _lines(self) -> None:
-        """Skip blanks, comments and newlines; take the here-documents that begin after a newline."""
+    def _blanks(self, lines: bool = False) -> None:
+        """Skip blanks and comments, and newlines where they may stand."""
         while True:
-            self._blanks()
-            if self.text[self.at : self.at + 1] != "\n":
+            blanks = _BLANKS.match(self.text, self.at)
+            self.at = blanks.end() if blanks is not None else self.at
+            if self.text.startswith("#", self.at):
+                if self._substitutions or (self.at and self.text[self.at - 1] not in " \t\n"):
+                    raise Unjudged("it has a # where a comment is not expected")
+                end = self.text.find("\n", self.at)
+                self.at = end if end >= 0 else len(self.text)
+            if not lines or not self.text.startswith("\n", self.at):
                 return
             self.at += 1
-            for redirect, end, quoted in self.pending:
-                redirect.text = self._document(end, quoted)
-            self.pending = []
-
-    def _blanks(self) -> None:
-        blanks = _BLANKS.match(self.text, self.at)
-        if blanks is not None:
-            self.at = blanks.end()
-        if self.text[self.at : self.at + 1] == "#":
-            if self._substitutions or self.pending or (self.at and self.text[self.at - 1] not in " \t\n"):
-                raise Unjudged("it has a # where a comment is not expected")
-            comment = _COMMENT.match(self.text, self.at)
-            self.at = comment.end() if comment is not None else self.at
 
     def _next(self, *signs: str) -> str:
         """The first of these that is next: an operator, or a word that ends there."""
         for sign in signs:
-            if self.text.startswith(sign, self.at):
-                behind = self.text[self.at + len(sign) : self.at + len(sign) + 1]
-                if not sign.isalpha() or not behind or behind in " \t\n;&|()<>":
-                    return sign
+            if self.text.startswith(sign, self.at) and (not sign[0].isalpha() or _END.match(self.text, self.at + len(sign))):
+                return sign
         return ""
 
-    def _pipeline(self) -> list[Simple | Compound]:
-        self._blanks()
-        while self._next("!", "time") and self.text[self.at + (1 if self.text[self.at] == "!" else 4) :][:1] in (" ", "\t"):
-            self.at += 1 if self.text[self.at] == "!" else 4
-            self._blanks()
-            if self.text.startswith("-", self.at):
-                raise Unjudged("it has an option behind a keyword")
+    def _skip(self, sign: str, lines: bool = False) -> None:
+        if sign and not self._next(sign):
+            raise Unjudged(f"it lacks a {sign!r}")
+        self.at += len(sign)
+        self._blanks(lines)
+
+    def _pipeline(self) -> list[Command]:
+        while prefix := _PREFIX.match(self.text, self.at):
+            self.at = prefix.end()
         found = [self._command()]
         while self._next("|") and not self._next("||"):
-            self.at += 2 if self.text.startswith("|&", self.at) else 1
-            self._lines()
+            self._skip("|&" if self._next("|&") else "|", lines=True)
             found.append(self._command())
         return found
 
-    def _command(self) -> Simple | Compound:
-        self._blanks()
-        text = self.text
-        if text.startswith("(", self.at):
-            if text.startswith("((", self.at):
-                raise Unjudged("it has arithmetic")
-            self.at += 1
-            return self._closed("subshell", [self.script((")",))], ")")
-        if self._next("{") and text[self.at + 1 : self.at + 2] in (" ", "\t", "\n"):
-            self.at += 1
-            return self._closed("group", [self.script(("}",))], "}")
-        word = self._next("if", "while", "until", "for")
-        if word == "if":
-            scripts = list[Script]()
-            self.at += 2
-            while True:
-                scripts.append(self._until("then"))
-                scripts.append(self.script(("elif", "else", "fi")))
-                if not self._next("elif"):
-                    break
-                self.at += 4
-            if self._next("else"):
-                self.at += 4
-                scripts.append(self.script(("fi",)))
-            return self._closed("if", scripts, "fi")
-        if word in ("while", "until"):
-            self.at += 5
-            return self._closed("loop", [self._until("do"), self.script(("done",))], "done")
-        return self._for() if word else self._simple()
-
-    def _until(self, end: str) -> Script:
-        found = self.script((end,))
-        self._take(end)
+    def _command(self) -> Command:
+        sign = self._next("((", "(", "{ ", "{\n", "if", "while", "until", "for").strip()
+        if not sign or sign == "((":
+            return self._program()
+        self._skip(sign)
+        kind, end, name, words, scripts = "loop", "done", "", list[Raw](), list[Script]()
+        if sign in ("(", "{"):
+            kind, end = ("subshell", ")") if sign == "(" else ("group", "}")
+            scripts = [self.script(end)]
+        elif sign == "if":
+            kind, end, word = "if", "fi", ""
+            while word != "fi":
+                if word != "else":
+                    scripts.append(self.script("then"))
+                    self._skip("then")
+                scripts.append(self.script("elif", "else", "fi"))
+                word = self._next("fi") if word == "else" else self._next("elif", "else", "fi")
+                self._skip(word or "fi")
+        else:
+            if sign == "for":
+                kind, match = "for", _VARIABLE.match(self.text, self.at)
+                if match is None or not LOCAL.fullmatch(match[0]):
+                    raise Unjudged("it has a loop over a name that may have a meaning of its own")
+                name = match[0]
+                self._skip(name)
+                self._skip("in")
+                while not self._next(";", "\n"):
+                    words.append(self._word())
+                    self._blanks()
+                self._skip(";" if self._next(";") else "", lines=True)
+            else:
+                scripts = [self.script("do")]
+            self._skip("do")
+            scripts.append(self.script("done"))
+        if end != "fi":
+            self._skip(end)
+        found = Command(kind, scripts, [], words, [(name, ())] if name else [])
+        while self._redirect(found.redirects):
+            self._blanks()
         return found
 
-    def _take(self, sign: str) -> None:
-        if not self._next(sign):
-            raise Unjudged(f"it lacks a {sign!r}")
-        self.at += len(sign)
-
-    def _closed(self, kind: str, scripts: list[Script], end: str, name: str = "", words: tuple[Raw, ...] = ()) -> Compound:
-        self._take(end)
-        found = Compound(kind, scripts, [], name, words)
+    def _program(self) -> Command:
+        found = Command("program", [], [], [], [])
         while True:
             self._blanks()
-            if not self._redirect(found.redirects):
-                return found
-
-    def _for(self) -> Compound:
-        self.at += 3
-        self._blanks()
-        name = _LOOP_NAME.match(self.text, self.at)
-        if name is None or _SPECIAL_NAMES.fullmatch(name[0]):
-            raise Unjudged("it has a loop over a name that may have a meaning of its own")
-        self.at = name.end()
-        self._blanks()
-        self._take("in")
-        words = list[Raw]()
-        while True:
-            self._blanks()
-            if self.text[self.at : self.at + 1] in (";", "\n"):
-                break
-            words.append(self._word())
-        if self.text[self.at] == ";":
-            self.at += 1
-        self._lines()
-        self._take("do")
-        return self._closed("for", [self.script(("done",))], "done", name[0], tuple(words))
-
-    def _simple(self) -> Simple:
-        found = Simple([], [], [])
-        while True:
-            self._blanks()
-            next_ = self.text[self.at : self.at + 1]
             if self._redirect(found.redirects):
                 continue
-            if not next_ or next_ in "\n;&|)":
+            if _END.match(self.text, self.at) and not self.text.startswith(("<(", "("), self.at):
                 break
             word = self._word()
-            if not found.words:
-                assigned = _ASSIGNMENT.match(word[0].value) if word and word[0].kind == TEXT else None
-                if assigned is not None:
-                    value = literal(word)
-                    if assigned[2] != "=" or not HARMLESS_ASSIGNMENT.fullmatch(assigned[1]) or value is None:
-                        raise Unjudged(f"it sets the variable {assigned[1][:40]}")
-                    value = value[assigned.end() :]
-                    if not re.fullmatch(r"[A-Za-z0-9._@-]*", value) and assigned[1] != "PYTHONPATH":
-                        raise Unjudged(f"it gives the variable {assigned[1]} a value that is not plain")
-                    found.variables.append((assigned[1], value))
-                    continue
-                if len(word) == 1 and word[0].kind == TEXT and word[0].value in _RESERVED:
-                    raise Unjudged(f"it has {word[0].value!r}, which is not read")
-                if any(part.kind == TEXT and set(part.value) & set("*?{}[]") and part.value != "[" for part in word):
-                    raise Unjudged("it has a program whose name is made up while it runs")
-            found.words.append(word)
-        if not found.words and (found.variables or not found.redirects):
-            raise Unjudged("it sets a variable for all that comes later" if found.variables else "it has a part without a command")
+            if not found.words and not self._assigned(found, word):
+                first = word[0].value if len(word) == 1 and word[0].kind == TEXT else ""
+                if first in _RESERVED or (
+                    first not in ("[", "[[") and any(part.kind == TEXT and set(part.value) & set("*?{}[]") for part in word)
+                ):
+                    raise Unjudged(f"it has {first!r}, which is not read, or makes up what it runs")
+                found.words.append(word)
+            elif found.words:
+                found.words.append(word)
+        if not found.words and not found.redirects and not found.variables:
+            raise Unjudged("it has a part without a command")
+        if found.words and any(not HARMLESS.fullmatch(name) for name, _ in found.variables):
+            raise Unjudged(f"it gives a program the variable {found.variables[0][0][:40]}")
         return found
 
-    # --- redirections ---
+    def _assigned(self, found: Command, word: Raw) -> bool:
+        """Whether a word before a program's name gives a variable its value. Raises `Unjudged` for a name that may be acted on."""
+        match = _ASSIGNED.match(word[0].value) if word and word[0].kind == TEXT else None
+        if match is None:
+            return False
+        value = (Part(TEXT, word[0].value[match.end() :]), *word[1:]) if match.end() < len(word[0].value) else word[1:]
+        text = literal(value)
+        plain = text is not None and re.fullmatch(r"[\w./:-]*" if match[1] == "PYTHONPATH" else r"[\w.@-]*", text, re.ASCII)
+        if match[2] != "=" or not (plain if HARMLESS.fullmatch(match[1]) else LOCAL.fullmatch(match[1])):
+            raise Unjudged(f"it sets the variable {match[1][:40]}")
+        found.variables.append((match[1], value))
+        return True
 
     def _redirect(self, found: list[Redirect]) -> bool:
         match = _REDIRECT.match(self.text, self.at)
-        if match is None:
+        if match is None or self.text.startswith("<(", self.at):
             return False
         operator = match[0].lstrip("012")
         self.at = match.end()
         if operator == ">&":
-            to = re.compile(r"[12](?=[ \t\n;|&)<>]|$)").match(self.text, self.at)
-            if to is None:
+            if not self._next("1", "2") or not _END.match(self.text, self.at + 1):
                 raise Unjudged("it redirects to a descriptor that is not known")
-            self.at = to.end()
-            return True
-        if operator == "<<":
-            end = _DELIMITER.match(self.text, self.at)
-            if end is None or self._substitutions:
-                raise Unjudged("it has a here-document that is not read")
-            self.at = end.end()
-            redirect = Redirect(operator, ())
-            self.pending.append((redirect, end[1] or end[2] or end[3], not end[3]))
-            found.append(redirect)
-            return True
-        if self.text[self.at : self.at + 1] in ("(", "&", ">", "<", "|"):
-            raise Unjudged("it has a redirection that is not read")
-        self._blanks()
-        target = self._word()
-        found.append(Redirect(operator, target, literal(target) if operator == "<<<" else None))
+            self.at += 1
+        elif operator == "<<":
+            found.append(Redirect(operator, (), self._document()))
+        else:
+            self._blanks()
+            target = self._word()
+            found.append(Redirect(operator, target, literal(target) if operator == "<<<" else None))
         return True
 
-    def _document(self, end: str, quoted: bool) -> str:
-        """The text of a here-document, whose lines begin here."""
-        match = re.compile(rf"^{end}(?=\n|\Z)", re.MULTILINE).search(self.text, self.at)
-        if match is None:
-            raise Unjudged("it has a here-document without an end")
-        found = self.text[self.at : match.start()]
-        if not quoted and re.search(r"[$`\\]", found):
+    def _document(self) -> str:
+        """Cut a here-document out of the text, and return it."""
+        head = _DOCUMENT.match(self.text, self.at)
+        end = re.compile(rf"^{head[2]}(?:\n|\Z)", re.MULTILINE).search(self.text, head.end()) if head is not None else None
+        self._documents += 1
+        if head is None or end is None or self._substitutions or self._documents > _MOST_DOCUMENTS:
+            raise Unjudged("it has a here-document that is not read")
+        found = self.text[head.end() : end.start()]
+        if not head[1] and re.search(r"[$`\\]", found):
             raise Unjudged("it has a here-document with expansions")
-        self.at = min(match.end() + 1, len(self.text))
+        self.at = head.start(3)
+        self.text = self.text[: head.end()] + self.text[end.end() :]
         return found
 
     # --- words ---
 
     def _word(self) -> Raw:
         self._words += 1
-        if self._words > MOST_WORDS:
-            raise Unjudged("it has more words than are read")
         text, begin, parts = self.text, self.at, list[Part]()
-        while self.at < len(text):
+        while not _END.match(text, self.at) or (text.startswith("<(", self.at) and self.at == begin):
             bare = _BARE.match(text, self.at)
+            letter, behind = text[self.at], text[self.at + 1 : self.at + 2]
             if bare is not None:
                 parts.append(Part(TEXT, bare[0]))
                 self.at = bare.end()
-                continue
-            letter = text[self.at]
-            if letter in " \t\n;&|()<>":
-                break
-            if letter == "'":
-                end = text.find("'", self.at + 1)
-                if end < 0:
-                    raise Unjudged("it has a quote without an end")
-                parts.append(Part(QUOTED, self._data(text[self.at + 1 : end])))
+            elif letter == "'" and (end := text.find("'", self.at + 1)) > 0:
+                parts.append(Part(QUOTED, text[self.at + 1 : end]))
                 self.at = end + 1
             elif letter == '"':
-                self.at += 1
                 parts += self._double()
-            elif letter == "\\":
-                escaped = text[self.at + 1 : self.at + 2]
-                if not escaped or not " " <= escaped <= "~":
-                    raise Unjudged("it breaks a word across lines, or escapes what is no letter")
-                parts.append(Part(QUOTED, escaped))
+            elif letter == "\\" and behind and " " <= behind <= "~":
+                parts.append(Part(QUOTED, behind))
                 self.at += 2
             elif letter == "$":
                 parts.append(self._dollar(False))
-            elif letter == "~" and self.at == begin and text[begin + 1 : begin + 2] in ("", "/", " ", "\t", "\n", ";", "&", "|", ")"):
-                parts.append(Part(VARIABLE, "~"))
+            elif letter == "<":
+                parts.append(Part(FILE, self._substitution(2)))
+                break
+            elif letter == "~" and self.at == begin and (behind == "/" or _END.match(text, self.at + 1)):
+                parts.append(Part(VARIABLE, "HOME"))
                 self.at += 1
             else:
                 raise Unjudged(f"it has {ascii(letter)[1:-1]} where that has a meaning of its own")
-        if self.at == begin:
-            raise Unjudged(f"it has {text[begin : begin + 1]!a} where a word is expected")
-        if text[self.at : self.at + 1] in ("<", ">") and parts[0].kind == TEXT and re.fullmatch(r"\d+|\{.*", parts[0].value):
+        whole = "".join([part.value for part in parts if part.kind == TEXT]) if parts else ""
+        if not parts or self._words > _MOST_WORDS:
+            raise Unjudged("it has no word where one is expected, or more than are read")
+        if "{" in whole and (len(parts) > 1 and ("," in whole or ".." in whole)):
+            raise Unjudged("it has braces together with quotes or expansions")
+        if "{" in whole and len(parts) == 1:
+            braces(whole)
+        if (parts[-1].kind == FILE and not _END.match(text, self.at)) or self.text.startswith("<(", self.at):
+            raise Unjudged("it has a substitution within a word")
+        if self.text[self.at : self.at + 1] in ("<", ">") and re.fullmatch(r"\d+|\{.*", whole):
             raise Unjudged("it redirects a descriptor that is not known")
-        _check_braces(parts)
         return tuple(parts)
 
-    def _data(self, text: str) -> str:
-        if self.pending and "\n" in text:
-            raise Unjudged("it has a line break in quotes behind a here-document")
-        return text
-
     def _double(self) -> list[Part]:
-        """What stands in double quotes, up to and with the closing one."""
-        text, parts, run = self.text, list[Part](), ""
+        """The parts in double quotes; the closing quote is skipped."""
+        parts, run = list[Part](), ""
+        self.at += 1
         while True:
-            match = _QUOTED_RUN.match(text, self.at)
-            if match is not None:
-                run += self._data(match[0])
-                self.at = match.end()
-            letter = text[self.at : self.at + 1]
+            match = _QUOTED_RUN.match(self.text, self.at)
+            run += match[0] if match is not None else ""
+            self.at = match.end() if match is not None else self.at
+            letter, behind = self.text[self.at : self.at + 1], self.text[self.at + 1 : self.at + 2]
             if letter == '"':
                 self.at += 1
                 return [*parts, Part(QUOTED, run)]
-            if letter == "\\" and (escaped := text[self.at + 1 : self.at + 2]) and escaped != "\n":
-                run += escaped if escaped in '$`"\\' else letter + escaped
+            if letter == "\\" and behind not in ("", "\n"):
+                run += behind if behind in '$`"\\' else letter + behind
                 self.at += 2
             elif letter == "$":
                 part = self._dollar(True)
                 if part.kind == QUOTED:
                     run += part.value
                 else:
-                    parts += [Part(QUOTED, run), part]
-                    run = ""
+                    parts, run = [*parts, Part(QUOTED, run), part], ""
             else:
                 raise Unjudged("it has a quote without an end, or backquotes, or a broken line in quotes")
 
     def _dollar(self, quoted: bool) -> Part:
-        text = self.text
         self.at += 1
-        name = _NAME.match(text, self.at) or _BRACED.match(text, self.at)
-        if name is not None:
-            self.at = name.end()
-            return Part(QUOTED_VARIABLE if quoted else VARIABLE, name[0].strip("{}"))
-        next_ = text[self.at : self.at + 1]
-        if next_ == "?":
-            self.at += 1
-            return Part(QUOTED_VARIABLE, "?")
-        if next_ == "(" and not text.startswith("((", self.at):
-            if self.pending:
-                raise Unjudged("it has a substitution behind a here-document")
-            self.at += 1
-            self._substitutions += 1
-            script = self.script((")",))
-            self._take(")")
-            self._substitutions -= 1
-            return Part(QUOTED_OUTPUT if quoted else OUTPUT, script)
-        if next_ in ((" ", '"', "/", "|", ")", ",", ".", ";", ":", "&", "]", "}", "'", "=", "%") if quoted else ("", " ", "\t", "\n")) or (
-            quoted and text.startswith("\\|", self.at)
-        ):
+        behind = self.text[self.at : self.at + 1]
+        for pattern in (_VARIABLE, _NUMBERS):
+            if match := pattern.match(self.text, self.at):
+                self.at = match.end()
+                return Part(
+                    QUOTED_VARIABLE if quoted or pattern is _NUMBERS else VARIABLE, match[0].strip("{}") if pattern is _VARIABLE else "?"
+                )
+        if behind == "(" and not self.text.startswith("((", self.at):
+            return Part(QUOTED_OUTPUT if quoted else OUTPUT, self._substitution(1))
+        if behind in (set(" \"/|),.;:&]}'=%") if quoted else ("", " ", "\t", "\n")) or (quoted and self.text.startswith("\\|", self.at)):
             return Part(QUOTED, "$")
         raise Unjudged("it has an expansion that is not read")
 
-
-def _check_braces(parts: list[Part]) -> None:
-    """Raise `Unjudged` for braces that a shell might expand and `expand_braces` does not."""
-    if not any(part.kind == TEXT and "{" in part.value for part in parts):
-        return
-    whole = "".join([part.value for part in parts if part.kind == TEXT])
-    if ("," in whole or ".." in whole) and len(parts) > 1:
-        raise Unjudged("it has braces together with quotes or expansions")
-    if len(parts) == 1:
-        expand_braces(whole)
-
-
-def expand_braces(text: str) -> list[str]:
-    """The words that `{a,b}` and `{1..3}` become. Raises `Unjudged` for nested, open, long or other ones."""
-    done, todo = list[str](), [text]
-    while todo:
-        one = todo.pop()
-        begin = one.find("{")
-        end = one.find("}", begin)
-        if begin < 0 or (end == begin + 1 and "{" not in one[end:]):
-            done.append(one)
-            continue
-        inner = one[begin + 1 : end]
-        if end < 0 or "{" in inner or len(todo) + len(done) > _BRACES or len(text) > 1000:
-            raise Unjudged("it has braces that are not read")
-        span = re.fullmatch(r"(0|[1-9]\d{0,3})\.\.(0|[1-9]\d{0,3})", inner)
-        if span is not None and abs(int(span[1]) - int(span[2])) < _BRACES:
-            first, last = int(span[1]), int(span[2])
-            choices = [str(number) for number in range(first, last + (1 if last >= first else -1), 1 if last >= first else -1)]
-        elif "," in inner and ".." not in inner:
-            choices = inner.split(",")
-        elif re.fullmatch(r"[A-Za-z0-9_-]*", inner) and "{" not in one[end:] and "," not in one and ".." not in one:
-            done.append(one)  # stash@{0}, {}
-            continue
-        else:
-            raise Unjudged("it has braces that are not read")
-        todo += [one[:begin] + choice + one[end + 1 :] for choice in reversed(choices)]
-    if not all(done):
-        raise Unjudged("it has braces that become an empty word")
-    return done
-
-
-def hidden(text: str) -> str:
-    """Why a text may look like another one than it is; "" if it does not."""
-    if text.isascii() and text.isprintable():
-        return ""
-    for letter in _HIDDEN.findall(text):
-        if ord(letter) < 0xA0 or not letter.isprintable() or letter.isspace():
-            return "it has characters that cannot be seen, or that look like others"
-    return ""
+    def _substitution(self, length: int) -> Script:
+        self.at += length
+        self._substitutions += 1
+        script = self.script(")")
+        self.at += 1
+        self._substitutions -= 1
+        if self.text[self.at - 1 : self.at] != ")":
+            raise Unjudged("it has a substitution without an end")
+        return script

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import stat
@@ -26,16 +27,8 @@ Keep = Callable[[str], bool]
 
 
 class Walk(NamedTuple):
-    """The content of a folder at this moment.
-
-    Args:
-        secrets: Files with secrets.
-        reads_out: Whether a link leads to a place outside of the working directory that not every program reads.
-        leads_out: Whether a link leads out of the working directory.
-        folder_out: Whether such a link is one to a folder.
-        odd: Whether a name could be taken for several words, or for an option.
-        whole: Whether all of the folder was looked at.
-    """
+    """The content of a folder: files with `secrets`; whether a link leads to a place that not every program reads, or out of the working
+    directory, or does so to a folder; whether a name could be taken for several words or an option; whether all of it was looked at."""
 
     secrets: list[str]
     reads_out: bool
@@ -94,7 +87,7 @@ _HARMLESS_DEVICES = frozenset(
     ("/dev/null", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/stdin", "/dev/zero", "/dev/urandom", "/dev/random")
 )
 # Places that every program reads.
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt")
+_SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/lib32/", "/lib64/", "/opt/")
 _SYSTEM_FILES = frozenset(
     ("/etc/os-release", "/etc/debian_version", "/etc/timezone", "/proc/cpuinfo", "/proc/meminfo", "/proc/version", "/proc/loadavg")
 )
@@ -228,58 +221,50 @@ class Places:
         return max(found, Finding(MEDIUM, f"follows links out of {_shown(path)}")) if walk.reads_out else found
 
     def walk(self, real: str, keep: Keep, foreign: bool = False) -> Walk:
-        """Look through a folder; with `foreign` also through others' packages in it."""
-        secrets, reads_out, leads_out, folder_out, odd, todo = list[str](), False, False, False, False, [real]
-        while todo:
+        """Look through a folder for names that `keep` keeps; with `foreign` also through others' packages in it."""
+        secrets, links, odd, todo = list[str](), list[tuple[Finding, bool, bool]](), False, [real]
+        while todo and self._left > 0:
             folder = todo.pop()
             try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        self._left -= 1
-                        if self._left < 0:
-                            return Walk(secrets, reads_out, leads_out, folder_out, odd, False)
-                        name = entry.name
-                        odd = odd or _ODD.search(name) is not None
-                        if entry.is_symlink():
-                            if keep(name):
-                                found = self.read(entry.path, folder)
-                                reads_out = reads_out or found.rank > LOW
-                                if not self.is_inside(entry.path, folder):
-                                    leads_out, folder_out = True, folder_out or entry.is_dir()
-                                if found.rank == HIGH:
-                                    secrets.append(entry.path[len(real) :].lstrip("/"))
-                        elif entry.is_dir():
-                            if foreign or name not in _FOREIGN:
-                                todo.append(entry.path)
-                        elif keep(name) and self.secret(entry.path[len(real) :], entry.path):
-                            secrets.append(entry.path[len(real) :].lstrip("/"))
-            except OSError:
-                continue  # not readable, or gone
-        return Walk(secrets, reads_out, leads_out, folder_out, odd, True)
+                with os.scandir(folder) as found:
+                    entries = list(itertools.islice(found, self._left + 1))
+            except OSError:  # not readable, or gone
+                continue
+            self._left -= len(entries)
+            for entry in entries:
+                name = entry.name
+                folder_too = entry.is_dir(follow_symlinks=False)
+                odd = odd or ((folder_too or keep(name)) and _ODD.search(name) is not None)
+                if folder_too:
+                    todo += [entry.path] if foreign or name not in _FOREIGN else []
+                elif keep(name):
+                    link = entry.is_symlink()
+                    finding = self.read(entry.path, folder) if link else NOTHING
+                    links += [(finding, not self.is_inside(entry.path, folder), entry.is_dir())] if link else []
+                    if finding.rank == HIGH or (not link and self.secret(entry.path[len(real) :], entry.path)):
+                        secrets.append(entry.path[len(real) :].lstrip("/"))
+        reads_out, leads_out = any(found.rank for found, _, _ in links), any(out for _, out, _ in links)
+        return Walk(secrets, reads_out, leads_out, any(out and folder for _, out, folder in links), odd, self._left > 0)
 
     def matches(self, pattern: str, cwd: str) -> list[str] | None:
-        """The paths that a glob may become at this moment, itself included; None if they are too many."""
-        # A set such as [a-z] is taken for any letter: what fits it fits that, too.
-        parts = re.sub(r"\[[^\]/]+\]", "?", pattern).split("/")
-        found = ["/"] if pattern.startswith("/") else [""]
+        """The paths that a glob may become at this moment, and the glob itself; None if they are too many."""
+        found = ["/" if pattern.startswith("/") else ""]
+        parts = [part for part in re.sub(r"\[[^\]/]+\]", "?", pattern).split("/") if part]  # a set is taken for any letter
         for index, part in enumerate(parts):
-            if not part:
-                continue
-            if not _GLOB.search(part):
-                found = [f"{one}{part}" + ("/" if index + 1 < len(parts) else "") for one in found]
-                continue
-            deeper = list[str]()
+            slash, deeper = "/" if index + 1 < len(parts) or pattern.endswith("/") else "", list[str]()
             for one in found:
                 try:
-                    with os.scandir(os.path.join(cwd, one) or ".") as entries:
-                        for entry in entries:
-                            self._left -= 1
-                            if self._left < 0 or len(deeper) > _MOST_MATCHES:
-                                return None
-                            if fnmatchcase(entry.name, part) and (entry.name[0] != "." or part[0] == "."):
-                                deeper.append(f"{one}{entry.name}" + ("/" if index + 1 < len(parts) else ""))
+                    names = [part] if not _GLOB.search(part) else os.listdir(os.path.join(cwd, one) or ".")
                 except OSError:
                     continue
+                self._left -= len(names)
+                if self._left < 0 or len(deeper) > _MOST_MATCHES:
+                    return None
+                deeper += [
+                    f"{one}{name}{slash}"
+                    for name in names
+                    if name == part or (fnmatchcase(name, part) and (name[0] != "." or part[0] == "."))
+                ]
             found = deeper
         return [pattern, *found]
 
@@ -303,10 +288,8 @@ class Places:
     def delete_all(self, path: str, cwd: str) -> Finding:
         """Deleting a folder with all that is in it."""
         found = self.write(path, cwd, "deletes")
-        if found.rank > MEDIUM:
+        if found.rank > MEDIUM or (made_again(path.rstrip("/").rpartition("/")[2]) and self.real(path, cwd) != self.workdir):
             return found
-        if made_again(path.rstrip("/").rpartition("/")[2]) and self.real(path, cwd) != self.workdir:
-            return Finding(MEDIUM, f"deletes {_shown(path)}, which is made again")
         return Finding(HIGH, f"deletes a folder and all that is in it: {_shown(path)}")
 
     def _holds(self, path: str, cwd: str) -> bool:
@@ -319,6 +302,9 @@ class Places:
         return any(path == one or path.startswith(f"{one}/") for one in _SECRET_PATHS if one != self.home)
 
 
+_GLOB = re.compile(r"[*?\[]")
+
+
 def made_again(pattern: str) -> bool:
     """Whether tools make again what has this name, or fits this pattern."""
     return pattern in MADE_AGAIN or any(
@@ -326,32 +312,25 @@ def made_again(pattern: str) -> bool:
     )
 
 
-_GLOB = re.compile(r"[*?\[]")
+def _is_public(real: str) -> bool:
+    """Whether a path is one that every program reads anyway."""
+    return real in _SYSTEM_FILES or real in _HARMLESS_DEVICES or real.startswith(_SYSTEM)
+
+
+def _is_secret(path: str) -> bool:
+    slashed = f"/{path.lower()}/"
+    if "/." in slashed and any(f"/{one}/" in slashed for one in _SECRET_ENDS):
+        return True
+    return any(part in _SECRETS or (_SECRET_NAMES.fullmatch(part) and not part.endswith(".pub")) for part in slashed.split("/"))
+
+
+def _with_home(path: str, home: str) -> str:
+    return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
 @functools.lru_cache(maxsize=64)
 def _real_folder(path: str) -> str:
     return os.path.realpath(path)
-
-
-def _is_public(real: str) -> bool:
-    """Whether a path is one that every program reads anyway."""
-    return real in _SYSTEM_FILES or real in _HARMLESS_DEVICES or any(real == one or real.startswith(f"{one}/") for one in _SYSTEM)
-
-
-def _is_secret(path: str) -> bool:
-    if "/." in path or path[:1] == ".":
-        slashed = f"/{path.lower()}/"
-        if any(f"/{one}/" in slashed for one in _SECRET_ENDS):
-            return True
-    for part in path.lower().split("/"):
-        if part in _SECRETS or (_SECRET_NAMES.fullmatch(part) and not part.endswith(".pub")):
-            return True
-    return False
-
-
-def _with_home(path: str, home: str) -> str:
-    return home + path[1:] if path == "~" or path.startswith("~/") else path
 
 
 def _shown(path: str) -> str:

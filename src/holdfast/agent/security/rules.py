@@ -11,11 +11,11 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.agent.risk import Level, Risk, Surroundings
-from holdfast.agent.security.grammar import HARMLESS_ASSIGNMENT
+from holdfast.agent.security.grammar import HARMLESS
 from holdfast.agent.security.network import fetch, is_url
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Places
 from holdfast.agent.security.programs import judge
-from holdfast.agent.security.repository import ignored, tracked
+from holdfast.agent.security.repository import searched
 from holdfast.agent.security.script import Reader, shell_effect
 from holdfast.agent.security.words import Names
 from holdfast.content import ToolCall
@@ -45,7 +45,7 @@ _PATHS = frozenset(
 )
 _URLS = ("url", "uri", "urls", "endpoint", "address", "link", "href", "base_url")
 _ANSWERS = re.compile(r"\s*(?:[yYnN]|yes|no|\d{1,3})?\s*")
-_HARMLESS = re.compile(r"VIRTUAL_ENV|VIRTUAL_ENV_PROMPT|PS1|OLDPWD|CONDA_(?:DEFAULT_ENV|PROMPT_MODIFIER|SHLVL)|_OLD_VIRTUAL_\w+")
+_ENVIRONMENT = re.compile(r"VIRTUAL_ENV|VIRTUAL_ENV_PROMPT|PS1|OLDPWD|CONDA_(?:DEFAULT_ENV|PROMPT_MODIFIER|SHLVL)|_OLD_VIRTUAL_\w+")
 _PATH = frozenset(("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin", "/opt/homebrew/bin"))
 _LOOKED = 1000  # values of a call's arguments that are looked at
 
@@ -170,7 +170,7 @@ def _environment(places: Places, exported: Mapping[str, str]) -> Finding:
     for name, value in exported.items():
         if name == "PATH" and all(part in _PATH or (part and places.is_inside(part, "/")) for part in value.split(":")):
             least = max(least, Finding(MEDIUM, "its programs may be those of the working directory, which PATH has"))
-        elif not _HARMLESS.fullmatch(name) and not (HARMLESS_ASSIGNMENT.fullmatch(name) and re.fullmatch(r"[\w.@-]*", value)):
+        elif not _ENVIRONMENT.fullmatch(name) and not (HARMLESS.fullmatch(name) and re.fullmatch(r"[\w.@-]*", value)):
             return Finding(UNKNOWN, f"an earlier command has set {name[:40]}, which this one may act on")
     return least
 
@@ -189,7 +189,7 @@ def _searched(places: Places, path: str, workdir: str, glob: Any) -> Finding:
     names = Names((last,) if last and not re.search(r"[{}\[\\]", last) else ())
     walk = places.walk(real, names.keep)
     for secret in walk.secrets:
-        if not ignored(real, secret) or tracked(real, secret):
+        if searched(real, secret):
             return Finding(HIGH, f"searches all that is in {path[:80]}, and that has secrets: {secret[:80]}")
     return (
         found if walk.whole else Finding(UNKNOWN, f"searches all that is in {path[:80]}, which is more than is looked through for secrets")

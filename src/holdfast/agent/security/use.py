@@ -1,7 +1,8 @@
-"""`Use`: one program with its words, as the rules about programs are asked about it."""
+"""`Use`: one program with its words, as the rules about programs are asked about it; and its options, as the table allows them."""
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,13 +10,37 @@ from typing import NamedTuple
 from holdfast.agent.security.network import fetch
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN
 from holdfast.agent.security.script import Reader, Scope, Stdin
-from holdfast.agent.security.words import Names, Word
+from holdfast.agent.security.words import Names, Word, listed
 
-_PUBLISHES = frozenset(("publish", "deploy", "upload", "login", "release", "yank", "push", "adduser", "unpublish", "register", "gh-deploy", "site-deploy", "deploy-file"))  # fmt: skip
+_TOKEN = re.compile(r"(--?[^=?<>@%]+)([=?<>@%]*)")
+
+
+PUBLISHES = listed(
+    "publish deploy upload login logout release yank push owner adduser unpublish register gh-deploy site-deploy deploy-file"
+)
 _PACKAGE = re.compile(
     r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:\s*(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+(?:\s*,\s*(?:[=!~<>]=|[<>])\s*[\w.*+!-]+)*)?"
 )
+_SQL = re.compile(
+    r"\s*(?:select|explain|with|pragma\s+\w+)\b[^;]*;?\s*|\.(?:tables?|schema|indexes|databases|fullschema|dump)(?:\s+\w+)?", re.IGNORECASE
+)
+_SQL_DOES = re.compile(r"load_extension|readfile|writefile|edit\s*\(|fts3_tokenizer|=", re.IGNORECASE)
 _NODE_PACKAGE = re.compile(r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?")
+
+
+class Options(NamedTuple):
+    """The options of a program with their values ("" for those without one), in their order, and its operands."""
+
+    given: list[tuple[str, str]]
+    operands: list[Word]
+
+    def has(self, *names: str) -> bool:
+        """Whether one of these options is there."""
+        return any(name in names for name, _ in self.given)
+
+    def values(self, *names: str) -> list[str]:
+        """The values of these options."""
+        return [value for name, value in self.given if name in names]
 
 
 class Use(NamedTuple):
@@ -45,7 +70,7 @@ class Use(NamedTuple):
 
     def text(self, index: int) -> str:
         """The word of that place, "" if there is none or it is not known."""
-        return self.args[index].text if index < len(self.args) and self.args[index].known else ""
+        return self.args[index].text if 0 <= index < len(self.args) and self.args[index].known else ""
 
     def run(self, words: Sequence[Word], stdin: Stdin | None = None) -> None:
         """The program runs these words as another program."""
@@ -75,8 +100,10 @@ class Use(NamedTuple):
                 self.writes([word])
             case "c":
                 self.runs_code(word)
-            case "p" | "s":
-                if kind == "p" or not re.match(r"[\w-]+\.\w+/[\w./-]+$", word.text):
+            case "p" | "s" if word.text.startswith("-"):
+                self.unknown("is given what may be an option")
+            case "a" | "p" | "s":
+                if kind != "s" or not re.fullmatch(r"[\w-]+(?:\.\w+)+/[\w./-]+(?:@[\w.-]+)?", word.text):
                     self.argument(word)
             case "u":
                 self.reader.note(*fetch(word.text, self.reader.hosts))
@@ -87,12 +114,14 @@ class Use(NamedTuple):
                     self.high("installs from elsewhere") if re.search(r"://|^[\w-]+:|^git@", word.text) else self.unknown(
                         "installs what is no name"
                     )
+            case "Q" if not _SQL.fullmatch(word.text) or _SQL_DOES.search(word.text):
+                self.unknown("is given what may change the database, or run or read something")
+            case "h" if word.text not in ("hosts", "passwd", "group", "services", "protocols"):
+                self.unknown("shows what is not in its table")
             case "e" if not re.fullmatch(r"[\w.+-]+", word.text):
                 self.unknown("is given what may change something, or is read")
             case "d" if not word.text.startswith("+"):
                 self.unknown("may set the clock")
-            case "m" if not re.fullmatch(r"(?:/var)?/tmp(?:/[\w-][\w.-]*)*/?|[\w.-]*", word.text):
-                self.writes([word])
             case "k":
                 name, _, value = word.text.partition("=")
                 if name in ("if", "of"):
@@ -141,8 +170,10 @@ class Use(NamedTuple):
         """The program runs the code of a file or folder."""
         if word.text in ("-", "/dev/stdin"):
             self.high("runs code that it is fed")
-        if word.glob or word.tree is not None or not self.inside(word):
-            self.unknown(f"runs the code of {word.text[:80]}, which is not known to be of the working directory")
+        if word.glob or word.tree is not None or not word.known or word.text[:1] in ("@", "-"):
+            self.unknown("runs a file that is not known beforehand")
+        for cwd in self.scope.cwds or ("/",):
+            self.reader.note(*self.reader.places.use(word.text, cwd, self.name))
         self.medium(f"runs the code of {word.text[:80]}")
 
     def argument(self, word: Word) -> None:
@@ -152,10 +183,76 @@ class Use(NamedTuple):
             if word.text.startswith("-")
             else word.text.partition("::")[0].partition("=")[2] or word.text.partition("::")[0]
         )
-        parts = {word.text, *re.split(r"[:/.]", word.text)}
-        if parts & _PUBLISHES:
+        if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)}:
             self.high(f"sends something out: {word.text[:40]}")
-        if "install" in parts or "://" in path or word.tree is not None:
+        if "install" in word.text.split(":") or "://" in path or word.tree is not None or word.text[:1] == "@" or "@" in path:
             self.unknown(f"is given what is not looked at: {word.text[:60]}")
         for cwd in self.scope.cwds or ("/",):
             self.reader.note(*self.reader.places.use(path, cwd, self.name))
+
+
+@functools.lru_cache(maxsize=1024)
+def _entry(text: str) -> tuple[dict[str, str], bool]:
+    """The options of an entry with their signs, and whether digits are an option."""
+    found = {"--help": "", "--version": ""}
+    for token in text.split():
+        match = _TOKEN.fullmatch(token)
+        if match is not None and match[1].startswith("--"):
+            found[match[1]] = match[2]
+        elif match is not None:
+            found.update({f"-{letter}": match[2] for letter in match[1][1:]})
+    return found, "#" in text.split()
+
+
+def take(use: Use, entry: str, words: Sequence[Word], stop: bool = False, single_dash: bool = False) -> Options:
+    """Take words apart as getopt does, and note what the options do.
+
+    Args:
+        use: The program.
+        entry: The options that it may have, as the table writes them.
+        words: The words behind its name.
+        stop: The first operand ends the options.
+        single_dash: Long options begin with one dash (`-name`), and letters do not stand together.
+    """
+    allowed, digits = _entry(entry)
+    given, operands = list[tuple[str, str]](), list[Word]()
+    todo = list(reversed(words))
+    while todo:
+        word = todo.pop()
+        text = word.text
+        if text == "--" or (stop and operands):
+            operands += reversed(todo if text == "--" else [*todo, word])
+            break
+        if text[:1] != "-" or text == "-" or word.tree is not None:
+            operands.append(word)
+        elif digits and text[1:].isdecimal() and word.known:
+            continue
+        elif text.startswith("--") or single_dash:
+            name, equals, value = text.partition("=")
+            signs = allowed.get(name if name.startswith("--") else f"-{name}")
+            if signs is None or (equals and not signs) or not word.known or (word.glob and (signs != "=" or not equals)):
+                use.unknown(f"has an option {name[:40]} that is not in its table")
+                continue
+            value = value if equals or not signs or "?" in signs else _value(use, todo)
+            use.option(signs, value)
+            given.append((name, value))
+        else:
+            for place, letter in enumerate(text[1:], 2):
+                signs = allowed.get(f"-{letter}")
+                if signs is None or word.glob or not word.known:
+                    use.unknown(f"has an option -{letter} that is not in its table")
+                    break
+                value = text[place:] if signs else ""
+                value = value or ("" if not signs or "?" in signs else _value(use, todo))
+                use.option(signs, value)
+                given.append((f"-{letter}", value))
+                if signs:
+                    break
+    return Options(given, operands)
+
+
+def _value(use: Use, todo: list[Word]) -> str:
+    word = todo.pop() if todo else Word("", False)
+    if not word.known or word.glob or word.tree is not None:
+        use.unknown("has an option whose value is not known beforehand")
+    return word.text

@@ -6,6 +6,11 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 
+def listed(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
 class Names(NamedTuple):
     """Names of files: those that fit one of `patterns` (none: all) and none of `without`; with `hidden` also those that begin with a dot."""
 
