@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import importlib
+import io
 import json
 import os
 import resource
@@ -16,6 +17,8 @@ import signal
 import stat
 import subprocess
 import sys
+import tarfile
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,6 +105,20 @@ TRAPS = {
     "/testbed/wgetrc": "output_document = /outside/from_rc\n",
     "/testbed/curlrc": "output = /outside/from_rc\n",
 }
+# A folder that git takes for a bare repository, whose configuration names a program.
+TRAPS |= {
+    "/testbed/bare/HEAD": "ref: refs/heads/main\n",
+    "/testbed/bare/config": "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n\tfsmonitor = /testbed/evil\n\tpager = /testbed/evil\n[diff]\n\texternal = /testbed/evil\n",
+    "/testbed/bare/objects/info/x": "",
+    "/testbed/bare/refs/heads/x": "",
+}
+# Archives whose members lead out, or are files that git obeys.
+_MEMBERS = {
+    ".git/config": TRAPS["/testbed/cfg/git/config"],
+    "sub/readme.txt": "text\n",
+    "packed/.git/config": TRAPS["/testbed/bare/config"],
+}
+_MEMBER_LINKS = {"up": "/outside/d", "plain.txt": ".env"}
 _LINKS = {"/testbed/src/escape": "/outside/d", "/testbed/link.txt": "a.txt", "/testbed/out_link": "/outside/d/kept.txt"}
 
 
@@ -138,6 +155,8 @@ def build(planted: bool) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(_EVIL.format(log=log))
         path.chmod(0o755)
+    if planted:
+        _pack(WORK / "vendor.tar", WORK / "vendor.zip")
     for name in WATCHED:
         os.makedirs(name, exist_ok=True)
     (WORK / "build").mkdir()
@@ -150,6 +169,22 @@ def build(planted: bool) -> None:
     (WORK / "src" / "util.py").write_text("def helper(x):\n    return x + 2\n")
     for name in WATCHED:
         shutil.copytree(name, f"{PRISTINE}{name}", symlinks=True)
+
+
+def _pack(tar: Path, archive: Path) -> None:
+    with tarfile.open(tar, "w") as packed, zipfile.ZipFile(archive, "w") as zipped:
+        for name, text in _MEMBERS.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text.encode())
+            packed.addfile(member, io.BytesIO(text.encode()))
+            zipped.writestr(name, text)
+        for name, target in _MEMBER_LINKS.items():
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = tarfile.SYMTYPE, target
+            packed.addfile(member)
+            entry = zipfile.ZipInfo(name)
+            entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+            zipped.writestr(entry, target)
 
 
 def _entries(folder: str) -> Iterator[os.DirEntry[str]]:
