@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import timeit
+from pathlib import Path
 
 from holdfast import ToolCall
 from holdfast.agent.risk import Surroundings
@@ -16,15 +17,17 @@ ORDINARY = (
 HOSTILE = {
     "1 MB": "a" * 1_000_000,
     "10,000 nested substitutions": "$(" * 10_000 + ")" * 10_000,
-    "30,000 commands": "ls;" * 30_000,
-    "45,000 words": "ls " + "a " * 45_000,
+    "20,000 commands": "ls;" * 20_000,
+    "30,000 words": "ls " + "a " * 30_000,
+    "64 KB of quotes": "echo " + "'a'" * 21_000,
+    "64 KB of a script for sed": "sed '" + "s/a\\/b/" * 8000 + "' f",
     "2^40 braces": "echo " + "{a,b}" * 40,
 }
 
 
 def main() -> None:
     """Print a table."""
-    analyzer, about = standard(), Surroundings(workdir="/usr/lib")
+    analyzer, about = standard(), Surroundings(workdir=str(Path(__file__).parents[1] / "docs"))
     took = {
         one: min(timeit.repeat(lambda one=one: analyzer.assess(ToolCall("", "terminal", {"command": one}), about), number=200, repeat=7))
         * 5

@@ -80,8 +80,7 @@ Exit code 0 says that the project's tests failed before and passed after."""
 
 CONFIRM = """\
 With --confirm the calls of some tools wait for you, or with `--confirm risky`
-those that destroy, reach beyond the folder, send something out or hide what they
-do (pip install 'holdfast[security]'). Each is shown whole, then
+those that are not proven to stay within the folder. Each is shown whole, then
   y  runs it             n  does not; the model is told why, if you say why
   e  edits it first      a  runs it, and all later calls of that tool
   q  leaves it waiting, as Ctrl-D does; Ctrl-C pauses

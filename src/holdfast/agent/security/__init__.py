@@ -15,8 +15,7 @@ SHIPPED: dict[str, type[Rules | Annotations | LLMJudge]] = {"rules": Rules, "ann
 
 
 def standard(hosts: Iterable[str] = ()) -> Highest:
-    """`Highest([Rules(hosts=hosts), Annotations()])`: what an agent with `confirm="risky"` has. Raises `ConfigurationError` if the shell's parser,
-    the extra `holdfast[security]`, is not installed."""
+    """Return `Highest([Rules(hosts=hosts), Annotations()])`, the analyzer of an agent with `confirm="risky"`."""
     return Highest((Rules(hosts=tuple(hosts)), Annotations()))
 
 

@@ -94,7 +94,7 @@ def jq(use: Use, found: Options) -> Sequence[Word]:
 # --- find, xargs ---
 
 _FIND_ALONE = listed(
-    "-print -print0 -ls -prune -quit -depth -d -mount -xdev -follow -empty -true -false -readable -writable -executable -noleaf -daystart -a -and -o -or -not ! ( ) -help --help -version --version"
+    "-print -print0 -ls -prune -quit -depth -d -mount -xdev -empty -true -false -readable -writable -executable -noleaf -daystart -a -and -o -or -not ! ( ) -help --help -version --version"
 )
 _FIND_VALUED = listed(
     "-name -iname -path -ipath -regex -iregex -wholename -iwholename -lname -printf -type -xtype -size -mtime -mmin -atime -amin -ctime -cmin -perm -user -newer -group -maxdepth -mindepth -regextype -newermt"
@@ -125,6 +125,8 @@ def find(use: Use) -> None:
         index += 2 if text in _FIND_VALUED else 1
         names += [value] if text in ("-name", "-iname") and exact and value not in names and not re.search(r"[\[\\]", value) else []
         trees = [root._replace(tree=Names(tuple(names))) for root in roots or [Word(".")]]
+        if text == "-exec" and any(word.text == "-L" for word in args):
+            use.unknown("follows links, and runs a program on what it finds")
         if text in ("-exec", "-delete"):
             stop = next((at for at in range(index, len(args)) if args[at].text in (";", "+")), len(args)) if text == "-exec" else index
             command, index = args[index:stop] if text == "-exec" else [Word("rm"), Word("{}")], stop + (text == "-exec")
@@ -134,7 +136,11 @@ def find(use: Use) -> None:
         elif text not in _FIND_VALUED and text not in _FIND_ALONE:
             use.unknown(f"has a word {text[:40]} that is not in its table")
         actions += [text] if text in ("-exec", "-delete", "-ls", "-printf") else []
-    use.reader.yields = tuple([root._replace(tree=Names(tuple(names))) for root in roots or [Word(".")]]) if not actions else None
+    use.reader.yields = (
+        tuple([root._replace(tree=Names(tuple(names))) for root in roots or [Word(".")]])
+        if not actions and not any(word.text == "-L" for word in args)
+        else None
+    )
 
 
 def xargs(use: Use, found: Options) -> Sequence[Word]:

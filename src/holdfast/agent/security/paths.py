@@ -248,6 +248,8 @@ class Places:
 
     def matches(self, pattern: str, cwd: str) -> list[str] | None:
         """The paths that a glob may become at this moment, and the glob itself; None if they are too many."""
+        if re.search(r"\[[^\]]*[\[\\]|\[[!^]?\]", pattern):
+            return None  # a class of characters, or a bracket in brackets
         found = ["/" if pattern.startswith("/") else ""]
         parts = [part for part in re.sub(r"\[[^\]/]+\]", "?", pattern).split("/") if part]  # a set is taken for any letter
         for index, part in enumerate(parts):

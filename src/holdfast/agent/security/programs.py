@@ -33,7 +33,7 @@ _VERSIONED_BY_PROJECT = listed(
     "cargo rustc go mvn gradle yarn pnpm bundle composer poetry pipenv pdm deno bun dotnet swift npx ant flutter stack cabal dune zig crystal sbt lein mix rustup hatch pytest mypy black tox nox ipython jupyter Rscript flake8 isort pylint poetry hatch eslint prettier jest vite next ng"
 )
 _STOPS = listed(
-    "awk gawk mawk nawk xargs timeout nice time nohup stdbuf strace valgrind python python2 python3 pypy3 node nodejs ruby perl bash sh dash zsh php lua java"
+    "awk gawk mawk nawk xargs timeout nice time nohup stdbuf strace valgrind python python2 python3 pypy3 node nodejs ruby perl bash sh dash zsh php lua java go.run xxd"
 )
 _FOREIGN_LINE = re.compile(
     r"^\s*(?:-(?!r|c|e\s*\.)|--(?!require|constraint|no-|only-)|(?:git|hg|svn|bzr)\+|\w+://|[^#\n]*\s@\s)", re.MULTILINE
@@ -136,8 +136,8 @@ def _by_entry(use: Use, entry: Entry, words: Sequence[Word]) -> None:
     if "^" in entry.kind:
         use.high(entry.options)
         return
-    use.low("only says something" if letters in ("x*", "t*", "0") else "only reads")
     if letters == "x*" and special is None:
+        use.low("only says something")
         return
     split = next((at for at, word in enumerate(words) if word.text == "--"), len(words)) if "!" in entry.kind else len(words)
     found = take(
@@ -158,6 +158,7 @@ def _by_entry(use: Use, entry: Entry, words: Sequence[Word]) -> None:
         behind = len(operands) - index
         kind = last[len(last) - behind] if behind <= len(last) else head[index] if index < len(head) else middle
         use.operand(kind, word) if kind not in ("", "0") else use.unknown(f"has a word {word.text[:40]!r} that is not in its table")
+    use.low("only says something" if letters in ("t*", "0") else "only reads")
     if "!" in entry.kind or "+" in entry.kind:
         use.medium("runs the project's own code" if "!" in entry.kind else "changes or fetches something")
     use.reader.rearranged = use.reader.rearranged or "~" in entry.kind
@@ -248,7 +249,9 @@ def _run(use: Use) -> None:
     ):
         words.pop(0)
     name = words[0].text if words else ""
-    if name.startswith("-") or (use.name == "npx" and name not in ("ts-node", "tsx") and "p*!" not in _entries().get(name, Entry("", "")).kind):
+    if name.startswith("-") or (
+        use.name == "npx" and name not in ("ts-node", "tsx") and "p*!" not in _entries().get(name, Entry("", "")).kind
+    ):
         use.high("fetches a program and runs it") if use.name == "npx" else use.unknown("has options that are not in its table")
     use.medium("runs a program of the project")
     use.run(words, use.stdin)
@@ -429,7 +432,10 @@ def _pack(use: Use, found: Options) -> Sequence[Word]:
 def _make(use: Use, found: Options) -> Sequence[Word]:
     for text in [word.text for word in found.operands if "=" in word.text] + [value for value in found.values("-D") if use.name == "cmake"]:
         name, _, value = text.partition("=")
-        plain = re.fullmatch(r"\d*|yes|no|true|false|on|off|ON|OFF|[Rr]elease|[Dd]ebug|RelWithDebInfo|MinSizeRel|gcc|clang|cc|g\+\+|clang\+\+|python3?", value)
+        plain = re.fullmatch(
+            r"\d*|yes|no|true|false|on|off|ON|OFF|[Rr]elease|[Dd]ebug|RelWithDebInfo|MinSizeRel|gcc|clang|cc|g\+\+|clang\+\+|python3?",
+            value,
+        )
         if not plain or not re.fullmatch(r"\w+(?::\w+)?", name) or name in ("SHELL", "MAKEFLAGS"):
             use.unknown(f"is given a variable: {text[:40]}")
     return [word for word in found.operands if "=" not in word.text]

@@ -174,7 +174,13 @@ def special(use: Use, found: Options) -> Sequence[Word]:
             if what not in listed("push pop apply save branch drop clear") and what:
                 use.unknown("has no such command in its table")
         case "reflog" | "bisect" if what not in ("", "show", "log", "HEAD"):
-            use.high("deletes what could be taken back") if name == "reflog" else use.medium("changes the working tree") if what in ("start", "good", "bad", "skip", "reset") else use.unknown("has no such command in its table")
+            use.high("deletes what could be taken back") if name == "reflog" else use.medium("changes the working tree") if what in (
+                "start",
+                "good",
+                "bad",
+                "skip",
+                "reset",
+            ) else use.unknown("has no such command in its table")
         case "checkout" | "restore":
             new, whole = has("-b", "--orphan"), has("-f", "-B", "--force", "-W", "--worktree")
             paths = [

@@ -336,7 +336,7 @@ def changes(name: str | None, rest: Sequence[str | None]) -> bool:
         case "command":
             return rest[:1] not in (["-v"], ["-V"])
         case "printf":
-            return not rest or rest[0] is None or rest[0].startswith("-")
+            return not rest or rest[0] is None or rest[0].startswith("-") or re.search(r"%[-#0 +'*.\dhlLjzt]*n", rest[0]) is not None
         case "[" | "[[" | "test":
             return rest[:1] == [None] or any(word in ("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "=~") for word in rest)
         case "wait" | "jobs":

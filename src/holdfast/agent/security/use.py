@@ -54,19 +54,19 @@ class Use(NamedTuple):
 
     def low(self, what: str = "only reads") -> None:
         """The program does no harm."""
-        self.reader.note(LOW, f"{self.name} {what}")
+        self.reader.note(LOW, f"{self.name.replace('.', ' ')} {what}")
 
     def medium(self, what: str) -> None:
         """The program changes the working directory, runs what is there, or fetches."""
-        self.reader.note(MEDIUM, f"{self.name} {what}")
+        self.reader.note(MEDIUM, f"{self.name.replace('.', ' ')} {what}")
 
     def unknown(self, what: str) -> None:
         """Nothing is proven about what the program does."""
-        self.reader.note(UNKNOWN, f"{self.name} {what}")
+        self.reader.note(UNKNOWN, f"{self.name.replace('.', ' ')} {what}")
 
     def high(self, what: str) -> None:
         """The program does what is plainly dangerous."""
-        self.reader.note(HIGH, f"{self.name} {what}")
+        self.reader.note(HIGH, f"{self.name.replace('.', ' ')} {what}")
 
     def text(self, index: int) -> str:
         """The word of that place, "" if there is none or it is not known."""
