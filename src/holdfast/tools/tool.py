@@ -87,6 +87,8 @@ class Tool:
     from_factory: bool = False
     """Whether a `ToolRegistry` had the factory make it that its module declares, so that another process can do the same."""
     reconcile: Reconcile | None = None
+    runtime: object | None = None
+    """The runtime that it works in, if it is one of a runtime's own tools."""
 
     def __init__(
         self,
