@@ -13,7 +13,7 @@ import pytest
 from holdfast import events as ev
 from holdfast.cli.exits import UsageError
 from holdfast.cli.live import Live
-from holdfast.cli.render import Line, Renderer, call_title
+from holdfast.cli.render import Line, Renderer, call_title, whole
 from holdfast.cli.screen import Screen
 from holdfast.cli.settings import api_key, base_url, model_name, shell_environment, wants_colour
 from holdfast.cli.text import clip, duration, one_line, safe, summary
@@ -164,6 +164,23 @@ def test_a_diff_stands_for_the_result_of_an_edit() -> None:
         Line("dim", "   z"),
         Line("dim", "  0.25 s"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "content", "diff"),
+    [
+        (None, "x\n", ["+x"]),
+        (None, "x", ["+x"]),
+        (None, "x\n\n", ["+x", "+"]),
+        (None, "\n", ["+"]),
+        (None, "", []),
+        ("", "x\ny\n", ["+x", "+y"]),
+        ("x\ny\n", "", ["-x", "-y"]),
+    ],
+)
+def test_a_new_or_emptied_file_has_no_line_too_many(before: str | None, content: str, diff: list[str]) -> None:
+    lines = texts(whole(ToolCall("2.0", "write_file", {"path": "a", "content": content}), lambda _: before))
+    assert [line.strip() for line in lines if line.startswith(("  +", "  -"))] == diff
 
 
 def test_a_long_diff_is_cut_and_says_so() -> None:

@@ -294,6 +294,30 @@ def test_what_is_said_and_done_comes_as_it_happens(browser: Browser, server: Ser
 
 
 @needs_chromium
+def test_a_command_that_failed_has_no_tick_and_a_new_file_no_line_too_many(browser: Browser, server: Serving) -> None:
+    script = [
+        ("terminal", {"command": "(exit 3)"}),
+        ("write_file", {"path": "a.py", "content": "x = 1\ny = 2\n"}),
+        ("write_file", {"path": "empty", "content": ""}),
+        ("edit_file", {"path": "a.py", "old": "y = 2\n", "new": ""}),
+        "Done.",
+    ]
+    talk(server, "c", script, runtime=True, message="Go")
+    page = shown(browser, server, "c")
+    page.wait(".answer", "Done.")
+    assert page.text('[aria-label^="Call terminal"] .mark') == "✗"
+    assert page.text('[aria-label^="Call write_file"] .mark') == "✓"
+    marks = page.run("[...document.querySelectorAll('.call .mark')].map((mark) => mark.innerText)")
+    assert marks == ["✗", "✓", "✓", "✓"]
+    for number in range(1, 4):
+        page.run(f"document.querySelectorAll('.call .head')[{number}].click()")
+        page.until(f"document.querySelectorAll('.call')[{number}].querySelector('.given') !== null")
+    given = "[...document.querySelectorAll('.call .given')].map((one) => [...one.querySelectorAll('.diff .line')].map((line) => line.innerText.trim()))"
+    assert page.run(given) == [["+x = 1", "+y = 2"], [], ["-y = 2"]]
+    assert page.faults() == []
+
+
+@needs_chromium
 def test_an_answer_is_seen_while_it_is_written(browser: Browser, server: Serving) -> None:
     server.make("c", ["x"])
     page = shown(browser, server, "c")

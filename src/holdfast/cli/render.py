@@ -70,13 +70,21 @@ def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
     elif call.name == "write_file" and isinstance(content, str) and isinstance(path, str):
         del left["content"]
         before = current(path)
-        if before is None:
-            diff = [Line("add", f"  +{line}") for line in plain(content).removesuffix("\n").split("\n")]
+        if not before:
+            diff = [] if before is None else [Line("dim", "  in place of an empty file:")]
+            diff += [Line("add", f"  +{line}") for line in _lines(content)]
+        elif not content:
+            diff = [Line("dim", "  in place of what is there:"), *[Line("remove", f"  -{line}") for line in _lines(before)]]
         else:
             diff = [Line("dim", "  in place of what is there:"), *_diff(before, content)]
     for name, value in left.items():
         lines += _argument(plain(one_line(name)), value)
     return lines + diff
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a whole file. An empty one has none."""
+    return plain(text).removesuffix("\n").split("\n") if text else []
 
 
 def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:

@@ -26,6 +26,7 @@ from holdfast.conversation.journal import Clock, Journal, utc_now
 from holdfast.conversation.observer import Observing, observe, observers
 from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
+from holdfast.conversation.runtimes import runtime_of
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, Fold, fold
 from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
@@ -52,7 +53,7 @@ class Conversation(Fixed):
     With no `store` it lives in memory. An `id` that the store knows goes on where it stopped. The constructor only reads; the lease
     is taken by `start_thread`, `run` or the first write, which raise `LeaseHeld` while another owner has the conversation.
 
-    `runtime` is handed to tools as `ToolContext.runtime`. `on_delta` is told of a streamed answer's pieces, `on_progress(call_id,
+    `runtime` is handed to tools as `ToolContext.runtime`; None: the runtime that the agent's tools work in, if there is one. `on_delta` is told of a streamed answer's pieces, `on_progress(call_id,
     message)` of what tools report, both on the thread where it happens. What running calls ask the user is declined at once; with
     `on_question="wait"` the call waits for `answer` or `decline`, with a function it is what `on_question(question)` returns, on the
     call's thread: the form's values, True, or None to decline. `observer` is who follows it (`holdfast.observe`), or several, and what its calls spawn.
@@ -94,6 +95,7 @@ class Conversation(Fixed):
         self.id = new_id() if id is None else id
         self._family = None if _spawned is None else _spawned.family
         self._journal = Journal(self.store, self.id, clock, new_id, _weakly(self), _known, "" if _spawned is None else _spawned.key)
+        runtime = runtime_of(agent) if runtime is None else runtime
         self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress, on_question)
         self._driver.above = None if _spawned is None else _spawned.family.journal
         self._observers = observers("Conversation: observer", observer)
@@ -137,8 +139,11 @@ class Conversation(Fixed):
         if seq < len(events):
             del events[seq:]
             state = fold(events)
+        runtime = self._driver.calls.runtime
+        if runtime is runtime_of(self.agent):  # then the fork takes that of its own agent
+            runtime = None
         inherited: dict[str, Any] = {
-            "runtime": self._driver.calls.runtime, "observer": self._observers, "clock": self._journal.clock, "new_id": self._journal.new_id,
+            "runtime": runtime, "observer": self._observers, "clock": self._journal.clock, "new_id": self._journal.new_id,
         }  # fmt: skip
         answers = copies.closed(state, self._journal.clock, self._journal.new_id)
         state.take(answers)

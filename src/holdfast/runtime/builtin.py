@@ -35,8 +35,8 @@ def _told() -> Generator[None]:
         raise ToolError(str(error), "validation") from error
 
 
-def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
-    """The tools over one runtime's parts."""
+def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -> list[Tool]:
+    """The tools of `runtime` over its parts."""
 
     def terminal(
         context: ToolContext,
@@ -172,4 +172,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
     for function, _, _ in made:
         # Not the workdir's name: definitions that are the same in every folder let conversations share a provider's prompt cache.
         function.__doc__ = (function.__doc__ or "").replace("{timeout}", f"{shell.command_timeout:g}")
-    return [Tool.from_function(function, annotations=annotations, category=category) for function, annotations, category in made]
+    tools = [Tool.from_function(function, annotations=annotations, category=category) for function, annotations, category in made]
+    for tool in tools:
+        tool.runtime = runtime
+    return tools

@@ -165,7 +165,7 @@ class LocalRuntime:
             if self._tools is None:
                 from holdfast.runtime.builtin import make_tools
 
-                self._tools = make_tools(self.terminal, self.files, self.search)
+                self._tools = make_tools(self, self.terminal, self.files, self.search)
             return list(self._tools)
 
     def get_tools(self) -> list[Tool]:

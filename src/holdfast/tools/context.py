@@ -249,7 +249,7 @@ class ToolContext:
         detached: bool = False,
         runtime: object | None = None,
     ) -> Any:
-        """A child `Conversation` in the same store, with `agent` (an `Agent`) and the runtime of this one unless another is given: `with
+        """A child `Conversation` in the same store, with `agent` (an `Agent`) and the runtime of its tools, else that of this one, unless another is given: `with
         context.spawn(agent, "Do this") as child: return child.run().answer`.
 
         Its id is `{conversation_id}.{call_id}`, with `-{name}` behind it if it has a name, else `-2`, `-3`, ... for the second and further

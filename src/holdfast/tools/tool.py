@@ -102,6 +102,9 @@ class Tool:
         if "tool_type" not in vars(cls) and cls.tool_type == Tool.tool_type:
             cls.tool_type = "custom"
 
+    runtime: object | None = None
+    """The runtime that it works in, if it is one of a runtime's own tools."""
+
     def __init__(
         self,
         name: str,

@@ -22,7 +22,7 @@ class Call {
 	}
 
 	get state() {
-		if (this.result) return this.result.isError ? "failed" : "done";
+		if (this.result) return this.result.isError || this.result.meta?.exitCode ? "failed" : "done"; // a command that failed is no error of its tool
 		if (this.asked) return "waiting";
 		if (this.questions.size) return "asking";
 		return this.attempts ? "running" : "called";
