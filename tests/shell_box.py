@@ -47,8 +47,15 @@ done
 """
 _READ_BYTES = 200_000
 # Files that programs refresh while they only read, and caches that reading programs fill.
-_REFRESHED = ("/testbed/.git/index", "/home/agent/.cache", "/home/agent/.npm/", "/tmp/hsperfdata_agent", "/tmp/node-compile-cache")
-_REFRESHED_FOLDERS = ("/testbed/.git", "/tmp", "/home/agent", "/home/agent/.npm", "/var/tmp")
+_REFRESHED = (
+    "/testbed/.git/index",
+    "/home/agent/.cache",
+    "/home/agent/.npm/",
+    "/tmp/hsperfdata_agent",
+    "/tmp/node-compile-cache",
+    "/home/agent/.config/procps",
+)
+_REFRESHED_FOLDERS = ("/testbed/.git", "/tmp", "/home/agent", "/home/agent/.npm", "/home/agent/.config", "/var/tmp")
 
 SECRET_FILES = {
     "/testbed/.env": f"API_KEY={SECRET}-env\nDEBUG=1\n",
@@ -66,6 +73,7 @@ PLAIN_FILES = {
     "/outside/d/kept.txt": f"{ELSEWHERE} kept\n",
     "/home/agent/.bashrc": "# start of a shell\n",
     "/home/agent/.profile": "# login\n",
+    "/home/agent/.config/git/ignore": "*.swp\n",
     "/home/agent/notes.txt": f"{ELSEWHERE} home\n",
     "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000:Agent:/home/agent:/bin/bash\n",
     "/etc/group": "root:x:0:\nagent:x:1000:\n",

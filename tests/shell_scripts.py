@@ -422,7 +422,48 @@ def _spelled(random: Random, path: str) -> str:
     for _ in range(random.choice((0, 1, 1, 2))):
         at = random.randrange(len(path) + 1)
         one = path[at : at + 1]
-        match random.randrange(22):
+        match random.randrange(25):
+            case 22 | 23 if one and one.isalnum():
+                kind = "alpha" if one.isalpha() else "digit"
+                other = chr(ord(one) + 1)
+                sets = (
+                    f"[[:{kind}:]]",
+                    "[[:alnum:]]",
+                    "[[:lower:]]",
+                    "[![:upper:]]",
+                    f"[!{other}]",
+                    f"[^{other}]",
+                    f"[{one}-{other}]",
+                    f"[{other}{one}]",
+                    f"[]{one}]",
+                    f"[!]{other}]",
+                    f"[\\{one}]",
+                    f"[[={one}=]]",
+                    f"[[.{one}.]]",
+                    f"[{one}-]",
+                    f"[!-{other}]",
+                    "[!/]",
+                    f"[a-z{one}]",
+                    "[[:print:]]",
+                    "[!.]",
+                )
+                path = f"{path[:at]}{random.choice(sets)}{path[at + 1 :]}"
+            case 24:
+                path = random.choice(
+                    (
+                        "{~,a.txt}",
+                        "{a.txt,~}/notes.txt",
+                        "{~,src}/x",
+                        "{a,~/x}",
+                        "{~/,src/}y",
+                        "~/{x,y}",
+                        "{,}" + path,
+                        "a{,b}/" + path,
+                        path + "{,}",
+                        "{a.txt," + path + "}",
+                        "{" + path + ",}",
+                    )
+                )
             case 0:
                 path = f"/testbed/..{path}" if path.startswith("/") else f"./{path}"
             case 1:

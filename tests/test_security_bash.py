@@ -138,13 +138,20 @@ def test_the_box_is_tight(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", ["low", "medium"])
 def test_rules_that_allow_everything_are_caught(level: str) -> None:
-    random = Random(7)
+    hidden = [f"echo \\ #; {canary}" for canary in shell_scripts.CANARIES]
     with Judge(level) as permissive:
-        faults = permissive.grouped([shell_scripts.script(random) for _ in range(40)])
-        assert len(faults) > 5
-        kinds = {kind for fault in faults for kind in fault.effects}
-        assert {"exec-outside", "write-outside", "secret-shown"} <= kinds
-        assert permissive.alone([["alias ls=canary", "ls"], ["BASH_CMDS[ls]=/usr/bin/touch", "ls /outside/x"]])
+        faults = permissive.grouped([*hidden, "ls", "git status"])
+        assert [fault.script[0] for fault in faults] == hidden
+        assert {kind for fault in faults for kind in fault.effects} == {"exec-outside", "write-outside", "secret-shown"}
+        script = ["BASH_CMDS[ls]=/usr/bin/touch", "ls /outside/x"]
+        assert [fault.script for together in (False, True) for fault in permissive.alone([script], together)] == [script, script]
+
+
+def test_the_generators_hide_commands_that_bash_runs() -> None:
+    random = Random(7)
+    with Judge("medium") as permissive:
+        for generate in (shell_scripts.script, shell_scripts.path):
+            assert permissive.grouped([generate(random) for _ in range(10)]), generate.__name__
 
 
 # --- tables ---
@@ -178,6 +185,15 @@ def test_harmful_commands_are_not_judged_too_low(judge: Judge) -> None:
     assert wrong == []
 
 
+def test_harmful_commands_stay_harmful_in_disguise(judge: Judge) -> None:
+    random = Random(8)
+    harmful = [command for least, command in corpus("harmful_commands.txt") if least == "not-medium"]
+    disguised = [text for command in harmful if (text := shell_scripts.disguised(random, command)) is not None]
+    wrong = [text for text, level in zip(disguised, judge.levels(disguised), strict=True) if level in ("low", "medium")]
+    assert wrong == []
+    assert len(disguised) > 500
+
+
 def test_harmful_commands_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
     commands = [command for _, command in corpus("harmful_commands.txt") if not _SLOW.search(command)]
     assert not (faults := judge.grouped(commands)), shown(faults)
@@ -201,7 +217,7 @@ def _seeds() -> list[str]:
 
 def test_generated_scripts_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
     random = Random(1)
-    scripts = [shell_scripts.script(random) for _ in range(1500)]
+    scripts = [shell_scripts.script(random) for _ in range(1200)]
     assert not (faults := judge.grouped(scripts)), shown(faults)
 
 
@@ -224,7 +240,7 @@ def test_options_of_allowed_commands_lead_nowhere(judge: Judge) -> None:
 
 def test_paths_that_lead_out_are_seen_however_they_are_written(judge: Judge) -> None:
     random = Random(6)
-    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(1200)])), shown(faults)
+    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(600)])), shown(faults)
 
 
 @pytest.mark.parametrize("together", [False, True])
