@@ -16,7 +16,8 @@ from holdfast.llm.wires import openai_chat
 from holdfast.llm.wires.calls import read_call
 from holdfast.nesting import MAX_DEPTH, MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.openhands.shims import with_arguments
-from holdfast.server.service import Refused, decode
+from holdfast.server.guard import Refused
+from holdfast.server.intake import _decode as decode  # pyright: ignore[reportPrivateUsage]
 from holdfast.tools.document import Place, read_json, read_yaml
 from holdfast.tools.results import as_result
 
