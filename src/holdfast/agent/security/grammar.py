@@ -11,7 +11,7 @@ import re
 from typing import Any, NamedTuple
 
 LONGEST = 100_000  # characters of a command
-_MOST_WORDS, _MOST_DOCUMENTS, _MOST_BRACES, _DEEPEST = 5000, 20, 64, 12
+_MOST_WORDS, _MOST_PARTS, _MOST_DOCUMENTS, _MOST_BRACES, _DEEPEST = 1500, 200, 20, 64, 12
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./:=@%+,^-]+|\[\[?|\]\]?|!")
 _BARE = re.compile(r"[A-Za-z0-9_./:=@%+,^*?\[\]!{}-](?:[A-Za-z0-9_./:=@%+,^*?\[\]!{}-]|(?<![:=])~)*")
@@ -193,18 +193,19 @@ class _Parser:
         if not sign or sign == "((":
             return self._program()
         self._skip(sign)
+        word = ""
         kind, end, name, words, scripts = "loop", "done", "", list[Raw](), list[Script]()
         if sign in ("(", "{"):
             kind, end = ("subshell", ")") if sign == "(" else ("group", "}")
             scripts = [self.script(end)]
         elif sign == "if":
-            kind, end, word = "if", "fi", ""
+            kind, end = "if", "fi"
             while word != "fi":
                 if word != "else":
                     scripts.append(self.script("then"))
                     self._skip("then")
                 scripts.append(self.script("elif", "else", "fi"))
-                word = self._next("fi") if word == "else" else self._next("elif", "else", "fi")
+                word = self._next(*(("fi",) if word == "else" else ("elif", "else", "fi")))
                 self._skip(word or "fi")
         else:
             if sign == "for":
@@ -304,6 +305,8 @@ class _Parser:
         self._words += 1
         text, begin, parts = self.text, self.at, list[Part]()
         while not _END.match(text, self.at) or (text.startswith("<(", self.at) and self.at == begin):
+            if len(parts) > _MOST_PARTS:
+                raise Unjudged("it has a word of more parts than are read")
             bare = _BARE.match(text, self.at)
             letter, behind = text[self.at], text[self.at + 1 : self.at + 2]
             if bare is not None:

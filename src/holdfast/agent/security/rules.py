@@ -115,12 +115,14 @@ class Rules(msgspec.Struct, frozen=True):
         reader = Reader(self._places(about), self.hosts, judge)
         workdir = reader.places.workdir
         # A shell that is started again begins in the working directory.
-        cwds = dict.fromkeys([workdir, os.path.realpath(about.shell.cwd or workdir)]) if workdir else ()
+        cwds = (workdir,) if workdir else ()
+        if workdir and about.shell.cwd and (cwd := os.path.realpath(about.shell.cwd)) != workdir:
+            cwds = (workdir, cwd)
         ran, before = self._commands(about.history()), self._commands(about.before)
         effects = {one: shell_effect(one) for one in [*ran, *before]}
         moved = any(effects[one] == "moves" for one in ran)
         reader.wrote = len(before) < len(about.before)
-        found = reader.read(command, () if moved else tuple(cwds), [one for one in before if effects[one] != "changes"])
+        found = reader.read(command, () if moved else cwds, [one for one in before if effects[one] != "changes"])
         changer = next((one for one, effect in effects.items() if effect == "changes"), None)
         if changer is not None:
             return max(found, Finding(UNKNOWN, f"an earlier command may have changed what this one does: {changer.strip()[:80]}"))

@@ -268,15 +268,8 @@ class Reader:
             if kind in (OUTPUT, QUOTED_OUTPUT, FILE):
                 self.yields, found = None, "/dev/stdin" if kind == FILE else None
                 self.script(value, scope.copy())
-                plain = len(value) == 1 and len(value[0].pipelines) == 1 and value[0].pipelines[0][1][-1].kind == "program"
-                if (
-                    kind == OUTPUT
-                    and len(raw) == 1
-                    and plain
-                    and self.yields is not None
-                    and not any(self.odd(word, scope) for word in self.yields)
-                ):
-                    return list(self.yields)
+                if kind == OUTPUT and len(raw) == 1 and (names := self._names(value, scope)):
+                    return names
             elif kind in (VARIABLE, QUOTED_VARIABLE):
                 found = self._variable(value, scope)
                 found = None if found is not None and kind == VARIABLE and not _PLAIN.fullmatch(found) else found
@@ -287,6 +280,12 @@ class Reader:
         if not known or _GLOB.search("".join([text for text, bare in pieces if bare])) is None:
             return [Word("".join([text for text, _ in pieces]), known, split=split)]
         return [Word("".join([text if bare else re.sub(r"([*?\[])", r"[\1]", text) for text, bare in pieces]), True, True)]
+
+    def _names(self, script: Script, scope: Scope) -> list[Word]:
+        """The names of files that a script of one pipeline, which was judged just now, has as its output; none if that is not known."""
+        single = len(script) == 1 and len(script[0].pipelines) == 1 and script[0].pipelines[0][1][-1].kind == "program"
+        names = list(self.yields or ()) if single else []
+        return [] if any(self.odd(word, scope) for word in names) else names
 
     def _variable(self, name: str, scope: Scope) -> str | None:
         """A variable's value; None if it is not known."""
