@@ -266,6 +266,30 @@ def test_a_streamed_answer_is_not_shown_twice() -> None:
     assert out.getvalue() == "Hm.\nHello you^[.\n"
 
 
+def test_an_answer_that_streams_on_after_a_pause_is_shown_whole_and_once() -> None:
+    view, out, seqs = live()
+    for piece in ("One.\nThe sec", "ond li"):
+        view.on_delta(Delta("text", piece))
+    seqs.append(1)
+    view.on_event(event(ev.Status, status="paused"))
+    for piece in ("ne.\n", "Three."):
+        view.on_delta(Delta("text", piece))
+    seqs.append(2)
+    view.on_event(answer(2, "One.\nThe second line.\nThree."))
+    assert out.getvalue() == "One.\nThe second li\npaused\n\nThe second line.\nThree.\n"
+
+
+def test_an_answer_that_an_interrupt_broke_off_is_asked_for_again() -> None:
+    view, out, seqs = live()
+    view.on_delta(Delta("text", "Hel"))
+    seqs.append(1)
+    view.on_event(event(ev.Status, status="paused", reason="interrupted"))
+    view.on_delta(Delta("restart"))
+    view.on_delta(Delta("text", "Good day."))
+    view.on_event(answer(2, "Good day."))
+    assert out.getvalue() == "Hel\npaused (interrupted)\n\nGood day.\n"
+
+
 def test_a_stream_that_had_less_than_the_answer_is_completed() -> None:
     view, out, _ = live()
     view.on_delta(Delta("text", "Hello "))

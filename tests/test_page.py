@@ -341,6 +341,26 @@ def test_an_answer_is_seen_while_it_is_written(browser: Browser, server: Serving
 
 
 @needs_chromium
+def test_a_pause_leaves_the_streaming_answer_and_an_interrupt_ends_it(browser: Browser, server: Serving) -> None:
+    page = shown(browser, server)
+    told = page.run("""
+        import("/page/fold.js").then(({ Fold }) => {
+            const fold = new Fold(), said = [];
+            const piece = (text) => (fold.note("delta", { kind: "text", text }), said.push(fold.live?.text ?? null));
+            const status = (seq, name, reason) => (
+                fold.take([{ type: "status", seq, id: `${seq}`, timestamp: "2026-01-01T00:00:00Z", status: name, reason }]),
+                said.push(fold.live?.text ?? null));
+            status(1, "running", "");
+            piece("Hel");
+            status(2, "paused", "");
+            piece("lo.");
+            status(3, "paused", "interrupted");
+            return said;
+        })""")
+    assert told == [None, "Hel", "Hel", "Hello.", None]
+
+
+@needs_chromium
 def test_what_comes_is_shown_in_every_tab_and_once(browser: Browser, server: Serving) -> None:
     talk(server, "c", ["one", "two"])
     first = shown(browser, server, "c")

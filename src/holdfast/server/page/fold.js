@@ -143,7 +143,8 @@ export class Fold {
 				this.status = event.status;
 				this.reason = event.reason ?? "";
 				if (event.status === "running" && this.error) this.error = null;
-				if (REST.has(event.status) || event.status === "paused") this.live = null;
+				// After a pause the answer streams on; an interrupt breaks it off.
+				if (REST.has(event.status) || (event.status === "paused" && event.reason === "interrupted")) this.live = null;
 				return event.status === "running" || (event.status === "idle" && !event.reason) ? null : this.#add("status", event);
 			case "error":
 				this.error = event;
