@@ -81,7 +81,11 @@ def test_actions_of_version_0_both_ways() -> None:
     }
     call = to_tool_call(run)
     assert (call.name, call.arguments) == ("execute_bash", {"command": "make", "is_input": False})
-    assert to_action(call, version=0) == {"action": "run", "args": {"command": "make", "is_input": False}}
+    assert to_action(call, version=0) == {"action": "run", "args": run["args"]}
+    assert to_action(ToolCall("", call.name, call.arguments), version=0) == {
+        "action": "run",
+        "args": {"command": "make", "is_input": False},
+    }
     answer = {
         "choices": [{"message": {"tool_calls": [{"id": "c9", "function": {"name": "execute_bash", "arguments": '{"command":"make"}'}}]}}]
     }
