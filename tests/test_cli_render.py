@@ -279,6 +279,16 @@ def test_an_answer_that_streams_on_after_a_pause_is_shown_whole_and_once() -> No
     assert out.getvalue() == "One.\nThe second li\npaused\n\nThe second line.\nThree.\n"
 
 
+def test_pieces_that_come_before_the_status_of_their_run_are_shown_once() -> None:
+    view, out, seqs = live()
+    view.on_delta(Delta("text", "Good "))
+    seqs.append(1)
+    view.on_event(event(ev.Status, status="running"))
+    view.on_delta(Delta("text", "day."))
+    view.on_event(answer(2, "Good day."))
+    assert out.getvalue() == "Good day.\n"
+
+
 def test_an_answer_that_an_interrupt_broke_off_is_asked_for_again() -> None:
     view, out, seqs = live()
     view.on_delta(Delta("text", "Hel"))

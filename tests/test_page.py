@@ -569,6 +569,24 @@ def test_a_refused_answer_stays_in_its_form(browser: Browser, server: Serving) -
 
 
 @needs_chromium
+def test_a_fork_of_a_running_conversation_is_not_shown_as_running(browser: Browser, server: Serving) -> None:
+    path = talk(server, "c", [("terminal", {"command": "sleep 600"}), "done"], runtime=True, message="go")
+    until(lambda: any(event["type"] == "toolCallStarted" for event in journal(server, "c")))
+    forked = server.ask("POST", f"{path}/fork", {"id": "f"})
+    assert forked.status == 201, forked
+    items = {item["id"]: item for item in server.ask("GET", "/api/conversations").json["items"]}
+    assert {id: (item["status"], item["driven"]) for id, item in items.items()} == {"c": ("running", True), "f": ("running", False)}
+    page = shown(browser, server, "f")
+    page.wait("#facts", "running (not driven)")
+    page.wait(".item", "running (not driven)")
+    page.click("#controls button", "Resume")
+    page.wait("#controls button", "Stop")
+    page.until("!document.querySelector('#facts').textContent.includes('not driven')")
+    assert server.ask("GET", "/api/conversations/f").json["driven"]
+    assert page.faults() == []
+
+
+@needs_chromium
 def test_a_question_is_answered_by_the_form_of_its_schema(browser: Browser, server: Serving) -> None:
     ask_in(server, {"question": "Which city?", "options": ["Ghent", "Bruges"]})
     page = shown(browser, server, "c")

@@ -192,7 +192,8 @@ class Live:
                 self._screen.end_stream()  # said at the end, on stderr
                 self._forget_stream()
             case _:
-                if isinstance(event, ev.Status):
+                # Of a conversation on a server, an answer's first pieces may come before the status that it runs.
+                if isinstance(event, ev.Status) and event.status != "running":
                     self._screen.end_stream()
                     # After a pause the answer streams on; an interrupt breaks it off.
                     self._parted = bool(self._style) and event.status == "paused" and event.reason != "interrupted"

@@ -32,11 +32,19 @@ _PAGE = 1000
 
 
 class Entry(Summary, frozen=True):
-    """What a listing has of a conversation, and where that works. `started`: the server goes on with it by itself."""
+    """What a listing has of a conversation, and where that works. `started`: the server goes on with it by itself.
+    `driven`: it was started, or is being run until it rests."""
 
     workspace: str = ""
     started: bool = False
+    driven: bool = False
     error: str = ""
+
+    @property
+    def standing(self) -> str:
+        """See `Summary.standing`."""
+        undriven = self.status == "running" and not self.driven and not self.spawned_by
+        return "running (not driven)" if undriven else self.status
 
 
 class Server:

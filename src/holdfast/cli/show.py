@@ -212,7 +212,7 @@ def print_list(screen: Screen, found: Sequence[Summary], place: str, json: bool)
     rows = [("ID", "STATUS", "EVENTS", "UPDATED", "TITLE")]
     for entry in found:
         updated = entry.updated.astimezone().strftime("%Y-%m-%d %H:%M") if entry.updated is not None else ""
-        rows.append((one_line(entry.id), one_line(entry.status), f"{entry.last_seq:,}", updated, one_line(entry.title)))
+        rows.append((one_line(entry.id), one_line(entry.standing), f"{entry.last_seq:,}", updated, one_line(entry.title)))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for number, row in enumerate(rows):
         cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].ljust(widths[3]), row[4]]
@@ -250,7 +250,8 @@ class _AsText:
     def begin(self, entry: Summary, state: ConversationState) -> None:
         self._id = entry.id
         at = f" at event {state.last_seq} of {entry.last_seq}" if state.last_seq < entry.last_seq else ""
-        self._screen.show([Line("dim", f"{one_line(entry.id)}, {one_line(state.status.value)}{at}: {one_line(entry.title)}")])
+        standing = state.status.value if at else entry.standing
+        self._screen.show([Line("dim", f"{one_line(entry.id)}, {one_line(standing)}{at}: {one_line(entry.title)}")])
 
     def event(self, event: ev.AnyEvent) -> None:
         self._fold.apply(event)

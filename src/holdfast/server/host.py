@@ -288,7 +288,6 @@ class Host:
             **msgspec.structs.asdict(item),
             open=live is not None,
             busy=live is not None and live.busy,
-            driven=record.driven != IDLE,
             tools=standings,
             warnings=warnings,
             error=self._drives.fault(record),
@@ -657,7 +656,9 @@ def _status(status: str) -> str:
 
 def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summary | None) -> Item:
     if summary is None:
-        return Item(id=id, status="idle", created=created, updated=created, workspace=workspace, started=driven == HOSTED)
+        return Item(
+            id=id, status="idle", created=created, updated=created, workspace=workspace, started=driven == HOSTED, driven=driven != IDLE
+        )  # fmt: skip
     return Item(
         id=id,
         status=summary.status,
@@ -669,4 +670,5 @@ def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summ
         parent=summary.parent.rpartition("/")[2],
         parent_seq=summary.parent_seq,
         started=driven == HOSTED,
+        driven=driven != IDLE,
     )

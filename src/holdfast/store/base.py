@@ -48,6 +48,11 @@ class Summary(Data, frozen=True):
     spawned_by: str = ""
 
     @property
+    def standing(self) -> str:
+        """The status, as a listing shows it."""
+        return self.status
+
+    @property
     def spawner(self) -> str:
         """The conversation whose call spawned it, "" for none."""
         return self.spawned_by.rpartition(":")[0]
