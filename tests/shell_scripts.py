@@ -584,7 +584,9 @@ _WRAPPERS = (
 def _disguised_word(random: Random, word: str) -> str:
     """A word in another form that bash reads as the same one."""
     quoted = "'" + word.replace("'", "'\\''") + "'"
-    at = random.randrange(len(word)) if word else 0
+    if not word:
+        return quoted
+    at = random.randrange(len(word))
     match random.randrange(12):
         case 0 | 1 | 2:
             return quoted
