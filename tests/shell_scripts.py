@@ -584,7 +584,9 @@ _WRAPPERS = (
 def _disguised_word(random: Random, word: str) -> str:
     """A word in another form that bash reads as the same one."""
     quoted = "'" + word.replace("'", "'\\''") + "'"
-    at = random.randrange(len(word)) if word else 0
+    if not word:
+        return quoted
+    at = random.randrange(len(word))
     match random.randrange(12):
         case 0 | 1 | 2:
             return quoted
@@ -601,7 +603,7 @@ def _disguised_word(random: Random, word: str) -> str:
         case 8:
             return "$'" + "".join(f"\\x{ord(one):02x}" if ord(one) < 128 else one for one in word) + "'"
         case 9 if word[:at].replace("-", "").isalnum() and word.replace("/", "").replace("-", "").replace(".", "").isalnum():
-            return word[:at] + "{" + word[at:] + ",}" if random.random() < 0.3 else f"{word[:at]}''{word[at:]}"
+            return f"{word[:at]}''{word[at:]}"
         case _:
             return quoted
 
