@@ -217,30 +217,30 @@ def _seeds() -> list[str]:
 
 def test_generated_scripts_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
     random = Random(1)
-    scripts = [shell_scripts.script(random) for _ in range(1200)]
+    scripts = [shell_scripts.script(random) for _ in range(800)]
     assert not (faults := judge.grouped(scripts)), shown(faults)
 
 
 def test_mutations_of_real_commands_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
     random, seeds = Random(2), _seeds()
-    scripts = [shell_scripts.mutated(random, seeds) for _ in range(1000)]
+    scripts = [shell_scripts.mutated(random, seeds) for _ in range(700)]
     assert not (faults := judge.grouped(scripts)), shown(faults)
 
 
 def test_variables_before_programs_lead_nowhere(judge: Judge) -> None:
     random = Random(3)
-    assert not (faults := judge.grouped([shell_scripts.variable(random) for _ in range(400)])), shown(faults)
+    assert not (faults := judge.grouped([shell_scripts.variable(random) for _ in range(300)])), shown(faults)
 
 
 def test_options_of_allowed_commands_lead_nowhere(judge: Judge) -> None:
     random = Random(4)
-    scripts = [shell_scripts.option(random, shell_scripts.program(random), ()) for _ in range(400)]
+    scripts = [shell_scripts.option(random, shell_scripts.program(random), ()) for _ in range(250)]
     assert not (faults := judge.grouped(scripts)), shown(faults)
 
 
 def test_paths_that_lead_out_are_seen_however_they_are_written(judge: Judge) -> None:
     random = Random(6)
-    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(600)])), shown(faults)
+    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(400)])), shown(faults)
 
 
 @pytest.mark.parametrize("together", [False, True])
