@@ -127,6 +127,19 @@ def braces(text: str) -> list[str]:
     return words
 
 
+def _known(part: Part) -> Part:
+    """A substitution whose output is known: a here-document, the present folder, a number."""
+    chain = part.value[0] if len(part.value) == 1 else Chain([], False)
+    program = chain.pipelines[0][1][0] if len(chain.pipelines) == 1 and len(chain.pipelines[0][1]) == 1 else None
+    words = [literal(raw) for raw in program.words] if program is not None else []
+    texts = [redirect.text for redirect in program.redirects] if program is not None else []
+    if words == ["cat"] and len(texts) == 1 and texts[0] is not None and part.kind == QUOTED_OUTPUT:
+        return Part(QUOTED, texts[0].rstrip("\n"))
+    if texts or words not in (["pwd"], ["nproc"]):
+        return part
+    return Part(QUOTED, "4") if words == ["nproc"] else Part(QUOTED_VARIABLE if part.kind == QUOTED_OUTPUT else VARIABLE, "PWD")
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
@@ -290,7 +303,7 @@ class _Parser:
         head = _DOCUMENT.match(self.text, self.at)
         end = re.compile(rf"^{head[2]}(?:\n|\Z)", re.MULTILINE).search(self.text, head.end()) if head is not None else None
         self._documents += 1
-        if head is None or end is None or self._substitutions or self._documents > _MOST_DOCUMENTS:
+        if head is None or end is None or (self._substitutions and not head[1]) or self._documents > _MOST_DOCUMENTS:
             raise Unjudged("it has a here-document that is not read")
         found = self.text[head.end() : end.start()]
         if not head[1] and re.search(r"[$`\\]", found):
@@ -377,7 +390,7 @@ class _Parser:
                     QUOTED_VARIABLE if quoted or pattern is _NUMBERS else VARIABLE, match[0].strip("{}") if pattern is _VARIABLE else "?"
                 )
         if behind == "(" and not self.text.startswith("((", self.at):
-            return Part(QUOTED_OUTPUT if quoted else OUTPUT, self._substitution(1))
+            return _known(Part(QUOTED_OUTPUT if quoted else OUTPUT, self._substitution(1)))
         if behind in (set(" \"/|),.;:&]}'=%") if quoted else ("", " ", "\t", "\n")) or (quoted and self.text.startswith("\\|", self.at)):
             return Part(QUOTED, "$")
         raise Unjudged("it has an expansion that is not read")

@@ -120,11 +120,13 @@ def _command(use: Use, words: Sequence[Word]) -> None:
     what = words[0].text if words else "install" if use.name in ("yarn", "pnpm") else ""
     deeper = f"{use.name}.{what}.{words[1].text}" if len(words) > 1 else ""
     name, rest = (deeper, words[2:]) if deeper in _entries() else (f"{use.name}.{what}", words[1:])
-    entry = _entries().get(name) or _entries().get(use.name)
+    entry, whole = _entries().get(name), _entries().get(use.name)
     if name in _WHOLE:
         _WHOLE[name](use._replace(name=name, args=rest))
     elif entry is not None:
         _by_entry(use._replace(name=name, args=rest), entry, rest)
+    elif whole is not None:
+        _by_entry(use, whole, words)
     elif what in PUBLISHES:
         use.high("sends something out")
     else:

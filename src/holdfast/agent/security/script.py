@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.agent.security import grammar
-from holdfast.agent.security.grammar import (
+from holdfast.agent.security.grammar import (  # fmt: skip
     FILE,
     OUTPUT,
     QUOTED_OUTPUT,
@@ -21,7 +21,6 @@ from holdfast.agent.security.grammar import (
     Redirect,
     Script,
     Unjudged,
-    literal,
     parse,
 )
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Places
@@ -254,7 +253,9 @@ class Reader:
 
     def one(self, raw: Raw, scope: Scope) -> Word:
         """The value that a variable is given: nothing in it is split, and no glob or brace in it is replaced."""
-        pieces = [Word(part.value) if part.kind < VARIABLE else self.expand((part,), scope)[0] for part in raw]
+        pieces = [
+            Word(part.value) if part.kind < VARIABLE else self.expand((part, grammar.Part(grammar.QUOTED, "")), scope)[0] for part in raw
+        ]
         return Word("".join([piece.text for piece in pieces]), all(piece.known and piece.tree is None for piece in pieces))
 
     def expand(self, raw: Raw, scope: Scope) -> list[Word]:
@@ -322,7 +323,7 @@ def shell_effect(command: str) -> str:
         elif one.kind != "program":
             todo += [chain for script in one.scripts for chain in script]
         elif one.words:
-            name, *rest = [literal(raw) for raw in one.words]
+            name, *rest = [grammar.literal(raw) for raw in one.words]
             if changes(name, rest):
                 return "changes"
             found = "moves" if name == "cd" else found

@@ -24,7 +24,10 @@ _PACKAGE = re.compile(
 _SQL = re.compile(
     r"\s*(?:select|explain|with|pragma\s+\w+)\b[^;]*;?\s*|\.(?:tables?|schema|indexes|databases|fullschema|dump)(?:\s+\w+)?", re.IGNORECASE
 )
-_SQL_DOES = re.compile(r"load_extension|readfile|writefile|edit\s*\(|fts3_tokenizer|=", re.IGNORECASE)
+_SQL_DOES = re.compile(
+    r"=|\b(?:fsdir|lsdir|zipfile|sqlar\w*|csv)\b|\b(?!(?:count|sum|min|max|avg|total|lower|upper|length|substr|coalesce|ifnull|group_concat|date|datetime|strftime|round|abs|typeof|distinct|in|values|over|exists|cast|as|and|or|not|select|from|where)\b)\w+\s*\(",
+    re.IGNORECASE,
+)
 _NODE_PACKAGE = re.compile(r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?")
 
 
@@ -183,9 +186,15 @@ class Use(NamedTuple):
             if word.text.startswith("-")
             else word.text.partition("::")[0].partition("=")[2] or word.text.partition("::")[0]
         )
-        if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)}:
+        if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)} or re.match(r"publish|deploy|upload", word.text):
             self.high(f"sends something out: {word.text[:40]}")
-        if "install" in word.text.split(":") or "://" in path or word.tree is not None or word.text[:1] == "@" or "@" in path:
+        if (
+            {"install", "exec"} & set(re.split(r"[:.]", word.text))
+            or "://" in path
+            or word.tree is not None
+            or word.text[:1] == "@"
+            or "@" in path
+        ):
             self.unknown(f"is given what is not looked at: {word.text[:60]}")
         for cwd in self.scope.cwds or ("/",):
             self.reader.note(*self.reader.places.use(path, cwd, self.name))
