@@ -67,7 +67,7 @@ HOSTILE: dict[str, Any] = {
     "5,000 digits": 10**4999, "struct": TextContent("a"),
 }  # fmt: skip
 FINE: dict[str, Any] = {
-    "big": 2**70, "negative": -(2**64), "controls": "\x00\x1b[31m\x9b\x7f", "190 levels": deep(190), "zero": -0.0, "smallest": 5e-324,
+    "big": 2**70, "negative": -(2**64), "controls": "\x00\x1b[31m\x9b\x7f", "90 levels": deep(90), "zero": -0.0, "smallest": 5e-324,
     "emoji": "👩‍👩‍👧", "nothing": None, "separators": "\u2028\u2029", "empty key": {"": {}},
 }  # fmt: skip
 ANY = {**HOSTILE, **FINE}

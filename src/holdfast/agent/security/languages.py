@@ -24,7 +24,7 @@ def grep(use: Use, found: Options) -> Sequence[Word]:
         names = Names()
     if ripgrep:
         names = Names(hidden=found.has("-g", "--glob", "--iglob", "-u", "--unrestricted", "--hidden", "-.", "--no-ignore"))
-    if deep and not files and (use.stdin is None or not ripgrep):
+    if deep and not files:  # also ripgrep with an input: it ignores one that is no pipe and no file, such as /dev/null
         files = [Word(".")]
     use.reads(files, names if deep and not listing else None)
     if found.has("-l", "-L", "--files-with-matches", "--files-without-match", "--files") and not found.has("-H", "-n", "-c", "--json"):
