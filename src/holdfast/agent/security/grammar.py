@@ -218,7 +218,7 @@ class _Parser:
                     scripts.append(self.script("then"))
                     self._skip("then")
                 scripts.append(self.script("elif", "else", "fi"))
-                word = self._next(*(("fi",) if word == "else" else ("elif", "else", "fi")))
+                word = self._next(*(("fi",) if word == "else" else ("elif", "else", "fi")))  # pyright: ignore[reportUnnecessaryComparison]: it changes in the loop
                 self._skip(word or "fi")
         else:
             if sign == "for":
