@@ -59,9 +59,10 @@ def run(name: str, answer: Callable[[Request], Any], folder: Path, url: str, *ch
     """What an example printed and journaled, run here and on the server."""
     with ModelServer(answer) as model:
         source = (EXAMPLES / f"{name}.py").read_text()
-        for old, new in (("http://127.0.0.1:8000/v1", model.url), ("sleep(1)", "sleep(0.05)"), *changes):
+        for old, new in (("http://127.0.0.1:8000/v1", model.url), *changes):
             assert old in source
             source = source.replace(old, new)
+        source = source.replace("sleep(1)", "sleep(0.05)")
         found: list[Any] = []
         for where, text_ in (("local", source), ("remote", remote(source, url))):
             place = folder / where

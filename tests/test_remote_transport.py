@@ -674,8 +674,6 @@ def test_what_the_server_has_not_is_said() -> None:
         server.answers = [("/fork", 409, {}, b'{"error": {"type": "Conflict", "message": "It exists already."}}')]
         with pytest.raises(StoreError, match="exists already"):
             conversation.fork(id="taken")
-        with pytest.raises(ConfigurationError, match="from_state"):
-            RemoteConversation.from_state(conversation.state, Agent(ScriptedLLM([])))
         conversation.close()
 
 

@@ -65,13 +65,13 @@ def test_an_unknown_tool_is_named_with_those_there_are(tmp_path: Path, what: str
 
 
 def test_without_a_terminal_it_ends_with_what_waits_and_how_to_approve_it(tmp_path: Path) -> None:
-    answers = [calls(("terminal", {"command": "touch ran"}), ("read_file", {"path": "."}), ("terminal", {"command": "touch too"}))]
+    answers = [calls(("read_file", {"path": "."}), ("terminal", {"command": "touch ran"}), ("terminal", {"command": "touch too"}))]
     with ModelServer([*answers, text("Done.")]) as server:
         ended = holdfast("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path))
         assert (ended.returncode, len(server.requests)) == (3, 1)
         assert not (tmp_path / "ran").exists()
         store = tmp_path / "s.db"
-        call = re.search(r"^  (\d+\.0)  \$ touch ran$", ended.stderr, re.MULTILINE)
+        call = re.search(r"^  (\d+\.1)  \$ touch ran$", ended.stderr, re.MULTILINE)
         assert call
         assert "2 calls left waiting for confirmation" in ended.stderr
         assert f"approve with: holdfast tell {store} one approve CALL\n" in ended.stderr

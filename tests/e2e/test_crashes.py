@@ -20,13 +20,16 @@ PLANS = {
     "each kind after the other": Plan(
         ((Do("plain", "a"), Do("idempotent", "b"), Do("reads", "c"), Do("mail", "d"), Do("torn", "e")),), parallel=1
     ),
-    "all kinds at once": Plan(((Do("plain", "a"), Do("idempotent", "b"), Do("reads", "c"), Do("mail", "d"), Do("torn", "e")),)),
+    "all kinds at once": Plan(
+        ((Do("plain", "a"), Do("idempotent", "b"), Do("reads", "c"), Do("mail", "d"), Do("torn", "e")),), side_by_side=True
+    ),
     "a batch larger than what runs at once": Plan(
         (
             (Do("mail", "a"), Do("plain", "b"), Do("idempotent", "c"), Do("plain", "d"), Do("reads", "e")),
             (Do("plain", "f"), Do("mail", "g")),
         ),
         parallel=2,
+        side_by_side=True,
     ),
     "retries": Plan(
         ((Do("retries", "a", fails=2), Do("idempotent", "b", fails=1), Do("reads", "c", fails=1)), (Do("retries", "d", fails=1),)),
@@ -39,6 +42,7 @@ PLANS = {
             (Do("mail", "e", "edit"),),
         ),
         parallel=2,
+        side_by_side=True,
     ),
     "approvals through the inbox": Plan(
         (
@@ -56,7 +60,7 @@ PLANS = {
     "commands": Plan(((Do("shell", "a"),), (Do("shell_once", "b"), Do("plain", "c")))),
 }
 SHORT = {
-    "one of each": Plan(((Do("plain", "a"), Do("mail", "b"), Do("idempotent", "c")),), parallel=2),
+    "one of each": Plan(((Do("plain", "a"), Do("mail", "b"), Do("idempotent", "c")),), parallel=2, side_by_side=True),
     "approvals": Plan(((Do("plain", "a", "approve"), Do("mail", "b", "edit")),), inbox=True),
     "a child": Plan(((Do("child", "a"),),)),
     "torn and retried": Plan(((Do("torn", "a"), Do("retries", "b", fails=1)),), parallel=1),
@@ -109,7 +113,7 @@ def some_pairs(*points: Point) -> bool:
 
 # --- the proof that a broken guarantee would be seen ----------------------------------------------
 
-ONE, TWO = Plan(((Do("plain", "a"),),)), Plan(((Do("plain", "a"), Do("plain", "b")),), parallel=1)
+ONE, TWO = Plan(((Do("plain", "a"),),)), Plan(((Do("plain", "a"), Do("plain", "b")),), parallel=1, side_by_side=True)
 SAFE = Plan(((Do("idempotent", "a"),),))
 EDITED = Plan(((Do("plain", "a", "edit"),),))
 

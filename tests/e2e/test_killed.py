@@ -24,7 +24,7 @@ def effect(name: str) -> str:
     return name
 
 model = ScriptedLLM([[("effect", {"name": name}) for name in ("first", "second", "third")]])
-conversation = Conversation(Agent(model, [Tool("effect", "Has an effect.", effect)], parallel_calls=2), SQLiteStore("s.db"), "c")
+conversation = Conversation(Agent(model, [Tool("effect", "Has an effect.", effect, parallel=True)], parallel_calls=2), SQLiteStore("s.db"), "c")
 conversation.send_message("go")
 conversation.run()
 """
@@ -49,7 +49,7 @@ def go_on(folder: Path, annotations: ToolAnnotations) -> tuple[dict[str, ev.Tool
 
     model = ScriptedLLM(["I will check."])
     with SQLiteStore(folder / "s.db") as store:
-        agent = Agent(model, [Tool("effect", "Has an effect.", effect, annotations=annotations)])
+        agent = Agent(model, [Tool("effect", "Has an effect.", effect, annotations=annotations, parallel=True)])
         with Conversation(agent, store, "c") as conversation:
             conversation.start_thread()
             assert conversation.wait(10) is ConversationStatus.FINISHED

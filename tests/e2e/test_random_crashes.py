@@ -36,6 +36,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan(
         batches,
         parallel=draw(st.integers(1, 4)),
+        side_by_side=draw(st.booleans()),
         stream=draw(st.booleans()),
         inbox=draw(st.booleans()),
         during="" if paused or draw(st.integers(0, 3)) else batches[0][0].effect,
@@ -45,7 +46,9 @@ def plans(draw: st.DrawFn) -> Plan:
 
 def written(plan: Plan) -> str:
     """A plan as one can read it."""
-    lines = [f"parallel {plan.parallel}, messages {plan.messages}, stream {plan.stream}, inbox {plan.inbox}, during {plan.during!r}"]
+    lines = [
+        f"parallel {plan.parallel}, side by side {plan.side_by_side}, messages {plan.messages}, stream {plan.stream}, inbox {plan.inbox}, during {plan.during!r}"
+    ]
     for number, batch in enumerate(plan.batches):
         calls = [f"{do.kind}({do.name}){do.decide and ' ' + do.decide}{f' fails {do.fails}x' if do.fails else ''}" for do in batch]
         lines.append(f"  answer {number}: {', '.join(calls)}")

@@ -55,12 +55,13 @@ class Reader:
             with feed.lock:
                 count = feed.count
                 frames = feed.ringed(after_seq, limit)
-                before = self._note
-                notes, self._note = feed.notes_after(before)
-                self.missed += self._note - before - len(notes)
-                if frames or notes or feed.ended or self._closed:
-                    return Batch(frames or [], notes, feed.ended or self._closed)
-                wait = frames is not None or self._empty == count
+                ended = feed.ended or self._closed
+                # A note waits until its reader has the events that were appended before it.
+                current = feed.is_last(frames) if frames else frames is not None or self._empty == count
+                notes = self._new_notes() if current or ended else []
+                if frames or notes or ended:
+                    return Batch(frames or [], notes, ended)
+                wait = current
                 if wait:
                     self.woken = self.loop.create_future()
                     feed.waiting.add(self)
@@ -72,6 +73,13 @@ class Reader:
                 self._empty = count
             elif not await self._wait(until):
                 return Batch([], [])
+
+    def _new_notes(self) -> list[Note]:
+        """Return the notes since the last call; under the feed's lock."""
+        before = self._note
+        notes, self._note = self._feed.notes_after(before)
+        self.missed += self._note - before - len(notes)
+        return notes
 
     async def _wait(self, until: float | None) -> bool:
         """Whether it was woken in time."""
@@ -150,6 +158,10 @@ class Feed:
                 break
             found.append(ring[index])
         return found
+
+    def is_last(self, frames: list[Frame]) -> bool:
+        """Whether no event follows these in the ring."""
+        return frames[-1].seq == self._ring[-1].seq
 
     def notes_after(self, number: int) -> tuple[list[Note], int]:
         """The notes after that many, and how many there were by now."""
