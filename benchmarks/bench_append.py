@@ -1,7 +1,9 @@
-"""CPU and wall time of appending one event to a journal that has 1,000 or 10,000, through the store and through `send_message`.
+"""CPU and wall time of appending one event to a journal that has 1,000 or 10,000, through the store
+and through `send_message`.
 
-`append` is `Store.append` of one event that is made already; `send_message` makes it, writes it, and folds it into the conversation's state.
-The floor is a bare sqlite3 insert of as many bytes into as long a table, in WAL with the same `synchronous`, each its own transaction.
+`append` is `Store.append` of one event that is made already; `send_message` makes it, writes it,
+and folds it into the conversation's state. The floor is a bare sqlite3 insert of as many bytes into
+as long a table, in WAL with the same `synchronous`, each its own transaction.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from typing import Any
 import harness
 from harness import Goal, Row, in_child, in_turns
 
-TEXT = "Please look at the other items as well, and say what is known of them. " * 18  # 1,278 characters: an event of 1.4 KB, the median
+TEXT = (
+    "Please look at the other items as well, and say what is known of them. " * 18
+)  # 1,278 characters: an event of 1.4 KB, the median
 
 
 def message(seq: int) -> Any:
@@ -23,14 +27,18 @@ def message(seq: int) -> Any:
     from holdfast import TextContent
     from holdfast.events import Message
 
-    return Message(seq=seq, id=f"{seq:032x}", timestamp=datetime.now(UTC), content=(TextContent(TEXT),))
+    return Message(
+        seq=seq, id=f"{seq:032x}", timestamp=datetime.now(UTC), content=(TextContent(TEXT),)
+    )
 
 
-TOTAL = 10000  # events in every store, so that only the journal's length differs and not the size of its file
+# events in every store, so that only the journal's length differs and not the size of its file
+TOTAL = 10000
 
 
 def filled(length: int, kind: str, folder: str) -> Any:
-    """A store in which the conversation "c" has that many events, and another one the rest of `TOTAL`."""
+    """A store in which the conversation "c" has that many events, and another one the rest of
+    `TOTAL`."""
     from holdfast import MemoryStore, SQLiteStore
     from holdfast.store import Summary
 
@@ -63,8 +71,13 @@ def by_store(length: int, kind: str, count: int, folder: str) -> tuple[float, fl
     store = filled(length, kind, folder)
     lease = store.acquire("c")
     events = {seq: message(seq) for seq in range(length + 1, length + count + 1)}
-    summaries = {seq: Summary("c", last_seq=seq, updated=event.timestamp) for seq, event in events.items()}
-    found = timed(lambda seq: store.append(lease, [events[seq]], summaries[seq]), range(length + 1, length + count + 1))
+    summaries = {
+        seq: Summary("c", last_seq=seq, updated=event.timestamp) for seq, event in events.items()
+    }
+    found = timed(
+        lambda seq: store.append(lease, [events[seq]], summaries[seq]),
+        range(length + 1, length + count + 1),
+    )
     store.close()
     return found
 
@@ -105,11 +118,15 @@ def rows(quick: bool) -> list[Row]:
         for kind in ("memory", "process", "durable"):
             name = "memory" if kind == "memory" else f"SQLite, {kind}"
             figures: dict[str, Callable[[], Any]] = (
-                {} if kind == "memory" else {"bare": lambda kind=kind: in_child(bare, kind, count, folder)}
+                {}
+                if kind == "memory"
+                else {"bare": lambda kind=kind: in_child(bare, kind, count, folder)}
             )
             for way, function in (("append", by_store), ("send_message", by_conversation)):
                 for length in (1000, 10000):
-                    figures[f"{way} {length}"] = lambda f=function, n=length, kind=kind: in_child(f, n, kind, count, folder)
+                    figures[f"{way} {length}"] = lambda f=function, n=length, kind=kind: in_child(
+                        f, n, kind, count, folder
+                    )
             measured = in_turns(2 if quick else 5, figures)
             cpu = {key: [one[0] for one in repeats] for key, repeats in measured.items()}
             wall = {key: [one[1] for one in repeats] for key, repeats in measured.items()}
@@ -127,6 +144,9 @@ def rows(quick: bool) -> list[Row]:
                     )
                     if kind == "durable":
                         found.append(Row("  wall", "us", wall[key], wall["bare"]))
-                growth = [long / short for long, short in zip(cpu[f"{way} 10000"], cpu[f"{way} 1000"], strict=True)]
+                growth = [
+                    long / short
+                    for long, short in zip(cpu[f"{way} 10000"], cpu[f"{way} 1000"], strict=True)
+                ]
                 found.append(Row("  at 10,000 over at 1,000 (flat: 1)", "", growth))
     return found

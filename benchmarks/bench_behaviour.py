@@ -1,9 +1,12 @@
-"""What all behaviours together add to a step's CPU, what each adds alone, and the journal's part in it.
+"""What all behaviours together add to a step's CPU, what each adds alone, and the journal's part in
+it.
 
-A behaviour is switched on by its argument of `Agent`; what the installed Holdfast does not have yet is left out and named. CPU milliseconds (all
-threads) per step of a run of N steps against the model server of `bench_step`, each step one validated tool call. A figure and its floor,
-the same agent with none, are measured in turns in one fresh process, and the least of several runs counts for each: what is added is
-the difference of two of those, so that a busy machine harms it little. No behaviour has anything to say in these runs: that is what is measured.
+A behaviour is switched on by its argument of `Agent`; what the installed Holdfast does not have yet
+is left out and named. CPU milliseconds (all threads) per step of a run of N steps against the model
+server of `bench_step`, each step one validated tool call. A figure and its floor, the same agent
+with none, are measured in turns in one fresh process, and the least of several runs counts for
+each: what is added is the difference of two of those, so that a busy machine harms it little. No
+behaviour has anything to say in these runs: that is what is measured.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ def look_up(key: str, limit: int = 10) -> str:
     return f"{key}: {NOTE}"
 
 
-# --- the behaviours: what each gives to `Agent`, and the tools that come with it --------------------
+# --- the behaviours: what each gives to `Agent`, and the tools that come with it ---
 
 
 def _planning(folder: str) -> dict[str, Any]:
@@ -76,7 +79,8 @@ def _skills(folder: str) -> dict[str, Any]:
         (root / f"skill-{number}").mkdir(parents=True, exist_ok=True)
         (root / f"skill-{number}" / "SKILL.md").write_text(
             f"---\nname: skill-{number}\ndescription: How to do thing {number} well.\n"
-            f'metadata: {{triggers: "gadget {number}, widget{number}", paths: "*.g{number}, things/{number}/**"}}\n---\n{NOTE}\n'
+            f'metadata: {{triggers: "gadget {number}, widget{number}", paths: "*.g{number},'
+            f' things/{number}/**"}}\n---\n{NOTE}\n'
         )
     return {"skills": discover([str(root)])}
 
@@ -170,15 +174,25 @@ def agent(port: int, calls: int, names: list[str], folder: str) -> Any:
         given = BEHAVIOURS[name](folder)
         tools += given.pop("tools", [])
         options |= given
-    return Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0", max_output_tokens=1000), tools, **options)
+    return Agent(
+        LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0", max_output_tokens=1000),
+        tools,
+        **options,
+    )
 
 
 def run(port: int, steps: int, store: str, names: list[str], folder: str) -> float:
     """Milliseconds of CPU per step of one run."""
     from holdfast import Conversation, SQLiteStore
 
-    logging.getLogger("holdfast").setLevel(logging.CRITICAL)  # of the text that is refused at the end
-    where = None if store == "memory" else SQLiteStore(f"{folder}/{time.monotonic_ns()}.db", durability=store)  # pyright: ignore
+    logging.getLogger("holdfast").setLevel(
+        logging.CRITICAL
+    )  # of the text that is refused at the end
+    where = (
+        None
+        if store == "memory"
+        else SQLiteStore(f"{folder}/{time.monotonic_ns()}.db", durability=store)
+    )  # pyright: ignore
     with Conversation(agent(port, steps, names, folder), where) as conversation:
         conversation.send_message("What is known of these items?")
         began = time.process_time()
@@ -186,13 +200,18 @@ def run(port: int, steps: int, store: str, names: list[str], folder: str) -> flo
         spent = time.process_time() - began
     assert state.steps > steps, (state, state.error)
     ended = state.status if state.error is None else state.error.error
-    assert ended in ("finished", "OutputInvalid"), (state, state.error)  # the server knows no finish, so that its text is refused
+    assert ended in ("finished", "OutputInvalid"), (
+        state,
+        state.error,
+    )  # the server knows no finish, so that its text is refused
     if where is not None:
         where.close()
     return spent / state.steps * 1000
 
 
-def pair(port: int, steps: int, store: str, names: list[str], folder: str, times: int) -> list[float]:
+def pair(
+    port: int, steps: int, store: str, names: list[str], folder: str, times: int
+) -> list[float]:
     """The least of several runs with none, and with these, in turns."""
     found: list[list[float]] = [[], []]
     for number in range(times + 1):
@@ -219,13 +238,26 @@ def rows(quick: bool) -> list[Row]:
         for steps in (200,) if quick else (200, 1000):
             for store, called in (("memory", "memory"), ("process", "SQLite")):
                 repeats, times = (2, 2) if quick else (3, 3 if steps > 200 else 5)
-                pairs = [in_child(pair, port, steps, store, names, folder, times) for _ in range(repeats)]
+                pairs = [
+                    in_child(pair, port, steps, store, names, folder, times) for _ in range(repeats)
+                ]
                 found += added(f"all on, {steps} steps, {called}", pairs, Goal(GOAL))
         for name in BEHAVIOURS:
             if name not in names:
                 found.append(Row(f"{name} alone", "ms", skipped="this Holdfast does not have it"))
                 continue
-            for store, called in (("memory", "memory"),) if quick else (("memory", "memory"), ("process", "SQLite")):
-                pairs = [in_child(pair, port, 200, store, [name], folder, 2 if quick else 4) for _ in range(1 if quick else 3)]
-                found.append(Row(f"{name} alone adds, 200 steps, {called}", "ms", [on - off for off, on in pairs]))
+            for store, called in (
+                (("memory", "memory"),) if quick else (("memory", "memory"), ("process", "SQLite"))
+            ):
+                pairs = [
+                    in_child(pair, port, 200, store, [name], folder, 2 if quick else 4)
+                    for _ in range(1 if quick else 3)
+                ]
+                found.append(
+                    Row(
+                        f"{name} alone adds, 200 steps, {called}",
+                        "ms",
+                        [on - off for off, on in pairs],
+                    )
+                )
     return found

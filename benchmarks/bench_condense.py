@@ -1,7 +1,10 @@
-"""Condensation: its CPU, what it adds to a step, and how much of a 500-step run's input a provider would read from its cache.
+"""Condensation: its CPU, what it adds to a step, and how much of a 500-step run's input a provider
+would read from its cache.
 
-The CPU of shortening a view of 1,000 messages, from the decision to the appended event, without the time of a model that writes a summary. What a step costs more with a condenser that watches the size, and with one that is at work. The cached share: of
-all bytes that were sent, those with which a request begins as the one before it did; the floor is the same run in an endless window.
+The CPU of shortening a view of 1,000 messages, from the decision to the appended event, without the
+time of a model that writes a summary. What a step costs more with a condenser that watches the
+size, and with one that is at work. The cached share: of all bytes that were sent, those with which
+a request begins as the one before it did; the floor is the same run in an endless window.
 """
 
 from __future__ import annotations
@@ -15,13 +18,20 @@ from harness import Goal, Row, in_child, in_turns, mock_model, scratch
 
 NEVER = 10**9
 SLIDING = "a window of 40 that slides"
-OUTPUT = "A line of what was found: a path, a number, some words, and how they hang together. " * 48  # 4 KB
+OUTPUT = (
+    "A line of what was found: a path, a number, some words, and how they hang together. " * 48
+)  # 4 KB
 
 
 def condensers(at: int) -> dict[str, Any]:
     """The shipped ones, that begin at `at` tokens; the model's summary takes no time."""
     from holdfast import ScriptedLLM
-    from holdfast.agent.condensers import LLMCondenser, Pipeline, ToolOutputCondenser, WindowCondenser
+    from holdfast.agent.condensers import (
+        LLMCondenser,
+        Pipeline,
+        ToolOutputCondenser,
+        WindowCondenser,
+    )
 
     notes = ScriptedLLM(lambda request: "## Goal\nFind it.\n" + "- a fact that was found\n" * 100)
     return {
@@ -56,7 +66,9 @@ def shorten(kind: str) -> float:
 
     schema = {"type": "object", "properties": {"key": {"type": "string"}}}
     tool = Tool("look_up", "Looks up.", lambda key: OUTPUT[:1600], schema)
-    agent = Agent(ScriptedLLM(answer), [tool], condenser=condensers(NEVER)[kind], limits=Limits(steps=None))
+    agent = Agent(
+        ScriptedLLM(answer), [tool], condenser=condensers(NEVER)[kind], limits=Limits(steps=None)
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("What is known of these items?")
         conversation.run()
@@ -79,7 +91,9 @@ def watched(port: int, steps: int, at: int) -> float:
     for calls in (20, steps):
         llm = LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0")
         condenser = Pipeline([ToolOutputCondenser(), WindowCondenser()], at=at)
-        with Conversation(Agent(llm, [tool], condenser=condenser, limits=Limits(steps=None))) as conversation:
+        with Conversation(
+            Agent(llm, [tool], condenser=condenser, limits=Limits(steps=None))
+        ) as conversation:
             conversation.send_message("What is known of these items?")
             began = time.process_time()
             state = conversation.run()
@@ -89,7 +103,8 @@ def watched(port: int, steps: int, at: int) -> float:
 
 
 def cached(kind: str, steps: int, at: int) -> list[float]:
-    """Of a run: the share of bytes that its requests begin with as the ones before them did, in percent; condensations; the largest request."""
+    """Of a run: the share of bytes that its requests begin with as the ones before them did, in
+    percent; condensations; the largest request."""
     from holdfast import Agent, Conversation, Limits, ScriptedLLM, Tool
 
     before = b""
@@ -102,15 +117,26 @@ def cached(kind: str, steps: int, at: int) -> list[float]:
         while low < high:  # the length of what both begin with
             middle = (low + high + 1) // 2
             low, high = (middle, high) if before[:middle] == body[:middle] else (low, middle - 1)
-        sent, same, largest, before = sent + len(body), same + low, max(largest, len(body) // 4), body
+        sent, same, largest, before = (
+            sent + len(body),
+            same + low,
+            max(largest, len(body) // 4),
+            body,
+        )
         request_number[0] += 1
-        return ("look_up", {"key": f"item-{request_number[0]}"}) if request_number[0] <= steps else "Done."
+        return (
+            ("look_up", {"key": f"item-{request_number[0]}"})
+            if request_number[0] <= steps
+            else "Done."
+        )
 
     request_number = [0]
     schema = {"type": "object", "properties": {"key": {"type": "string"}}}
     tool = Tool("look_up", "Looks up.", lambda key: f"{key}: {OUTPUT}", schema)
     llm = ScriptedLLM(answer)
-    agent = Agent(llm, [tool], condenser=condensers(at)[kind] if kind else None, limits=Limits(steps=None))
+    agent = Agent(
+        llm, [tool], condenser=condensers(at)[kind] if kind else None, limits=Limits(steps=None)
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("What is known of these items?")
         assert conversation.run().status == "finished"
@@ -123,7 +149,10 @@ def rows(quick: bool) -> list[Row]:
     repeats = 2 if quick else 5
     kinds = ("window", "outputs", "summary", "outputs, summary")
     measured = in_turns(repeats, {kind: lambda k=kind: in_child(shorten, k) for kind in kinds})
-    found += [Row(f"1,000 messages condensed: {kind}", "ms", measured[kind], goal=Goal(10)) for kind in kinds]
+    found += [
+        Row(f"1,000 messages condensed: {kind}", "ms", measured[kind], goal=Goal(10))
+        for kind in kinds
+    ]
     with mock_model() as port, scratch() as folder:
         for steps in (200,) if quick else (200, 1000):
             at = 20_000 if steps > 200 else 8_000
@@ -136,8 +165,18 @@ def rows(quick: bool) -> list[Row]:
                 },
             )
             for kind in ("watching", "at work"):
-                added = [one - other for one, other in zip(costs[kind], costs["without"], strict=True)]
-                found.append(Row(f"{steps} steps, what a condenser {kind} adds to each", "ms", added, costs["without"], Goal(0.15)))
+                added = [
+                    one - other for one, other in zip(costs[kind], costs["without"], strict=True)
+                ]
+                found.append(
+                    Row(
+                        f"{steps} steps, what a condenser {kind} adds to each",
+                        "ms",
+                        added,
+                        costs["without"],
+                        Goal(0.15),
+                    )
+                )
     steps = 100 if quick else 500
     endless = in_child(cached, "", steps, NEVER)
     for kind in (*kinds, SLIDING):

@@ -1,7 +1,9 @@
-"""CPU of one local function-tool call through `ToolManager.run`, validated, beside pydantic's `validate_call` on the same function.
+"""CPU of one local function-tool call through `ToolManager.run`, validated, beside pydantic's
+`validate_call` on the same function.
 
-A loop over one call in one process, in slices of some thousand calls that take turns with the floor's. `run` does what it does for a model:
-looks the tool up, validates, calls, and brings the outcome into a `ToolResult`; nothing is journaled.
+A loop over one call in one process, in slices of some thousand calls that take turns with the
+floor's. `run` does what it does for a model: looks the tool up, validates, calls, and brings the
+outcome into a `ToolResult`; nothing is journaled.
 """
 
 from __future__ import annotations
@@ -32,12 +34,22 @@ def measure(repeats: int, calls: int) -> dict[str, list[float]]:
         "required": ["key"],
         "additionalProperties": False,
     }
-    manager = ToolManager([look_up, Tool("by_schema", "Look up.", lambda key, limit=10: key, input_schema=schema)])
-    signature, by_schema = ToolCall("1.0", "look_up", ARGUMENTS), ToolCall("1.1", "by_schema", ARGUMENTS)
+    manager = ToolManager(
+        [look_up, Tool("by_schema", "Look up.", lambda key, limit=10: key, input_schema=schema)]
+    )
+    signature, by_schema = (
+        ToolCall("1.0", "look_up", ARGUMENTS),
+        ToolCall("1.1", "by_schema", ARGUMENTS),
+    )
     wrong = ToolCall("1.2", "look_up", {"key": 1, "limit": "many"})
     context = ToolContext("conversation", "1.0")
     checked = pydantic.validate_call(look_up)
-    assert manager.run(signature).text == manager.run(by_schema).text == checked(**ARGUMENTS) == "item-1"
+    assert (
+        manager.run(signature).text
+        == manager.run(by_schema).text
+        == checked(**ARGUMENTS)
+        == "item-1"
+    )
     assert manager.run(wrong).is_error
 
     def timed(function: Callable[[], Any], calls: int) -> Callable[[], float]:
@@ -68,7 +80,9 @@ def rows(quick: bool) -> list[Row]:
     floor = found["pydantic"]
     return [
         Row("a function, by its signature", "us", found["run"], floor, Goal(5)),
-        Row("the same, with the context that a conversation gives", "us", found["in context"], floor),
+        Row(
+            "the same, with the context that a conversation gives", "us", found["in context"], floor
+        ),
         Row("a JSON Schema, by jsonschema", "us", found["by schema"], floor),
         Row("arguments that do not fit, to an error for the model", "us", found["wrong"], floor),
         Row("the bare function", "us", found["bare"], floor),

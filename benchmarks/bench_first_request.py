@@ -1,7 +1,9 @@
-"""Seconds from the start of a process to the first byte of its first model request, beside a script that only has `http.client`.
+"""Seconds from the start of a process to the first byte of its first model request, beside a script
+that only has `http.client`.
 
-The whole of what a user waits for before the model begins: the interpreter, the imports, an agent with one function tool, a conversation,
-the connection. The clock runs in this process, from just before the start to the byte's arrival at a socket of its own.
+The whole of what a user waits for before the model begins: the interpreter, the imports, an agent
+with one function tool, a conversation, the connection. The clock runs in this process, from just
+before the start to the byte's arrival at a socket of its own.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def measure(program: str) -> float:
         server.settimeout(30)
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         began = time.perf_counter()
-        with harness.process([sys.executable, "-c", program, url], stderr=subprocess.PIPE, text=True) as child:
+        with harness.process(
+            [sys.executable, "-c", program, url], stderr=subprocess.PIPE, text=True
+        ) as child:
             peer, _ = server.accept()
             with peer:
                 peer.settimeout(30)
@@ -63,5 +67,8 @@ def rows(quick: bool) -> list[Row]:
     programs = {"holdfast": HOLDFAST, "bare": BARE}
     for program in programs.values():
         measure(program)  # once for the disk and the compiled files
-    found = in_turns(3 if quick else 15, {name: lambda program=program: measure(program) for name, program in programs.items()})
+    found = in_turns(
+        3 if quick else 15,
+        {name: lambda program=program: measure(program) for name, program in programs.items()},
+    )
     return [Row("to the first request", "s", found["holdfast"], found["bare"], Goal(0.3))]

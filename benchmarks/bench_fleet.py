@@ -1,7 +1,9 @@
-"""Seconds for 100 conversations of 20 tool calls each against a model that takes 50 ms, beside bare threads doing the same requests.
+"""Seconds for 100 conversations of 20 tool calls each against a model that takes 50 ms, beside bare
+threads doing the same requests.
 
-Each conversation runs on its own thread (`start_thread`) and all are waited for; making them is part of the time, closing them is not.
-21 answers of 50 ms make 1.05 s, which nothing can beat. The floor is 100 threads with an `http.client` connection each.
+Each conversation runs on its own thread (`start_thread`) and all are waited for; making them is
+part of the time, closing them is not. 21 answers of 50 ms make 1.05 s, which nothing can beat. The
+floor is 100 threads with an `http.client` connection each.
 """
 
 from __future__ import annotations
@@ -21,12 +23,20 @@ END = b"]}"
 DELAY = 50  # milliseconds that the model takes
 
 
-def holdfast(port: int, conversations: int, store: str, folder: str, calls: int = CALLS) -> tuple[float, float]:
+def holdfast(
+    port: int, conversations: int, store: str, folder: str, calls: int = CALLS
+) -> tuple[float, float]:
     """(seconds of wall, seconds of CPU)."""
     from holdfast import LLM, Agent, Conversation, SQLiteStore
 
-    where = None if store == "memory" else SQLiteStore(f"{folder}/{time.monotonic_ns()}.db", durability=store)  # pyright: ignore
-    with Conversation(Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/1/1/0"), [look_up]), where) as warm:
+    where = (
+        None
+        if store == "memory"
+        else SQLiteStore(f"{folder}/{time.monotonic_ns()}.db", durability=store)
+    )  # pyright: ignore
+    with Conversation(
+        Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/1/1/0"), [look_up]), where
+    ) as warm:
         warm.send_message("hello")
         warm.run()
     agent = Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/{DELAY}"), [look_up])
@@ -53,7 +63,9 @@ def bare(port: int, conversations: int, calls: int = CALLS) -> tuple[float, floa
     headers = {"Content-Type": "application/json", "Authorization": "Bearer none"}
 
     def work() -> None:
-        history = bytearray(b'{"model":"mock","messages":[{"role":"user","content":"What is known of these items?"}')
+        history = bytearray(
+            b'{"model":"mock","messages":[{"role":"user","content":"What is known of these items?"}'
+        )
         connection = http.client.HTTPConnection("127.0.0.1", port)
         for number in range(calls + 1):
             history += END  # and off again: nothing is copied but by the kernel
@@ -61,7 +73,11 @@ def bare(port: int, conversations: int, calls: int = CALLS) -> tuple[float, floa
             connection.getresponse().read()
             del history[-len(END) :]
             history += b',{"role":"assistant","content":null,"tool_calls":[%s]}' % call(number)
-            history += b',{"role":"tool","tool_call_id":"call_%d","content":"item-%d: %s"}' % (number, number, NOTE.encode())
+            history += b',{"role":"tool","tool_call_id":"call_%d","content":"item-%d: %s"}' % (
+                number,
+                number,
+                NOTE.encode(),
+            )
         connection.close()
 
     began, cpu = time.perf_counter(), time.process_time()
@@ -87,8 +103,16 @@ def rows(quick: bool) -> list[Row]:
     wall = {name: [one[0] for one in repeats] for name, repeats in found.items()}
     cpu = {name: [one[1] for one in repeats] for name, repeats in found.items()}
     return [
-        Row(f"{size} conversations in memory", "s", wall["memory"], wall["bare"], Goal(1.25, "ratio")),
+        Row(
+            f"{size} conversations in memory",
+            "s",
+            wall["memory"],
+            wall["bare"],
+            Goal(1.25, "ratio"),
+        ),
         Row("  CPU of this", "s", cpu["memory"], cpu["bare"]),
-        Row(f"{size} conversations in one SQLite file, durable", "s", wall["durable"], wall["bare"]),
+        Row(
+            f"{size} conversations in one SQLite file, durable", "s", wall["durable"], wall["bare"]
+        ),
         Row("  CPU of this", "s", cpu["durable"], cpu["bare"]),
     ]

@@ -1,7 +1,9 @@
-"""Wall time of forking a conversation of 1,000 or 10,000 events in SQLite: at its end, and at the event before it.
+"""Wall time of forking a conversation of 1,000 or 10,000 events in SQLite: at its end, and at the
+event before it.
 
-From `conversation.fork(seq)` to a conversation that can be spoken to; no event is copied. At the end the state is there already, at any other
-event it is folded anew. The floor is one row inserted with bare sqlite3, in a transaction of its own, with the same `synchronous`.
+From `conversation.fork(seq)` to a conversation that can be spoken to; no event is copied. At the
+end the state is there already, at any other event it is folded anew. The floor is one row inserted
+with bare sqlite3, in a transaction of its own, with the same `synchronous`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ def forked(path: str, length: int, at_end: bool, count: int) -> float:
     """Milliseconds per fork."""
     from holdfast import Agent, Conversation, ScriptedLLM, SQLiteStore
 
-    with SQLiteStore(path) as store, Conversation(Agent(ScriptedLLM([])), store, "c") as conversation:
+    with (
+        SQLiteStore(path) as store,
+        Conversation(Agent(ScriptedLLM([])), store, "c") as conversation,
+    ):
         last = len(conversation.get_history())
         assert abs(last - length) < 5
         spent: list[float] = []
@@ -60,6 +65,18 @@ def rows(quick: bool) -> list[Row]:
             }
             measured = in_turns(2 if quick else 5, ways)
             goal = Goal(5) if length == 10000 else None
-            found.append(Row(f"{length:,} events, at the last", "ms", measured["end"], measured["bare"], goal))
-            found.append(Row(f"{length:,} events, at the one before it", "ms", measured["before"], measured["bare"], goal))
+            found.append(
+                Row(
+                    f"{length:,} events, at the last", "ms", measured["end"], measured["bare"], goal
+                )
+            )
+            found.append(
+                Row(
+                    f"{length:,} events, at the one before it",
+                    "ms",
+                    measured["before"],
+                    measured["bare"],
+                    goal,
+                )
+            )
     return found

@@ -1,12 +1,15 @@
-"""Durable events per second from 100 threads, each with a conversation of its own, over a competent group commit by hand.
+"""Durable events per second from 100 threads, each with a conversation of its own, over a competent
+group commit by hand.
 
-The floor ("naive") is a thread that takes whatever a queue holds and inserts it in one transaction, with the same `synchronous=FULL`, over
-bare sqlite3: one table, no fencing, no checksums, no summary. Both encode the event in the thread that appends it. Figures are
-microseconds per event, so that the goal of 1.3 times the floor's events per second is a ratio of at most 0.77.
+The floor ("naive") is a thread that takes whatever a queue holds and inserts it in one transaction,
+with the same `synchronous=FULL`, over bare sqlite3: one table, no fencing, no checksums, no
+summary. Both encode the event in the thread that appends it. Figures are microseconds per event, so
+that the goal of 1.3 times the floor's events per second is a ratio of at most 0.77.
 
-A table with a key beside it, as one would declare it, writes the events of all conversations one after the other; the store's keeps each
-conversation's together, so that opening one reads a range, and a commit of 100 conversations writes 100 pages. The rows "clustered" have a
-floor that does the same.
+A table with a key beside it, as one would declare it, writes the events of all conversations one
+after the other; the store's keeps each conversation's together, so that opening one reads a range,
+and a commit of 100 conversations writes 100 pages. The rows "clustered" have a floor that does the
+same.
 """
 
 from __future__ import annotations
@@ -33,9 +36,14 @@ class Naive:
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
-        table = "CREATE TABLE events (conversation TEXT, seq INTEGER, data BLOB, PRIMARY KEY (conversation, seq))"
+        table = (
+            "CREATE TABLE events (conversation TEXT, seq INTEGER, data BLOB, PRIMARY KEY"
+            " (conversation, seq))"
+        )
         self._db.execute(table + (" WITHOUT ROWID" if clustered else ""))
-        self._queue: queue.SimpleQueue[tuple[tuple[str, int, bytes], threading.Event] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[tuple[str, int, bytes], threading.Event] | None] = (
+            queue.SimpleQueue()
+        )
         self._thread = threading.Thread(target=self._commit)
         self._thread.start()
 
@@ -69,11 +77,17 @@ def message(seq: int, size: int) -> Any:
     from holdfast import TextContent
     from holdfast.events import Message
 
-    return Message(seq=seq, id=f"{seq:032x}", timestamp=datetime.now(UTC), content=(TextContent("All work and no play. " * (size // 22)),))
+    return Message(
+        seq=seq,
+        id=f"{seq:032x}",
+        timestamp=datetime.now(UTC),
+        content=(TextContent("All work and no play. " * (size // 22)),),
+    )
 
 
 def per_event(appends: list[Callable[[Any], None]], each: int, size: int) -> float:
-    """Microseconds per event, of wall time, when every one of `appends` is called `each` times on a thread of its own."""
+    """Microseconds per event, of wall time, when every one of `appends` is called `each` times on a
+    thread of its own."""
     events = [message(seq, size) for seq in range(1, each + 1)]
     ready = threading.Barrier(len(appends) + 1)
 
@@ -97,7 +111,9 @@ def by_hand(each: int, size: int, clustered: bool, folder: str) -> float:
     from functools import partial
 
     naive = Naive(f"{folder}/naive-{time.monotonic_ns()}.db", clustered)
-    found = per_event([partial(naive.append, f"c{number}") for number in range(THREADS)], each, size)
+    found = per_event(
+        [partial(naive.append, f"c{number}") for number in range(THREADS)], each, size
+    )
     naive.close()
     return found
 
@@ -134,6 +150,14 @@ def rows(quick: bool) -> list[Row]:
                     "store": lambda size=size: in_child(by_store, each, size, folder),
                 },
             )
-            found.append(Row(f"{THREADS} threads, events of {name}", "us", measured["store"], measured["naive"], Goal(0.77, "ratio")))
+            found.append(
+                Row(
+                    f"{THREADS} threads, events of {name}",
+                    "us",
+                    measured["store"],
+                    measured["naive"],
+                    Goal(0.77, "ratio"),
+                )
+            )
             found.append(Row("  clustered", "us", measured["store"], measured["clustered"]))
     return found

@@ -1,8 +1,11 @@
-"""The HTTP pool beside a small one over `http.client` and urllib3: POSTs, streams, TLS, a proxy, 200 threads, cancels, imports.
+"""The HTTP pool beside a small one over `http.client` and urllib3: POSTs, streams, TLS, a proxy,
+200 threads, cancels, imports.
 
-All of them send 2 KB and read 1 KB, or a stream of 50 events that comes at once, from one server process, over a connection that stays open. Their
-floor is a bare socket that sends prepared bytes and counts what comes. CPU and wall are the medians of single requests (`time.thread_time`),
-client and server on one core: across cores, waking one that sleeps costs more than the client does, and nobody knows when it is paid.
+All of them send 2 KB and read 1 KB, or a stream of 50 events that comes at once, from one server
+process, over a connection that stays open. Their floor is a bare socket that sends prepared bytes
+and counts what comes. CPU and wall are the medians of single requests (`time.thread_time`), client
+and server on one core: across cores, waking one that sleeps costs more than the client does, and
+nobody knows when it is paid.
 """
 
 from __future__ import annotations
@@ -27,8 +30,15 @@ from bench_import import measure as of_process
 from harness import Goal, Row, in_child, in_turns
 
 PATH = "/v1/chat/completions"
-BODY = b'{"model":"mock","messages":[{"role":"user","content":"%s"}]}' % (b"What is known of these items? " * 67)
-HEADERS = {"Content-Type": "application/json", "Authorization": "Bearer none", "User-Agent": "bench", "Accept": "*/*"}
+BODY = b'{"model":"mock","messages":[{"role":"user","content":"%s"}]}' % (
+    b"What is known of these items? " * 67
+)
+HEADERS = {
+    "Content-Type": "application/json",
+    "Authorization": "Bearer none",
+    "User-Agent": "bench",
+    "Accept": "*/*",
+}
 BOUND = 2.0  # seconds that a cancel is waited for
 THREADS, CALLS, DELAY = 200, 20, 20  # milliseconds that the server takes
 
@@ -50,29 +60,52 @@ strict-transport-security: max-age=31536000; includeSubDomains; preload\r
 
 def plain(body: str) -> dict[str, Any]:
     """A prepared answer (see `mock_model.py`) in one piece."""
-    return {"head": f"{HEAD}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n", "pieces": [body], "pace": 0}
+    return {
+        "head": f"{HEAD}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n",
+        "pieces": [body],
+        "pace": 0,
+    }
 
 
 def streamed(events: list[str], pace: float = 0, whole: bool = True) -> dict[str, Any]:
-    """One of server-sent events, each in a chunk of its own, `pace` seconds apart. One that is not `whole` never ends."""
-    chunks = [f"{len(event):x}\r\n{event}\r\n" for event in events] + (["0\r\n\r\n"] if whole else [])
-    return {"head": f"{HEAD}content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n", "pieces": chunks, "pace": pace}
+    """One of server-sent events, each in a chunk of its own, `pace` seconds apart. One that is not
+    `whole` never ends."""
+    chunks = [f"{len(event):x}\r\n{event}\r\n" for event in events] + (
+        ["0\r\n\r\n"] if whole else []
+    )
+    return {
+        "head": f"{HEAD}content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
+        "pieces": chunks,
+        "pace": pace,
+    }
 
 
-EVENT = 'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":" word"}}]}\n\n'
+EVENT = (
+    "data:"
+    ' {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"'
+    ' word"}}]}\n\n'
+)
 ANSWERS = {
-    "plain": plain('{"id":"chatcmpl-1","choices":[{"message":{"role":"assistant","content":"' + "A word or so. " * 66 + '"}}]}'),
+    "plain": plain(
+        '{"id":"chatcmpl-1","choices":[{"message":{"role":"assistant","content":"'
+        + "A word or so. " * 66
+        + '"}}]}'
+    ),
     "streamed": streamed([EVENT] * 50),
     "begun": streamed([EVENT] * 3, whole=False),
 }
-SIZES = {name: len(answer["head"]) + sum(map(len, answer["pieces"])) for name, answer in ANSWERS.items()}
+SIZES = {
+    name: len(answer["head"]) + sum(map(len, answer["pieces"])) for name, answer in ANSWERS.items()
+}
 
 
 @contextlib.contextmanager
 def canned(answers: dict[str, Any], certificate: str = "") -> Iterator[list[int]]:
     """The ports (HTTP, TLS, proxy) of a server of these answers in a process of its own."""
     command = [sys.executable, str(harness.HERE / "mock_model.py"), "canned", certificate]
-    with harness.process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    with harness.process(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as server:
         assert server.stdin is not None
         assert server.stdout is not None
         server.stdin.write(json.dumps(answers) + "\n")
@@ -93,7 +126,8 @@ def one_core() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiled() -> Iterator[None]:
-    """Processes that are started in this block find compiled files, whatever the environment says of writing them."""
+    """Processes that are started in this block find compiled files, whatever the environment says
+    of writing them."""
     before = dict(os.environ)
     with harness.scratch() as folder:
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -110,7 +144,11 @@ def stats(port: int) -> dict[str, int]:
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(b"POST /stats/0 HTTP/1.1\r\nContent-Length: 0\r\n\r\n")
         found = json.loads(sock.recv(65536).partition(b"\r\n\r\n")[2])
-    return {"accepted": found["accepted"] - 1, "open": found["open"] - 1, "requests": found["requests"] - 1}
+    return {
+        "accepted": found["accepted"] - 1,
+        "open": found["open"] - 1,
+        "requests": found["requests"] - 1,
+    }
 
 
 def certificate(folder: str) -> str:
@@ -119,7 +157,8 @@ def certificate(folder: str) -> str:
         return ""
     path = f"{folder}/certificate.pem"
     options = (
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj"
+        " /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1"
     )
     harness.run(["openssl", *options.split(), "-keyout", f"{path}.key", "-out", path])
     with open(path, "a") as file, open(f"{path}.key") as key:
@@ -134,9 +173,16 @@ Call = Callable[[str, bytes], int]
 
 
 class SmallPool:
-    """The least pool over `http.client` that does what ours does: shared by threads, keep-alive, a second try, a cancel."""
+    """The least pool over `http.client` that does what ours does: shared by threads, keep-alive, a
+    second try, a cancel."""
 
-    def __init__(self, port: int, context: ssl.SSLContext | None = None, proxy: int = 0, timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        port: int,
+        context: ssl.SSLContext | None = None,
+        proxy: int = 0,
+        timeout: float = 60.0,
+    ) -> None:
         self.port, self.context, self.proxy, self.timeout = port, context, proxy, timeout
         self.prefix = f"http://127.0.0.1:{port}" if proxy and context is None else ""
         self.idle: list[http.client.HTTPConnection] = []
@@ -147,7 +193,9 @@ class SmallPool:
         if self.context is None:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=self.timeout)
         else:
-            connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=self.timeout, context=self.context)
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", port, timeout=self.timeout, context=self.context
+            )
             if self.proxy:
                 connection.set_tunnel("127.0.0.1", self.port)
         connection.connect()  # sets TCP_NODELAY
@@ -163,7 +211,9 @@ class SmallPool:
             sock = connection.sock
             forget: Any = None
             if cancelled is not None:
-                forget = cancelled.add_callback(lambda sock=sock: socket.socket.shutdown(sock, socket.SHUT_RDWR))
+                forget = cancelled.add_callback(
+                    lambda sock=sock: socket.socket.shutdown(sock, socket.SHUT_RDWR)
+                )
             try:
                 connection.request("POST", self.prefix + path, body, HEADERS)
                 response = connection.getresponse()
@@ -199,7 +249,11 @@ def of_holdfast(port: int, context: ssl.SSLContext | None, proxy: int) -> Call:
     from holdfast.llm.http import HTTPPool, header_text
 
     scheme = "https" if context else "http"
-    pool = HTTPPool(f"{scheme}://127.0.0.1:{port}", proxy=f"http://127.0.0.1:{proxy}" if proxy else None, ssl_context=context)
+    pool = HTTPPool(
+        f"{scheme}://127.0.0.1:{port}",
+        proxy=f"http://127.0.0.1:{proxy}" if proxy else None,
+        ssl_context=context,
+    )
     headers = header_text(HEADERS)
 
     def call(path: str, body: bytes) -> int:
@@ -211,14 +265,25 @@ def of_holdfast(port: int, context: ssl.SSLContext | None, proxy: int) -> Call:
 def of_urllib3(port: int, context: ssl.SSLContext | None, proxy: int) -> Call:
     import urllib3
 
-    # Its own default, but through a proxy: there it leaves Nagle's algorithm on, and a request waits 40 ms for an acknowledgement.
+    # Its own default, but through a proxy: there it leaves Nagle's algorithm on, and a request
+    # waits 40 ms for an acknowledgement.
     nodelay = urllib3.connection.HTTPConnection.default_socket_options
-    options: dict[str, Any] = {"maxsize": THREADS, "ssl_context": context, "socket_options": nodelay}
-    pool: Any = urllib3.ProxyManager(f"http://127.0.0.1:{proxy}", **options) if proxy else urllib3.PoolManager(**options)
+    options: dict[str, Any] = {
+        "maxsize": THREADS,
+        "ssl_context": context,
+        "socket_options": nodelay,
+    }
+    pool: Any = (
+        urllib3.ProxyManager(f"http://127.0.0.1:{proxy}", **options)
+        if proxy
+        else urllib3.PoolManager(**options)
+    )
     base = f"{'https' if context else 'http'}://127.0.0.1:{port}"
 
     def call(path: str, body: bytes) -> int:
-        response = pool.request("POST", base + path, body=body, headers=HEADERS, preload_content=False)
+        response = pool.request(
+            "POST", base + path, body=body, headers=HEADERS, preload_content=False
+        )
         size = sum(map(len, response.stream(65536)))
         response.release_conn()
         return size
@@ -244,7 +309,10 @@ def of_bare_socket(port: int, context: ssl.SSLContext | None, proxy: int) -> Cal
         sock = getattr(local, "sock", None) or connect()
         if path not in prepared:
             target = f"http://127.0.0.1:{port}{path}" if proxy and context is None else path
-            head = f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{lines}Content-Length: {len(body)}\r\n\r\n"
+            head = (
+                f"POST {target} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n{lines}Content-Length:"
+                f" {len(body)}\r\n\r\n"
+            )
             prepared[path] = head.encode() + body, SIZES[path.split("/")[1]]
         request, left = prepared[path]
         sock.sendall(request)
@@ -255,23 +323,33 @@ def of_bare_socket(port: int, context: ssl.SSLContext | None, proxy: int) -> Cal
     return call
 
 
-CLIENTS = {"socket": of_bare_socket, "holdfast": of_holdfast, "http.client": of_small_pool, "urllib3": of_urllib3}
+CLIENTS = {
+    "socket": of_bare_socket,
+    "holdfast": of_holdfast,
+    "http.client": of_small_pool,
+    "urllib3": of_urllib3,
+}
 
 
 def client(name: str, port: int, context: ssl.SSLContext | None = None, proxy: int = 0) -> Call:
     return CLIENTS[name](port, context, proxy)
 
 
-# --- what is measured, each in a fresh process -----------------------------------------------------------
+# --- what is measured, each in a fresh process ---
 
 
-def requests(name: str, ports: list[int], certificate: str, number: int) -> dict[str, tuple[float, float]]:
+def requests(
+    name: str, ports: list[int], certificate: str, number: int
+) -> dict[str, tuple[float, float]]:
     """(microseconds of CPU, of wall) of the median request of each kind, one after the other."""
     port, tls, proxy = ports
     lines = {"HTTP": client(name, port), "HTTP, proxy": client(name, port, None, proxy)}
     if certificate:
         context = ssl.create_default_context(cafile=certificate)
-        lines |= {"TLS": client(name, tls, context), "TLS, proxy": client(name, tls, context, proxy)}
+        lines |= {
+            "TLS": client(name, tls, context),
+            "TLS, proxy": client(name, tls, context, proxy),
+        }
     found: dict[str, tuple[float, float]] = {}
     for line, call in lines.items():
         for kind in ("plain", "streamed"):
@@ -285,7 +363,10 @@ def requests(name: str, ports: list[int], certificate: str, number: int) -> dict
                 call(path, BODY)
                 cpu.append(time.thread_time() - spent)
                 wall.append(time.perf_counter() - began)
-            found[f"{line}, {kind}"] = (sorted(cpu)[number // 2] * 1e6, sorted(wall)[number // 2] * 1e6)
+            found[f"{line}, {kind}"] = (
+                sorted(cpu)[number // 2] * 1e6,
+                sorted(wall)[number // 2] * 1e6,
+            )
     return found
 
 
@@ -318,7 +399,8 @@ def crowd(name: str, port: int) -> tuple[float, float, int, int]:
 
 
 def cancels(name: str, port: int, begun: bool, number: int) -> list[float]:
-    """Milliseconds from a cancel to the return of the thread that waits for a silent server; at most `BOUND`."""
+    """Milliseconds from a cancel to the return of the thread that waits for a silent server; at
+    most `BOUND`."""
     path = f"/{'begun' if begun else 'silence'}/0{PATH}"
     return [one_cancel(name, port, path, begun) for _ in range(number)]
 
@@ -335,7 +417,9 @@ def one_cancel(name: str, port: int, path: str, begun: bool) -> float:
             if name == "holdfast":
                 from holdfast.llm.http import HTTPPool
 
-                for _ in HTTPPool(f"http://127.0.0.1:{port}").post(path, BODY, HEADERS, cancelled=cancelled, stream=True):
+                for _ in HTTPPool(f"http://127.0.0.1:{port}").post(
+                    path, BODY, HEADERS, cancelled=cancelled, stream=True
+                ):
                     pass
             elif name == "http.client":
                 for _ in SmallPool(port).post(path, BODY, cancelled):
@@ -345,7 +429,9 @@ def one_cancel(name: str, port: int, path: str, begun: bool) -> float:
 
                 pool = urllib3.HTTPConnectionPool("127.0.0.1", port)
                 cancel[0] = pool.close  # before there is a response, all that can be closed
-                response = pool.urlopen("POST", path, BODY, HEADERS, preload_content=False, retries=False)
+                response = pool.urlopen(
+                    "POST", path, BODY, HEADERS, preload_content=False, retries=False
+                )
                 cancel[0] = response.shutdown if name == "urllib3 shutdown" else response.close
                 for _ in response.stream(65536):
                     pass
@@ -354,7 +440,9 @@ def one_cancel(name: str, port: int, path: str, begun: bool) -> float:
     threading.Thread(target=read, daemon=True).start()
     time.sleep(0.2 if "urllib3" in name else 0.1)
     began = time.perf_counter()
-    threading.Thread(target=cancel[0], daemon=True).start()  # closing may itself wait for the reader
+    threading.Thread(
+        target=cancel[0], daemon=True
+    ).start()  # closing may itself wait for the reader
     returned.wait(BOUND)
     return (time.perf_counter() - began) * 1000
 
@@ -368,24 +456,49 @@ def rows(quick: bool) -> list[Row]:
         pem = certificate(folder)
         with one_core(), canned(ANSWERS, pem) as ports:
             number = 50 if quick else 200
-            single = in_turns(2 if quick else 5, {name: lambda n=name: in_child(requests, n, ports, pem, number) for name in names})
+            single = in_turns(
+                2 if quick else 5,
+                {name: lambda n=name: in_child(requests, n, ports, pem, number) for name in names},
+            )
         with canned(ANSWERS, pem) as ports:
-            many = in_turns(1 if quick else 3, {name: lambda n=name: in_child(crowd, n, ports[0]) for name in names})
+            many = in_turns(
+                1 if quick else 3,
+                {name: lambda n=name: in_child(crowd, n, ports[0]) for name in names},
+            )
             ways = [(name, begun) for name in names[1:] for begun in (False, True)]
             if "urllib3" in names:
-                ways.append(("urllib3 shutdown", True))  # since 2.3; there is nothing like it before the first byte
-            woken = {way: in_child(cancels, way[0], ports[0], way[1], 2 if quick or way[0] == "urllib3" else 10) for way in ways}
+                ways.append(
+                    ("urllib3 shutdown", True)
+                )  # since 2.3; there is nothing like it before the first byte
+            woken = {
+                way: in_child(
+                    cancels, way[0], ports[0], way[1], 2 if quick or way[0] == "urllib3" else 10
+                )
+                for way in ways
+            }
     for kind in single["socket"][0]:
         for name in names[1:]:
             for index, what in enumerate(("CPU", "wall")):
-                values, floor = ([one[kind][index] for one in single[which]] for which in (name, "socket"))
-                found.append(Row(f"{'  ' if index else ''}{kind}, {name}, {what}", "us", values, floor))
+                values, floor = (
+                    [one[kind][index] for one in single[which]] for which in (name, "socket")
+                )
+                found.append(
+                    Row(f"{'  ' if index else ''}{kind}, {name}, {what}", "us", values, floor)
+                )
     if not pem:
         found.append(Row("TLS", "us", skipped="there is no openssl command to make a certificate"))
     for name in names[1:]:
-        for index, (what, unit) in enumerate((("wall", "s"), ("CPU", "s"), ("connections made", ""), ("errors", ""))):
-            values, floor = ([float(one[index]) for one in many[which]] for which in (name, "socket"))
-            title = f"{THREADS} threads, {CALLS} requests of {DELAY} ms each, {name}" if not index else f"  {what}"
+        for index, (what, unit) in enumerate(
+            (("wall", "s"), ("CPU", "s"), ("connections made", ""), ("errors", ""))
+        ):
+            values, floor = (
+                [float(one[index]) for one in many[which]] for which in (name, "socket")
+            )
+            title = (
+                f"{THREADS} threads, {CALLS} requests of {DELAY} ms each, {name}"
+                if not index
+                else f"  {what}"
+            )
             found.append(Row(title, unit, values, floor if index < 2 else ()))
     for (name, begun), values in woken.items():
         what = f"cancel to return, {'in mid-stream' if begun else 'before the first byte'}, {name}"
@@ -403,10 +516,23 @@ def rows(quick: bool) -> list[Row]:
     with compiled():
         for program in programs.values():
             of_process(program)
-        cost = in_turns(3 if quick else 9, {name: lambda program=program: of_process(program) for name, program in programs.items()})
+        cost = in_turns(
+            3 if quick else 9,
+            {
+                name: lambda program=program: of_process(program)
+                for name, program in programs.items()
+            },
+        )
     for index, (what, unit) in enumerate((("CPU", "ms"), ("peak RSS", "MB"))):
         for name in list(programs)[1:]:
-            found.append(Row(f"import, {name}, {what}", unit, [one[index] for one in cost[name]], [one[index] for one in cost["pass"]]))
+            found.append(
+                Row(
+                    f"import, {name}, {what}",
+                    unit,
+                    [one[index] for one in cost[name]],
+                    [one[index] for one in cost["pass"]],
+                )
+            )
     if "urllib3" not in names:
         found.append(Row("urllib3", "us", skipped="it is not installed (`pip install urllib3`)"))
     return found

@@ -1,7 +1,9 @@
-"""CPU and peak memory of `from holdfast import LLM, Agent, Tool, Conversation` in a fresh process, beside a bare interpreter.
+"""CPU and peak memory of `from holdfast import LLM, Agent, Tool, Conversation` in a fresh process,
+beside a bare interpreter.
 
-CPU is what the kernel charged the child for, user and system (`os.wait4`). Memory is the child's own high-water mark (`VmHWM`): the one
-of `wait4` begins at the size of whoever started it. Both include the interpreter, whose own figures are the floor.
+CPU is what the kernel charged the child for, user and system (`os.wait4`). Memory is the child's
+own high-water mark (`VmHWM`): the one of `wait4` begins at the size of whoever started it. Both
+include the interpreter, whose own figures are the floor.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ import harness
 from harness import Goal, Row, in_turns
 
 NAMES = "from holdfast import LLM, Agent, Tool, Conversation"
-PEAK = "print([line for line in open('/proc/self/status') if line.startswith('VmHWM')][0].split()[1])"
+PEAK = (
+    "print([line for line in open('/proc/self/status') if line.startswith('VmHWM')][0].split()[1])"
+)
 
 
 def measure(program: str) -> tuple[float, float]:
     """(milliseconds of CPU, peak MB) of a Python process that runs `program`."""
-    with harness.process([sys.executable, "-c", f"{program}\n{PEAK}"], stdout=subprocess.PIPE, text=True) as child:
+    with harness.process(
+        [sys.executable, "-c", f"{program}\n{PEAK}"], stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         peak = int(child.stdout.read()) * 1024
         _, status, usage = os.wait4(child.pid, 0)
@@ -30,10 +36,18 @@ def measure(program: str) -> tuple[float, float]:
 
 
 def rows(quick: bool) -> list[Row]:
-    figures = {"pass": "pass", "names": NAMES, "package": "import holdfast", "sqlite": f"{NAMES}, SQLiteStore, ScriptedLLM"}
+    figures = {
+        "pass": "pass",
+        "names": NAMES,
+        "package": "import holdfast",
+        "sqlite": f"{NAMES}, SQLiteStore, ScriptedLLM",
+    }
     for program in figures.values():
         measure(program)  # once for the disk and the compiled files
-    found = in_turns(3 if quick else 15, {name: lambda program=program: measure(program) for name, program in figures.items()})
+    found = in_turns(
+        3 if quick else 15,
+        {name: lambda program=program: measure(program) for name, program in figures.items()},
+    )
     cpu = {name: [one[0] for one in found[name]] for name in figures}
     peak = {name: [one[1] for one in found[name]] for name in figures}
     return [

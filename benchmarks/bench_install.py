@@ -1,7 +1,9 @@
-"""Size of the base install: distributions, and MB of site-packages with compiled files, in a fresh virtual environment.
+"""Size of the base install: distributions, and MB of site-packages with compiled files, in a fresh
+virtual environment.
 
-`pip install <this repository>` (not editable) into a venv in a temporary folder. What the venv brings itself (pip, setuptools) is not
-counted. MB are millions of bytes, as the files say, not blocks of a disk. Skipped where the package index cannot be reached.
+`pip install <this repository>` (not editable) into a venv in a temporary folder. What the venv
+brings itself (pip, setuptools) is not counted. MB are millions of bytes, as the files say, not
+blocks of a disk. Skipped where the package index cannot be reached.
 """
 
 from __future__ import annotations
@@ -12,20 +14,47 @@ from pathlib import Path
 import harness
 from harness import Failed, Goal, Row
 
-BROUGHT = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence.pth", "_virtualenv")
-UNREACHABLE = ("No matching distribution", "Could not find a version", "Max retries", "Connection", "Temporary failure", "timed out")
+BROUGHT = (
+    "pip",
+    "setuptools",
+    "pkg_resources",
+    "_distutils_hack",
+    "distutils-precedence.pth",
+    "_virtualenv",
+)
+UNREACHABLE = (
+    "No matching distribution",
+    "Could not find a version",
+    "Max retries",
+    "Connection",
+    "Temporary failure",
+    "timed out",
+)
 
 
 def size(folder: Path) -> int:
     """Bytes of all files under a folder."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    return sum(
+        path.lstat().st_size
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    )
 
 
 def rows(quick: bool) -> list[Row]:
     with harness.scratch() as folder:
         harness.run([sys.executable, "-m", "venv", folder])
         try:
-            pip = [f"{folder}/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--retries", "1"]
+            pip = [
+                f"{folder}/bin/python",
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--retries",
+                "1",
+            ]
             harness.run([*pip, str(harness.REPOSITORY)], timeout=180)
         except Failed as error:
             if not any(sign in str(error) for sign in UNREACHABLE):

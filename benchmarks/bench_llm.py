@@ -1,9 +1,11 @@
-"""What an LLM adds to its HTTP pool, on each wire: per call, with a long history, with 200 threads, per delta; imports and cancels.
+"""What an LLM adds to its HTTP pool, on each wire: per call, with a long history, with 200 threads,
+per delta; imports and cancels.
 
-The floor is `HTTPPool` sending as many bytes and reading the same answer, in turns with the LLM; with a long history it joins them first, of a
-piece for each message, as whoever keeps one must. Of the threads, it is a pool of its own for each. CPU and wall are medians of single
-calls, client and server on one core as in `bench_http`. Each call is a conversation's: a `Transcript` that has two new items, and the
-tools and prompt of its head. A wire whose module is not there is left out.
+The floor is `HTTPPool` sending as many bytes and reading the same answer, in turns with the LLM;
+with a long history it joins them first, of a piece for each message, as whoever keeps one must. Of
+the threads, it is a pool of its own for each. CPU and wall are medians of single calls, client and
+server on one core as in `bench_http`. Each call is a conversation's: a `Transcript` that has two
+new items, and the tools and prompt of its head. A wire whose module is not there is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ import harness
 from bench_http import canned, compiled, one_core, stats
 from harness import Goal, Row, in_child, in_turns
 
-TEXT = "The parser reads one line at a time, and this is what is known of it. " * 9  # 630 characters, about 150 tokens
+TEXT = (
+    "The parser reads one line at a time, and this is what is known of it. " * 9
+)  # 630 characters, about 150 tokens
 ARGUMENTS = '{"path":"src/parser.py","limit":200}'
 DELTAS = 2000
 PACE = 0.0001  # seconds between packets: enough for each delta to be read on its own
@@ -35,10 +39,24 @@ LONG = 1000  # messages
 
 
 def chat(count: int = 0, kind: str = "") -> Any:
-    head = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion.chunk", "created": 1760000000, "model": "mock"}
-    usage = {"prompt_tokens": 1200, "completion_tokens": 150, "total_tokens": 1350, "prompt_tokens_details": {"cached_tokens": 1024}}
+    head = {
+        "id": "chatcmpl-0123456789abcdef",
+        "object": "chat.completion.chunk",
+        "created": 1760000000,
+        "model": "mock",
+    }
+    usage = {
+        "prompt_tokens": 1200,
+        "completion_tokens": 150,
+        "total_tokens": 1350,
+        "prompt_tokens_details": {"cached_tokens": 1024},
+    }
     if not kind:
-        call = {"id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": ARGUMENTS}}
+        call = {
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "look_up", "arguments": ARGUMENTS},
+        }
         message = {"role": "assistant", "content": TEXT, "tool_calls": [call]}
         return {
             **head,
@@ -48,29 +66,64 @@ def chat(count: int = 0, kind: str = "") -> Any:
         }
 
     def chunk(delta: Any, finish: Any = None) -> Any:
-        return {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}], "usage": None}
+        return {
+            **head,
+            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+            "usage": None,
+        }
 
     if kind == "text":
-        deltas = [{"role": "assistant", "content": ""}, *({"content": piece} for piece in pieces(count))]
+        deltas = [
+            {"role": "assistant", "content": ""},
+            *({"content": piece} for piece in pieces(count)),
+        ]
     else:
-        begin = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look_up", "arguments": ""}}
+        begin = {
+            "index": 0,
+            "id": "call_1",
+            "type": "function",
+            "function": {"name": "look_up", "arguments": ""},
+        }
         deltas = [{"role": "assistant", "tool_calls": [begin]}]
-        deltas += [{"tool_calls": [{"index": 0, "function": {"arguments": piece}}]} for piece in arguments(count)]
-    return [*map(chunk, deltas), chunk({}, "stop" if kind == "text" else "tool_calls"), {**head, "choices": [], "usage": usage}]
+        deltas += [
+            {"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}
+            for piece in arguments(count)
+        ]
+    return [
+        *map(chunk, deltas),
+        chunk({}, "stop" if kind == "text" else "tool_calls"),
+        {**head, "choices": [], "usage": usage},
+    ]
 
 
 def responses(count: int = 0, kind: str = "") -> Any:
     usage = {
-        "input_tokens": 1200, "input_tokens_details": {"cached_tokens": 1024}, "output_tokens": 150,
-        "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": 1350,
-    }  # fmt: skip
+        "input_tokens": 1200,
+        "input_tokens_details": {"cached_tokens": 1024},
+        "output_tokens": 150,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 1350,
+    }
 
     def message(text: str) -> Any:
         part = {"type": "output_text", "annotations": [], "logprobs": [], "text": text}
-        return {"id": "msg_1", "type": "message", "status": "completed", "content": [part], "role": "assistant"}
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "status": "completed",
+            "content": [part],
+            "role": "assistant",
+        }
 
     def call(text: str) -> Any:
-        return {"id": "fc_1", "type": "function_call", "status": "completed", "arguments": text, "call_id": "call_1", "name": "look_up"}
+        return {
+            "id": "fc_1",
+            "type": "function_call",
+            "status": "completed",
+            "arguments": text,
+            "call_id": "call_1",
+            "name": "look_up",
+        }
 
     def response(output: Any, status: str = "completed") -> Any:
         return {
@@ -87,20 +140,32 @@ def responses(count: int = 0, kind: str = "") -> Any:
         return response([message(TEXT), call(ARGUMENTS)])
     if kind == "text":
         begin, found = {**message(""), "content": []}, pieces(count)
-        name, end, more = "response.output_text.delta", message("".join(found)), {"content_index": 0, "logprobs": []}
+        name, end, more = (
+            "response.output_text.delta",
+            message("".join(found)),
+            {"content_index": 0, "logprobs": []},
+        )
     else:
         begin, found = call(""), arguments(count)
         name, end, more = "response.function_call_arguments.delta", call("".join(found)), {}
     events: list[Any] = [{"type": "response.created", "response": response([], "in_progress")}]
     events += [{"type": "response.output_item.added", "output_index": 0, "item": begin}]
-    events += [{"type": name, "item_id": begin["id"], "output_index": 0, **more, "delta": piece} for piece in found]
+    events += [
+        {"type": name, "item_id": begin["id"], "output_index": 0, **more, "delta": piece}
+        for piece in found
+    ]
     events += [{"type": "response.output_item.done", "output_index": 0, "item": end}]
     events += [{"type": "response.completed", "response": response([end])}]
     return [{**event, "sequence_number": number} for number, event in enumerate(events)]
 
 
 def messages(count: int = 0, kind: str = "") -> Any:
-    usage = {"input_tokens": 176, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 1024, "output_tokens": 150}
+    usage = {
+        "input_tokens": 176,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": 1024,
+        "output_tokens": 150,
+    }
     answer = {
         "id": "msg_1",
         "type": "message",
@@ -115,30 +180,53 @@ def messages(count: int = 0, kind: str = "") -> Any:
         content = [{"type": "text", "text": TEXT}, {**call, "input": json.loads(ARGUMENTS)}]
         return {**answer, "content": content, "stop_reason": "tool_use"}
     if kind == "text":
-        begin, reason, found = {"type": "text", "text": ""}, "end_turn", [{"type": "text_delta", "text": piece} for piece in pieces(count)]
+        begin, reason, found = (
+            {"type": "text", "text": ""},
+            "end_turn",
+            [{"type": "text_delta", "text": piece} for piece in pieces(count)],
+        )
     else:
-        begin, reason, found = call, "tool_use", [{"type": "input_json_delta", "partial_json": piece} for piece in arguments(count)]
+        begin, reason, found = (
+            call,
+            "tool_use",
+            [{"type": "input_json_delta", "partial_json": piece} for piece in arguments(count)],
+        )
     return [
         {"type": "message_start", "message": {**answer, "content": []}},
         {"type": "content_block_start", "index": 0, "content_block": begin},
         *({"type": "content_block_delta", "index": 0, "delta": delta} for delta in found),
         {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": reason, "stop_sequence": None}, "usage": usage},
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": reason, "stop_sequence": None},
+            "usage": usage,
+        },
         {"type": "message_stop"},
     ]
 
 
 def gemini(count: int = 0, kind: str = "") -> Any:
-    usage = {"promptTokenCount": 1200, "candidatesTokenCount": 150, "totalTokenCount": 1350, "cachedContentTokenCount": 1024}
+    usage = {
+        "promptTokenCount": 1200,
+        "candidatesTokenCount": 150,
+        "totalTokenCount": 1350,
+        "cachedContentTokenCount": 1024,
+    }
     about = {"usageMetadata": usage, "modelVersion": "mock", "responseId": "response-1"}
 
     def chunk(parts: Any, more: Any) -> Any:
-        return {"candidates": [{"content": {"parts": parts, "role": "model"}, **more, "index": 0}], **about}
+        return {
+            "candidates": [{"content": {"parts": parts, "role": "model"}, **more, "index": 0}],
+            **about,
+        }
 
     call = {"functionCall": {"name": "look_up", "args": json.loads(ARGUMENTS)}}
     if not kind:
         return chunk([{"text": TEXT}, call], {"finishReason": "STOP"})
-    return [*(chunk([{"text": piece}], {}) for piece in pieces(count)), chunk([{"text": ""}], {"finishReason": "STOP"})]
+    return [
+        *(chunk([{"text": piece}], {}) for piece in pieces(count)),
+        chunk([{"text": ""}], {"finishReason": "STOP"}),
+    ]
 
 
 def pieces(count: int) -> list[str]:
@@ -162,7 +250,10 @@ WIRES: dict[str, tuple[Callable[..., Any], bool, bool]] = {
 def events(wire: str, count: int, kind: str) -> list[str]:
     """The events of a stream as text."""
     make, named, _ = WIRES[wire]
-    found = [(f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n" for event in make(count, kind)]
+    found = [
+        (f"event: {event['type']}\n" if named else "") + f"data: {json.dumps(event)}\n\n"
+        for event in make(count, kind)
+    ]
     return [*found, "data: [DONE]\n\n"] if wire == "openai_chat" else found
 
 
@@ -176,11 +267,13 @@ def answers(wires: list[str]) -> dict[str, Any]:
         for kind in ("text", "tool"):
             if kind == "text" or WIRES[wire][2]:
                 found[f"{wire}-{kind}-burst"] = bench_http.streamed(events(wire, DELTAS, kind))
-                found[f"{wire}-{kind}-paced"] = bench_http.streamed(events(wire, DELTAS, kind), PACE)
+                found[f"{wire}-{kind}-paced"] = bench_http.streamed(
+                    events(wire, DELTAS, kind), PACE
+                )
     return found
 
 
-# --- a client that sends what a conversation sends -------------------------------------------------------
+# --- a client that sends what a conversation sends ---
 
 
 class Kept:
@@ -199,7 +292,9 @@ class Kept:
         self.inner.close()
 
 
-def model(port: int, wire: str, answer: str, stream: bool, delay: int = 0) -> tuple[Any, list[Kept]]:
+def model(
+    port: int, wire: str, answer: str, stream: bool, delay: int = 0
+) -> tuple[Any, list[Kept]]:
     """An LLM that is answered `answer`, and its transport."""
     from holdfast.llm import LLM
 
@@ -209,7 +304,14 @@ def model(port: int, wire: str, answer: str, stream: bool, delay: int = 0) -> tu
         kept.append(Kept(transport))
         return kept[0]
 
-    llm = LLM("mock", "none", f"http://127.0.0.1:{port}/{answer}/{delay}", wire=wire, stream=stream, max_retries=0)
+    llm = LLM(
+        "mock",
+        "none",
+        f"http://127.0.0.1:{port}/{answer}/{delay}",
+        wire=wire,
+        stream=stream,
+        max_retries=0,
+    )
     return llm.through(keep), kept
 
 
@@ -222,10 +324,29 @@ def conversation(llm: Any, messages: int) -> tuple[Any, Any, tuple[Any, Any]]:
     from holdfast.llm.completion import Completion
     from holdfast.llm.transcript import Transcript
 
-    schema = {"type": "object", "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["path"]}
-    tools = tuple([ToolDefinition(f"look_up_{n}" if n else "look_up", "Look up what is known of an item.", schema) for n in range(5)])
+    schema = {
+        "type": "object",
+        "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}},
+        "required": ["path"],
+    }
+    tools = tuple(
+        [
+            ToolDefinition(
+                f"look_up_{n}" if n else "look_up", "Look up what is known of an item.", schema
+            )
+            for n in range(5)
+        ]
+    )
     parameters = llm.parameters()
-    head = Agent(seq=1, id="evt_1", timestamp=datetime.now(UTC), system_prompt=TEXT * 2, tools=tools, model="mock", parameters=parameters)
+    head = Agent(
+        seq=1,
+        id="evt_1",
+        timestamp=datetime.now(UTC),
+        system_prompt=TEXT * 2,
+        tools=tools,
+        model="mock",
+        parameters=parameters,
+    )
     call = ToolCall("call_1", "look_up", {"path": "src/parser.py", "limit": 200}, "call_1")
     step = (Completion(TEXT[:140], calls=(call,)), (call, ToolResult((TextContent(TEXT[:420]),))))
     transcript = Transcript([Message("What is known of these items?")])
@@ -239,18 +360,23 @@ def unheard(delta: object) -> None:
     pass
 
 
-def ask(llm: Any, transcript: Any, head: Any, on_delta: Any = unheard, cancelled: Any = None) -> None:
+def ask(
+    llm: Any, transcript: Any, head: Any, on_delta: Any = unheard, cancelled: Any = None
+) -> None:
     llm.completion(transcript, head=head, on_delta=on_delta, cancelled=cancelled)
 
 
 def drain(pool: Any, kept: list[Kept], pieces: Sequence[bytes] = ()) -> int:
-    """The floor: the same request, joined of `pieces` if there are any, the answer read as it comes. The number of its bytes."""
+    """The floor: the same request, joined of `pieces` if there are any, the answer read as it
+    comes. The number of its bytes."""
     request = kept[0]
-    response = pool.post(request.path, b"".join(pieces) if pieces else request.body, request.headers, stream=True)
+    response = pool.post(
+        request.path, b"".join(pieces) if pieces else request.body, request.headers, stream=True
+    )
     return sum([len(chunk) for chunk in response])
 
 
-# --- what is measured, each in a fresh process -----------------------------------------------------------
+# --- what is measured, each in a fresh process ---
 
 
 def calls(port: int, wire: str, number: int) -> dict[str, list[float]]:
@@ -259,7 +385,11 @@ def calls(port: int, wire: str, number: int) -> dict[str, list[float]]:
 
     pool = HTTPPool(f"http://127.0.0.1:{port}")
     found: dict[str, list[float]] = {}
-    for what, stream, size in (("plain", False, 10), ("streamed", True, 10), ("plain, long", False, LONG)):
+    for what, stream, size in (
+        ("plain", False, 10),
+        ("streamed", True, 10),
+        ("plain, long", False, LONG),
+    ):
         llm, kept = model(port, wire, f"{wire}-{'streamed' if stream else 'plain'}", stream)
         taken: list[list[float]] = [[], [], [], []]
         pieces: list[bytes] = []
@@ -269,10 +399,16 @@ def calls(port: int, wire: str, number: int) -> dict[str, list[float]]:
                 llm.completion(transcript, head=head)
                 drain(pool, kept)
                 width = len(kept[0].body) // size + 1
-                pieces = [kept[0].body[at : at + width] for at in range(0, len(kept[0].body), width)] if size == LONG else []
+                pieces = (
+                    [kept[0].body[at : at + width] for at in range(0, len(kept[0].body), width)]
+                    if size == LONG
+                    else []
+                )
             for item in step:
                 transcript.append(item)
-            for index, (work, given) in enumerate(((ask, (llm, transcript, head)), (drain, (pool, kept, pieces)))):
+            for index, (work, given) in enumerate(
+                ((ask, (llm, transcript, head)), (drain, (pool, kept, pieces)))
+            ):
                 began, spent = time.perf_counter(), time.thread_time()
                 work(*given)
                 taken[index * 2].append(time.thread_time() - spent)
@@ -282,7 +418,8 @@ def calls(port: int, wire: str, number: int) -> dict[str, list[float]]:
 
 
 def crowd(port: int, wire: str, who: str) -> tuple[float, float]:
-    """(seconds, seconds of CPU) of threads that share one LLM, or have each a bare pool or a bare socket."""
+    """(seconds, seconds of CPU) of threads that share one LLM, or have each a bare pool or a bare
+    socket."""
     from holdfast.llm.http import HTTPPool
 
     warm, _ = model(port, wire, f"{wire}-plain", False)
@@ -307,7 +444,11 @@ def crowd(port: int, wire: str, who: str) -> tuple[float, float]:
     def with_socket() -> Callable[[], object]:
         import socket
 
-        text = f"POST {request.path} HTTP/1.1\r\n{request.headers}Content-Length: {len(request.body)}\r\n\r\n".encode() + request.body
+        text = (
+            f"POST {request.path} HTTP/1.1\r\n{request.headers}Content-Length:"
+            f" {len(request.body)}\r\n\r\n".encode()
+            + request.body
+        )
         sock = socket.create_connection(("127.0.0.1", port))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -359,7 +500,9 @@ def deltas(port: int, wire: str) -> dict[str, tuple[float, float]]:
     return found
 
 
-def until_cancelled(asked: tuple[Any, Any, Any], heard: threading.Event, cancelled: Any, returned: list[float]) -> None:
+def until_cancelled(
+    asked: tuple[Any, Any, Any], heard: threading.Event, cancelled: Any, returned: list[float]
+) -> None:
     from holdfast.errors import Cancelled
 
     with contextlib.suppress(Cancelled):
@@ -368,7 +511,8 @@ def until_cancelled(asked: tuple[Any, Any, Any], heard: threading.Event, cancell
 
 
 def cancels(port: int, wire: str, number: int) -> dict[str, Any]:
-    """Milliseconds from cancel to return, half of them before the first byte; what stays open of the connections."""
+    """Milliseconds from cancel to return, half of them before the first byte; what stays open of
+    the connections."""
     from holdfast.tools.context import Cancellation
 
     found: dict[str, Any] = {"before the first byte": [], "in mid-stream": []}
@@ -380,7 +524,9 @@ def cancels(port: int, wire: str, number: int) -> dict[str, Any]:
             cancelled = Cancellation()
             heard = threading.Event()
             returned: list[float] = []
-            thread = threading.Thread(target=until_cancelled, args=((llm, transcript, head), heard, cancelled, returned))
+            thread = threading.Thread(
+                target=until_cancelled, args=((llm, transcript, head), heard, cancelled, returned)
+            )
             thread.start()
             if answer != "silence":
                 heard.wait(10)
@@ -392,18 +538,29 @@ def cancels(port: int, wire: str, number: int) -> dict[str, Any]:
     until = time.monotonic() + 1
     while stats(port)["open"] > open_before and time.monotonic() < until:
         time.sleep(0.005)
-    return {**found, "open": stats(port)["open"] - open_before, "sockets": open_sockets() - sockets_before}
+    return {
+        **found,
+        "open": stats(port)["open"] - open_before,
+        "sockets": open_sockets() - sockets_before,
+    }
 
 
 def open_sockets() -> int:
-    links = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
+    links = [
+        os.readlink(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+        if os.path.lexists(f"/proc/self/fd/{name}")
+    ]
     return sum(link.startswith("socket:") for link in links)
 
 
 def imports(wire: str, *first: str) -> float:
     """Milliseconds of CPU that importing a wire, its streams included, takes after others."""
     modules = ", ".join(f"holdfast.llm.wires.{wire}{part}" for part in ("", "_answer", "_stream"))
-    program = f"import time, {', '.join(first)}\nbegan = time.process_time()\nimport {modules}\nprint(time.process_time() - began)"
+    program = (
+        f"import time, {', '.join(first)}\nbegan = time.process_time()\nimport"
+        f" {modules}\nprint(time.process_time() - began)"
+    )
     return float(harness.run([sys.executable, "-c", program])) * 1000
 
 
@@ -412,10 +569,21 @@ def rows(quick: bool) -> list[Row]:
     found: list[Row] = []
     repeats = 1 if quick else 3
     with one_core(), canned(answers(wires)) as (port, _, _):
-        single = in_turns(repeats, {wire: lambda w=wire: in_child(calls, port, w, 20 if quick else 80) for wire in wires})
-        delta = in_turns(repeats, {wire: lambda w=wire: in_child(deltas, port, w) for wire in wires})
+        single = in_turns(
+            repeats,
+            {wire: lambda w=wire: in_child(calls, port, w, 20 if quick else 80) for wire in wires},
+        )
+        delta = in_turns(
+            repeats, {wire: lambda w=wire: in_child(deltas, port, w) for wire in wires}
+        )
     with canned(answers(wires)) as (port, _, _):
-        many = in_turns(repeats, {who: lambda w=who: in_child(crowd, port, wires[0], w) for who in ("socket", "pool", "llm")})
+        many = in_turns(
+            repeats,
+            {
+                who: lambda w=who: in_child(crowd, port, wires[0], w)
+                for who in ("socket", "pool", "llm")
+            },
+        )
         woken = {wire: in_child(cancels, port, wire, 3 if quick else 15) for wire in wires}
     shared = ("holdfast.llm.client", "holdfast.llm.http", "holdfast.llm.wires.failures")
     figures: dict[str, Callable[[], float]] = {}
@@ -430,28 +598,64 @@ def rows(quick: bool) -> list[Row]:
     for wire in wires:
         for what in single[wire][0]:
             for index, (title, unit) in enumerate((("CPU", "us"), ("wall", "us"))):
-                of_llm, floor = ([one[what][at] for one in single[wire]] for at in (index, index + 2))
-                kind = what.replace("long", f"{LONG:,} messages").replace("streamed", "streamed (50 deltas)")
-                found.append(Row(f"{wire}, a call, {kind}, {title}", unit, of_llm, floor, Goal(1.3, "ratio")))
-        added = [[one[what][0] - one[what][2] for one in single[wire]] for what in ("plain, long", "plain")]
-        found.append(Row(f"{wire}, CPU beside the floor's, {LONG:,} messages; floor: 10", "us", *added, Goal(1.3, "ratio")))
+                of_llm, floor = (
+                    [one[what][at] for one in single[wire]] for at in (index, index + 2)
+                )
+                kind = what.replace("long", f"{LONG:,} messages").replace(
+                    "streamed", "streamed (50 deltas)"
+                )
+                found.append(
+                    Row(f"{wire}, a call, {kind}, {title}", unit, of_llm, floor, Goal(1.3, "ratio"))
+                )
+        added = [
+            [one[what][0] - one[what][2] for one in single[wire]]
+            for what in ("plain, long", "plain")
+        ]
+        found.append(
+            Row(
+                f"{wire}, CPU beside the floor's, {LONG:,} messages; floor: 10",
+                "us",
+                *added,
+                Goal(1.3, "ratio"),
+            )
+        )
     wall, cpu = ({who: [one[index] for one in many[who]] for who in many} for index in (0, 1))
     title = f"{THREADS} threads, {CALLS} calls of {DELAY} ms each"
-    found.append(Row(f"{title}, one LLM; floor: a pool each", "s", wall["llm"], wall["pool"], Goal(1.1, "ratio")))
+    found.append(
+        Row(
+            f"{title}, one LLM; floor: a pool each",
+            "s",
+            wall["llm"],
+            wall["pool"],
+            Goal(1.1, "ratio"),
+        )
+    )
     found.append(Row("  floor: a bare socket each", "s", wall["llm"], wall["socket"]))
     found.append(Row("  CPU of this; floor: a pool each", "s", cpu["llm"], cpu["pool"]))
-    found += [Row(f"import {name}, CPU", "ms", values, (), Goal(10)) for name, values in cost.items()]
+    found += [
+        Row(f"import {name}, CPU", "ms", values, (), Goal(10)) for name, values in cost.items()
+    ]
     for wire in wires:
         for which in ("before the first byte", "in mid-stream"):
-            found.append(Row(f"{wire}, cancel to return, {which}", "ms", woken[wire][which], (), Goal(100)))
+            found.append(
+                Row(f"{wire}, cancel to return, {which}", "ms", woken[wire][which], (), Goal(100))
+            )
             found.append(Row("  the slowest", "ms", [max(woken[wire][which])], (), Goal(100)))
-        found.append(Row("  connections that the server still has", "", [woken[wire]["open"]], (), Goal(0)))
+        found.append(
+            Row("  connections that the server still has", "", [woken[wire]["open"]], (), Goal(0))
+        )
         found.append(Row("  sockets left open", "", [woken[wire]["sockets"]], (), Goal(0)))
     for wire in wires:
         for what in delta[wire][0]:
             of_llm, floor = ([one[what][at] for one in delta[wire]] for at in (0, 1))
-            title = what.replace("tool", "arguments").replace("paced", "in packets of their own").replace("burst", "at once")
+            title = (
+                what.replace("tool", "arguments")
+                .replace("paced", "in packets of their own")
+                .replace("burst", "at once")
+            )
             found.append(Row(f"{wire}, a delta of {title}, CPU", "us", of_llm, floor, Goal(30)))
         if not WIRES[wire][2]:
-            found.append(Row(f"{wire}, a delta of arguments", "us", skipped="the wire sends them whole"))
+            found.append(
+                Row(f"{wire}, a delta of arguments", "us", skipped="the wire sends them whole")
+            )
     return found

@@ -1,8 +1,10 @@
-"""Memory per open conversation of 10 events, at rest: growth of the process over 2,000 of them that share one agent.
+"""Memory per open conversation of 10 events, at rest: growth of the process over 2,000 of them that
+share one agent.
 
-Each was run once against a mock model: a message, an answer with two tool calls, their results, a last answer. RSS is what the system
-gave the process; "objects" is what Python allocated (`tracemalloc`, in a process of its own, since it takes memory too).
-The floor is the length of the ten events as JSON.
+Each was run once against a mock model: a message, an answer with two tool calls, their results, a
+last answer. RSS is what the system gave the process; "objects" is what Python allocated
+(`tracemalloc`, in a process of its own, since it takes memory too). The floor is the length of the
+ten events as JSON.
 """
 
 from __future__ import annotations
@@ -66,8 +68,13 @@ def rows(quick: bool) -> list[Row]:
             },
         )
         # An allocator's count does not depend on how busy the machine is: once is enough.
-        objects = {kind: [in_child(grow, port, min(count, 500), kind, True)] for kind in ("own", "shared")}
-    grown = {kind: [one[0] for one in repeats] for kind, repeats in (found | {f"{k} objects": v for k, v in objects.items()}).items()}
+        objects = {
+            kind: [in_child(grow, port, min(count, 500), kind, True)] for kind in ("own", "shared")
+        }
+    grown = {
+        kind: [one[0] for one in repeats]
+        for kind, repeats in (found | {f"{k} objects": v for k, v in objects.items()}).items()
+    }
     floor = [one[1] for one in found["own"]]
     return [
         Row("a MemoryStore each, RSS", "KB", grown["own"], floor, Goal(10)),

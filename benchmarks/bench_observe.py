@@ -1,8 +1,11 @@
-"""What observing costs: a tool call's span with OpenTelemetry's SDK, with its API alone, and with nothing; a log's line; `stats` of a store.
+"""What observing costs: a tool call's span with OpenTelemetry's SDK, with its API alone, and with
+nothing; a log's line; `stats` of a store.
 
-CPU microseconds per span, from the events that begin and end it to the exporter, which drops it, the span being current while the call runs; in a fresh
-process, the least of several rounds. The floor is the same span made by hand: seven attributes, attach, detach, end. Without an observer it
-is what the checks for one take. The log's line is that of a tool's result of 300 characters. `stats` is seconds for a journal of 100,000 events.
+CPU microseconds per span, from the events that begin and end it to the exporter, which drops it,
+the span being current while the call runs; in a fresh process, the least of several rounds. The
+floor is the same span made by hand: seven attributes, attach, detach, end. Without an observer it
+is what the checks for one take. The log's line is that of a tool's result of 300 characters.
+`stats` is seconds for a journal of 100,000 events.
 """
 
 from __future__ import annotations
@@ -15,15 +18,23 @@ import harness
 from harness import Goal, Row, in_child, in_turns
 
 ROUNDS = 5
-NOTE = "A line of what was found, as long as a short answer of a tool is: a path, a number, some words. " * 3
+NOTE = (
+    "A line of what was found, as long as a short answer of a tool is: a path, a number, some"
+    " words. " * 3
+)
 
 
 def _events() -> tuple[list[Any], list[Any]]:
     from holdfast import ToolResult
     from holdfast import events as ev
 
-    head: dict[str, Any] = {"id": "0123456789abcdef0123456789abcdef", "timestamp": datetime.now(UTC)}
-    return [ev.ToolCallStarted(seq=5, call_id="4.0", **head)], [ev.ToolResult(seq=6, call_id="4.0", result=ToolResult(NOTE), **head)]
+    head: dict[str, Any] = {
+        "id": "0123456789abcdef0123456789abcdef",
+        "timestamp": datetime.now(UTC),
+    }
+    return [ev.ToolCallStarted(seq=5, call_id="4.0", **head)], [
+        ev.ToolResult(seq=6, call_id="4.0", result=ToolResult(NOTE), **head)
+    ]
 
 
 def _spans(observer: Any, count: int) -> float:
@@ -176,10 +187,26 @@ def statistics(count: int, path: str) -> list[float]:
             for seq in range(begin, min(begin + 3000, count + 1), 3):
                 head: dict[str, Any] = {"id": f"{seq:032x}", "timestamp": now}
                 call = ToolCall(f"{seq}.0", "look_up", {"key": "a"})
-                events.append(ev.Assistant(seq=seq, calls=(call,), model="m", usage=Usage(1000, 50, 800), duration=1.0, cost=0.01, **head))
+                events.append(
+                    ev.Assistant(
+                        seq=seq,
+                        calls=(call,),
+                        model="m",
+                        usage=Usage(1000, 50, 800),
+                        duration=1.0,
+                        cost=0.01,
+                        **head,
+                    )
+                )
                 events.append(ev.ToolCallStarted(seq=seq + 1, call_id=call.id, **head))
-                events.append(ev.ToolResult(seq=seq + 2, call_id=call.id, result=ToolResult(NOTE), duration=0.1, **head))
-            store.append(lease, events, Summary("long", last_seq=events[-1].seq, created=now, updated=now))
+                events.append(
+                    ev.ToolResult(
+                        seq=seq + 2, call_id=call.id, result=ToolResult(NOTE), duration=0.1, **head
+                    )
+                )
+            store.append(
+                lease, events, Summary("long", last_seq=events[-1].seq, created=now, updated=now)
+            )
         store.release(lease)
         began = time.perf_counter()
         (summary,) = tree(store, "long")
@@ -194,13 +221,18 @@ def statistics(count: int, path: str) -> list[float]:
 def rows(quick: bool) -> list[Row]:
     count, repeats = (500, 1) if quick else (4000, 5)
     figures = {
-        function.__name__: (lambda function=function: in_child(function, count * (10 if function is without else 1)))
+        function.__name__: lambda function=function: in_child(
+            function, count * (10 if function is without else 1)
+        )
         for function in (with_sdk, sdk_by_hand, with_api, api_by_hand, without)
     }
     found = in_turns(repeats, figures)
     with harness.scratch() as folder:
         lines = [in_child(line, count, f"{folder}/log") for _ in range(repeats)]
-        long = [in_child(statistics, 9_000 if quick else 99_999, f"{folder}/{number}.db") for number in range(1 if quick else 3)]
+        long = [
+            in_child(statistics, 9_000 if quick else 99_999, f"{folder}/{number}.db")
+            for number in range(1 if quick else 3)
+        ]
     return [
         Row("a span, with the SDK", "us", found["with_sdk"], found["sdk_by_hand"], Goal(30)),
         Row("a span, with the API alone", "us", found["with_api"], found["api_by_hand"], Goal(8)),

@@ -1,9 +1,11 @@
-"""CPU of opening a journal of 1,000 or 10,000 events from SQLite and building the next model request, of all of it or of what a condensation left.
+"""CPU of opening a journal of 1,000 or 10,000 events from SQLite and building the next model
+request, of all of it or of what a condensation left.
 
-From `Conversation(agent, store, id)` through `send_message` and `run` to the moment at which the model, a scripted one, is asked: what
-it is given then are the bytes of the request. The floor reads the same rows with sqlite3 and decodes each as JSON of no particular shape.
-A run is made of answers, starts and results in turn; the outputs are of 0.3 KB, or of 9.5 KB as they are in real runs on average. The
-condensation leaves the last 30 events to the model.
+From `Conversation(agent, store, id)` through `send_message` and `run` to the moment at which the
+model, a scripted one, is asked: what it is given then are the bytes of the request. The floor reads
+the same rows with sqlite3 and decodes each as JSON of no particular shape. A run is made of
+answers, starts and results in turn; the outputs are of 0.3 KB, or of 9.5 KB as they are in real
+runs on average. The condensation leaves the last 30 events to the model.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ REAL = 9500  # characters of a tool output in recorded runs, on average
 
 
 def write(path: str, length: int, output: int, condensed: bool) -> None:
-    """A store in which the conversation "c" is a run of about that many events, with outputs of `output` characters."""
+    """A store in which the conversation "c" is a run of about that many events, with outputs of
+    `output` characters."""
     from holdfast import SQLiteStore, TextContent, ToolCall, ToolResult
     from holdfast import events as ev
     from holdfast.content import Usage
@@ -40,12 +43,25 @@ def write(path: str, length: int, output: int, condensed: bool) -> None:
         seq = len(events) + 1
         call = ToolCall(f"{seq}.0", "look_up", {"key": f"item-{seq}", "limit": 3}, f"call_{seq}")
         add(
-            ev.Assistant, calls=(call,), usage=Usage(1200, 24), based_on=seq - 1, stop_reason="tool_calls", model="mock", wire="openai_chat"
+            ev.Assistant,
+            calls=(call,),
+            usage=Usage(1200, 24),
+            based_on=seq - 1,
+            stop_reason="tool_calls",
+            model="mock",
+            wire="openai_chat",
         )
         add(ev.ToolCallStarted, call_id=call.id, idempotency_key=f"c:{call.id}")
         text = f"item-{seq}: {NOTE * (output // len(NOTE))}"
         add(ev.ToolResult, call_id=call.id, result=ToolResult((TextContent(text),)), duration=0.001)
-    add(ev.Assistant, text="That is all.", usage=Usage(1200, 24), based_on=len(events), stop_reason="stop", wire="openai_chat")
+    add(
+        ev.Assistant,
+        text="That is all.",
+        usage=Usage(1200, 24),
+        based_on=len(events),
+        stop_reason="stop",
+        wire="openai_chat",
+    )
     add(ev.Status, status="finished")
     with SQLiteStore(path) as store:
         lease = store.acquire("c")
@@ -55,7 +71,11 @@ def write(path: str, length: int, output: int, condensed: bool) -> None:
             from holdfast import Agent, Conversation, ScriptedLLM
 
             with Conversation(Agent(ScriptedLLM([])), store, "c") as conversation:
-                hidden = [event.seq for event in events if event.type in ("message", "assistant") and event.seq < length - 30]
+                hidden = [
+                    event.seq
+                    for event in events
+                    if event.type in ("message", "assistant") and event.seq < length - 30
+                ]
                 with conversation._journal as journal:
                     journal.condense(hidden, "What was found so far. " * 50)
 
@@ -116,9 +136,22 @@ def rows(quick: bool) -> list[Row]:
                         "ours": lambda p=path, n=length, c=condensed: in_child(reopen, p, n, c),
                     }
                     measured = in_turns(2 if quick else 7, ways)
-                    opened, asked, wall = ([one[which] for one in measured["ours"]] for which in range(3))
-                    what = f"{length:,} events, outputs of {output / 1000:.1f} KB{', condensed' if condensed else ''}"
-                    found.append(Row(f"{what}: opened and asked, CPU", "ms", asked, measured["bare"], Goal(limit)))
+                    opened, asked, wall = (
+                        [one[which] for one in measured["ours"]] for which in range(3)
+                    )
+                    what = (
+                        f"{length:,} events, outputs of {output / 1000:.1f}"
+                        f" KB{', condensed' if condensed else ''}"
+                    )
+                    found.append(
+                        Row(
+                            f"{what}: opened and asked, CPU",
+                            "ms",
+                            asked,
+                            measured["bare"],
+                            Goal(limit),
+                        )
+                    )
                     found.append(Row("  of this, opened", "ms", opened, measured["bare"]))
                     found.append(Row("  wall to the request", "ms", wall))
     return found

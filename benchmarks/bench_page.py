@@ -1,9 +1,13 @@
-"""The agent server's page in a headless Chromium: its first paint, how soon an event is seen, and 10,000 of them scrolled.
+"""The agent server's page in a headless Chromium: its first paint, how soon an event is seen, and
+10,000 of them scrolled.
 
-A server and a browser in processes of their own, over loopback. First paint is the browser's own (`first-contentful-paint`), in a tab that has
-loaded nothing before, and its floor that of the server's `/health`, a line of text. An event's way is from `Store.append` having returned in the server to the first frame that has it on the page, both
-read from the same clock. Scrolled is a conversation of 10,000 events from its end to its beginning, 300 pixels a frame; a frame's length is what
-`requestAnimationFrame` says, and its floor that of an empty page of the same height, scrolled the same way. Skipped where there is no Chromium.
+A server and a browser in processes of their own, over loopback. First paint is the browser's own
+(`first-contentful-paint`), in a tab that has loaded nothing before, and its floor that of the
+server's `/health`, a line of text. An event's way is from `Store.append` having returned in the
+server to the first frame that has it on the page, both read from the same clock. Scrolled is a
+conversation of 10,000 events from its end to its beginning, 300 pixels a frame; a frame's length is
+what `requestAnimationFrame` says, and its floor that of an empty page of the same height, scrolled
+the same way. Skipped where there is no Chromium.
 """
 
 from __future__ import annotations
@@ -55,7 +59,10 @@ def rows(quick: bool) -> list[Row]:
     if CHROMIUM is None:
         return [Row(what, unit, goal=goal, skipped=SKIP) for what, unit, goal in names]
     found = _measured(quick)
-    return [Row(what, unit, values, floor, goal) for (what, unit, goal), (values, floor) in zip(names, found, strict=True)]
+    return [
+        Row(what, unit, values, floor, goal)
+        for (what, unit, goal), (values, floor) in zip(names, found, strict=True)
+    ]
 
 
 def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
@@ -70,7 +77,9 @@ def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
         folder = stack.enter_context(TemporaryDirectory(prefix="holdfast-bench-"))
         server = stack.enter_context(Serving(Path(folder)))
         browser = stack.enter_context(Browser())
-        form = form_of(Agent(ScriptedLLM([str(number) for number in range(1000)]), limits=Limits(steps=10**6))).mapping
+        form = form_of(
+            Agent(ScriptedLLM([str(number) for number in range(1000)]), limits=Limits(steps=10**6))
+        ).mapping
         for id in ("short", "long"):
             assert server.ask("POST", "/api/conversations", {"id": id, "agent": form}).status == 201
         server.host.seed("default", "long", long_journal(EVENTS))
@@ -81,7 +90,11 @@ def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
         for _ in range(repeats):
             for path, into in (("/", paints), ("/health", bare_paints)):
                 page = browser.open(f"{url}{path}")
-                into.append(page.until("performance.getEntriesByName('first-contentful-paint')[0]?.startTime"))
+                into.append(
+                    page.until(
+                        "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+                    )
+                )
                 browser.close_tabs()
 
         seen = _seen(server, browser, 3 * repeats)
@@ -107,21 +120,36 @@ def _measured(quick: bool) -> list[tuple[list[float], list[float]]]:
             middle.append(statistics.median(frames))
             longest.append(max(frames))
             bare = browser.open(f"{url}/page/page.css")
-            bare.run("document.body.style.cssText = 'height: auto; overflow: visible'; document.body.firstChild.style.height = '900000px'")
+            bare.run(
+                "document.body.style.cssText = 'height: auto; overflow: visible';"
+                " document.body.firstChild.style.height = '900000px'"
+            )
             frames = bare.run(SCROLL.replace("STEPS", "200" if quick else "600"))
             floor_middle.append(statistics.median(frames))
             floor_longest.append(max(frames))
             browser.close_tabs()
-    return [(paints, bare_paints), (seen, []), (opened, []), (work, []), (middle, floor_middle), (longest, floor_longest)]
+    return [
+        (paints, bare_paints),
+        (seen, []),
+        (opened, []),
+        (work, []),
+        (middle, floor_middle),
+        (longest, floor_longest),
+    ]
 
 
 def _busy(page: Any) -> float:
     """Seconds of CPU that the page's main thread has spent on tasks."""
-    return next(one["value"] for one in page.ask("Performance.getMetrics")["metrics"] if one["name"] == "TaskDuration")
+    return next(
+        one["value"]
+        for one in page.ask("Performance.getMetrics")["metrics"]
+        if one["name"] == "TaskDuration"
+    )
 
 
 def _seen(server: Any, browser: Any, times: int) -> list[float]:
-    """Milliseconds from an event's append to the frame that has it, with the conversation open in a tab."""
+    """Milliseconds from an event's append to the frame that has it, with the conversation open in a
+    tab."""
     appended: dict[int, float] = {}
     listener = server.host._store._listener
 

@@ -1,7 +1,9 @@
-"""The agent server and its clients: start, CPU per step beside a local run, fifty at once, replay, and what ten thousand parked ones cost.
+"""The agent server and its clients: start, CPU per step beside a local run, fifty at once, replay,
+and what ten thousand parked ones cost.
 
-Each figure has a server process of its own (`holdfast serve`), a client in another one, and a mock model in a third, over loopback. CPU is
-read per process. What is local is measured in the same turns. `ideal` is what the model's answers take one after another.
+Each figure has a server process of its own (`holdfast serve`), a client in another one, and a mock
+model in a third, over loopback. CPU is read per process. What is local is measured in the same
+turns. `ideal` is what the model's answers take one after another.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ KEY = "hf_key-of-the-benchmarks-0123456789"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 CALLS, DELAY = 10, 50  # of each conversation of the fleet; milliseconds that the model takes
 IDEAL = (CALLS + 1) * DELAY / 1000
-STATUSES = ("finished", "paused", "error", "stuck", "waiting_for_confirmation")  # of parked ones, in turns; none is idle
+STATUSES = (
+    "finished",
+    "paused",
+    "error",
+    "stuck",
+    "waiting_for_confirmation",
+)  # of parked ones, in turns; none is idle
 READY = re.compile(r"Serving agents at http://127\.0\.0\.1:(\d+)\.")
 # The least that answers /health: what any server with these packages takes to start.
 BARE = """
@@ -47,7 +55,7 @@ print(f"Serving agents at http://127.0.0.1:{listening.getsockname()[1]}.", flush
 uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off")).run([listening])
 """
 
-# --- the server --------------------------------------------------------------------------------------
+# --- the server ---
 
 
 class Server(NamedTuple):
@@ -65,11 +73,18 @@ class Server(NamedTuple):
 @contextlib.contextmanager
 def started(command: list[str]) -> Iterator[Server]:
     """A server process that says on stdout or stderr where it listens, once /health answers."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
+    }
     environment |= {"HOLDFAST_SERVER_KEY": KEY, "PYTHONPATH": str(harness.HERE)}
     began = time.perf_counter()
     with harness.process(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
     ) as child:
         assert child.stdout is not None
         said = ""
@@ -90,7 +105,9 @@ def started(command: list[str]) -> Iterator[Server]:
             finally:
                 connection.close()
         took = time.perf_counter() - began
-        drain = threading.Thread(target=child.stdout.read, daemon=True)  # so that it can say as much as it likes
+        drain = threading.Thread(
+            target=child.stdout.read, daemon=True
+        )  # so that it can say as much as it likes
         drain.start()
         try:
             yield Server(port, child.pid, took)
@@ -102,17 +119,35 @@ def started(command: list[str]) -> Iterator[Server]:
 def serving(store: str, *arguments: str) -> contextlib.AbstractContextManager[Server]:
     """`holdfast serve` over a store's file."""
     tools = ["--allow-tools", "remote_tool", "--rate", "0"]
-    return started([sys.executable, "-m", "holdfast.cli", "serve", "--listen", "127.0.0.1:0", "--store", store, *tools, *arguments])
+    return started(
+        [
+            sys.executable,
+            "-m",
+            "holdfast.cli",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--store",
+            store,
+            *tools,
+            *arguments,
+        ]
+    )
 
 
 def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used, all of its threads: its clock, see clock_getcpuclockid(3)."""
+    """Seconds of CPU that a process has used, all of its threads: its clock, see
+    clock_getcpuclockid(3)."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def memory(pid: int) -> tuple[float, float]:
     """MB of RSS and PSS."""
-    found = dict(re.findall(r"^(Rss|Pss): +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE))
+    found = dict(
+        re.findall(
+            r"^(Rss|Pss): +(\d+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE
+        )
+    )
     return int(found["Rss"]) * 1024 / 1e6, int(found["Pss"]) * 1024 / 1e6
 
 
@@ -120,20 +155,23 @@ def threads(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/task"))
 
 
-# --- start -------------------------------------------------------------------------------------------
+# --- start ---
 
 
-def start(command: Callable[[], contextlib.AbstractContextManager[Server]]) -> tuple[float, float, float, float]:
+def start(
+    command: Callable[[], contextlib.AbstractContextManager[Server]],
+) -> tuple[float, float, float, float]:
     """(seconds to healthy, CPU of these, MB of RSS, MB of PSS)."""
     with command() as server:
         return server.took, cpu(server.pid), *memory(server.pid)
 
 
-# --- steps -------------------------------------------------------------------------------------------
+# --- steps ---
 
 
 def step(url: str, pid: int, port: int, steps: int, where: str) -> tuple[float, float]:
-    """Milliseconds of CPU per step: of the server, of this client. `where` the tool is run: "server" or "client"."""
+    """Milliseconds of CPU per step: of the server, of this client. `where` the tool is run:
+    "server" or "client"."""
     import remote_tool
 
     from holdfast import LLM, Agent, Limits, RemoteConversation, RemoteWorkspace
@@ -141,7 +179,11 @@ def step(url: str, pid: int, port: int, steps: int, where: str) -> tuple[float, 
     tool = remote_tool.look_up if where == "server" else bench_step.look_up
     server = client = 0.0
     for calls in (20, steps):
-        agent = Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0"), [tool], limits=Limits(steps=None))
+        agent = Agent(
+            LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0"),
+            [tool],
+            limits=Limits(steps=None),
+        )
         with RemoteConversation(agent, workspace=RemoteWorkspace(url, KEY)) as conversation:
             conversation.send_message("What is known of these items?")
             server, client = cpu(pid), time.process_time()
@@ -163,33 +205,47 @@ def steps_rows(quick: bool, port: int, folder: str) -> list[Row]:
         measured = in_turns(
             2 if quick else 5,
             {
-                "local": lambda n=steps: in_child(bench_step.holdfast, port, n, "durable", False, folder),
+                "local": lambda n=steps: in_child(
+                    bench_step.holdfast, port, n, "durable", False, folder
+                ),
                 "server": lambda n=steps: remote(n, "server"),
                 "client": lambda n=steps: remote(n, "client"),
             },
         )
         local = measured["local"]
         for where, goal in (("server", Goal(1.5)), ("client", None)):
-            one, other = [pair[0] for pair in measured[where]], [pair[1] for pair in measured[where]]
+            one, other = (
+                [pair[0] for pair in measured[where]],
+                [pair[1] for pair in measured[where]],
+            )
             added = [its - ours for its, ours in zip(one, local, strict=True)]
             what = "" if where == "server" else ", tool run by the client"
-            found.append(Row(f"{steps} steps{what}, the server; floor: a local run", "ms", one, local))
+            found.append(
+                Row(f"{steps} steps{what}, the server; floor: a local run", "ms", one, local)
+            )
             found.append(Row("  more than the local run", "ms", added, goal=goal))
             found.append(Row("  the client beside it; floor: a local run", "ms", other, local))
             if where == "server":
                 more[steps] = added
     least, most = min(more), max(more)
     grown = [long / short for long, short in zip(more[most], more[least], strict=True)]
-    found.append(Row(f"more than the local run, {most} steps over {least} (flat: 1)", "", grown, goal=Goal(1.25)))
+    found.append(
+        Row(
+            f"more than the local run, {most} steps over {least} (flat: 1)",
+            "",
+            grown,
+            goal=Goal(1.25),
+        )
+    )
     return found
 
 
-# --- many at once ------------------------------------------------------------------------------------
+# --- many at once ---
 
 
 def fleet(url: str, pid: int, port: int, size: int, at_once: bool) -> tuple[float, float, float]:
-    """(seconds, seconds of CPU of the server, of this client) until all are finished, making them included; each by a thread of its own or all
-    by one, one after another."""
+    """(seconds, seconds of CPU of the server, of this client) until all are finished, making them
+    included; each by a thread of its own or all by one, one after another."""
     import remote_tool
 
     from holdfast import LLM, Agent, RemoteConversation, RemoteWorkspace
@@ -197,7 +253,10 @@ def fleet(url: str, pid: int, port: int, size: int, at_once: bool) -> tuple[floa
     workspace = RemoteWorkspace(url, KEY)
 
     def agent(calls: int, delay: int) -> Any:
-        return Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/{delay}"), [remote_tool.look_up])
+        return Agent(
+            LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/{delay}"),
+            [remote_tool.look_up],
+        )
 
     def begun(agent: Any) -> Any:
         conversation = RemoteConversation(agent, workspace=workspace)
@@ -252,7 +311,9 @@ def fleet_rows(quick: bool, port: int, folder: str) -> list[Row]:
     )
 
     def row(what: str, name: str, index: int = 0, goal: Goal | None = None) -> Row:
-        return Row(what, "s", [one[index] for one in measured[name]], [IDEAL] if not index else (), goal)
+        return Row(
+            what, "s", [one[index] for one in measured[name]], [IDEAL] if not index else (), goal
+        )
 
     what = f"{size} of {CALLS} calls of {DELAY} ms"
     return [
@@ -261,13 +322,15 @@ def fleet_rows(quick: bool, port: int, folder: str) -> list[Row]:
         row(f"{what}, {size} clients at once; floor: ideal", "at once", goal=Goal(2, "ratio")),
         row("  CPU of the server", "at once", 1),
         row("  CPU of the clients", "at once", 2),
-        row(f"{what}, one client, one after another; floor: ideal", "in turn", goal=Goal(2, "ratio")),
+        row(
+            f"{what}, one client, one after another; floor: ideal", "in turn", goal=Goal(2, "ratio")
+        ),
         row("  CPU of the server", "in turn", 1),
         row("  CPU of the client", "in turn", 2),
     ]
 
 
-# --- replay ------------------------------------------------------------------------------------------
+# --- replay ---
 
 
 def lived(url: str, port: int, calls: int, width: int) -> tuple[str, int]:
@@ -276,7 +339,11 @@ def lived(url: str, port: int, calls: int, width: int) -> tuple[str, int]:
 
     from holdfast import LLM, Agent, Limits, RemoteConversation, RemoteWorkspace
 
-    agent = Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/{width}/0"), [remote_tool.look_up], limits=Limits(steps=None))
+    agent = Agent(
+        LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/{width}/0"),
+        [remote_tool.look_up],
+        limits=Limits(steps=None),
+    )
     with RemoteConversation(agent, workspace=RemoteWorkspace(url, KEY)) as conversation:
         conversation.send_message("What is known of these items?")
         state = conversation.run()
@@ -285,11 +352,15 @@ def lived(url: str, port: int, calls: int, width: int) -> tuple[str, int]:
 
 
 def replay(port: int, id: str, last: int) -> float:
-    """Microseconds per event, from the request to the last byte of the last event, for a reader that only takes bytes."""
+    """Microseconds per event, from the request to the last byte of the last event, for a reader
+    that only takes bytes."""
     end, tail = b"id: %d\n" % last, b""
     received: list[bytes] = []
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        head = f"GET /api/conversations/{id}/stream?after_seq=0 HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n\r\n"
+        head = (
+            f"GET /api/conversations/{id}/stream?after_seq=0 HTTP/1.1\r\nHost:"
+            f" 127.0.0.1\r\nAuthorization: Bearer {KEY}\r\n\r\n"
+        )
         began = time.perf_counter()
         connection.sendall(head.encode())
         while not (end in tail and tail.endswith((b"\n\n", b"\n\n\r\n"))):
@@ -316,7 +387,8 @@ def replayed(url: str, id: str, last: int) -> float:
 
 
 def bare_replay(store: str, last: int) -> float:
-    """The same of the floor: rows out of the file, in pages of 500, as server-sent events into a socket, nothing looked at."""
+    """The same of the floor: rows out of the file, in pages of 500, as server-sent events into a
+    socket, nothing looked at."""
     listening = socket.create_server(("127.0.0.1", 0))
     sizes: list[int] = []
 
@@ -330,11 +402,23 @@ def bare_replay(store: str, last: int) -> float:
     reader.start()
     connection, _ = listening.accept()
     db = sqlite3.connect(store)
-    key = db.execute("SELECT number << 32 FROM conversations WHERE last_seq = ?", (last,)).fetchone()[0]
+    key = db.execute(
+        "SELECT number << 32 FROM conversations WHERE last_seq = ?", (last,)
+    ).fetchone()[0]
     with connection:
         for first in range(0, last, 500):
-            rows = db.execute("SELECT key, data FROM events WHERE key > ? AND key <= ?", (key + first, key + first + 500))
-            connection.sendall(b"".join([b"id: %d\nevent: event\ndata: %b\n\n" % (number - key, data) for number, data in rows]))
+            rows = db.execute(
+                "SELECT key, data FROM events WHERE key > ? AND key <= ?",
+                (key + first, key + first + 500),
+            )
+            connection.sendall(
+                b"".join(
+                    [
+                        b"id: %d\nevent: event\ndata: %b\n\n" % (number - key, data)
+                        for number, data in rows
+                    ]
+                )
+            )
     reader.join()
     spent = time.perf_counter() - began
     db.close()
@@ -358,16 +442,23 @@ def replay_rows(quick: bool, port: int, folder: str) -> list[Row]:
             },
         )
     return [
-        Row(f"replay of {last} events to one reader, each (20: 50,000/s)", "us", measured["raw"], measured["floor"], Goal(20)),
+        Row(
+            f"replay of {last} events to one reader, each (20: 50,000/s)",
+            "us",
+            measured["raw"],
+            measured["floor"],
+            Goal(20),
+        ),
         Row("  to a RemoteConversation", "us", measured["client"], measured["floor"]),
     ]
 
 
-# --- parked ------------------------------------------------------------------------------------------
+# --- parked ---
 
 
 def park(store: str, count: int) -> None:
-    """Puts so many conversations that a server would have parked beside the one that is there: their records, and journals of two events."""
+    """Puts so many conversations that a server would have parked beside the one that is there:
+    their records, and journals of two events."""
     import msgspec
 
     from holdfast.server.records import Records
@@ -383,18 +474,23 @@ def park(store: str, count: int) -> None:
     for number, id in enumerate(ids):
         lease = journal.acquire(id)
         status = STATUSES[number % len(STATUSES)]
-        journal.append(lease, events, msgspec.structs.replace(summary, id=id, status=status, last_seq=2))
+        journal.append(
+            lease, events, msgspec.structs.replace(summary, id=id, status=status, last_seq=2)
+        )
         journal.release(lease)
     journal.close()
     # As they are after a restart of a server that had started them all.
     columns = "state, driven, workspace, own_workspace, agent, tools, options, secrets, created"
     db.executemany(
-        f"INSERT INTO conversations (tenant, id, {columns}) SELECT tenant, ?, {columns.replace('driven', '2')} FROM conversations WHERE id = ?",
+        f"INSERT INTO conversations (tenant, id, {columns}) SELECT tenant, ?,"
+        f" {columns.replace('driven', '2')} FROM conversations WHERE id = ?",
         [(id, known) for id in ids],
     )
     db.commit()
     db.close()
-    Records(f"{store}.server.db", Seal.of_file(Path(f"{store}.server.key"))).close()  # it can be read as what it is
+    Records(
+        f"{store}.server.db", Seal.of_file(Path(f"{store}.server.key"))
+    ).close()  # it can be read as what it is
 
 
 class Asking:
@@ -420,7 +516,9 @@ class Asking:
         """The same of all, page by page."""
         began, count, cursor = time.perf_counter(), 0, ""
         while cursor is not None:
-            found = self.get(f"/api/conversations?limit={limit}{f'&cursor={cursor}' if cursor else ''}")
+            found = self.get(
+                f"/api/conversations?limit={limit}{f'&cursor={cursor}' if cursor else ''}"
+            )
             count += len(found["items"])
             cursor = found["next"]
         return (time.perf_counter() - began) * 1000, count
@@ -432,8 +530,9 @@ def bare_list(store: str, count: int) -> float:
     db.execute("ATTACH ? AS records", (f"{store}.server.db",))
     began = time.perf_counter()
     rows = db.execute(
-        "SELECT r.id, r.workspace, r.driven, r.created, s.status, s.title, s.last_seq, s.updated, s.parent FROM records.conversations r"
-        " JOIN main.conversations s ON s.id = r.id WHERE r.tenant = 'default' ORDER BY r.number DESC LIMIT ?",
+        "SELECT r.id, r.workspace, r.driven, r.created, s.status, s.title, s.last_seq, s.updated,"
+        " s.parent FROM records.conversations r JOIN main.conversations s ON s.id = r.id WHERE"
+        " r.tenant = 'default' ORDER BY r.number DESC LIMIT ?",
         (count,),
     ).fetchall()
     json.dumps(rows)
@@ -472,7 +571,8 @@ def parked_rows(quick: bool, port: int, folder: str) -> list[Row]:
     in_child(park, full, count)
 
     def look(store: str) -> tuple[float, int, dict[str, list[float]], float]:
-        """(MB after all lists, threads before them, milliseconds of each list, seconds to start)."""
+        """(MB after all lists, threads before them, milliseconds of each list, seconds to
+        start)."""
         lists: dict[str, list[float]] = {}
         with serving(store) as server:
             asking = Asking(server)
@@ -488,7 +588,9 @@ def parked_rows(quick: bool, port: int, folder: str) -> list[Row]:
             assert asking.whole()[1] == (count if store == full else 0) + 1
             return memory(server.pid)[0], stats, lists, server.took
 
-    measured = in_turns(1 if quick else 3, {"empty": lambda: look(empty), "full": lambda: look(full)})
+    measured = in_turns(
+        1 if quick else 3, {"empty": lambda: look(empty), "full": lambda: look(full)}
+    )
     with serving(f"{folder}/churned.db") as server:
         grown = in_child(churned, server.url, server.pid, port, 100 if quick else 500)
     page, whole = [[in_child(bare_list, full, number) for _ in range(3)] for number in (100, count)]
@@ -498,12 +600,31 @@ def parked_rows(quick: bool, port: int, folder: str) -> list[Row]:
         return [statistics.median(one[2][name]) for one in measured["full"]]
 
     return [
-        Row(f"{count} parked, each: RSS", "KB", [(one[0] - other[0]) / count * 1000 for one, other in pairs], goal=Goal(1)),
-        Row("  threads that they take", "", [one[1] - other[1] for one, other in pairs], goal=Goal(0)),
-        Row("  the server with them healthy", "s", [one[3] for one in measured["full"]], [one[3] for one in measured["empty"]], Goal(1)),
+        Row(
+            f"{count} parked, each: RSS",
+            "KB",
+            [(one[0] - other[0]) / count * 1000 for one, other in pairs],
+            goal=Goal(1),
+        ),
+        Row(
+            "  threads that they take",
+            "",
+            [one[1] - other[1] for one, other in pairs],
+            goal=Goal(0),
+        ),
+        Row(
+            "  the server with them healthy",
+            "s",
+            [one[3] for one in measured["full"]],
+            [one[3] for one in measured["empty"]],
+            Goal(1),
+        ),
         Row("each that was made, run and parked: RSS", "KB", [grown]),
         Row("a page of 100", "ms", took(""), page, Goal(50)),
-        *[Row(f"  of those {name}", "ms", took(name), page, Goal(50)) for name in (*STATUSES, "running")],
+        *[
+            Row(f"  of those {name}", "ms", took(name), page, Goal(50))
+            for name in (*STATUSES, "running")
+        ],
         Row("  of those idle: none is", "ms", took("idle"), page, Goal(50)),
         Row(f"all {count}, 1,000 at a time", "ms", took("whole"), whole),
     ]
@@ -518,9 +639,20 @@ def rows(quick: bool) -> list[Row]:
                 "ours": lambda: start(lambda: serving(f"{folder}/{time.monotonic_ns()}.db")),
             },
         )
-        names = (("to healthy", "s", Goal(1)), ("  CPU of this", "s", None), ("  RSS then", "MB", Goal(90)), ("  PSS then", "MB", None))
+        names = (
+            ("to healthy", "s", Goal(1)),
+            ("  CPU of this", "s", None),
+            ("  RSS then", "MB", Goal(90)),
+            ("  PSS then", "MB", None),
+        )
         found = [
-            Row(what, unit, [one[index] for one in begun["ours"]], [one[index] for one in begun["bare"]], goal)
+            Row(
+                what,
+                unit,
+                [one[index] for one in begun["ours"]],
+                [one[index] for one in begun["bare"]],
+                goal,
+            )
             for index, (what, unit, goal) in enumerate(names)
         ]
         for part in (steps_rows, fleet_rows, replay_rows, parked_rows):

@@ -1,4 +1,5 @@
-"""What the rules cost: milliseconds for ordinary commands, and for hostile ones. `python benchmarks/bench_security.py`"""
+"""What the rules cost: milliseconds for ordinary commands, and for hostile ones. `python
+benchmarks/bench_security.py`"""
 
 from __future__ import annotations
 
@@ -11,9 +12,18 @@ from holdfast.agent.risk import Surroundings
 from holdfast.agent.security import Rules, standard
 
 ORDINARY = (
-    "ls -la", "cat README.md", "grep -rn foo src | head -20", "git status", "python -m pytest tests -q", "cd src && ls", "sed -n 1,20p README.md", "echo hi > out.txt",
-    "find . -name '*.py' | xargs grep foo", "for f in a b; do echo $f; done", "git add -A && git commit -m 'x y z'",
-)  # fmt: skip
+    "ls -la",
+    "cat README.md",
+    "grep -rn foo src | head -20",
+    "git status",
+    "python -m pytest tests -q",
+    "cd src && ls",
+    "sed -n 1,20p README.md",
+    "echo hi > out.txt",
+    "find . -name '*.py' | xargs grep foo",
+    "for f in a b; do echo $f; done",
+    "git add -A && git commit -m 'x y z'",
+)
 HOSTILE = {
     "1 MB": "a" * 1_000_000,
     "10,000 nested substitutions": "$(" * 10_000 + ")" * 10_000,
@@ -29,8 +39,18 @@ def main() -> None:
     """Print a table."""
     analyzer, about = standard(), Surroundings(workdir=str(Path(__file__).parents[1] / "docs"))
     took = {
-        one: min(timeit.repeat(lambda one=one: analyzer.assess(ToolCall("", "terminal", {"command": one}), about), number=200, repeat=7))
-        * 5
+        one: (
+            min(
+                timeit.repeat(
+                    lambda one=one: analyzer.assess(
+                        ToolCall("", "terminal", {"command": one}), about
+                    ),
+                    number=200,
+                    repeat=7,
+                )
+            )
+            * 5
+        )
         for one in ORDINARY
     }
     for command, milliseconds in took.items():

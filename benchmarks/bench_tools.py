@@ -1,7 +1,9 @@
-"""Tools of MCP servers beside the mcp package's own client session; discovery of fifty servers; the definitions of 500 tools.
+"""Tools of MCP servers beside the mcp package's own client session; discovery of fifty servers; the
+definitions of 500 tools.
 
-A call goes to a real server, over stdio and over HTTP. Its floor is the same call on a session of the package in the same process: awaited on the
-session's own loop, and (as a program without async must) driven from another thread. What lies between the two is two wake-ups of a thread.
+A call goes to a real server, over stdio and over HTTP. Its floor is the same call on a session of
+the package in the same process: awaited on the session's own loop, and (as a program without async
+must) driven from another thread. What lies between the two is two wake-ups of a thread.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ ARGUMENTS = {"a": 1, "b": 2}
 
 
 def calls(kind: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds per call, the median of each round: ours, the raw session on its loop, and driven from a thread."""
+    """Milliseconds per call, the median of each round: ours, the raw session on its loop, and
+    driven from a thread."""
     from mcp import Client, StdioServerParameters
 
     from holdfast import MCPClient
@@ -58,7 +61,11 @@ def calls(kind: str, rounds: int) -> dict[str, list[float]]:
         config: dict[str, Any] = {"command": sys.executable, "args": ["-c", SERVER, "stdio"]}
     else:
         port = _free_port()
-        process = subprocess.Popen([sys.executable, "-c", SERVER, "http", str(port)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, "http", str(port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         target = f"http://127.0.0.1:{port}/mcp"
         config = {"url": target}
         _await_port(port)
@@ -98,7 +105,12 @@ def calls(kind: str, rounds: int) -> dict[str, list[float]]:
             [tool] = client.tools()
             for number in range(rounds + 1):
                 raw = asyncio.run_coroutine_threadsafe(timed(50), loop).result()
-                one = median(lambda: asyncio.run_coroutine_threadsafe(session["client"].call_tool("add", ARGUMENTS), loop).result(), 50)
+                one = median(
+                    lambda: asyncio.run_coroutine_threadsafe(
+                        session["client"].call_tool("add", ARGUMENTS), loop
+                    ).result(),
+                    50,
+                )
                 ours = median(lambda: tool.run(ARGUMENTS), 50)
                 if number:  # the first round warms up
                     for name, value in (("loop", raw), ("thread", one), ("ours", ours)):
@@ -134,7 +146,8 @@ def _await_port(port: int) -> None:
 
 
 def discovery(repeats: int) -> list[float]:
-    """Seconds until a manager has the tools of fifty servers, each of which takes half a second to start."""
+    """Seconds until a manager has the tools of fifty servers, each of which takes half a second to
+    start."""
     import logging
 
     import mcp  # its import is the process', not the discovery's  # noqa: F401
@@ -144,7 +157,9 @@ def discovery(repeats: int) -> list[float]:
     logging.disable()
     found: list[float] = []
     for _ in range(repeats + 1):
-        servers = {f"s{n}": {"command": "sh", "args": ["-c", STUB], "mode": "legacy"} for n in range(50)}
+        servers = {
+            f"s{n}": {"command": "sh", "args": ["-c", STUB], "mode": "legacy"} for n in range(50)
+        }
         with ToolManager(sources=MCPClient(servers).sources()) as manager:
             began = time.perf_counter()
             assert len(manager.discover()) == 50
@@ -153,13 +168,23 @@ def discovery(repeats: int) -> list[float]:
 
 
 def definitions(repeats: int) -> dict[str, list[float]]:
-    """Microseconds for the definitions of 500 tools in OpenAI's form: the first time after a change, and each time after that."""
+    """Microseconds for the definitions of 500 tools in OpenAI's form: the first time after a
+    change, and each time after that."""
     from holdfast import Tool, ToolManager
 
-    schema = {"type": "object", "properties": {"key": {"type": "string"}, "limit": {"type": "integer"}}, "required": ["key"]}
+    schema = {
+        "type": "object",
+        "properties": {"key": {"type": "string"}, "limit": {"type": "integer"}},
+        "required": ["key"],
+    }
     out: dict[str, list[float]] = {"first": [], "later": []}
     for _ in range(repeats):
-        manager = ToolManager([Tool(f"tool_{n}", "Does something. " * 10, lambda **_: None, schema) for n in range(500)])
+        manager = ToolManager(
+            [
+                Tool(f"tool_{n}", "Does something. " * 10, lambda **_: None, schema)
+                for n in range(500)
+            ]
+        )
         began = time.perf_counter()
         manager.get_llm_definitions()
         out["first"].append((time.perf_counter() - began) * 1e6)
@@ -177,10 +202,22 @@ def rows(quick: bool) -> list[Row]:
         times = in_child(calls, kind, 3 if quick else 9)
         found += [
             Row(f"a call over {kind}", "ms", times["ours"], times["thread"]),
-            Row("    more than the session driven from a thread", "ms", _more(times, "thread"), goal=Goal(0.1)),
+            Row(
+                "    more than the session driven from a thread",
+                "ms",
+                _more(times, "thread"),
+                goal=Goal(0.1),
+            ),
             Row("    more than the session awaited on its own loop", "ms", _more(times, "loop")),
         ]
-    found.append(Row("50 servers of 0.5 s each, discovered", "s", in_child(discovery, 2 if quick else 5), goal=Goal(1.0)))
+    found.append(
+        Row(
+            "50 servers of 0.5 s each, discovered",
+            "s",
+            in_child(discovery, 2 if quick else 5),
+            goal=Goal(1.0),
+        )
+    )
     told = in_child(definitions, 3 if quick else 9)
     found.append(Row("definitions of 500 tools, the first time", "us", told["first"]))
     found.append(Row("    at each later step", "us", told["later"], goal=Goal(5)))

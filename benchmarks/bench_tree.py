@@ -1,7 +1,9 @@
-"""CPU of a tree of 1,000 children, each a conversation of two steps: with a budget of steps, tokens and dollars, and without one (the floor).
+"""CPU of a tree of 1,000 children, each a conversation of two steps: with a budget of steps, tokens
+and dollars, and without one (the floor).
 
-The root's model asks for a hundred children at a time, which its tool runs one after the other on the call's thread. Models are scripted, so that
-the figure is what the tree itself costs. CPU and not wall time: the threads take turns.
+The root's model asks for a hundred children at a time, which its tool runs one after the other on
+the call's thread. Models are scripted, so that the figure is what the tree itself costs. CPU and
+not wall time: the threads take turns.
 """
 
 from __future__ import annotations
@@ -17,7 +19,15 @@ CHILDREN = 1000
 
 def tree(path: str, bounded: bool, children: int) -> float:
     """Milliseconds of CPU of a whole tree."""
-    from holdfast import Agent, Conversation, Limits, MemoryStore, ScriptedLLM, SQLiteStore, ToolContext
+    from holdfast import (
+        Agent,
+        Conversation,
+        Limits,
+        MemoryStore,
+        ScriptedLLM,
+        SQLiteStore,
+        ToolContext,
+    )
 
     class Priced(ScriptedLLM):
         def parameters(self) -> dict[str, Any]:
@@ -31,7 +41,14 @@ def tree(path: str, bounded: bool, children: int) -> float:
         return f"There is nothing at {place}."
 
     helper = Agent(
-        Priced(lambda request: ("look", {"place": "home"}) if len(request.messages) == 2 else "I looked, and found nothing."), [look]
+        Priced(
+            lambda request: (
+                ("look", {"place": "home"})
+                if len(request.messages) == 2
+                else "I looked, and found nothing."
+            )
+        ),
+        [look],
     )
 
     def delegate(task: str, context: ToolContext) -> str:
@@ -41,7 +58,8 @@ def tree(path: str, bounded: bool, children: int) -> float:
 
     batch = min(100, children)
     script: list[Any] = [
-        [("delegate", {"task": f"task {first + number}"}) for number in range(batch)] for first in range(0, children, batch)
+        [("delegate", {"task": f"task {first + number}"}) for number in range(batch)]
+        for first in range(0, children, batch)
     ]
     limits = Limits(steps=10 * children, tokens=10**9, cost=10**6) if bounded else None
     agent = Agent(Priced([*script, "done"]), [delegate], parallel_calls=1, tree_limits=limits)
@@ -66,6 +84,17 @@ def rows(quick: bool) -> list[Row]:
             def measure(bounded: bool, file: str = file, count: Any = count) -> Any:
                 return in_child(tree, file and f"{file}{next(count)}.db", bounded, children)
 
-            measured = in_turns(2 if quick else 7, {"free": lambda m=measure: m(False), "bounded": lambda m=measure: m(True)})
-            found.append(Row(f"{children:,} children, {name}", "ms", measured["bounded"], measured["free"], Goal(1.2, "ratio")))
+            measured = in_turns(
+                2 if quick else 7,
+                {"free": lambda m=measure: m(False), "bounded": lambda m=measure: m(True)},
+            )
+            found.append(
+                Row(
+                    f"{children:,} children, {name}",
+                    "ms",
+                    measured["bounded"],
+                    measured["free"],
+                    Goal(1.2, "ratio"),
+                )
+            )
     return found

@@ -1,4 +1,5 @@
-"""Runs one function of one benchmark in this fresh process and prints what it returns: `child.py MODULE:FUNCTION JSON_ARGUMENTS`."""
+"""Runs one function of one benchmark in this fresh process and prints what it returns: `child.py
+MODULE:FUNCTION JSON_ARGUMENTS`."""
 
 import json
 import sys

@@ -1,7 +1,8 @@
 """What all benchmarks share: fresh processes, a mock model, CPU and memory readings, and the table.
 
-A figure is the median of several repeats, each in a fresh process, shown with its least and greatest. Its floor is measured in the same
-run, in turns with it, so that a busy machine slows both: trust the ratios more than the figures.
+A figure is the median of several repeats, each in a fresh process, shown with its least and
+greatest. Its floor is measured in the same run, in turns with it, so that a busy machine slows
+both: trust the ratios more than the figures.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any, Literal
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent
 
-# --- results -----------------------------------------------------------------------------------------
+# --- results ---
 
 
 @dataclass(frozen=True)
@@ -67,31 +68,53 @@ class Row:
         """What a table shows of it, under `HEADINGS`."""
         if not self.values:
             return [self.what, f"skipped: {self.skipped}", "", "", "", self._goal(), ""]
-        spread = f"{number(min(self.values))}-{number(max(self.values))}" if len(self.values) > 1 else ""
+        spread = (
+            f"{number(min(self.values))}-{number(max(self.values))}" if len(self.values) > 1 else ""
+        )
         floor = f"{number(statistics.median(self.floor))} {self.unit}" if self.floor else ""
         ratio = f"{self.ratio:.2f}x" if self.ratio is not None else ""
-        return [self.what, f"{number(self.median)} {self.unit}".strip(), spread, floor, ratio, self._goal(), self._verdict()]
+        return [
+            self.what,
+            f"{number(self.median)} {self.unit}".strip(),
+            spread,
+            floor,
+            ratio,
+            self._goal(),
+            self._verdict(),
+        ]
 
     def _goal(self) -> str:
         if self.goal is None:
             return ""
-        return f"<= {self.goal.limit:g}" + ("x" if self.goal.of == "ratio" else f" {self.unit}".rstrip())
+        return f"<= {self.goal.limit:g}" + (
+            "x" if self.goal.of == "ratio" else f" {self.unit}".rstrip()
+        )
 
     def _verdict(self) -> str:
         if self.met is None or self.goal is None:
             return ""
         if self.met:
             return "met"
-        beyond = self.goal.of == "median" and self.floor and statistics.median(self.floor) > self.goal.limit
+        beyond = (
+            self.goal.of == "median"
+            and self.floor
+            and statistics.median(self.floor) > self.goal.limit
+        )
         return "MISSED, by the floor too" if beyond else "MISSED"
 
     def to_dict(self) -> dict[str, Any]:
         """For `--json`."""
         goal = None if self.goal is None else {"limit": self.goal.limit, "of": self.goal.of}
         return {
-            "what": self.what, "unit": self.unit, "values": list(self.values), "floor": list(self.floor),
-            "ratio": self.ratio, "goal": goal, "met": self.met, "skipped": self.skipped,
-        }  # fmt: skip
+            "what": self.what,
+            "unit": self.unit,
+            "values": list(self.values),
+            "floor": list(self.floor),
+            "ratio": self.ratio,
+            "goal": goal,
+            "met": self.met,
+            "skipped": self.skipped,
+        }
 
 
 HEADINGS = ["what", "measured", "min-max", "floor", "ratio", "goal", ""]
@@ -114,11 +137,16 @@ def table(rows: Sequence[Row], markdown: bool = False) -> str:
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     # A skipped row's reason runs over the columns behind it.
     widths[1] = max(len(line[1]) for line in lines if not line[1].startswith("skipped"))
-    return "\n".join("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def in_turns(repeats: int, figures: dict[str, Callable[[], Any]]) -> dict[str, list[Any]]:
-    """Every figure measured `repeats` times, one after the other each time, so that a slow minute slows all of them."""
+    """Every figure measured `repeats` times, one after the other each time, so that a slow minute
+    slows all of them."""
     found: dict[str, list[Any]] = {name: [] for name in figures}
     for _ in range(repeats):
         for name, measure in figures.items():
@@ -126,14 +154,15 @@ def in_turns(repeats: int, figures: dict[str, Callable[[], Any]]) -> dict[str, l
     return found
 
 
-# --- processes ---------------------------------------------------------------------------------------
+# --- processes ---
 
 _running: set[subprocess.Popen[Any]] = set()
 
 
 @contextlib.contextmanager
 def process(arguments: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """A child in a process group of its own, which is killed when the block ends, however it ends."""
+    """A child in a process group of its own, which is killed when the block ends, however it
+    ends."""
     child = subprocess.Popen(arguments, start_new_session=True, **options)
     _running.add(child)
     try:
@@ -165,8 +194,16 @@ class Failed(Exception):
 
 
 def run(arguments: Sequence[str], timeout: float = 300.0, **options: Any) -> str:
-    """A command's output. Raises `Failed` with what it wrote to stderr if it failed or took longer than `timeout` seconds."""
-    with process(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as child:
+    """A command's output. Raises `Failed` with what it wrote to stderr if it failed or took longer
+    than `timeout` seconds."""
+    with process(
+        arguments,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    ) as child:
         try:
             out, errors = child.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -185,8 +222,14 @@ def in_child(function: Callable[..., Any], *arguments: Any, timeout: float = 120
 
 @contextlib.contextmanager
 def mock_model() -> Iterator[int]:
-    """The port of a mock model server in a process of its own (see `mock_model.py` for the paths that it serves)."""
-    with process([sys.executable, str(HERE / "mock_model.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+    """The port of a mock model server in a process of its own (see `mock_model.py` for the paths
+    that it serves)."""
+    with process(
+        [sys.executable, str(HERE / "mock_model.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
         assert server.stdout is not None
         yield int(server.stdout.readline())
 
@@ -194,12 +237,15 @@ def mock_model() -> Iterator[int]:
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
     """A temporary folder, in the parent's hands so that a killed child leaves nothing."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", ignore_cleanup_errors=True) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="holdfast-bench-", ignore_cleanup_errors=True
+    ) as folder:
         yield folder
 
 
 def filesystem(folder: str) -> str:
-    """What a folder's file system is: on tmpfs, durable writes cost nothing and their figures mean nothing."""
+    """What a folder's file system is: on tmpfs, durable writes cost nothing and their figures mean
+    nothing."""
     found = ("", "unknown")
     for line in Path("/proc/mounts").read_text().splitlines():
         _, place, kind, *_ = line.split()
@@ -208,7 +254,7 @@ def filesystem(folder: str) -> str:
     return found[1]
 
 
-# --- readings, for use in a child --------------------------------------------------------------------
+# --- readings, for use in a child ---
 
 
 def rss() -> int:
@@ -227,4 +273,7 @@ class Machine:
     disk: str = field(default_factory=lambda: filesystem(tempfile.gettempdir()))
 
     def __str__(self) -> str:
-        return f"Python {self.python}, {self.cores} cores, load {self.load} at the start, temporary files on {self.disk}"
+        return (
+            f"Python {self.python}, {self.cores} cores, load {self.load} at the start, temporary"
+            f" files on {self.disk}"
+        )

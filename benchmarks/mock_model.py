@@ -1,18 +1,22 @@
-"""A model server on loopback that takes no time to speak of: Chat Completions over keep-alive connections, in a process of its own.
+"""A model server on loopback that takes no time to speak of: Chat Completions over keep-alive
+connections, in a process of its own.
 
     POST /{calls}/{width}/{delay}/chat/completions
 
-answers with tool calls, `width` at once, until `calls` of them have been made, and with a text from then on; `delay` is how many milliseconds
-an answer takes. It parses nothing: the calls are numbered, and the number of the last one stands in the last bytes of the request, so
-that a request costs the same however long the history is. A request that asks for a stream gets one.
+answers with tool calls, `width` at once, until `calls` of them have been made, and with a text from
+then on; `delay` is how many milliseconds an answer takes. It parses nothing: the calls are
+numbered, and the number of the last one stands in the last bytes of the request, so that a request
+costs the same however long the history is. A request that asks for a stream gets one.
 
 Prints its port; ends when its stdin does, so that it never outlives the benchmark.
 
     POST /{answer}/{delay}/anything, to `mock_model.py canned [CERTIFICATE]`
 
-answers with prepared bytes, which its first line of stdin tells as JSON: {answer: {"head", "pieces", "pace"}}. The pieces of a stream go out at once,
-or each in a packet of its own with `pace` seconds before it. The answer `silence` is none, and `stats` says how many connections
-there were and are, and requests. Prints its ports: for HTTP, for TLS, and of a proxy to both, which only forwards bytes.
+answers with prepared bytes, which its first line of stdin tells as JSON: {answer: {"head",
+"pieces", "pace"}}. The pieces of a stream go out at once, or each in a packet of its own with
+`pace` seconds before it. The answer `silence` is none, and `stats` says how many connections there
+were and are, and requests. Prints its ports: for HTTP, for TLS, and of a proxy to both, which only
+forwards bytes.
 """
 
 from __future__ import annotations
@@ -46,14 +50,23 @@ def arguments(number: int) -> bytes:
 def call(number: int) -> bytes:
     """Call `number`, as it stands in an answer."""
     quoted = arguments(number).replace(b'"', b'\\"')
-    return b'{"id":"call_%d","type":"function","function":{"name":"%s","arguments":"%s"}}' % (number, TOOL.encode(), quoted)
+    return b'{"id":"call_%d","type":"function","function":{"name":"%s","arguments":"%s"}}' % (
+        number,
+        TOOL.encode(),
+        quoted,
+    )
 
 
 def plain(first: int, calls: int, width: int) -> bytes:
     """An answer in one piece."""
     message, reason = b'"content":"That is all there is to say about these items."', b"stop"
     if first < calls:
-        message, reason = b'"content":null,"tool_calls":[' + b",".join(call(first + n) for n in range(width)) + b"]", b"tool_calls"
+        message, reason = (
+            b'"content":null,"tool_calls":['
+            + b",".join(call(first + n) for n in range(width))
+            + b"]",
+            b"tool_calls",
+        )
     body = (
         b'{"id":"chatcmpl-%d","object":"chat.completion","created":1760000000,"model":"mock","choices":[{"index":0,"message":'
         b'{"role":"assistant",%s},"finish_reason":"%s"}],%s}' % (first, message, reason, USAGE)
@@ -62,21 +75,35 @@ def plain(first: int, calls: int, width: int) -> bytes:
 
 
 def streamed(first: int, calls: int, width: int) -> bytes:
-    """An answer in ten or more server-sent events, each in an HTTP chunk of its own, sent at once."""
+    """An answer in ten or more server-sent events, each in an HTTP chunk of its own, sent at
+    once."""
     deltas = [b'{"role":"assistant","content":""}']
     if first < calls:
         for index in range(width):
             start = b'{"index":%d,"id":"call_%d","type":"function","function":{"name":"%s","arguments":""}}'
-            deltas.append(b'{"tool_calls":[' + start % (index, first + index, TOOL.encode()) + b"]}")
+            deltas.append(
+                b'{"tool_calls":[' + start % (index, first + index, TOOL.encode()) + b"]}"
+            )
             text = arguments(first + index)
             for at in range(0, len(text), 5):
                 piece = text[at : at + 5].replace(b'"', b'\\"')
-                deltas.append(b'{"tool_calls":[{"index":%d,"function":{"arguments":"%s"}}]}' % (index, piece))
+                deltas.append(
+                    b'{"tool_calls":[{"index":%d,"function":{"arguments":"%s"}}]}' % (index, piece)
+                )
     else:
-        deltas += [b'{"content":"%s"}' % word for word in (b"That ", b"is ", b"all ", b"there ", b"is.")]
+        deltas += [
+            b'{"content":"%s"}' % word for word in (b"That ", b"is ", b"all ", b"there ", b"is.")
+        ]
     reason = b"tool_calls" if first < calls else b"stop"
-    shell = b'data: {"id":"chatcmpl-%d","object":"chat.completion.chunk","created":1760000000,"model":"mock",' % first
-    events = [shell + b'"choices":[{"index":0,"delta":%s,"finish_reason":null}]}\n\n' % delta for delta in deltas]
+    shell = (
+        b"data:"
+        b' {"id":"chatcmpl-%d","object":"chat.completion.chunk","created":1760000000,"model":"mock",'
+        % first
+    )
+    events = [
+        shell + b'"choices":[{"index":0,"delta":%s,"finish_reason":null}]}\n\n' % delta
+        for delta in deltas
+    ]
     events.append(shell + b'"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}\n\n' % reason)
     events.append(shell + b'"choices":[],%s}\n\n' % USAGE)
     events.append(b"data: [DONE]\n\n")
@@ -119,7 +146,9 @@ class Exchange(asyncio.Protocol):
         first = 0 if fresh else int(self.tail[at + 21 :].split(b'"', 1)[0]) + 1
         make = streamed if b'"stream":true' in self.tail else plain
         if delay:
-            asyncio.get_running_loop().call_later(delay / 1000, self.send, make(first, calls, width))
+            asyncio.get_running_loop().call_later(
+                delay / 1000, self.send, make(first, calls, width)
+            )
         else:
             self.send(make(first, calls, width))
 
@@ -139,11 +168,12 @@ def end_with_stdin() -> None:
     os._exit(0)
 
 
-# --- prepared answers --------------------------------------------------------------------------------
+# --- prepared answers ---
 
 
 class Canned:
-    """One thread, epoll and nothing else: a third of what a request costs asyncio, so that 200 clients do not wait for it."""
+    """One thread, epoll and nothing else: a third of what a request costs asyncio, so that 200
+    clients do not wait for it."""
 
     def __init__(self, answers: dict[str, Any], certificate: str) -> None:
         self.answers: dict[bytes, tuple[list[bytes], float]] = {}
@@ -206,7 +236,8 @@ class Canned:
         self.accept(self.tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
 
     def accept_proxied(self, sock: socket.socket) -> None:
-        """The first line says where to; from then on bytes are forwarded both ways. Ours take a whole URL as a plain path."""
+        """The first line says where to; from then on bytes are forwarded both ways. Ours take a
+        whole URL as a plain path."""
 
         def begin() -> None:
             head = sock.recv(262144)
@@ -254,7 +285,8 @@ class CannedExchange:
         self.path: list[bytes] = []
 
     def read(self) -> None:
-        """Read what there is: of TLS all of it, since poll does not know of what is decrypted already."""
+        """Read what there is: of TLS all of it, since poll does not know of what is decrypted
+        already."""
         while True:
             try:
                 data = self.sock.recv(262144)
@@ -291,13 +323,21 @@ class CannedExchange:
         if name == b"silence":
             return
         if name == b"stats":
-            body = json.dumps({"accepted": server.accepted, "open": server.open, "requests": server.requests}).encode()
-            send(self.sock, HEAD % (b"application/json", b"Content-Length: %d\r\n" % len(body)) + body)
+            body = json.dumps(
+                {"accepted": server.accepted, "open": server.open, "requests": server.requests}
+            ).encode()
+            send(
+                self.sock,
+                HEAD % (b"application/json", b"Content-Length: %d\r\n" % len(body)) + body,
+            )
         elif delay == b"0":
             self.send(*server.answers[name])
         else:
             made = server.answers[name]
-            heapq.heappush(server.timers, (time.monotonic() + int(delay) / 1000, server.requests, lambda: self.send(*made)))
+            heapq.heappush(
+                server.timers,
+                (time.monotonic() + int(delay) / 1000, server.requests, lambda: self.send(*made)),
+            )
 
     def send(self, pieces: list[bytes], pace: float) -> None:
         try:
@@ -327,7 +367,11 @@ def send(sock: socket.socket, data: bytes) -> None:
 def serve_canned(certificate: str) -> None:
     server = Canned(json.loads(sys.stdin.readline()), certificate)
     threading.Thread(target=end_with_stdin, daemon=True).start()
-    ports = [server.listen(server.accept), server.listen(server.accept_tls) if certificate else 0, server.listen(server.accept_proxied)]
+    ports = [
+        server.listen(server.accept),
+        server.listen(server.accept_tls) if certificate else 0,
+        server.listen(server.accept_proxied),
+    ]
     print(*ports, flush=True)
     gc.disable()
     server.run()

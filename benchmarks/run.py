@@ -1,4 +1,5 @@
-"""Runs the benchmarks and prints their tables: `run.py [SUBJECT ...] [--quick] [--markdown] [--json FILE]`; all of them by default."""
+"""Runs the benchmarks and prints their tables: `run.py [SUBJECT ...] [--quick] [--markdown] [--json
+FILE]`; all of them by default."""
 
 from __future__ import annotations
 
@@ -40,11 +41,22 @@ SUBJECTS = [
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Measure Holdfast beside its floors, here and now.")
-    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=f"which to run: {', '.join(SUBJECTS)} (default: all)")
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller repeats, to see that all works")
+    parser = argparse.ArgumentParser(
+        description="Measure Holdfast beside its floors, here and now."
+    )
+    parser.add_argument(
+        "subjects",
+        nargs="*",
+        metavar="SUBJECT",
+        help=f"which to run: {', '.join(SUBJECTS)} (default: all)",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer and smaller repeats, to see that all works"
+    )
     parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every repeat of every figure there")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every repeat of every figure there"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.subjects if name not in SUBJECTS]
     if unknown:
@@ -58,7 +70,10 @@ def main() -> int:
     for subject in options.subjects or SUBJECTS:
         module = import_module(f"bench_{subject}")
         heading = (module.__doc__ or "").split("\n", 1)[0]
-        print(f"### {subject}\n\n{heading}\n" if options.markdown else f"{subject}: {heading}", flush=True)
+        print(
+            f"### {subject}\n\n{heading}\n" if options.markdown else f"{subject}: {heading}",
+            flush=True,
+        )
         try:
             rows = module.rows(options.quick)
         except (harness.Failed, OSError) as error:
@@ -69,14 +84,25 @@ def main() -> int:
         missed += sum(row.met is False for row in rows)
         everything[subject] = [row.to_dict() for row in rows]
     if options.json:
-        options.json.write_text(json.dumps({"machine": asdict(machine), "quick": options.quick, "subjects": everything}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps(
+                {"machine": asdict(machine), "quick": options.quick, "subjects": everything},
+                indent=1,
+            )
+            + "\n"
+        )
     goals = sum(row["met"] is not None for rows in everything.values() for row in rows)
-    print(f"{goals - missed} of {goals} goals met; {failures} subjects failed; {time.monotonic() - began:.0f} s")
+    print(
+        f"{goals - missed} of {goals} goals met; {failures} subjects failed;"
+        f" {time.monotonic() - began:.0f} s"
+    )
     return 1 if failures else 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a kill, too, goes through the `finally`s
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that a kill, too, goes through the `finally`s
     try:
         sys.exit(main())
     except KeyboardInterrupt:

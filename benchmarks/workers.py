@@ -1,6 +1,8 @@
-"""Conversations of a host in worker processes (`isolation="process"`) beside those in its threads: start, memory, CPU per step.
+"""Conversations of a host in worker processes (`isolation="process"`) beside those in its threads:
+start, memory, CPU per step.
 
-Parts for a benchmark: each function is to be called in a fresh process (`harness.in_child`), with the port of a `mock_model`.
+Parts for a benchmark: each function is to be called in a fresh process (`harness.in_child`), with
+the port of a `mock_model`.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ def host_of(folder: str, isolation: str) -> Iterator[Host]:
     place.mkdir()
     records = Records(place / "records.db", Seal.of_file(place / "key"))
     options: Any = {"isolation": isolation}
-    with Host(SQLiteStore(place / "store.db"), records, policy=Policy(["remote_tool"]), root=place / "work", **options) as host:
+    with Host(
+        SQLiteStore(place / "store.db"),
+        records,
+        policy=Policy(["remote_tool"]),
+        root=place / "work",
+        **options,
+    ) as host:
         host.create(T, request(1, 1), "warm")
         yield host
 
@@ -40,7 +48,11 @@ def request(port: int, calls: int, id: str = "") -> CreateRequest:
     """An agent that makes so many calls of a tool which the host imports."""
     import remote_tool
 
-    agent = Agent(LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0"), [remote_tool.look_up], limits=Limits(steps=None))
+    agent = Agent(
+        LLM("mock", base_url=f"http://127.0.0.1:{port}/{calls}/1/0"),
+        [remote_tool.look_up],
+        limits=Limits(steps=None),
+    )
     form = form_of(agent)
     return CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools_of(agent), id=id)
 
@@ -70,8 +82,9 @@ def pids(host: Host) -> list[int]:
 
 
 def first_request(port: int, folder: str, isolation: str, times: int = 20) -> float:
-    """Milliseconds from a message to a parked conversation until its request to the model is answered and journaled (median): opening it included,
-    which starts a worker where there are any."""
+    """Milliseconds from a message to a parked conversation until its request to the model is
+    answered and journaled (median): opening it included, which starts a worker where there are any.
+    """
     took: list[float] = []
     with host_of(folder, isolation) as host:
         for number in range(times):
@@ -125,9 +138,18 @@ def main() -> None:
 
     with harness.mock_model() as port, harness.scratch() as folder:
         for isolation in ("thread", "process"):
-            print(isolation, "first request, ms:", harness.in_child(first_request, port, folder, isolation))
+            print(
+                isolation,
+                "first request, ms:",
+                harness.in_child(first_request, port, folder, isolation),
+            )
             for steps in (50, 1000):
-                print(isolation, steps, "steps, ms of CPU (server, worker):", harness.in_child(step, port, folder, isolation, steps))
+                print(
+                    isolation,
+                    steps,
+                    "steps, ms of CPU (server, worker):",
+                    harness.in_child(step, port, folder, isolation, steps),
+                )
         print("MB of PSS of a worker, of the fork server:", harness.in_child(memory, port, folder))
 
 

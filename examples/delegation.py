@@ -26,13 +26,18 @@ tools = [
         name="create_conversation",
         description="Create new conversation",
         callback=create_conversation,
-        inputSchema={"type": "string", "description": "Create a new OpenHands conversation to do a subtask"},
+        inputSchema={
+            "type": "string",
+            "description": "Create a new OpenHands conversation to do a subtask",
+        },
     ),
 ]
 base_agent = Agent(llm=llm, tools=tools)
 base_conversation = Conversation(base_agent)
 base_conversation.start_thread()
-base_conversation.send_message("Create 3 OpenHands conversations that each flips a coin and report the results")
+base_conversation.send_message(
+    "Create 3 OpenHands conversations that each flips a coin and report the results"
+)
 while base_conversation.state.status == ConversationStatus.RUNNING:
     sleep(1)
 if base_conversation.state.status == ConversationStatus.ERROR:

@@ -1,4 +1,5 @@
-"""Hello: one tool, one conversation, watched from outside. Give the address of any OpenAI-compatible API as base_url."""
+"""Hello: one tool, one conversation, watched from outside. Give the address of any
+OpenAI-compatible API as base_url."""
 
 from time import sleep
 

@@ -1,4 +1,5 @@
-"""A LocalRuntime: its tools, a tool of one's own beside them, MCP tools, microagents, and a callback that sees every event."""
+"""A LocalRuntime: its tools, a tool of one's own beside them, MCP tools, microagents, and a
+callback that sees every event."""
 
 from time import sleep
 
@@ -24,7 +25,14 @@ def load_mcp_config():
     return {"mcpServers": {}}
 
 
-tools = [*runtime.tools, Tool(name="lint", description="Lints files and makes automatic changes where possible", callback=run_lint)]
+tools = [
+    *runtime.tools,
+    Tool(
+        name="lint",
+        description="Lints files and makes automatic changes where possible",
+        callback=run_lint,
+    ),
+]
 mcp_tools = MCPClient(load_mcp_config())
 tools += mcp_tools
 

@@ -33,7 +33,10 @@ testing_agent = Agent(llm=llm, tools=[*tools, pass_message_tool])
 testing_convo = Conversation(testing_agent)
 testing_convo.start_thread()
 testing_convo.send_message("Test the react app and tell the implementer about any issues.")
-while implementer_convo.state.status == ConversationStatus.RUNNING or testing_convo.state.status == ConversationStatus.RUNNING:
+while (
+    implementer_convo.state.status == ConversationStatus.RUNNING
+    or testing_convo.state.status == ConversationStatus.RUNNING
+):
     sleep(0.1)
 for convo in (implementer_convo, testing_convo):
     if convo.state.status == ConversationStatus.ERROR:

@@ -22,14 +22,22 @@ from holdfast.tools.tool import Tool
 
 AGENT = str(Path(__file__).parent / "data" / "a2a_agent.py")
 TOKEN = "s3cret-token"
-needs_a2a = pytest.mark.skipif(importlib.util.find_spec("a2a") is None, reason="needs the a2a extra: pip install 'holdfast[a2a]'")
+needs_a2a = pytest.mark.skipif(
+    importlib.util.find_spec("a2a") is None,
+    reason="needs the a2a extra: pip install 'holdfast[a2a]'",
+)
 
-# How an agent is spoken to: protocol version, transport, whether it streams. Two that differ in all three are enough for a quick run.
+# How an agent is spoken to: protocol version, transport, whether it streams. Two that differ in all
+# three are enough for a quick run.
 VARIANTS = [
     pytest.param(
         (version, transport, streaming),
         id=f"{version}-{transport}-{'stream' if streaming else 'poll'}",
-        marks=[] if (version == "1.0") == (transport == "JSONRPC") == streaming else [pytest.mark.slow],
+        marks=(
+            []
+            if (version == "1.0") == (transport == "JSONRPC") == streaming
+            else [pytest.mark.slow]
+        ),
     )
     for version in ("1.0", "0.3")
     for transport in ("JSONRPC", "HTTP+JSON")
@@ -47,7 +55,10 @@ class Running(dict[str, Any]):
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, AGENT, json.dumps(self)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            [sys.executable, AGENT, json.dumps(self)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
         )
         assert self.process.stdout is not None
         self["port"] = int(self.process.stdout.readline())
@@ -73,7 +84,9 @@ class Agents:
 
     def _start(self, settings: dict[str, Any]) -> Running:
         defaults = {"version": "1.0", "transport": "JSONRPC", "streaming": True, "port": 0}
-        running = Running({**defaults, **settings, "log": str(self._folder / f"{next(self._numbers)}.log")})
+        running = Running(
+            {**defaults, **settings, "log": str(self._folder / f"{next(self._numbers)}.log")}
+        )
         running.start()
         return running
 
@@ -102,7 +115,11 @@ class Agents:
 def lines(agent: Running, start: str) -> list[str]:
     """What the agent logged that begins so."""
     path = Path(agent["log"])
-    return [line for line in path.read_text().splitlines() if line.startswith(start)] if path.exists() else []
+    return (
+        [line for line in path.read_text().splitlines() if line.startswith(start)]
+        if path.exists()
+        else []
+    )
 
 
 def by_skill(client: A2AClient) -> dict[str, Tool]:
@@ -113,7 +130,8 @@ def by_skill(client: A2AClient) -> dict[str, Tool]:
 
 
 class Scripted:
-    """An agent of our own making, for answers that the SDK's agents do not give: one skill, no streams, a list of results."""
+    """An agent of our own making, for answers that the SDK's agents do not give: one skill, no
+    streams, a list of results."""
 
     def __init__(self, script: list[Any]) -> None:
         self.bodies: list[Any] = []
@@ -121,14 +139,33 @@ class Scripted:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                here = {"url": f"{outer.url}/", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
-                self._answer({"name": "S", "version": "1", "supportedInterfaces": [here], "skills": [{"id": "s", "name": "s"}]})
+                here = {
+                    "url": f"{outer.url}/",
+                    "protocolBinding": "JSONRPC",
+                    "protocolVersion": "1.0",
+                }
+                self._answer(
+                    {
+                        "name": "S",
+                        "version": "1",
+                        "supportedInterfaces": [here],
+                        "skills": [{"id": "s", "name": "s"}],
+                    }
+                )
 
             def do_POST(self) -> None:
-                outer.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+                outer.bodies.append(
+                    json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                )
                 result = left.pop(0)
                 error = isinstance(result, dict) and "error" in result
-                self._answer({"jsonrpc": "2.0", "id": outer.bodies[-1]["id"], **(result if error else {"result": result})})
+                self._answer(
+                    {
+                        "jsonrpc": "2.0",
+                        "id": outer.bodies[-1]["id"],
+                        **(result if error else {"result": result}),
+                    }
+                )
 
             def _answer(self, found: Any) -> None:
                 data = json.dumps(found).encode()
@@ -160,7 +197,8 @@ class Scripted:
 
 
 class Cutter:
-    """A proxy that shows its own card, cuts each stream after the first event, and refuses the next `refusals` questions after a task."""
+    """A proxy that shows its own card, cuts each stream after the first event, and refuses the next
+    `refusals` questions after a task."""
 
     def __init__(self, port: int) -> None:
         self.card: dict[str, Any] = {}
@@ -170,7 +208,12 @@ class Cutter:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                self._answer(json.dumps({**outer._ask(port, "GET", self.path, b"", {})[1], **outer.card}).encode(), "application/json")
+                self._answer(
+                    json.dumps(
+                        {**outer._ask(port, "GET", self.path, b"", {})[1], **outer.card}
+                    ).encode(),
+                    "application/json",
+                )
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -181,7 +224,10 @@ class Cutter:
                     self._answer(b"", "text/plain", 503)
                     return
                 if method != "SendStreamingMessage":
-                    self._answer(json.dumps(outer._ask(port, "POST", self.path, body, headers)[1]).encode(), "application/json")
+                    self._answer(
+                        json.dumps(outer._ask(port, "POST", self.path, body, headers)[1]).encode(),
+                        "application/json",
+                    )
                     return
                 outer.cut += 1
                 connection, response = outer._open(port, "POST", self.path, body, headers)

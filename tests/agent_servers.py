@@ -1,4 +1,5 @@
-"""An agent server in this process, over a real store and real sockets, and a client that says exactly what it is told to."""
+"""An agent server in this process, over a real store and real sockets, and a client that says
+exactly what it is told to."""
 
 from __future__ import annotations
 
@@ -46,7 +47,8 @@ class Reply:
 
 
 class Serving:
-    """`with Serving(folder) as server: server.ask("GET", "/health")`. Tenants `default` and `other` have a key each."""
+    """`with Serving(folder) as server: server.ask("GET", "/health")`. Tenants `default` and `other`
+    have a key each."""
 
     def __init__(
         self,
@@ -67,9 +69,25 @@ class Serving:
         self.other = self.keys.create("other")
         self.store = SQLiteStore(folder / "store.db", durability="process")
         (folder / "rooms").mkdir(exist_ok=True)
-        self.host = Host(self.store, records, policy=options.pop("policy", Policy([])), root=folder / "rooms", **options)
-        self.app = App(self.host, self.keys, quota=quota, hosts=host_names("127.0.0.1", []), origins=origins, ping=ping, agents=agents)
-        self.server = AgentServer(self.app, listen("127.0.0.1", 0), tls=tls, grace=20.0, **(serving or {}))
+        self.host = Host(
+            self.store,
+            records,
+            policy=options.pop("policy", Policy([])),
+            root=folder / "rooms",
+            **options,
+        )
+        self.app = App(
+            self.host,
+            self.keys,
+            quota=quota,
+            hosts=host_names("127.0.0.1", []),
+            origins=origins,
+            ping=ping,
+            agents=agents,
+        )
+        self.server = AgentServer(
+            self.app, listen("127.0.0.1", 0), tls=tls, grace=20.0, **(serving or {})
+        )
         self.port = int(self.server.url.rpartition(":")[2])
         self._stack = ExitStack()
 
@@ -77,7 +95,12 @@ class Serving:
         self.server.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stack.close()
         self.server.close()
 
@@ -86,8 +109,17 @@ class Serving:
         self._stack.callback(connection.close)
         return connection
 
-    def ask(self, method: str, path: str, body: Any = None, key: str | None = "", timeout: float = 30.0, **headers: str) -> Reply:
-        """One request on a connection of its own; what is neither bytes nor None goes as JSON. `key` None: without one."""
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        key: str | None = "",
+        timeout: float = 30.0,
+        **headers: str,
+    ) -> Reply:
+        """One request on a connection of its own; what is neither bytes nor None goes as JSON.
+        `key` None: without one."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         try:
             given = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -111,14 +143,20 @@ class Serving:
     def stream(self, path: str, after: int = 0, key: str = "", **headers: str) -> Lines:
         """An event stream, open until `close`."""
         connection = self.connect()
-        connection.request("GET", f"{path}/stream?after_seq={after}", headers={"Authorization": f"Bearer {key or self.key}", **headers})
+        connection.request(
+            "GET",
+            f"{path}/stream?after_seq={after}",
+            headers={"Authorization": f"Bearer {key or self.key}", **headers},
+        )
         return Lines(connection, connection.getresponse())
 
 
 class Lines:
     """What comes on an event stream, as (id, event, data); a comment as (None, "", text)."""
 
-    def __init__(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> None:
+    def __init__(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> None:
         self.connection = connection
         self.response = response
 

@@ -1,4 +1,5 @@
-"""A headless Chromium, driven over the DevTools protocol by a small WebSocket client: no package is needed for it, only Debian's `chromium`."""
+"""A headless Chromium, driven over the DevTools protocol by a small WebSocket client: no package is
+needed for it, only Debian's `chromium`."""
 
 from __future__ import annotations
 
@@ -15,13 +16,29 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 SKIP = "there is no chromium here: apt-get install -y chromium"
 FLAGS = (
-    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-default-apps", "--disable-extensions", "--mute-audio", "--hide-scrollbars",
-    "--disable-dev-shm-usage", "--disable-breakpad", "--no-default-browser-check", "--remote-debugging-port=0", "--remote-allow-origins=*",
-)  # fmt: skip
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-default-apps",
+    "--disable-extensions",
+    "--mute-audio",
+    "--hide-scrollbars",
+    "--disable-dev-shm-usage",
+    "--disable-breakpad",
+    "--no-default-browser-check",
+    "--remote-debugging-port=0",
+    "--remote-allow-origins=*",
+)
 PATIENCE = 30.0  # seconds for "until": the machines that run the tests are shared
 
 
@@ -37,8 +54,8 @@ class _Socket:
         self._file = self._socket.makefile("rb")
         key = base64.b64encode(os.urandom(16)).decode()
         self._socket.sendall(
-            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
+            f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection:"
+            f" Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
         )
         status = self._file.readline()
         assert b" 101 " in status, status
@@ -52,9 +69,11 @@ class _Socket:
         head = bytes([0x81]) + (
             bytes([0x80 | size])
             if size < 126
-            else struct.pack("!BH", 0x80 | 126, size)
-            if size < 65536
-            else struct.pack("!BQ", 0x80 | 127, size)
+            else (
+                struct.pack("!BH", 0x80 | 126, size)
+                if size < 65536
+                else struct.pack("!BQ", 0x80 | 127, size)
+            )
         )
         masked = bytes(a ^ b for a, b in zip(data, (mask * (size // 4 + 1))[:size], strict=True))
         self._socket.sendall(head + mask + masked)
@@ -80,15 +99,21 @@ class _Socket:
 
 
 class Browser:
-    """`with Browser() as browser: page = browser.open(url)`. One process, with a profile of its own that is gone afterwards."""
+    """`with Browser() as browser: page = browser.open(url)`. One process, with a profile of its own
+    that is gone afterwards."""
 
     def __init__(self) -> None:
         assert CHROMIUM is not None, SKIP
-        self._profile = tempfile.TemporaryDirectory(prefix="holdfast-chromium-", ignore_cleanup_errors=True)
+        self._profile = tempfile.TemporaryDirectory(
+            prefix="holdfast-chromium-", ignore_cleanup_errors=True
+        )
         self._process = subprocess.Popen(
             [CHROMIUM, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         place = Path(self._profile.name) / "DevToolsActivePort"
         deadline = time.monotonic() + PATIENCE
         while not (place.exists() and place.read_text().count("\n")):
@@ -118,17 +143,31 @@ class Browser:
             if "method" in found:
                 self.events.append(found)
 
-    def open(self, url: str, *, width: int = 1280, height: int = 800, dark: bool = False, touch: bool = False, shared: str = "") -> Page:
+    def open(
+        self,
+        url: str,
+        *,
+        width: int = 1280,
+        height: int = 800,
+        dark: bool = False,
+        touch: bool = False,
+        shared: str = "",
+    ) -> Page:
         """A new tab, in a profile of its own unless it is `shared` with another page's."""
         context = shared or self.ask("Target.createBrowserContext")["browserContextId"]
         self._contexts.add(context)
-        target = self.ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        target = self.ask("Target.createTarget", url="about:blank", browserContextId=context)[
+            "targetId"
+        ]
         session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         page = Page(self, session, target, context)
         for domain in ("Page", "Runtime", "Log", "Network"):
             page.ask(f"{domain}.enable")
         page.size(width, height, touch)
-        page.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
+        page.ask(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
+        )
         page.go(url)
         return page
 
@@ -148,7 +187,12 @@ class Browser:
     def __enter__(self) -> Browser:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -172,19 +216,35 @@ class Page:
 
     def size(self, width: int, height: int, touch: bool = False) -> None:
         """The window's."""
-        self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=touch)
+        self.ask(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=touch,
+        )
         self.ask("Emulation.setTouchEmulationEnabled", enabled=touch)
 
     def run(self, expression: str) -> Any:
         """What an expression gives, awaited. Raises `PageError` with what it threw."""
-        found = self.ask("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True, userGesture=True)
+        found = self.ask(
+            "Runtime.evaluate",
+            expression=expression,
+            awaitPromise=True,
+            returnByValue=True,
+            userGesture=True,
+        )
         if "exceptionDetails" in found:
             details = found["exceptionDetails"]
-            raise PageError(f"{expression[:200]}: {details.get('exception', {}).get('description', details['text'])}")
+            raise PageError(
+                f"{expression[:200]}:"
+                f" {details.get('exception', {}).get('description', details['text'])}"
+            )
         return found["result"].get("value")
 
     def until(self, expression: str, seconds: float = PATIENCE) -> Any:
-        """Wait until an expression is true, and give what it gave. Raises `PageError` naming it, and what the page shows."""
+        """Wait until an expression is true, and give what it gave. Raises `PageError` naming it,
+        and what the page shows."""
         deadline = time.monotonic() + seconds
         while True:
             try:
@@ -192,11 +252,16 @@ class Page:
                 if found:
                     return found
             except PageError as error:
-                if "Cannot find context" not in str(error) and "Execution context" not in str(error) and time.monotonic() > deadline:
+                if (
+                    "Cannot find context" not in str(error)
+                    and "Execution context" not in str(error)
+                    and time.monotonic() > deadline
+                ):
                     raise
             if time.monotonic() > deadline:
                 raise PageError(
-                    f"not true within {seconds:g} s: {expression}\n--- the page ---\n{self.run('document.body.innerText')[:3000]}"
+                    f"not true within {seconds:g} s: {expression}\n--- the page"
+                    f" ---\n{self.run('document.body.innerText')[:3000]}"
                 )
             time.sleep(0.02)
 
@@ -207,18 +272,27 @@ class Page:
     def wait(self, selector: str, text: str = "") -> None:
         """Until an element is there and is seen, with a text in it."""
         self.until(
-            f"[...document.querySelectorAll({json.dumps(selector)})].some(one => one.checkVisibility() && one.innerText.includes({json.dumps(text)}))"
+            f"[...document.querySelectorAll({json.dumps(selector)})].some(one =>"
+            f" one.checkVisibility() && one.innerText.includes({json.dumps(text)}))"
             if text
-            else f"[...document.querySelectorAll({json.dumps(selector)})].some(one => one.checkVisibility())"
+            else (
+                f"[...document.querySelectorAll({json.dumps(selector)})].some(one =>"
+                " one.checkVisibility())"
+            )
         )
 
     def click(self, selector: str, text: str = "") -> None:
         """Click with the mouse, where the element is."""
-        find = f"[...document.querySelectorAll({json.dumps(selector)})].find(one => one.checkVisibility() && one.innerText.includes({json.dumps(text)}) && !one.disabled)"
+        find = (
+            f"[...document.querySelectorAll({json.dumps(selector)})].find(one =>"
+            f" one.checkVisibility() && one.innerText.includes({json.dumps(text)}) &&"
+            " !one.disabled)"
+        )
         self.until(f"!!({find})")
         x, y = self.run(
-            f"(() => {{ const one = {find}; one.scrollIntoView({{block: 'center'}}); const box = one.getBoundingClientRect();"
-            " return [box.x + box.width / 2, box.y + Math.min(box.height / 2, 20)]; })()"
+            f"(() => {{ const one = {find}; one.scrollIntoView({{block: 'center'}}); const box ="
+            " one.getBoundingClientRect(); return [box.x + box.width / 2, box.y +"
+            " Math.min(box.height / 2, 20)]; })()"
         )
         for kind in ("mousePressed", "mouseReleased"):
             self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
@@ -230,7 +304,10 @@ class Page:
     def fill(self, selector: str, text: str) -> None:
         """A field's text, in place of what it has."""
         self.until(f"!!document.querySelector({json.dumps(selector)})")
-        self.run(f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus(); one.select?.(); }})()")
+        self.run(
+            f"(() => {{ const one = document.querySelector({json.dumps(selector)}); one.focus();"
+            " one.select?.(); })()"
+        )
         if text:
             self.type(text)
         else:
@@ -238,7 +315,16 @@ class Page:
 
     def press(self, key: str, *modifiers: str) -> None:
         """A key, as `Tab`, `Enter`, `Escape`, `a`, `?`."""
-        names = {"Tab": 9, "Enter": 13, "Escape": 27, "Backspace": 8, "ArrowRight": 39, "ArrowLeft": 37, "End": 35, "Home": 36}
+        names = {
+            "Tab": 9,
+            "Enter": 13,
+            "Escape": 27,
+            "Backspace": 8,
+            "ArrowRight": 39,
+            "ArrowLeft": 37,
+            "End": 35,
+            "Home": 36,
+        }
         bits = sum({"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}[name] for name in modifiers)
         given: dict[str, Any] = {
             "key": key,
@@ -248,7 +334,12 @@ class Page:
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
         if key in names:
             given["code"] = key
-        self.ask("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **({"text": text} if text else {}), **given)
+        self.ask(
+            "Input.dispatchKeyEvent",
+            type="keyDown" if text else "rawKeyDown",
+            **({"text": text} if text else {}),
+            **given,
+        )
         self.ask("Input.dispatchKeyEvent", type="keyUp", **given)
 
     def log_in(self, key: str) -> None:
@@ -268,9 +359,18 @@ class Page:
             if event["method"] == "Runtime.exceptionThrown":
                 details = given["exceptionDetails"]
                 found.append(details.get("exception", {}).get("description", details["text"]))
-            elif event["method"] == "Runtime.consoleAPICalled" and given["type"] in ("error", "assert"):
-                found.append(" ".join(str(one.get("value", one.get("description"))) for one in given["args"]))
-            elif event["method"] == "Log.entryAdded" and given["entry"]["level"] == "error" and given["entry"]["source"] != "network":
+            elif event["method"] == "Runtime.consoleAPICalled" and given["type"] in (
+                "error",
+                "assert",
+            ):
+                found.append(
+                    " ".join(str(one.get("value", one.get("description"))) for one in given["args"])
+                )
+            elif (
+                event["method"] == "Log.entryAdded"
+                and given["entry"]["level"] == "error"
+                and given["entry"]["source"] != "network"
+            ):
                 found.append(given["entry"]["text"])
         return found
 

@@ -10,25 +10,31 @@ from typing import Any
 
 import pytest
 
-# A suite that is started in the background of a script finds Ctrl-C ignored, and its children with it.
+# A suite that is started in the background of a script finds Ctrl-C ignored, and its children with
+# it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
-    """Every thread of ours that a test starts has ended when it ends; a test that leaves one on purpose says so in its name."""
+    """Every thread of ours that a test starts has ended when it ends; a test that leaves one on
+    purpose says so in its name."""
     before = set(threading.enumerate())
     yield
     deadline = time.monotonic() + 3.0
     while True:
-        left = [t.name for t in threading.enumerate() if t not in before and t.name.startswith("holdfast")]
+        left = [
+            t.name
+            for t in threading.enumerate()
+            if t not in before and t.name.startswith("holdfast")
+        ]
         if not left or time.monotonic() > deadline:
             break
         time.sleep(0.01)
     assert not left, f"threads left behind: {left}"
 
 
-# --- live checks (test_llm_live.py) ------------------------------------------------------------------
+# --- live checks (test_llm_live.py) ---
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,12 +43,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="PROVIDER[:MODEL][@URL]=KEY",
-        help="ask a real provider too, such as openai=sk-... or anthropic:claude-haiku-4-5=sk-ant-...; may be repeated, costs cents",
+        help=(
+            "ask a real provider too, such as openai=sk-... or"
+            " anthropic:claude-haiku-4-5=sk-ant-...; may be repeated, costs cents"
+        ),
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("--live"):  # long tracebacks show arguments, and a key among them cut short, which no search finds
+    if config.getoption(
+        "--live"
+    ):  # long tracebacks show arguments, and a key among them cut short, which no search finds
         config.option.tbstyle = "short"
         config.option.showlocals = False
 

@@ -1,4 +1,5 @@
-"""Holdfast with one guarantee broken on purpose, in a process that is about to be killed: the proof that its loss would be seen.
+"""Holdfast with one guarantee broken on purpose, in a process that is about to be killed: the proof
+that its loss would be seen.
 
 Each damage is told whether the process goes on after a kill.
 """
@@ -93,7 +94,9 @@ def recovery_drops_queued_calls(resumes: bool) -> None:
 
 
 def each_attempt_has_its_own_key(resumes: bool) -> None:
-    ToolContext.idempotency_key = property(lambda self: f"{self.conversation_id}:{self.call_id}:{self.attempt}")
+    ToolContext.idempotency_key = property(
+        lambda self: f"{self.conversation_id}:{self.call_id}:{self.attempt}"
+    )
 
 
 def attempts_are_counted_anew(resumes: bool) -> None:
@@ -109,7 +112,11 @@ def an_unknown_outcome_is_told_as_success(resumes: bool) -> None:
 
 def reconcile_is_not_asked(resumes: bool) -> None:
     def settled(self: Calls, call: Any, *_: Any) -> ToolResult | None:
-        return None if self._agent.tools.get(call.name).annotations.repeatable else calls_module._unknown()
+        return (
+            None
+            if self._agent.tools.get(call.name).annotations.repeatable
+            else calls_module._unknown()
+        )
 
     Calls._settled = settled
 
@@ -148,7 +155,9 @@ def commands_that_were_done_stay_in_the_inbox(resumes: bool) -> None:
 
 
 def commands_are_done_twice_as_their_mark_comes_later(resumes: bool) -> None:
-    def two_steps(self: SQLiteStore, lease: Any, events: Any, summary: Any, *, taken: Any = (), **more: Any) -> bool:
+    def two_steps(
+        self: SQLiteStore, lease: Any, events: Any, summary: Any, *, taken: Any = (), **more: Any
+    ) -> bool:
         held = append(self, lease, events, summary, **more)
         if taken:
             from holdfast.testing import kill_point

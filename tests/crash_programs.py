@@ -1,4 +1,5 @@
-"""Programs that are killed: a plan in data, an agent that carries it out with effects counted in files, and a judge of what is left."""
+"""Programs that are killed: a plan in data, an agent that carries it out with effects counted in
+files, and a judge of what is left."""
 
 from __future__ import annotations
 
@@ -40,13 +41,19 @@ S = ConversationStatus
 BIG = "0123456789" * 300  # more than the 1,000 characters that these agents show a model
 
 READS, IDEMPOTENT = ToolAnnotations(read_only=True), ToolAnnotations(idempotent=True)
-ONCE = ("plain", "torn", "retries", "big", "shell_once")  # an effect that may not be repeated, of which nobody may know the outcome
+ONCE = (
+    "plain",
+    "torn",
+    "retries",
+    "big",
+    "shell_once",
+)  # an effect that may not be repeated, of which nobody may know the outcome
 REPEATABLE = ("reads", "idempotent", "says", "pauses", "child", "forks", "shell")
 
 
 class Do(msgspec.Struct, frozen=True):
-    """One call: a tool's name, the name of its effect, what is decided if it is asked for (approve, reject, edit), and how many
-    attempts fail."""
+    """One call: a tool's name, the name of its effect, what is decided if it is asked for (approve,
+    reject, edit), and how many attempts fail."""
 
     kind: str
     name: str
@@ -60,9 +67,9 @@ class Do(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """What a conversation does: the calls of each answer, then an answer without any. `inbox`: decisions come through the store.
-    `during`: another thread says something while the call of that name runs. `side_by_side`: every tool is declared parallel, so that no
-    call is a barrier."""
+    """What a conversation does: the calls of each answer, then an answer without any. `inbox`:
+    decisions come through the store. `during`: another thread says something while the call of that
+    name runs. `side_by_side`: every tool is declared parallel, so that no call is a barrier."""
 
     batches: tuple[tuple[Do, ...], ...]
     parallel: int = 8
@@ -83,12 +90,13 @@ def child_of(do: Do) -> Plan:
     return Plan(((Do("plain", f"{do.name}.p"), Do("mail", f"{do.name}.m")),))
 
 
-# --- the program ----------------------------------------------------------------------------------
+# --- the program ---
 
 
 class Program(msgspec.Struct, frozen=True):
-    """A plan as a program that `crash_at_every_append` takes. `damage` is done to Holdfast first, for the proof that it would be seen;
-    `damage(resumes)` is told whether something is there already."""
+    """A plan as a program that `crash_at_every_append` takes. `damage` is done to Holdfast first,
+    for the proof that it would be seen; `damage(resumes)` is told whether something is there
+    already."""
 
     plan: Plan
     damage: Callable[[bool], None] | None = None
@@ -127,7 +135,9 @@ class Player:
             tool("shell_once", "", self.shell),
         ]
         model = ScriptedLLM(self.answer, stream=plan.stream)
-        self.agent = Agent(model, tools, parallel_calls=plan.parallel, confirm=self, output_limit=1000)
+        self.agent = Agent(
+            model, tools, parallel_calls=plan.parallel, confirm=self, output_limit=1000
+        )
 
     # --- the model ---
 
@@ -136,7 +146,10 @@ class Player:
         roles = [message["role"] for message in request.messages]
         batch = roles.count("assistant")
         if batch < len(self.plan.batches):
-            return [f"Batch {batch}.", *((do.kind, {"name": do.name}) for do in self.plan.batches[batch])]
+            return [
+                f"Batch {batch}.",
+                *((do.kind, {"name": do.name}) for do in self.plan.batches[batch]),
+            ]
         return f"Done: {roles.count('tool')} calls, {roles.count('user')} messages."
 
     def decide(self, call: ToolCall, risk: Any) -> Verdict:
@@ -147,7 +160,9 @@ class Player:
 
     def play(self, id: str) -> str:
         on_delta = (lambda delta: kill_point("delta")) if self.plan.stream else None
-        with Conversation(self.agent, self.store, id, on_delta=on_delta, runtime=self.runtime) as conversation:
+        with Conversation(
+            self.agent, self.store, id, on_delta=on_delta, runtime=self.runtime
+        ) as conversation:
             self.conversation = conversation
             for text in self.plan.messages:
                 if text not in said(conversation):
@@ -164,7 +179,12 @@ class Player:
             if self.plan.during:
                 conversation.start_thread()
                 if "more" not in said(conversation):
-                    until(lambda: (self.folder / f"runs-{self.plan.during}").exists() or conversation.wait(0) is not S.RUNNING)
+                    until(
+                        lambda: (
+                            (self.folder / f"runs-{self.plan.during}").exists()
+                            or conversation.wait(0) is not S.RUNNING
+                        )
+                    )
                     conversation.send_message("more")
                 status = conversation.wait(20)
                 assert status is not S.RUNNING, "it hangs"
@@ -185,9 +205,15 @@ class Player:
             if do.decide == "reject":
                 conversation.reject(call.id, "no")
             else:
-                conversation.approve(call.id, arguments=arguments, arguments_hash=pending.arguments_hash)
+                conversation.approve(
+                    call.id, arguments=arguments, arguments_hash=pending.arguments_hash
+                )
             return
-        command = Reject(call.id, "no") if do.decide == "reject" else Approve(call.id, pending.arguments_hash, arguments)
+        command = (
+            Reject(call.id, "no")
+            if do.decide == "reject"
+            else Approve(call.id, pending.arguments_hash, arguments)
+        )
         kill_point("to be posted")
         self.store.post(conversation.id, command, key=call.id)
         kill_point("posted")
@@ -259,10 +285,13 @@ class Player:
 
     def child(self, name: str, context: ToolContext) -> str:
         self.begin(name, context)
-        return Player(child_of(self.dos[name]), self.store, self.folder, self.runtime).play(context.idempotency_key)
+        return Player(child_of(self.dos[name]), self.store, self.folder, self.runtime).play(
+            context.idempotency_key
+        )
 
     def shell(self, name: str, context: ToolContext) -> str:
-        """A command that waits until it is told to go on, with one process in the background, and one that left its session."""
+        """A command that waits until it is told to go on, with one process in the background, and
+        one that left its session."""
         self.begin(name, context)
         started, go = self.folder / f"started-{name}-{context.attempt}", self.folder / f"go-{name}"
         sleep = f"sleep {marker(self.folder, name)}"
@@ -274,7 +303,10 @@ class Player:
 
         helper = threading.Thread(target=let_go, daemon=True)
         helper.start()
-        command = f"setsid {sleep} & {sleep} & touch {started}; until [ -e {go} ]; do sleep 0.01; done; printf x >> effect-{name}"
+        command = (
+            f"setsid {sleep} & {sleep} & touch {started}; until [ -e {go} ]; do sleep 0.01; done;"
+            f" printf x >> effect-{name}"
+        )
         terminal = next(tool for tool in self.runtime.tools if tool.name == "terminal")
         result = terminal.run({"command": command}, context)
         helper.join()
@@ -297,7 +329,11 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def said(conversation: Conversation) -> list[str]:
-    return [event.text for event in conversation.get_history() if isinstance(event, ev.Message) and event.sender == "user"]
+    return [
+        event.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.Message) and event.sender == "user"
+    ]
 
 
 def marker(folder: Path, name: str) -> str:
@@ -330,7 +366,7 @@ def end_all_in(folder: Path) -> None:
                 continue
 
 
-# --- the judge ------------------------------------------------------------------------------------
+# --- the judge ---
 
 
 class Outcome(msgspec.Struct):
@@ -363,28 +399,39 @@ def outcomes(journals: dict[str, list[ev.AnyEvent]]) -> dict[str, Outcome]:
 
 
 def judge(plan: Plan, crash: Crash) -> None:
-    """Raises `AssertionError` if the world, or what the model was told of it, is not as the rules say."""
+    """Raises `AssertionError` if the world, or what the model was told of it, is not as the rules
+    say."""
     found, reference = outcomes(crash.after_journals), outcomes(crash.reference_journals)
     unknown = 0
     with SQLiteStore(crash.folder / "store.db", read_only=True) as store:
         for do in plan.dos:
             unknown += judge_call(do, found[do.name], reference[do.name], crash, store)
     kills = len(crash.points)
-    at_once = plan.parallel if plan.side_by_side else 1  # else only tools that read run beside each other
-    assert unknown <= kills * at_once, f"{crash}: {unknown} outcomes are unknown, and only {at_once} calls run at once"
+    at_once = (
+        plan.parallel if plan.side_by_side else 1
+    )  # else only tools that read run beside each other
+    assert unknown <= kills * at_once, (
+        f"{crash}: {unknown} outcomes are unknown, and only {at_once} calls run at once"
+    )
     heard, expected = texts(crash.after, ev.Message), texts(crash.reference, ev.Message)
     assert sorted(heard) == sorted(expected), f"{crash}: other messages: {heard}, not {expected}"
     if not plan.during:
-        assert texts(crash.after, ev.Assistant) == texts(crash.reference, ev.Assistant), f"{crash}: other answers"
+        assert texts(crash.after, ev.Assistant) == texts(crash.reference, ev.Assistant), (
+            f"{crash}: other answers"
+        )
     last = [event for event in crash.after if isinstance(event, ev.Assistant)][-1]
-    assert last.based_on >= max(event.seq for event in crash.after if isinstance(event, ev.Message)), f"{crash}: a message was not answered"
+    assert last.based_on >= max(
+        event.seq for event in crash.after if isinstance(event, ev.Message)
+    ), f"{crash}: a message was not answered"
 
 
 def texts(events: list[ev.AnyEvent], kind: type[ev.Message | ev.Assistant]) -> list[str]:
     return [event.text for event in events if isinstance(event, kind)]
 
 
-def judge_call(do: Do, found: Outcome, reference: Outcome, crash: Crash, store: SQLiteStore) -> bool:
+def judge_call(
+    do: Do, found: Outcome, reference: Outcome, crash: Crash, store: SQLiteStore
+) -> bool:
     """One call's effect; whether its outcome is unknown."""
     what = f"{crash}: {do}: {found}"
     effects = len(read(crash.folder / f"effect-{do.effect}"))
@@ -392,11 +439,15 @@ def judge_call(do: Do, found: Outcome, reference: Outcome, crash: Crash, store: 
     keys, attempts = runs[::2], [int(attempt) for attempt in runs[1::2]]
     assert found.result is not None, what
     assert len(attempts) == len(set(attempts)), f"{what}: an attempt was made twice: {attempts}"
-    assert set(attempts) <= set(found.attempts), f"{what}: attempts that were not journaled: {attempts}"
+    assert set(attempts) <= set(found.attempts), (
+        f"{what}: attempts that were not journaled: {attempts}"
+    )
     assert set(keys) <= {f"{found.conversation}:{found.call_id}"}, f"{what}: keys {keys}"
     result, unknown = found.result.result, found.unknown
     if do.decide == "edit":
-        assert not read(crash.folder / f"runs-{do.name}"), f"{what}: it was run with the arguments that were not approved"
+        assert not read(crash.folder / f"runs-{do.name}"), (
+            f"{what}: it was run with the arguments that were not approved"
+        )
     if do.decide == "reject":
         assert not runs, f"{what}: it was rejected, and run"
     if unknown:
@@ -407,16 +458,22 @@ def judge_call(do: Do, found: Outcome, reference: Outcome, crash: Crash, store: 
         assert result.text == reference.result.result.text, f"{what}: another result"
     counted = do.decide != "reject" and do.kind not in ("says", "pauses", "child", "forks")
     if do.kind in REPEATABLE:
-        assert len(attempts) <= 1 + do.fails + len(crash.points), f"{what}: repeated without need: {attempts}"
+        assert len(attempts) <= 1 + do.fails + len(crash.points), (
+            f"{what}: repeated without need: {attempts}"
+        )
         assert effects >= counted, f"{what}: no effect"
     elif unknown:
         assert effects <= 1, f"{what}: {effects} effects"
     else:
         assert effects == counted, f"{what}: {effects} effects"
     if do.kind == "big" and not unknown:
-        assert whole(result, store.blob).text == f"{do.effect} is done{BIG}", f"{what}: its whole output is lost"
+        assert whole(result, store.blob).text == f"{do.effect} is done{BIG}", (
+            f"{what}: its whole output is lost"
+        )
     if do.kind.startswith("shell"):
-        assert not (left := running(marker(crash.folder, do.name))), f"{what}: still running: {left}"
+        assert not (left := running(marker(crash.folder, do.name))), (
+            f"{what}: still running: {left}"
+        )
     return unknown
 
 

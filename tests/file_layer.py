@@ -1,7 +1,9 @@
-"""A layer under SQLite's files that records what is written, or lets it fail; and the disks that a loss of power can leave of a record.
+"""A layer under SQLite's files that records what is written, or lets it fail; and the disks that a
+loss of power can leave of a record.
 
-In the manner of SQLite's own crash tests (test6.c, https://www.sqlite.org/testing.html). `FileLayer.install()` is for child processes:
-it puts itself under every connection that its process opens from then on. What a file held before that is not in the record.
+In the manner of SQLite's own crash tests (test6.c, https://www.sqlite.org/testing.html).
+`FileLayer.install()` is for child processes: it puts itself under every connection that its process
+opens from then on. What a file held before that is not in the record.
 """
 
 from __future__ import annotations
@@ -22,8 +24,15 @@ from typing import Any, Literal
 SECTOR = 512
 
 _OK, _FULL = 0, 13
-_IOERR = {"write": 10 | 3 << 8, "sync": 10 | 4 << 8, "truncate": 10 | 6 << 8, "delete": 10 | 10 << 8}
-_NEW_IN_FOLDER = 0x00000800 | 0x00004000 | 0x00080000  # SQLITE_OPEN_MAIN_JOURNAL, SUPER_JOURNAL, WAL: their first sync syncs the folder
+_IOERR = {
+    "write": 10 | 3 << 8,
+    "sync": 10 | 4 << 8,
+    "truncate": 10 | 6 << 8,
+    "delete": 10 | 10 << 8,
+}
+_NEW_IN_FOLDER = (
+    0x00000800 | 0x00004000 | 0x00080000
+)  # SQLITE_OPEN_MAIN_JOURNAL, SUPER_JOURNAL, WAL: their first sync syncs the folder
 
 _P, _I, _L = ctypes.c_void_p, ctypes.c_int, ctypes.c_longlong
 _OPEN = ctypes.CFUNCTYPE(_I, _P, _P, _P, _I, ctypes.POINTER(_I))
@@ -51,7 +60,8 @@ class _VFS(ctypes.Structure):
 
 
 class _Methods(ctypes.Structure):
-    """`struct sqlite3_io_methods`: what is not replaced goes straight to the platform's own functions, shared memory and locks too."""
+    """`struct sqlite3_io_methods`: what is not replaced goes straight to the platform's own
+    functions, shared memory and locks too."""
 
     _fields_ = [
         ("version", _I),
@@ -68,12 +78,13 @@ class Unavailable(Exception):
     """Why the layer cannot be put under this Python's SQLite."""
 
 
-# --- what happened to the files ------------------------------------------------------------------
+# --- what happened to the files ---
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """`file` came to be under `name`; the first sync of a `journal` makes the folder's entries durable too."""
+    """`file` came to be under `name`; the first sync of a `journal` makes the folder's entries
+    durable too."""
 
     file: int
     name: str
@@ -95,7 +106,8 @@ class Truncated:
 
 @dataclass(frozen=True, slots=True)
 class Synced:
-    """What stood in the record before place `since` is on the disk; if it `failed`, nobody knows and no later sync makes up for it."""
+    """What stood in the record before place `since` is on the disk; if it `failed`, nobody knows
+    and no later sync makes up for it."""
 
     file: int
     since: int
@@ -121,9 +133,11 @@ How = Literal["ioerr", "full", "short", "torn"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls operation `nth` (from 1) of those that `ops` names, and with `lasting` each one after it.
+    """What befalls operation `nth` (from 1) of those that `ops` names, and with `lasting` each one
+    after it.
 
-    `ioerr` and `full` do nothing and say so; `short` writes half and fails; `torn` writes up to a sector border and kills the process.
+    `ioerr` and `full` do nothing and say so; `short` writes half and fails; `torn` writes up to a
+    sector border and kills the process.
     """
 
     nth: int
@@ -133,7 +147,8 @@ class Fault:
 
 
 class FileLayer:
-    """The default VFS of this process from `install` on. `log` is the record, `counts` how often each operation was asked for."""
+    """The default VFS of this process from `install` on. `log` is the record, `counts` how often
+    each operation was asked for."""
 
     def __init__(self) -> None:
         self.log: list[Entry] = []
@@ -147,14 +162,18 @@ class FileLayer:
         self._numbers = count(1)
         self._files: dict[int, int] = {}  # the address of an open file's struct -> its number
         self._names: dict[str, int] = {}  # the numbers of the files that are in the folder now
-        self._tables: dict[int, tuple[_Methods, _Methods]] = {}  # the platform's -> its copy as it was, ours
+        self._tables: dict[
+            int, tuple[_Methods, _Methods]
+        ] = {}  # the platform's -> its copy as it was, ours
         self._kept: list[Any] = []  # callbacks live as long as SQLite may call them
 
     @classmethod
     def install(cls) -> FileLayer:
-        """Put a layer under this process's SQLite. Raises `Unavailable` where that cannot be done."""
+        """Put a layer under this process's SQLite. Raises `Unavailable` where that cannot be
+        done."""
         layer = cls()
-        # A handle on the module finds the library that the module itself is linked with, and no other that may be loaded.
+        # A handle on the module finds the library that the module itself is linked with, and no
+        # other that may be loaded.
         try:
             library = ctypes.CDLL(_sqlite3.__file__)
             library.sqlite3_vfs_find.restype = ctypes.POINTER(_VFS)
@@ -162,7 +181,9 @@ class FileLayer:
             library.sqlite3_vfs_register.argtypes = [_P, _I]
             library.sqlite3_libversion.restype = ctypes.c_char_p
         except (AttributeError, OSError) as error:
-            raise Unavailable(f"this Python's sqlite3 shows no functions of its library: {error}") from error
+            raise Unavailable(
+                f"this Python's sqlite3 shows no functions of its library: {error}"
+            ) from error
         if library.sqlite3_libversion().decode() != sqlite3.sqlite_version:
             raise Unavailable("another SQLite was found than the one that this Python uses")
         found = library.sqlite3_vfs_find(None)
@@ -219,9 +240,13 @@ class FileLayer:
     # --- the VFS's own ---
 
     def _open(self, _vfs: int, name: int | None, file: int, flags: int, out: Any) -> int:
-        path = ctypes.string_at(name).decode() if name else None  # None: a file of SQLite's own that nobody will look for
+        path = (
+            ctypes.string_at(name).decode() if name else None
+        )  # None: a file of SQLite's own that nobody will look for
         existed = path is not None and os.path.exists(path)
-        code = _OPEN(self._platform.contents.open)(ctypes.addressof(self._platform.contents), name, file, flags, out)
+        code = _OPEN(self._platform.contents.open)(
+            ctypes.addressof(self._platform.contents), name, file, flags, out
+        )
         self.opened += 1
         methods = ctypes.cast(file, ctypes.POINTER(_P))
         if code != _OK or path is None or not methods[0]:
@@ -239,7 +264,9 @@ class FileLayer:
             if fault.how == "torn":
                 os.kill(os.getpid(), signal.SIGKILL)
             return _IOERR["delete"]
-        code = _DELETE(self._platform.contents.delete)(ctypes.addressof(self._platform.contents), name, sync)
+        code = _DELETE(self._platform.contents.delete)(
+            ctypes.addressof(self._platform.contents), name, sync
+        )
         if code == _OK:
             self._names.pop(name.decode(), None)
             self.log.append(Deleted(name.decode(), bool(sync)))
@@ -274,7 +301,9 @@ class FileLayer:
             fault = self._strikes("write")
             if fault is not None:
                 middle = offset + size // 2
-                size = {"short": size // 2, "torn": max(0, middle - middle % SECTOR - offset)}.get(fault.how, 0)
+                size = {"short": size // 2, "torn": max(0, middle - middle % SECTOR - offset)}.get(
+                    fault.how, 0
+                )
             code = write(file, data, size, offset) if size else _OK
             if code == _OK and size:
                 self.log.append(Written(self._files[file], offset, ctypes.string_at(data, size)))
@@ -317,7 +346,7 @@ class FileLayer:
         return work
 
 
-# --- what a loss of power leaves -----------------------------------------------------------------
+# --- what a loss of power leaves ---
 
 Image = dict[str, bytes]  # the files by name
 Choice = Literal["none", "all", "but one", "some"]
@@ -325,18 +354,23 @@ Choice = Literal["none", "all", "but one", "some"]
 
 @dataclass
 class Disk:
-    """A record played up to some place: what is on the disk for certain, and what is under way to it.
+    """A record played up to some place: what is on the disk for certain, and what is under way to
+    it.
 
-    Of the writes and truncations since the last sync of their file any may have come, whole, in some of their sectors, or with garbage
-    in some; bytes beside a write stay as they were (SQLite's "powersafe overwrite", which its unix VFS takes for granted). Of what
-    happened to a name in the folder since the folder's last sync, any beginning may have come. Files do not wait for one another.
+    Of the writes and truncations since the last sync of their file any may have come, whole, in
+    some of their sectors, or with garbage in some; bytes beside a write stay as they were (SQLite's
+    "powersafe overwrite", which its unix VFS takes for granted). Of what happened to a name in the
+    folder since the folder's last sync, any beginning may have come. Files do not wait for one
+    another.
     """
 
     chance: random.Random
     place: int = 0
     content: dict[int, bytearray] = field(default_factory=dict)
     pending: dict[int, list[tuple[int, Written | Truncated]]] = field(default_factory=dict)
-    names: dict[str, list[int | None]] = field(default_factory=dict)  # first what is certain; None: no such file
+    names: dict[str, list[int | None]] = field(
+        default_factory=dict
+    )  # first what is certain; None: no such file
     journals: set[int] = field(default_factory=set)  # whose folder was not synced yet
     changes: int = 0
 
@@ -354,7 +388,9 @@ class Disk:
                 for place, change in self.pending[file]:
                     if place < since and (not failed or self.chance.random() < 0.5):
                         _apply(self.content[file], change)
-                self.pending[file] = [(place, change) for place, change in self.pending[file] if place >= since]
+                self.pending[file] = [
+                    (place, change) for place, change in self.pending[file] if place >= since
+                ]
                 self.changes += 1
                 if not failed and file in self.journals:
                     self.journals.discard(file)
@@ -372,10 +408,11 @@ class Disk:
         self.changes += 1
 
     def image(self, choice: Choice) -> tuple[Any, Image]:
-        """One of the folders that could be found now, and a key that is the same only for the same folder.
+        """One of the folders that could be found now, and a key that is the same only for the same
+        folder.
 
-        `none`: only what is certain; `all`: everything (what the death of the process alone leaves); `but one`: all changes but one,
-        as it is when one write is late; `some`: any.
+        `none`: only what is certain; `all`: everything (what the death of the process alone
+        leaves); `but one`: all changes but one, as it is when one write is late; `some`: any.
         """
         chance = self.chance
         waiting = [place for changes in self.pending.values() for place, _ in changes]
@@ -384,14 +421,24 @@ class Disk:
         key: list[Any] = [self.changes]
         found: Image = {}
         for name, states in self.names.items():
-            step = 0 if choice == "none" else chance.randrange(len(states)) if choice == "some" else len(states) - 1
+            step = (
+                0
+                if choice == "none"
+                else chance.randrange(len(states))
+                if choice == "some"
+                else len(states) - 1
+            )
             file = states[step]
             key.append(file)
             if file is None:
                 continue
             content = bytearray(self.content[file])
             for place, change in self.pending[file]:
-                if choice == "none" or (choice == "but one" and place == late) or (choice == "some" and chance.random() > share):
+                if (
+                    choice == "none"
+                    or (choice == "but one" and place == late)
+                    or (choice == "some" and chance.random() > share)
+                ):
                     continue
                 key.append(place)
                 if choice == "some" and isinstance(change, Written) and chance.random() < 0.3:
@@ -402,19 +449,32 @@ class Disk:
         return tuple(key), found
 
     def _tear(self, content: bytearray, change: Written) -> tuple[int, ...]:
-        """Let only some sectors of a write come: its beginning, any of them, or with garbage in one."""
+        """Let only some sectors of a write come: its beginning, any of them, or with garbage in
+        one."""
         end = change.offset + len(change.data)
-        borders = [change.offset, *range(change.offset - change.offset % SECTOR + SECTOR, end, SECTOR), end]
+        borders = [
+            change.offset,
+            *range(change.offset - change.offset % SECTOR + SECTOR, end, SECTOR),
+            end,
+        ]
         sectors = list(pairwise(borders))
         way = self.chance.choice(("beginning", "any", "garbage"))
         cut = self.chance.randrange(len(sectors) + 1)
-        fates = [int(n < cut if way == "beginning" else self.chance.random() < 0.5) for n in range(len(sectors))]
+        fates = [
+            int(n < cut if way == "beginning" else self.chance.random() < 0.5)
+            for n in range(len(sectors))
+        ]
         if way == "garbage":
             fates[min(cut, len(sectors) - 1)] = 2
         for (start, stop), fate in zip(sectors, fates, strict=True):
             if fate:
                 data = change.data[start - change.offset : stop - change.offset]
-                _apply(content, Written(change.file, start, self.chance.randbytes(len(data)) if fate == 2 else data))
+                _apply(
+                    content,
+                    Written(
+                        change.file, start, self.chance.randbytes(len(data)) if fate == 2 else data
+                    ),
+                )
         return tuple(fates)
 
 

@@ -1,4 +1,5 @@
-"""Tools that tests hold back by files, so that a test can tell also a worker process when to go on."""
+"""Tools that tests hold back by files, so that a test can tell also a worker process when to go
+on."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from holdfast import tool
 
 @tool
 def hold(folder: str, name: str) -> str:
-    """Write the file `entered-NAME`, and return once there is a file `open`. Ignores its cancellation."""
+    """Write the file `entered-NAME`, and return once there is a file `open`. Ignores its
+    cancellation."""
     Path(folder, f"entered-{name}").touch()
     while not Path(folder, "open").exists():
         time.sleep(0.005)

@@ -1,7 +1,8 @@
-"""What a piece of work leaves behind: threads, file descriptors and children of this process that were not there before it.
+"""What a piece of work leaves behind: threads, file descriptors and children of this process that
+were not there before it.
 
-What others leave meanwhile does not count against it, and what others give up meanwhile does not count for it: things are compared one by
-one, and not by their number.
+What others leave meanwhile does not count against it, and what others give up meanwhile does not
+count for it: things are compared one by one, and not by their number.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from pathlib import Path
 
 
 class Owned:
-    """The threads, file descriptors and children (dead ones included) of this process at one moment."""
+    """The threads, file descriptors and children (dead ones included) of this process at one
+    moment."""
 
     def __init__(self) -> None:
         gc.collect()  # what is garbage already must not end in the middle of what is watched
@@ -24,10 +26,18 @@ class Owned:
 
     def new(self) -> list[str]:
         """What is there now and was not then."""
-        threads = [thread.name for thread in threading.enumerate() if thread.is_alive() and thread not in self.threads]
+        threads = [
+            thread.name
+            for thread in threading.enumerate()
+            if thread.is_alive() and thread not in self.threads
+        ]
         descriptors = sorted(_descriptors() - self.descriptors)
         children = sorted(_children() - self.children)
-        return [*threads, *(f"fd {number}: {link}" for number, link in descriptors), *(f"process {pid}" for pid in children)]
+        return [
+            *threads,
+            *(f"fd {number}: {link}" for number, link in descriptors),
+            *(f"process {pid}" for pid in children),
+        ]
 
     def gone(self, seconds: float = 20.0) -> None:
         """Wait until nothing new is left. Raises `AssertionError` naming what is."""

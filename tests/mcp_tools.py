@@ -1,4 +1,5 @@
-"""A server for the tests of serving, as a program: `python -m tests.mcp_tools [HOST:PORT]`, over stdio without an address.
+"""A server for the tests of serving, as a program: `python -m tests.mcp_tools [HOST:PORT]`, over
+stdio without an address.
 
 Its tools are those that the MCP conformance kit asks a server for, and some that misbehave.
 """
@@ -14,11 +15,21 @@ import threading
 import time
 from typing import Any
 
-from holdfast import ImageContent, TextContent, Tool, ToolAnnotations, ToolContext, ToolManager, ToolResult
+from holdfast import (
+    ImageContent,
+    TextContent,
+    Tool,
+    ToolAnnotations,
+    ToolContext,
+    ToolManager,
+    ToolResult,
+)
 from holdfast.content import AudioContent, EmbeddedResource
 from holdfast.serve import mcp
 
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg==")
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
+)
 WAV = b"RIFF$\0\0\0WAVEfmt \x10\0\0\0\1\0\1\0@\x1f\0\0\x80>\0\0\2\0\x10\0data\0\0\0\0"
 
 # --- what the kit asks for ---
@@ -45,12 +56,16 @@ def _resource(uri: str, mime_type: str, text: str) -> EmbeddedResource:
 
 def test_embedded_resource() -> EmbeddedResource:
     """Answers a resource."""
-    return _resource("test://embedded-resource", "text/plain", "This is an embedded resource content.")
+    return _resource(
+        "test://embedded-resource", "text/plain", "This is an embedded resource content."
+    )
 
 
 def test_multiple_content_types() -> list[Any]:
     """Answers a text, an image and a resource."""
-    resource = _resource("test://mixed-content-resource", "application/json", '{"test":"data","value":123}')
+    resource = _resource(
+        "test://mixed-content-resource", "application/json", '{"test":"data","value":123}'
+    )
     return [TextContent("Multiple content types test:"), ImageContent(PNG), resource]
 
 
@@ -111,7 +126,13 @@ def test_logging_tool(context: ToolContext) -> str:
     return "done"
 
 
-MIRRORED = {"type": "object", "properties": {"region": {"type": "string", "x-mcp-header": "Region"}, "query": {"type": "string"}}}
+MIRRORED = {
+    "type": "object",
+    "properties": {
+        "region": {"type": "string", "x-mcp-header": "Region"},
+        "query": {"type": "string"},
+    },
+}
 
 
 def mirrored(region: str = "", query: str = "") -> str:
@@ -195,23 +216,53 @@ def numbers() -> list[int]:
     return [1, 2, 3]
 
 
-POINT = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": ["integer", "null"]}}, "required": ["x"]}
+POINT = {
+    "type": "object",
+    "properties": {"x": {"type": "integer"}, "y": {"type": ["integer", "null"]}},
+    "required": ["x"],
+}
 READS = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 
 
 def tools() -> list[Tool]:
     """All of them."""
     plain = [
-        test_simple_text, test_image_content, test_audio_content, test_embedded_resource, test_multiple_content_types, test_error_handling,
-        test_tool_with_progress, test_streaming_elicitation, test_logging_tool, add, mark, wait_for_cancel, never, sleep, loud, large, leave, chatty,
-    ]  # fmt: skip
+        test_simple_text,
+        test_image_content,
+        test_audio_content,
+        test_embedded_resource,
+        test_multiple_content_types,
+        test_error_handling,
+        test_tool_with_progress,
+        test_streaming_elicitation,
+        test_logging_tool,
+        add,
+        mark,
+        wait_for_cancel,
+        never,
+        sleep,
+        loud,
+        large,
+        leave,
+        chatty,
+    ]
     return [
         *map(Tool.from_function, plain),
-        Tool("json_schema_2020_12_tool", "Takes what a large schema says.", json_schema_2020_12_tool, JSON_SCHEMA_2020_12),
+        Tool(
+            "json_schema_2020_12_tool",
+            "Takes what a large schema says.",
+            json_schema_2020_12_tool,
+            JSON_SCHEMA_2020_12,
+        ),
         Tool("mirrored", "Mirrors.", mirrored, MIRRORED),
         Tool("geo.point", "Answers a point.", point, output_schema=POINT, annotations=READS),
         Tool("liar", "Answers no point.", liar, output_schema=POINT),
-        Tool("numbers", "Answers a list.", numbers, output_schema={"type": "array", "items": {"type": "integer"}}),
+        Tool(
+            "numbers",
+            "Answers a list.",
+            numbers,
+            output_schema={"type": "array", "items": {"type": "integer"}},
+        ),
     ]
 
 
@@ -235,7 +286,12 @@ def main() -> int:
     for tool in changing(manager):
         manager.register(tool)
     address = sys.argv[1] if len(sys.argv) > 1 else None
-    return mcp(manager, http=address, token=os.environ.get("MCP_TOOLS_TOKEN"), on_ready=lambda url: print(url, flush=True))
+    return mcp(
+        manager,
+        http=address,
+        token=os.environ.get("MCP_TOOLS_TOKEN"),
+        on_ready=lambda url: print(url, flush=True),
+    )
 
 
 if __name__ == "__main__":

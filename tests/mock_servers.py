@@ -1,23 +1,29 @@
-"""Model servers that nobody here wrote, run as child processes: `LLMock` (PyPI's llmock) and `Aimock` (npm's @copilotkit/aimock).
+"""Model servers that nobody here wrote, run as child processes: `LLMock` (PyPI's llmock) and
+`Aimock` (npm's @copilotkit/aimock).
 
     python -m tests.mock_servers        # installs both, of the versions below, into .venv/mock-servers
 
-Neither is a dependency: each lies in a folder of its own, and the tests that need one are skipped where it is missing. Both listen on
-a free port of loopback and end with the process that started them, however it ends.
+Neither is a dependency: each lies in a folder of its own, and the tests that need one are skipped
+where it is missing. Both listen on a free port of loopback and end with the process that started
+them, however it ends.
 
 What they speak and inject, as their sources say:
 
-llmock 0.2.2: `/v1/chat/completions`, `/v1/responses`, `/anthropic/v1/messages`, `/gemini/v1beta/models/...` (and six that speak Chat
-Completions). Any status from 400 to 599, at a rate, in order, or by the header `x-llmock-force-status`, in each provider's own words; Retry-After
-on 429, 503, 504 and 529; delays; a late first chunk; streams that end early (truncate), break off (disconnect), fall silent (stall) or
-carry half a JSON object (malformed); tool calls with broken arguments or of an unknown tool; quotas of requests and tokens; a context
-window. Its report judges a client by the requests that came: Retry-After ignored, what cannot be helped asked again, storms of retries,
-a truncated stream taken for an answer, no back-off, giving up at once, sitting through a stall.
+llmock 0.2.2: `/v1/chat/completions`, `/v1/responses`, `/anthropic/v1/messages`,
+`/gemini/v1beta/models/...` (and six that speak Chat Completions). Any status from 400 to 599, at a
+rate, in order, or by the header `x-llmock-force-status`, in each provider's own words; Retry-After
+on 429, 503, 504 and 529; delays; a late first chunk; streams that end early (truncate), break off
+(disconnect), fall silent (stall) or carry half a JSON object (malformed); tool calls with broken
+arguments or of an unknown tool; quotas of requests and tokens; a context window. Its report judges
+a client by the requests that came: Retry-After ignored, what cannot be helped asked again, storms
+of retries, a truncated stream taken for an answer, no back-off, giving up at once, sitting through
+a stall.
 
-aimock 1.43.0: `/v1/chat/completions`, `/v1/responses`, `/v1/messages`, `/v1beta/models/...` (and more), from one set of fixtures. Any status with
-Retry-After, streams destroyed after so many chunks or milliseconds, slow streams, and by header: a 500, a 429, a body that is not
-JSON, a connection closed without a byte, latency. Keys are checked against `AIMOCK_API_KEYS`. Strict, it refuses Anthropic's thinking
-that comes back without its signature.
+aimock 1.43.0: `/v1/chat/completions`, `/v1/responses`, `/v1/messages`, `/v1beta/models/...` (and
+more), from one set of fixtures. Any status with Retry-After, streams destroyed after so many chunks
+or milliseconds, slow streams, and by header: a 500, a 429, a body that is not JSON, a connection
+closed without a byte, latency. Keys are checked against `AIMOCK_API_KEYS`. Strict, it refuses
+Anthropic's thinking that comes back without its signature.
 """
 
 from __future__ import annotations
@@ -45,7 +51,8 @@ START = 30.0  # seconds to wait for a server to listen: a cold start of either t
 
 S = TypeVar("S", bound="MockServer")
 
-# The shell holds a pipe from us: when it closes, with us or before, the server goes too. Neither has anything to save.
+# The shell holds a pipe from us: when it closes, with us or before, the server goes too. Neither
+# has anything to save.
 _LEASH = '"$@" & read -r _; kill -9 $! 2>/dev/null'
 
 
@@ -55,8 +62,10 @@ class MockServer:
     name: ClassVar[str]
     headers: Mapping[str, str] = {}  # of requests to its controls
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (stop closes it)
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             ["sh", "-c", _LEASH, "sh", *command],
             stdin=subprocess.PIPE,
@@ -95,12 +104,19 @@ class MockServer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
             connection.request(
-                method, path, None if body is None else json.dumps(body), {"content-type": "application/json", **self.headers}
+                method,
+                path,
+                None if body is None else json.dumps(body),
+                {"content-type": "application/json", **self.headers},
             )
             response = connection.getresponse()
             data = response.read()
             assert response.status < 300, f"{method} {path}: {response.status} {data[:500]!r}"
-            return json.loads(data) if "json" in response.headers.get("content-type", "") else data.decode()
+            return (
+                json.loads(data)
+                if "json" in response.headers.get("content-type", "")
+                else data.decode()
+            )
         finally:
             connection.close()
 
@@ -121,7 +137,12 @@ class LLMock(MockServer):
     """`llmock serve` with these options, such as `"--error-rate", "429=0.3"`."""
 
     name = "llmock"
-    PATHS: ClassVar = {"openai_chat": "/v1", "openai_responses": "/v1", "anthropic_messages": "/anthropic/v1", "gemini": "/gemini/v1beta"}
+    PATHS: ClassVar = {
+        "openai_chat": "/v1",
+        "openai_responses": "/v1",
+        "anthropic_messages": "/anthropic/v1",
+        "gemini": "/gemini/v1beta",
+    }
 
     def __init__(self, *options: str) -> None:
         super().__init__([str(_python()), "-m", "llmock.cli", "serve", "--port", "0", *options])
@@ -129,7 +150,9 @@ class LLMock(MockServer):
     @staticmethod
     def missing() -> str:
         """Why it cannot be run; "" if it can."""
-        return "" if _installed("llmock", LLMOCK) else f"llmock {LLMOCK} is not installed: {INSTALL}"
+        return (
+            "" if _installed("llmock", LLMOCK) else f"llmock {LLMOCK} is not installed: {INSTALL}"
+        )
 
     def url(self, wire: str) -> str:
         """The base URL for a wire."""
@@ -148,22 +171,49 @@ class LLMock(MockServer):
         return self.ask("GET", "/_llmock/requests")["requests"]
 
     def verdict(self) -> dict[str, Any]:
-        """Its report on the clients since the last reset: `passed`, `errors`, `warnings`, `findings` with a `code`."""
+        """Its report on the clients since the last reset: `passed`, `errors`, `warnings`,
+        `findings` with a `code`."""
         return self.ask("GET", "/_llmock/verdict")
 
 
 class Aimock(MockServer):
-    """aimock's `llmock` command with these fixtures; strict: a request that none of them fits is a 503."""
+    """aimock's `llmock` command with these fixtures; strict: a request that none of them fits is a
+    503."""
 
     name = "aimock"
-    PATHS: ClassVar = {"openai_chat": "/v1", "openai_responses": "/v1", "anthropic_messages": "/v1", "gemini": "/v1beta"}
+    PATHS: ClassVar = {
+        "openai_chat": "/v1",
+        "openai_responses": "/v1",
+        "anthropic_messages": "/v1",
+        "gemini": "/v1beta",
+    }
 
-    def __init__(self, fixtures: Sequence[dict[str, Any]], *options: str, keys: Sequence[str] = ()) -> None:
-        entry = FOLDER / "aimock" / AIMOCK / "node_modules" / "@copilotkit" / "aimock" / "dist" / "cli.js"
+    def __init__(
+        self, fixtures: Sequence[dict[str, Any]], *options: str, keys: Sequence[str] = ()
+    ) -> None:
+        entry = (
+            FOLDER
+            / "aimock"
+            / AIMOCK
+            / "node_modules"
+            / "@copilotkit"
+            / "aimock"
+            / "dist"
+            / "cli.js"
+        )
         self._folder = tempfile.TemporaryDirectory()
         (Path(self._folder.name) / "fixtures.json").write_text(json.dumps({"fixtures": fixtures}))
         self.headers = {"authorization": f"Bearer {keys[0]}"} if keys else {}
-        command = [_node(), str(entry), "--port", "0", "--strict", "--fixtures", self._folder.name, *options]
+        command = [
+            _node(),
+            str(entry),
+            "--port",
+            "0",
+            "--strict",
+            "--fixtures",
+            self._folder.name,
+            *options,
+        ]
         super().__init__(command, {"AIMOCK_API_KEYS": ",".join(keys)} if keys else None)
 
     @staticmethod
@@ -171,7 +221,9 @@ class Aimock(MockServer):
         """Why it cannot be run; "" if it can."""
         if not _node():
             return "aimock needs Node 20 or newer"
-        return "" if _installed("aimock", AIMOCK) else f"aimock {AIMOCK} is not installed: {INSTALL}"
+        return (
+            "" if _installed("aimock", AIMOCK) else f"aimock {AIMOCK} is not installed: {INSTALL}"
+        )
 
     def stop(self) -> None:
         super().stop()
@@ -190,7 +242,7 @@ class Aimock(MockServer):
         return self.ask("GET", "/__aimock/journal")
 
 
-# --- installing --------------------------------------------------------------------------------------
+# --- installing ---
 
 
 def _installed(name: str, version: str) -> bool:
@@ -222,7 +274,8 @@ def _npm() -> list[str]:
 
 
 def install() -> list[str]:
-    """Install what is not there yet; returns what went wrong. What was installed halfway is made anew."""
+    """Install what is not there yet; returns what went wrong. What was installed halfway is made
+    anew."""
     llmock, aimock = str(FOLDER / "llmock" / LLMOCK), str(FOLDER / "aimock" / AIMOCK)
     pip = [f"{llmock}/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     npm = [*_npm(), "install", "--prefix", aimock, "--no-audit", "--no-fund", "--silent"]

@@ -1,10 +1,13 @@
-"""A model server on loopback, for tests: real sockets, HTTP/1.1 keep-alive, and every fault a provider has shown.
+"""A model server on loopback, for tests: real sockets, HTTP/1.1 keep-alive, and every fault a
+provider has shown.
 
-    with ModelServer([text("hi"), sse(...), (429, {"retry-after": "1"}, b"slow down"), Drop()]) as server:
+    with ModelServer([text("hi"), sse(...), (429, {"retry-after": "1"}, b"slow down"), Drop()]) as
+    server:
         LLM("m", base_url=server.url).completion("hello")
         server.requests[0].json["messages"]
 
-The n-th POST gets the n-th response; a callable instead of the list is asked for each, with the `Request`. A response is
+The n-th POST gets the n-th response; a callable instead of the list is asked for each, with the
+`Request`. A response is
 
 - a dict or list: JSON, status 200
 - a str: the text of an event stream, status 200
@@ -14,7 +17,8 @@ The n-th POST gets the n-th response; a callable instead of the list is asked fo
 - `Drop()`, `Stall(seconds)`, `Truncated(response, at)`: faults
 - a callable of the `Request` that returns one of these
 
-More requests than responses get a 500 that says so. `connections` counts the connections accepted so far.
+More requests than responses get a 500 that says so. `connections` counts the connections accepted
+so far.
 """
 
 from __future__ import annotations
@@ -56,7 +60,8 @@ class Drop:
 
 @dataclass
 class Stall:
-    """Say nothing for `seconds` or until the server stops (or after `first`, raw bytes that are sent before), then close."""
+    """Say nothing for `seconds` or until the server stops (or after `first`, raw bytes that are
+    sent before), then close."""
 
     seconds: float = 30.0
     first: bytes = b""
@@ -84,13 +89,19 @@ def text(content: str, **more: Any) -> dict[str, Any]:
     return chat({"role": "assistant", "content": content}, "stop", **more)
 
 
-def calls(*pairs: tuple[str, dict[str, Any] | str], content: str | None = None, prefix: str = "call") -> dict[str, Any]:
-    """A plain chat completion that calls tools; arguments as a dict, or a str to be sent as it is."""
+def calls(
+    *pairs: tuple[str, dict[str, Any] | str], content: str | None = None, prefix: str = "call"
+) -> dict[str, Any]:
+    """A plain chat completion that calls tools; arguments as a dict, or a str to be sent as it
+    is."""
     entries = [
         {
             "id": f"{prefix}_{number}",
             "type": "function",
-            "function": {"name": name, "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments)},
+            "function": {
+                "name": name,
+                "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments),
+            },
         }
         for number, (name, arguments) in enumerate(pairs)
     ]
@@ -101,11 +112,19 @@ def chat(message: dict[str, Any], finish: str, **more: Any) -> dict[str, Any]:
     """A plain chat completion around `message`."""
     usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
     choices = [{"index": 0, "message": message, "finish_reason": finish}]
-    return {"id": "chatcmpl-1", "object": "chat.completion", "model": "mock", "choices": choices, "usage": usage, **more}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "model": "mock",
+        "choices": choices,
+        "usage": usage,
+        **more,
+    }
 
 
 def sse(completion: dict[str, Any], size: int = 5) -> str:
-    """A plain chat completion as the event stream that OpenAI would send for it, its texts in pieces of `size` characters."""
+    """A plain chat completion as the event stream that OpenAI would send for it, its texts in
+    pieces of `size` characters."""
     choice = completion["choices"][0]
     message = choice["message"]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
@@ -113,21 +132,39 @@ def sse(completion: dict[str, Any], size: int = 5) -> str:
     deltas += [{"content": content[at : at + size]} for at in range(0, len(content), size)]
     for index, call in enumerate(message.get("tool_calls") or []):
         function = call["function"]
-        deltas.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
+        deltas.append(
+            {"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]}
+        )
         arguments = function["arguments"]
         for at in range(0, len(arguments), size):
-            deltas.append({"tool_calls": [{"index": index, "function": {"arguments": arguments[at : at + size]}}]})
+            deltas.append(
+                {
+                    "tool_calls": [
+                        {"index": index, "function": {"arguments": arguments[at : at + size]}}
+                    ]
+                }
+            )
     base = {"id": completion["id"], "object": "chat.completion.chunk", "model": completion["model"]}
-    chunks = [{**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
-    chunks.append({**base, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    chunks = [
+        {**base, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+        for delta in deltas
+    ]
+    chunks.append(
+        {**base, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
+    )
     chunks.append({**base, "choices": [], "usage": completion["usage"]})
-    return "".join(f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
+    return (
+        "".join(f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n" for chunk in chunks)
+        + "data: [DONE]\n\n"
+    )
 
 
 class ModelServer:
     """The server; a context manager. `url` is its base URL (`.../v1`), `requests` what came in."""
 
-    def __init__(self, responses: Iterable[Any] | Callable[[Request], Any] = (), *, tls: Any = None) -> None:
+    def __init__(
+        self, responses: Iterable[Any] | Callable[[Request], Any] = (), *, tls: Any = None
+    ) -> None:
         self.requests: list[Request] = []
         self.connections = 0
         self.stopping = threading.Event()
@@ -136,7 +173,9 @@ class ModelServer:
         self._responses = responses if callable(responses) else list(responses)
         self._tls = tls
         self._server = _Server(self, tls)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="model-server", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), name="model-server", daemon=True
+        )
 
     @property
     def port(self) -> int:
@@ -181,7 +220,7 @@ class ModelServer:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    # --- for the handlers -----------------------------------------------------------------------
+    # --- for the handlers ---
 
     def accept(self, path: str, headers: dict[str, str], body: bytes) -> tuple[Request, Any]:
         """Note a request and find its response."""
@@ -193,7 +232,11 @@ class ModelServer:
             return request, responses(request)
         if request.number < len(responses):
             return request, responses[request.number]
-        return request, (500, {}, {"error": {"message": f"ModelServer has no response number {request.number}"}})
+        return request, (
+            500,
+            {},
+            {"error": {"message": f"ModelServer has no response number {request.number}"}},
+        )
 
 
 class _Server(ThreadingHTTPServer):
@@ -237,7 +280,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("content-length") or 0))
-        request, response = self.server.owner.accept(self.path, {k.lower(): v for k, v in self.headers.items()}, body)
+        request, response = self.server.owner.accept(
+            self.path, {k.lower(): v for k, v in self.headers.items()}, body
+        )
         while callable(response):
             response = response(request)
         self._answer(response)
@@ -267,7 +312,9 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._send(200, {"content-type": "application/json"}, _bytes(response))
 
-    def _send(self, status: int, headers: dict[str, str], body: bytes, at: int | None = None) -> None:
+    def _send(
+        self, status: int, headers: dict[str, str], body: bytes, at: int | None = None
+    ) -> None:
         self.send_response_only(status)
         for name, value in headers.items():
             self.send_header(name, value)

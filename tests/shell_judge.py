@@ -1,7 +1,9 @@
-"""A judge of the shell rules: a bubblewrap box in which real bash runs what the rules call low or medium.
+"""A judge of the shell rules: a bubblewrap box in which real bash runs what the rules call low or
+medium.
 
-`Judge` is this side of the box, `shell_box` the program inside. The box has no network, sees the system's programs read-only, and
-writes to a tmpfs alone, so that a hostile command harms nothing but its own box.
+`Judge` is this side of the box, `shell_box` the program inside. The box has no network, sees the
+system's programs read-only, and writes to a tmpfs alone, so that a hostile command harms nothing
+but its own box.
 """
 
 from __future__ import annotations
@@ -41,7 +43,18 @@ def missing() -> str:
 
 
 def _box() -> list[str]:
-    found = ["bwrap", "--unshare-all", "--as-pid-1", "--unshare-user", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]
+    found = [
+        "bwrap",
+        "--unshare-all",
+        "--as-pid-1",
+        "--unshare-user",
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--cap-drop",
+        "ALL",
+    ]
     found += ["--new-session", "--die-with-parent", "--clearenv", "--hostname", "box"]
     found += ["--size", str(_TMPFS_BYTES), "--tmpfs", "/"]
     for path in _SYSTEM:
@@ -69,11 +82,11 @@ class Judge:
     """A box that is running. A context manager; not thread-safe.
 
     Args:
-        rules: The rules to judge, as `module:name` of a class; `low` and `medium` call everything that, as a negative control.
-        source: The folder that `holdfast` is imported from.
-        env: Variables of the commands, over the runtime's own.
-        programs: A folder of more programs, found last.
-        planted: False leaves the secrets and traps out of the work folder, for what harmless commands are judged in.
+        rules: The rules to judge, as `module:name` of a class; `low` and `medium` call everything
+        that, as a negative control. source: The folder that `holdfast` is imported from. env:
+        Variables of the commands, over the runtime's own. programs: A folder of more programs,
+        found last. planted: False leaves the secrets and traps out of the work folder, for what
+        harmless commands are judged in.
     """
 
     def __init__(
@@ -85,7 +98,8 @@ class Judge:
         planted: bool = True,
     ) -> None:
         self.counts: dict[str, int] = {}
-        # All that the program in the box needs stands in a folder of its own, beside the world that commands see.
+        # All that the program in the box needs stands in a folder of its own, beside the world that
+        # commands see.
         binds = {
             sys.base_prefix: "python",
             sysconfig.get_path("purelib"): "packages",
@@ -136,18 +150,23 @@ class Judge:
         return self._ask({"do": "judge", "commands": list(commands)})["levels"]
 
     def alone(self, scripts: Sequence[Sequence[str]], together: bool = False) -> list[Fault]:
-        """Run scripts, each in a fresh shell: a script is one command, or several that share the shell.
+        """Run scripts, each in a fresh shell: a script is one command, or several that share the
+        shell.
 
-        `together` judges all commands of a script before the first runs, as the calls of one answer are judged.
+        `together` judges all commands of a script before the first runs, as the calls of one answer
+        are judged.
         """
-        results = self._ask({"do": "alone", "scripts": [list(script) for script in scripts], "together": together})["results"]
+        results = self._ask(
+            {"do": "alone", "scripts": [list(script) for script in scripts], "together": together}
+        )["results"]
         for result in results:
             for level in result["levels"]:
                 self.counts[level] = self.counts.get(level, 0) + 1
         return [_fault(result) for result in results if result["fault"]]
 
     def grouped(self, commands: Sequence[str]) -> list[Fault]:
-        """Run single commands, a dozen to a shell: quicker, and it finds what one command does to the next."""
+        """Run single commands, a dozen to a shell: quicker, and it finds what one command does to
+        the next."""
         found = self._ask({"do": "grouped", "commands": list(commands)})
         for level, count in found["counts"].items():
             self.counts[level] = self.counts.get(level, 0) + count
@@ -168,7 +187,12 @@ class Judge:
     def __enter__(self) -> Judge:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -179,7 +203,8 @@ def _fault(result: dict[str, Any]) -> Fault:
 def corpus(name: str) -> Iterator[tuple[str, str]]:
     """The commands of a file in `tests/data`, each with what stands before its tab.
 
-    A command of several lines stands as a JSON string. Empty lines and lines that begin with `## ` are skipped.
+    A command of several lines stands as a JSON string. Empty lines and lines that begin with `## `
+    are skipped.
     """
     for line in (TESTS / "data" / name).read_text(encoding="utf-8").splitlines():
         if not line.strip() or line.startswith("## "):
@@ -187,4 +212,7 @@ def corpus(name: str) -> Iterator[tuple[str, str]]:
         note, tab, command = line.partition("\t")
         if not tab:
             note, command = "", line
-        yield note, json.loads(command) if command.startswith('"') and command.endswith('"') else command
+        yield (
+            note,
+            json.loads(command) if command.startswith('"') and command.endswith('"') else command,
+        )

@@ -26,13 +26,16 @@ Start = Callable[..., Process]
 
 
 def starting(path: Path) -> Iterator[Start]:
-    """For a fixture: runs a program in another process, with the store's path as its argument; killed at the end."""
+    """For a fixture: runs a program in another process, with the store's path as its argument;
+    killed at the end."""
     started: list[Process] = []
 
     def begin(program: str, *arguments: str, **options: Any) -> Process:
         command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), str(path), *arguments]
         options = {"cwd": Path(__file__).parents[1], **options}
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
+        )
         started.append(process)
         return process
 

@@ -1,4 +1,5 @@
-"""`Agent.step(state)`: one model call on a conversation's state, without a conversation that drives."""
+"""`Agent.step(state)`: one model call on a conversation's state, without a conversation that
+drives."""
 
 from __future__ import annotations
 
@@ -40,14 +41,18 @@ def test_a_state_becomes_a_prompt_and_the_answer_its_tool_calls() -> None:
     state = said()
     agent = Agent(ScriptedLLM([answer]), [GREET], system_prompt="Be kind.")
     completion = agent.step(state)
-    assert [(call.name, call.arguments) for call in completion.calls] == [("greet", {"name": "Ann"})]
+    assert [(call.name, call.arguments) for call in completion.calls] == [
+        ("greet", {"name": "Ann"})
+    ]
     assert "Be kind." in str(seen[0].json)
     assert "Greet Ann" in str(seen[0].json)
     assert "greet" in str(seen[0].json["tools"])
     assert state.last_seq == len(state.events) == 1, "nothing is journaled and no tool is run"
 
 
-def test_a_finished_conversation_and_a_serialized_state_lead_to_the_request_that_the_loop_makes() -> None:
+def test_a_finished_conversation_and_a_serialized_state_lead_to_the_request_that_the_loop_makes() -> (
+    None
+):
     requests: list[object] = []
 
     def answer(request: ScriptedRequest) -> str:
@@ -70,7 +75,10 @@ def test_what_a_model_cannot_answer_is_refused() -> None:
     with Conversation(agent) as conversation:
         conversation.send_message("Greet Ann")
         state = conversation.run()
-        with pytest.raises(ConfigurationError, match=rf"the calls {state.pending_confirmations[0].call.id} have no result yet"):
+        with pytest.raises(
+            ConfigurationError,
+            match=rf"the calls {state.pending_confirmations[0].call.id} have no result yet",
+        ):
             agent.step(state)
     with pytest.raises(ConfigurationError, match="head"):
         agent.step(Transcript())
@@ -86,7 +94,9 @@ def test_the_services_of_an_agent_are_open_for_the_call_and_closed_after_it() ->
     agent = Agent(
         ScriptedLLM([answer]),
         [GREET],
-        mcp_servers={"srv": {"command": sys.executable, "args": ["-m", "tests.mcp_tools"], "cwd": str(ROOT)}},
+        mcp_servers={
+            "srv": {"command": sys.executable, "args": ["-m", "tests.mcp_tools"], "cwd": str(ROOT)}
+        },
     )
     assert agent.step(said()).text == "ok"
     assert any("srv" in str(tool) for tool in seen[0].json["tools"])

@@ -1,4 +1,5 @@
-"""Approval: which calls wait, who may let them run, and that nothing else does; on both stores, with real threads."""
+"""Approval: which calls wait, who may let them run, and that nothing else does; on both stores,
+with real threads."""
 
 from __future__ import annotations
 
@@ -10,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationState, ConversationStatus, MemoryStore, ScriptedLLM, SQLiteStore, Tool, ToolCall, tool
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationState,
+    ConversationStatus,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    ToolCall,
+    tool,
+)
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.agent.confirmation import Verdict
@@ -22,17 +34,32 @@ S = ConversationStatus
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process") as found:
+    with (
+        MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
+    ) as found:
         yield found
 
 
 class World:
     """A model that asks for calls and then says "Done.", and a tool that notes what it ran."""
 
-    def __init__(self, store: Store, calls: list[Any], confirm: Any = "always", parallel: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        store: Store,
+        calls: list[Any],
+        confirm: Any = "always",
+        parallel: bool = False,
+        **options: Any,
+    ) -> None:
         self.ran: list[str] = []
         self.gate = threading.Event()
-        self.llm = ScriptedLLM([[part if isinstance(part, tuple) else ("note", {"text": part}) for part in calls], "Done.", "Again."])
+        self.llm = ScriptedLLM(
+            [
+                [part if isinstance(part, tuple) else ("note", {"text": part}) for part in calls],
+                "Done.",
+                "Again.",
+            ]
+        )
 
         @tool(parallel=parallel)
         def note(text: str) -> str:
@@ -66,11 +93,19 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def results(conversation: Conversation) -> dict[str, ev.ToolResult]:
-    return {event.call_id: event for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
+    return {
+        event.call_id: event
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    }
 
 
 def decisions(conversation: Conversation) -> list[tuple[str, str]]:
-    return [(event.call_id, event.decision) for event in conversation.get_history() if isinstance(event, ev.Decision)]
+    return [
+        (event.call_id, event.decision)
+        for event in conversation.get_history()
+        if isinstance(event, ev.Decision)
+    ]
 
 
 def test_a_call_waits_until_it_is_approved(store: Store) -> None:
@@ -81,11 +116,21 @@ def test_a_call_waits_until_it_is_approved(store: Store) -> None:
         [pending] = conversation.state.pending_confirmations
         assert (pending.call.name, pending.call.arguments) == ("note", {"text": "a"})
         assert pending.reason == "every call is to be confirmed"
-        conversation.approve(pending.call.id, arguments_hash=pending.arguments_hash, by="ann", reason="fine")
+        conversation.approve(
+            pending.call.id, arguments_hash=pending.arguments_hash, by="ann", reason="fine"
+        )
         assert conversation.wait(10) is S.FINISHED
         assert world.ran == ["a"]
-        [approval] = [event for event in conversation.get_history() if isinstance(event, ev.Decision) and event.decision == "approve"]
-        assert (approval.by, approval.reason, approval.arguments_hash) == ("ann", "fine", pending.call.arguments_hash)
+        [approval] = [
+            event
+            for event in conversation.get_history()
+            if isinstance(event, ev.Decision) and event.decision == "approve"
+        ]
+        assert (approval.by, approval.reason, approval.arguments_hash) == (
+            "ann",
+            "fine",
+            pending.call.arguments_hash,
+        )
 
 
 def test_a_message_while_it_waits_approves_nothing(store: Store) -> None:
@@ -100,8 +145,13 @@ def test_a_message_while_it_waits_approves_nothing(store: Store) -> None:
         assert conversation.wait(10) is S.FINISHED
         assert world.ran == []
         # The result first, then the message that came while it waited.
-        assert [message["role"] for message in world.llm.requests[1].messages[-2:]] == ["tool", "user"]
-        assert "the user rejected this call: not now" in world.llm.requests[1].messages[-2]["content"]
+        assert [message["role"] for message in world.llm.requests[1].messages[-2:]] == [
+            "tool",
+            "user",
+        ]
+        assert (
+            "the user rejected this call: not now" in world.llm.requests[1].messages[-2]["content"]
+        )
 
 
 def test_other_arguments_are_run_and_the_model_is_told(store: Store) -> None:
@@ -133,7 +183,10 @@ def test_an_approval_is_bound_to_the_arguments_that_were_seen(store: Store) -> N
         time.sleep(0.1)
         assert world.ran == []
         assert conversation.status is S.WAITING_FOR_CONFIRMATION
-        with pytest.raises(ConfigurationError, match=f"'9.9' does not wait for a decision. These do: {pending.call.id}"):
+        with pytest.raises(
+            ConfigurationError,
+            match=f"'9.9' does not wait for a decision. These do: {pending.call.id}",
+        ):
             conversation.approve("9.9")
         with pytest.raises(ConfigurationError, match="with a call_id"):
             conversation.approve(arguments={"text": "b"})
@@ -148,7 +201,11 @@ def test_an_approval_is_bound_to_the_arguments_that_were_seen(store: Store) -> N
 def test_allowed_siblings_run_at_once_and_an_approved_one_joins_them(store: Store) -> None:
     world = World(store, ["a", ("slow", {"text": "s"}), "b"], confirm=["note"], parallel=True)
     with world.open("go") as conversation:
-        until(lambda: any(isinstance(event, ev.ToolCallStarted) for event in conversation.get_history()))
+        until(
+            lambda: any(
+                isinstance(event, ev.ToolCallStarted) for event in conversation.get_history()
+            )
+        )
         assert conversation.status is S.RUNNING
         first, second = conversation.state.pending_confirmations
         conversation.approve(first.call.id)
@@ -159,7 +216,11 @@ def test_allowed_siblings_run_at_once_and_an_approved_one_joins_them(store: Stor
         conversation.approve(second.call.id)
         assert conversation.wait(10) is S.FINISHED
         assert world.ran == ["a", "s", "b"]
-        contents = [message["content"] for message in world.llm.requests[1].messages if message["role"] == "tool"]
+        contents = [
+            message["content"]
+            for message in world.llm.requests[1].messages
+            if message["role"] == "tool"
+        ]
         assert contents == ["noted a", "slowly noted s", "noted b"]
 
 
@@ -183,22 +244,32 @@ def test_what_is_denied_is_not_run_and_nobody_is_asked(store: Store) -> None:
         assert conversation.wait(10) is S.FINISHED
         assert world.ran == ["s"]
         assert [kind for _, kind in decisions(conversation)] == ["deny", "allow"]
-        assert "every call of note is forbidden here" in next(iter(results(conversation).values())).result.text
+        assert (
+            "every call of note is forbidden here"
+            in next(iter(results(conversation).values())).result.text
+        )
 
 
-def test_a_policy_of_ones_own_is_asked_and_one_that_fails_lets_nothing_through(store: Store) -> None:
+def test_a_policy_of_ones_own_is_asked_and_one_that_fails_lets_nothing_through(
+    store: Store,
+) -> None:
     class Policy:
         def decide(self, call: ToolCall, risk: Any) -> Verdict:
             if call.arguments["text"] == "x":
                 raise RuntimeError("no idea")
-            return Verdict("ask", "it looks odd") if call.arguments["text"] == "odd" else Verdict("allow")
+            return (
+                Verdict("ask", "it looks odd")
+                if call.arguments["text"] == "odd"
+                else Verdict("allow")
+            )
 
     world = World(store, ["a", "odd", "x", ("nothing", {"text": "b"})], confirm=Policy())
     with world.open("go") as conversation:
         assert conversation.wait(10) is S.WAITING_FOR_CONFIRMATION
         assert [pending.reason for pending in conversation.state.pending_confirmations] == [
-            "it looks odd", "the confirmation policy failed: RuntimeError: no idea",
-        ]  # fmt: skip
+            "it looks odd",
+            "the confirmation policy failed: RuntimeError: no idea",
+        ]
         assert world.ran == ["a"]
         conversation.reject()
         assert conversation.wait(10) is S.FINISHED
@@ -226,7 +297,9 @@ def test_a_waiting_call_survives_and_is_approved_by_whoever_opens_it_next(store:
     assert conversation.status is S.CLOSED
     with Conversation(world.agent, store, "c") as again:
         assert again.status is S.WAITING_FOR_CONFIRMATION
-        assert [pending.call.arguments["text"] for pending in again.state.pending_confirmations] == ["b"]
+        assert [
+            pending.call.arguments["text"] for pending in again.state.pending_confirmations
+        ] == ["b"]
         assert again.run().status is S.WAITING_FOR_CONFIRMATION
         again.approve()
         assert again.run().status is S.FINISHED
@@ -274,7 +347,9 @@ def test_commands_come_through_the_inbox_each_once(store: Store) -> None:
     with world.open("go") as conversation:
         conversation.wait(10)
         first, second = conversation.state.pending_confirmations
-        assert store.post("c", cmd.Approve(first.call.id, first.arguments_hash, {"text": "A"}, by="ann"), key="1")
+        assert store.post(
+            "c", cmd.Approve(first.call.id, first.arguments_hash, {"text": "A"}, by="ann"), key="1"
+        )
         assert not store.post("c", cmd.Approve(first.call.id, first.arguments_hash), key="1")
         until(lambda: world.ran == ["A"])
         store.post("c", cmd.Send("and tell me why"))
@@ -283,7 +358,9 @@ def test_commands_come_through_the_inbox_each_once(store: Store) -> None:
         store.post("c", cmd.Send("more"), key="2")
         store.post("c", cmd.Send("more"), key="2")
         until(lambda: conversation.state.answer == "Again.")
-        texts = [event.text for event in conversation.get_history() if isinstance(event, ev.Message)]
+        texts = [
+            event.text for event in conversation.get_history() if isinstance(event, ev.Message)
+        ]
         assert texts == ["go", "and tell me why", "more"]
         assert not store.post("c", cmd.Send("more"), key="2")
 
@@ -291,7 +368,11 @@ def test_commands_come_through_the_inbox_each_once(store: Store) -> None:
 def test_pause_resume_and_interrupt_come_through_the_inbox(store: Store) -> None:
     world = World(store, [("slow", {"text": "s"}), "b"], confirm="never", parallel_calls=1)
     with world.open("go") as conversation:
-        until(lambda: any(isinstance(event, ev.ToolCallStarted) for event in conversation.get_history()))
+        until(
+            lambda: any(
+                isinstance(event, ev.ToolCallStarted) for event in conversation.get_history()
+            )
+        )
         store.post("c", cmd.Pause())
         until(lambda: conversation.status is S.PAUSED)
         store.post("c", cmd.Interrupt())
@@ -315,7 +396,9 @@ def test_what_is_posted_while_nobody_holds_it_is_done_when_it_is_opened(store: S
     assert world.ran == ["a"]
 
 
-def test_a_command_that_does_not_fit_is_dropped_with_a_warning(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_command_that_does_not_fit_is_dropped_with_a_warning(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World(store, ["a"])
     with world.open("go") as conversation:
         conversation.wait(10)
@@ -337,14 +420,26 @@ def test_what_is_no_command_is_refused(store: Store, wrong: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [cmd.Send("hi"), cmd.Approve("1.0", "h", {"a": [1]}), cmd.Reject("1.0", "no"), cmd.Pause(), cmd.Resume(), cmd.Interrupt()]
+    "command",
+    [
+        cmd.Send("hi"),
+        cmd.Approve("1.0", "h", {"a": [1]}),
+        cmd.Reject("1.0", "no"),
+        cmd.Pause(),
+        cmd.Resume(),
+        cmd.Interrupt(),
+    ],
 )
 def test_commands_keep_their_json_form(command: cmd.Command) -> None:
     assert cmd.decode(cmd.encode(command)) == command
-    assert cmd.encode(cmd.Send("hi")) == b'{"command":"send","content":[{"type":"text","text":"hi"}]}'  # pyright: ignore
+    assert (
+        cmd.encode(cmd.Send("hi")) == b'{"command":"send","content":[{"type":"text","text":"hi"}]}'
+    )  # pyright: ignore
 
 
-def test_an_approval_that_comes_before_its_siblings_have_begun_joins_them_too(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_approval_that_comes_before_its_siblings_have_begun_joins_them_too(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.conversation.calls import Calls
 
     world = World(store, ["a", ("slow", {"text": "s"})], confirm=["note"])
@@ -365,7 +460,9 @@ def test_an_approval_that_comes_before_its_siblings_have_begun_joins_them_too(st
         assert conversation.wait(10) is S.FINISHED
 
 
-def test_new_arguments_that_do_not_fit_are_not_taken_from_the_inbox_either(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_new_arguments_that_do_not_fit_are_not_taken_from_the_inbox_either(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     world = World(store, ["a"])
     with world.open("go") as conversation:
         conversation.wait(10)
@@ -376,10 +473,18 @@ def test_new_arguments_that_do_not_fit_are_not_taken_from_the_inbox_either(store
         assert world.ran == []
 
 
-def test_approvals_while_helpers_are_being_started_lose_none_of_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_approvals_while_helpers_are_being_started_lose_none_of_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.conversation.calls import Calls
 
-    world = World(store, [*(("slow", {"text": f"s{n}"}) for n in range(3)), "a", "b"], confirm=["note"], parallel=True, parallel_calls=6)
+    world = World(
+        store,
+        [*(("slow", {"text": f"s{n}"}) for n in range(3)), "a", "b"],
+        confirm=["note"],
+        parallel=True,
+        parallel_calls=6,
+    )
     start = Calls._start_thread
     began = threading.Event()
 
@@ -400,7 +505,9 @@ def test_approvals_while_helpers_are_being_started_lose_none_of_them(store: Stor
         assert not any(event.result.is_error for event in results(conversation).values())
 
 
-def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conversation(store: Store) -> None:
+def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conversation(
+    store: Store,
+) -> None:
     raised: list[str] = []
     begun, gate = threading.Event(), threading.Event()
 
@@ -420,7 +527,9 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
         gate.wait(10)
         return "slow"
 
-    agent = Agent(ScriptedLLM([[("slow", {}), ("waits", {})], "Done."]), [waits, slow], confirm=["waits"])
+    agent = Agent(
+        ScriptedLLM([[("slow", {}), ("waits", {})], "Done."]), [waits, slow], confirm=["waits"]
+    )
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         conversation.start_thread()
@@ -433,7 +542,9 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
 
 
 @pytest.mark.parametrize("reason", [None, 5, "half \ud800"])
-def test_a_verdict_with_a_reason_that_is_none_lets_nothing_through(store: Store, reason: Any) -> None:
+def test_a_verdict_with_a_reason_that_is_none_lets_nothing_through(
+    store: Store, reason: Any
+) -> None:
     class Policy:
         def decide(self, call: ToolCall, risk: Any) -> Verdict:
             call.arguments["text"] = "changed by the policy"
@@ -458,14 +569,21 @@ def test_a_tool_that_comes_later_in_the_same_answer_is_decided_about_too(store: 
         agent.tools.register(Tool("danger", "", lambda: ran.append("danger")))
         return "loaded"
 
-    agent = Agent(ScriptedLLM([[("load", {}), ("danger", {})], "Done."]), [load], confirm={"load": "allow", "*": "deny"}, parallel_calls=1)
+    agent = Agent(
+        ScriptedLLM([[("load", {}), ("danger", {})], "Done."]),
+        [load],
+        confirm={"load": "allow", "*": "deny"},
+        parallel_calls=1,
+    )
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
     assert ran == []
 
 
-@pytest.mark.parametrize("arguments", [{"text": float("nan")}, {"text": "\ud800"}, {"text": object()}, ["text"], "text"])
+@pytest.mark.parametrize(
+    "arguments", [{"text": float("nan")}, {"text": "\ud800"}, {"text": object()}, ["text"], "text"]
+)
 def test_new_arguments_must_be_json_and_are_a_copy(store: Store, arguments: Any) -> None:
     world = World(store, ["a"])
     with world.open("go") as conversation:
@@ -482,7 +600,9 @@ def test_new_arguments_must_be_json_and_are_a_copy(store: Store, arguments: Any)
     assert world.ran == ["b"]
 
 
-def test_a_validator_that_raises_anything_does_not_block_the_inbox_or_reach_the_log(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_validator_that_raises_anything_does_not_block_the_inbox_or_reach_the_log(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     class Odd(Tool):
         def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
             if "secret" in arguments:
@@ -490,8 +610,15 @@ def test_a_validator_that_raises_anything_does_not_block_the_inbox_or_reach_the_
             return arguments
 
     ran: list[dict[str, Any]] = []
-    odd = Odd("odd", "", lambda **given: ran.append(given), {"type": "object", "properties": {}, "additionalProperties": True})
-    with Conversation(Agent(ScriptedLLM([("odd", {}), "Done."]), [odd], confirm="always"), store, "c") as conversation:
+    odd = Odd(
+        "odd",
+        "",
+        lambda **given: ran.append(given),
+        {"type": "object", "properties": {}, "additionalProperties": True},
+    )
+    with Conversation(
+        Agent(ScriptedLLM([("odd", {}), "Done."]), [odd], confirm="always"), store, "c"
+    ) as conversation:
         conversation.send_message("go")
         conversation.start_thread()
         conversation.wait(10)
@@ -520,7 +647,9 @@ def test_a_run_that_failed_in_a_batch_can_be_resumed() -> None:
     assert len(llm.requests) == 2
 
 
-def test_thousands_of_posts_are_done_in_their_order_and_not_in_quadratic_time(tmp_path: Path) -> None:
+def test_thousands_of_posts_are_done_in_their_order_and_not_in_quadratic_time(
+    tmp_path: Path,
+) -> None:
     with SQLiteStore(tmp_path / "s.db", "process") as store:
         store.release(store.acquire("c"))
         for number in range(3000):
@@ -528,8 +657,12 @@ def test_thousands_of_posts_are_done_in_their_order_and_not_in_quadratic_time(tm
         with Conversation(Agent(ScriptedLLM(["Done."])), store, "c") as conversation:
             began = time.process_time()
             conversation.run()
-            assert time.process_time() - began < 10, "it was 15 s when each command read the whole inbox"
-            said = [event.text for event in conversation.get_history() if isinstance(event, ev.Message)]
+            assert time.process_time() - began < 10, (
+                "it was 15 s when each command read the whole inbox"
+            )
+            said = [
+                event.text for event in conversation.get_history() if isinstance(event, ev.Message)
+            ]
     assert said == [str(number) for number in range(3000)]
 
 

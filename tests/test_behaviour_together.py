@@ -1,4 +1,5 @@
-"""All behaviours at once: killed at every append, folded in every way, replayed, gone on with elsewhere."""
+"""All behaviours at once: killed at every append, folded in every way, replayed, gone on with
+elsewhere."""
 
 from __future__ import annotations
 
@@ -42,12 +43,34 @@ class Report(msgspec.Struct):
 
 def said(request: ScriptedRequest) -> Any:
     """What the model does next: told by what it has done, as a model is."""
-    names = [call.name for item in request.transcript.items if isinstance(item, ev.Assistant) for call in item.calls]
+    names = [
+        call.name
+        for item in request.transcript.items
+        if isinstance(item, ev.Assistant)
+        for call in item.calls
+    ]
     steps: list[Any] = [
-        [ToolCall("", "plan", {"steps": [{"step": "count", "state": "in_progress"}, {"step": "report"}]})],
+        [
+            ToolCall(
+                "",
+                "plan",
+                {"steps": [{"step": "count", "state": "in_progress"}, {"step": "report"}]},
+            )
+        ],
         [ToolCall("", "add", {"number": 1}), ToolCall("", "add", {"number": 2})],
         [ToolCall("", "delegate", {"agent": "helper", "task": "Count to 3."})],
-        [ToolCall("", "plan", {"steps": [{"step": "count", "state": "done"}, {"step": "report", "state": "in_progress"}]})],
+        [
+            ToolCall(
+                "",
+                "plan",
+                {
+                    "steps": [
+                        {"step": "count", "state": "done"},
+                        {"step": "report", "state": "in_progress"},
+                    ]
+                },
+            )
+        ],
         "I think that it is 6.",  # to be repaired
         [ToolCall("", "finish", {"total": "six"})],
         [ToolCall("", "finish", {"total": 6})],
@@ -65,7 +88,12 @@ def make(folder: Path) -> Agent:
 
     return Agent(
         ScriptedLLM(said),
-        [Tool.from_function(add, annotations=ToolAnnotations(destructive=False, open_world=False)), *register_asking_tools()],
+        [
+            Tool.from_function(
+                add, annotations=ToolAnnotations(destructive=False, open_world=False)
+            ),
+            *register_asking_tools(),
+        ],
         system_prompt="You count.",
         planning="first",
         confirm=AboveRisk("medium"),
@@ -101,9 +129,18 @@ def as_it_is(found: Fold) -> dict[str, Any]:
             continue
         value = getattr(found, name)
         if name == "open":
-            value = {id: {slot: getattr(item, slot) for slot in type(item).__slots__} for id, item in value.items()}
-        elif hasattr(type(value), "__slots__") and not isinstance(value, msgspec.Struct) and type(value).__module__.startswith("holdfast"):
-            value = {slot: getattr(value, slot) for slot in type(value).__slots__ if hasattr(value, slot)}
+            value = {
+                id: {slot: getattr(item, slot) for slot in type(item).__slots__}
+                for id, item in value.items()
+            }
+        elif (
+            hasattr(type(value), "__slots__")
+            and not isinstance(value, msgspec.Struct)
+            and type(value).__module__.startswith("holdfast")
+        ):
+            value = {
+                slot: getattr(value, slot) for slot in type(value).__slots__ if hasattr(value, slot)
+            }
         kept[name] = value
     return {**kept, "usage": found.usage}
 
@@ -120,7 +157,11 @@ def test_everything_at_once_comes_to_its_end(tmp_path: Path) -> None:
     assert state.output == {"total": 6}
     assert sorted((tmp_path / "added.txt").read_text().split()) == ["1", "2"]
     assert [step.state for step in state.plan] == ["done", "in_progress"]
-    abouts = {event.about.partition("#")[0] for event in state.events if isinstance(event, ev.Message) and event.about}
+    abouts = {
+        event.about.partition("#")[0]
+        for event in state.events
+        if isinstance(event, ev.Message) and event.about
+    }
     assert {"skill:numbers", "hook:exact", "output:repair"} <= abouts
     assert_replays(list(state.events))
     assert_replays(list(state.events), make(tmp_path))
@@ -161,10 +202,14 @@ def test_everything_at_once_survives_a_kill_at_every_append(tmp_path: Path) -> N
         state = ConversationState("c", crash.after)
         assert state.status is S.FINISHED, str(crash)
         assert state.output == {"total": 6}
-        file = crash.folder / "added.txt"  # not there, if it was killed between the start of the calls and their effects
+        file = (
+            crash.folder / "added.txt"
+        )  # not there, if it was killed between the start of the calls and their effects
         added = file.read_text().split() if file.exists() else []
         assert len(added) == len(set(added)), str(crash)
-        assert len(crash.after_journals) == len(crash.reference_journals), str(crash)  # no second child
+        assert len(crash.after_journals) == len(crash.reference_journals), str(
+            crash
+        )  # no second child
         for journal in crash.after_journals.values():
             assert_replays(list(journal))
     assert kills > 40

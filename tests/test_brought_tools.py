@@ -24,9 +24,23 @@ def names(agent: Agent) -> list[str]:
 def test_agents_that_share_a_manager_have_each_their_own() -> None:
     manager = ToolManager([look])
     plain = Agent(ScriptedLLM([]), manager)
-    one = Agent(ScriptedLLM([("handoff", {"agent": "a"})]), manager, handoffs={"a": Agent(ScriptedLLM(["from a"]))}, planning="tool")
-    two = Agent(ScriptedLLM([("handoff", {"agent": "b"})]), manager, handoffs={"b": Agent(ScriptedLLM(["from b"]))}, output_type=dict)
-    assert (names(plain), names(one), names(two)) == (["look"], ["look", "handoff", "plan"], ["look", "handoff", "finish"])
+    one = Agent(
+        ScriptedLLM([("handoff", {"agent": "a"})]),
+        manager,
+        handoffs={"a": Agent(ScriptedLLM(["from a"]))},
+        planning="tool",
+    )
+    two = Agent(
+        ScriptedLLM([("handoff", {"agent": "b"})]),
+        manager,
+        handoffs={"b": Agent(ScriptedLLM(["from b"]))},
+        output_type=dict,
+    )
+    assert (names(plain), names(one), names(two)) == (
+        ["look"],
+        ["look", "handoff", "plan"],
+        ["look", "handoff", "finish"],
+    )
     assert plain.tools is manager
     for agent, said in ((one, "from a"), (two, "from b")):
         with Conversation(agent) as conversation:
@@ -36,7 +50,10 @@ def test_agents_that_share_a_manager_have_each_their_own() -> None:
 
 def test_an_agent_of_anothers_tools_has_not_what_that_ones_parts_came_with() -> None:
     one = Agent(ScriptedLLM([]), [look], handoffs={"a": Agent(ScriptedLLM([]))}, planning="tool")
-    assert names(Agent(ScriptedLLM([]), one.tools, handoffs={"b": Agent(ScriptedLLM([]))})) == ["look", "handoff"]
+    assert names(Agent(ScriptedLLM([]), one.tools, handoffs={"b": Agent(ScriptedLLM([]))})) == [
+        "look",
+        "handoff",
+    ]
 
 
 def test_what_is_registered_later_is_everybodys_and_told_of_behind() -> None:
@@ -57,7 +74,9 @@ def test_what_is_registered_later_is_everybodys_and_told_of_behind() -> None:
 
 def test_a_name_that_the_manager_has_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="another one of that name"):
-        Agent(ScriptedLLM([]), ToolManager([Tool("finish", "Mine.", lambda: None)]), output_type=dict)
+        Agent(
+            ScriptedLLM([]), ToolManager([Tool("finish", "Mine.", lambda: None)]), output_type=dict
+        )
 
 
 def test_hooks_and_caps_of_the_manager_stand_around_them_too() -> None:
@@ -67,9 +86,17 @@ def test_hooks_and_caps_of_the_manager_stand_around_them_too() -> None:
         seen.append(call.name)
 
     manager = ToolManager([look], hooks=[Hook(before=before)], concurrency=1)
-    agent = Agent(ScriptedLLM([("plan", {"steps": [{"step": "one"}]}), ("look", {}), "done"]), manager, planning="tool")
+    agent = Agent(
+        ScriptedLLM([("plan", {"steps": [{"step": "one"}]}), ("look", {}), "done"]),
+        manager,
+        planning="tool",
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.run()
-        assert not any(event.result.is_error for event in conversation.get_history() if isinstance(event, ev.ToolResult))
+        assert not any(
+            event.result.is_error
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolResult)
+        )
     assert seen == ["plan", "look"]

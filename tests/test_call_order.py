@@ -1,4 +1,5 @@
-"""Calls of one answer run in its order; neighbours that are all parallel run side by side, and any other call is a barrier."""
+"""Calls of one answer run in its order; neighbours that are all parallel run side by side, and any
+other call is a barrier."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ READS = ToolAnnotations(read_only=True)
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process") as found:
+    with (
+        MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
+    ) as found:
         yield found
 
 
@@ -62,12 +65,17 @@ class ClientTool(Tool):
 
 
 class World:
-    """Tools that record when their calls begin and end; `read` is parallel, `write` is not. A call of `gated` waits for its gate."""
+    """Tools that record when their calls begin and end; `read` is parallel, `write` is not. A call
+    of `gated` waits for its gate."""
 
-    def __init__(self, calls: list[tuple[str, str]], store: Store | None = None, **options: Any) -> None:
+    def __init__(
+        self, calls: list[tuple[str, str]], store: Store | None = None, **options: Any
+    ) -> None:
         self.log: list[str] = []
         self.gates: dict[str, threading.Event] = {text: threading.Event() for _, text in calls}
-        self.llm = ScriptedLLM([[(name, {"text": text}) for name, text in calls], "Done.", "Again."])
+        self.llm = ScriptedLLM(
+            [[(name, {"text": text}) for name, text in calls], "Done.", "Again."]
+        )
         self.store = MemoryStore() if store is None else store
 
         def work(text: str) -> str:
@@ -82,8 +90,14 @@ class World:
             Tool.from_function(work, "read", annotations=READS),
             Tool.from_function(work, "declared", parallel=True),
             Tool.from_function(work, "exclusive_read", annotations=READS, parallel=False),
-            ClientTool("far", input_schema={"type": "object", "properties": {"text": {"type": "string"}}}),
-            ClientTool("far_read", input_schema={"type": "object", "properties": {"text": {"type": "string"}}}, annotations=READS),
+            ClientTool(
+                "far", input_schema={"type": "object", "properties": {"text": {"type": "string"}}}
+            ),
+            ClientTool(
+                "far_read",
+                input_schema={"type": "object", "properties": {"text": {"type": "string"}}},
+                annotations=READS,
+            ),
         ]
         self.agent = Agent(self.llm, tools, **options)
 
@@ -96,10 +110,14 @@ class World:
 
 
 def results(conversation: Conversation) -> list[str]:
-    return [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    ]
 
 
-# --- the loop ------------------------------------------------------------------------------------
+# --- the loop ---
 
 
 def test_commands_of_one_answer_leave_their_output_in_its_order(tmp_path: Path) -> None:
@@ -117,16 +135,29 @@ def test_commands_of_one_answer_leave_their_output_in_its_order(tmp_path: Path) 
 def test_a_read_behind_a_write_sees_the_new_text(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("old")
     for attempt in range(10):
-        calls = [("write_file", {"path": "f", "content": f"new {attempt}"}), ("read_file", {"path": "f"})]
-        with LocalRuntime(workdir=tmp_path) as runtime, Conversation(Agent(ScriptedLLM([calls, "Done."]), runtime.tools)) as conversation:
+        calls = [
+            ("write_file", {"path": "f", "content": f"new {attempt}"}),
+            ("read_file", {"path": "f"}),
+        ]
+        with (
+            LocalRuntime(workdir=tmp_path) as runtime,
+            Conversation(Agent(ScriptedLLM([calls, "Done."]), runtime.tools)) as conversation,
+        ):
             conversation.send_message("go")
             conversation.run()
             assert f"new {attempt}" in results(conversation)[1]
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.sampled_from(["read", "declared", "write", "exclusive_read"]), min_size=1, max_size=9), st.integers(1, 4))
-def test_a_call_that_is_not_parallel_begins_after_all_before_it_and_ends_before_all_behind_it(kinds: list[str], bound: int) -> None:
+@given(
+    st.lists(
+        st.sampled_from(["read", "declared", "write", "exclusive_read"]), min_size=1, max_size=9
+    ),
+    st.integers(1, 4),
+)
+def test_a_call_that_is_not_parallel_begins_after_all_before_it_and_ends_before_all_behind_it(
+    kinds: list[str], bound: int
+) -> None:
     world = World([(kind, str(n)) for n, kind in enumerate(kinds)], parallel_calls=bound)
     with world.open(started=False) as conversation:
         conversation.send_message("go")
@@ -134,7 +165,9 @@ def test_a_call_that_is_not_parallel_begins_after_all_before_it_and_ends_before_
     assert len(world.log) == 2 * len(kinds)
     for n, kind in enumerate(kinds):
         if kind in ("write", "exclusive_read"):
-            assert set(world.log[: 2 * n]) == {f"{sign}{before}" for before in range(n) for sign in "+-"}
+            assert set(world.log[: 2 * n]) == {
+                f"{sign}{before}" for before in range(n) for sign in "+-"
+            }
             assert world.log[2 * n : 2 * n + 2] == [f"+{n}", f"-{n}"]
     running = most = 0
     for entry in world.log:
@@ -165,9 +198,17 @@ def test_starts_are_journaled_turn_by_turn(store: Store) -> None:
             for event in conversation.get_history()
             if isinstance(event, ev.ToolCallStarted | ev.ToolResult)
         ]
-    assert kinds[:2] == [("ToolCallStarted", "0"), ("ToolCallStarted", "1")]  # in one append with the answer
+    assert kinds[:2] == [
+        ("ToolCallStarted", "0"),
+        ("ToolCallStarted", "1"),
+    ]  # in one append with the answer
     assert sorted(kinds[2:4]) == [("ToolResult", "0"), ("ToolResult", "1")]
-    assert kinds[4:] == [("ToolCallStarted", "2"), ("ToolResult", "2"), ("ToolCallStarted", "3"), ("ToolResult", "3")]
+    assert kinds[4:] == [
+        ("ToolCallStarted", "2"),
+        ("ToolResult", "2"),
+        ("ToolCallStarted", "3"),
+        ("ToolResult", "3"),
+    ]
 
 
 def test_an_interrupt_answers_the_calls_that_wait_for_their_turn() -> None:
@@ -181,11 +222,15 @@ def test_an_interrupt_answers_the_calls_that_wait_for_their_turn() -> None:
         assert sum("interrupted" in text for text in results(conversation)) >= 2
 
 
-# --- decisions -----------------------------------------------------------------------------------
+# --- decisions ---
 
 
 def test_calls_behind_an_undecided_one_wait_with_it(store: Store) -> None:
-    world = World([("write", "a"), ("read", "b"), ("write", "c")], store, confirm={"write": "ask", "*": "allow"})
+    world = World(
+        [("write", "a"), ("read", "b"), ("write", "c")],
+        store,
+        confirm={"write": "ask", "*": "allow"},
+    )
     with world.open() as conversation:
         assert conversation.wait(20) is S.WAITING_FOR_CONFIRMATION
         assert world.log == []
@@ -209,7 +254,10 @@ def test_a_rejection_settles_the_call_and_those_behind_it_run(store: Store) -> N
 
 
 def test_calls_before_an_undecided_one_run_and_those_beside_it_too() -> None:
-    world = World([("write", "a"), ("read", "b"), ("declared", "c"), ("write", "d")], confirm={"declared": "ask", "*": "allow"})
+    world = World(
+        [("write", "a"), ("read", "b"), ("declared", "c"), ("write", "d")],
+        confirm={"declared": "ask", "*": "allow"},
+    )
     with world.open() as conversation:
         assert conversation.wait(20) is S.WAITING_FOR_CONFIRMATION
         assert world.log == ["+a", "-a", "+b", "-b"]
@@ -220,7 +268,8 @@ def test_calls_before_an_undecided_one_run_and_those_beside_it_too() -> None:
 
 def test_a_rejected_barrier_between_two_parallel_calls_lets_the_second_begin_at_once() -> None:
     world = World(
-        [("read", "gated a"), ("declared", "gated x"), ("write", "b"), ("read", "gated c")], confirm={"write": "ask", "*": "allow"}
+        [("read", "gated a"), ("declared", "gated x"), ("write", "b"), ("read", "gated c")],
+        confirm={"write": "ask", "*": "allow"},
     )
     with world.open() as conversation:
         until(lambda: {"+gated a", "+gated x"} <= set(world.log))
@@ -231,7 +280,9 @@ def test_a_rejected_barrier_between_two_parallel_calls_lets_the_second_begin_at_
         assert conversation.wait(20) is S.FINISHED
 
 
-def test_approvals_in_any_order_through_the_inbox_run_the_calls_in_the_answers_order(store: Store) -> None:
+def test_approvals_in_any_order_through_the_inbox_run_the_calls_in_the_answers_order(
+    store: Store,
+) -> None:
     world = World([("write", str(n)) for n in range(4)], store, confirm="always")
     with world.open() as conversation:
         assert conversation.wait(20) is S.WAITING_FOR_CONFIRMATION
@@ -258,7 +309,7 @@ def test_who_goes_on_after_a_pause_finds_the_same_turn(store: Store) -> None:
     assert world.log == ["+a", "-a", "+b", "-b"]
 
 
-# --- calls that clients run ----------------------------------------------------------------------
+# --- calls that clients run ---
 
 
 def test_a_clients_call_is_offered_on_its_turn_and_holds_it(store: Store) -> None:
@@ -283,7 +334,9 @@ def test_a_settled_client_call_gives_its_turn_up(store: Store) -> None:
     world = World([("far", "a"), ("write", "b")], store)
     with world.open() as conversation:
         until(lambda: conversation.state.offers)
-        conversation.obey(cmd.Settle(conversation.state.offers[0].call.id, "no client came", "timeout"))
+        conversation.obey(
+            cmd.Settle(conversation.state.offers[0].call.id, "no client came", "timeout")
+        )
         assert conversation.wait(20) is S.FINISHED
     assert world.log == ["+b", "-b"]
 
@@ -295,7 +348,7 @@ def test_parallel_calls_of_clients_are_offered_together_and_beside_the_loops_own
         assert [offer.call.arguments["text"] for offer in conversation.state.offers] == ["a", "c"]
 
 
-# --- next_action ---------------------------------------------------------------------------------
+# --- next_action ---
 
 TOOLS = (
     ev.ToolDefinition("read", "", {}, parallel=True),
@@ -313,7 +366,10 @@ def journal(names: str, *more: tuple[type[Any], dict[str, Any]]) -> list[Any]:
         (ev.Agent, {"system_prompt": "", "tools": TOOLS}),
         (ev.Assistant, {"based_on": 3, "calls": calls}),
     ]
-    return [kind(seq=n, id=str(n), timestamp=NOW + timedelta(seconds=n), **fields) for n, (kind, fields) in enumerate([*begun, *more], 1)]
+    return [
+        kind(seq=n, id=str(n), timestamp=NOW + timedelta(seconds=n), **fields)
+        for n, (kind, fields) in enumerate([*begun, *more], 1)
+    ]
 
 
 def started(index: int, runner: str = "") -> tuple[type[Any], dict[str, Any]]:
@@ -332,11 +388,23 @@ WAITS = Stop(S.WAITING_FOR_CONFIRMATION)
 ROWS: dict[str, tuple[str, list[Any], Any]] = {
     "a barrier runs alone": ("write write", [], (Call, "0")),
     "neighbours that are parallel run together": ("read read write read", [], (Call, "0 1")),
-    "the next turn begins when the last is settled": ("read read write read", [started(0), started(1), ended(1), ended(0)], (Call, "2")),
+    "the next turn begins when the last is settled": (
+        "read read write read",
+        [started(0), started(1), ended(1), ended(0)],
+        (Call, "2"),
+    ),
     "what is left of a turn": ("read read write", [started(0), ended(0)], (Call, "1")),
     "a lost call comes before those behind it": ("write write", [started(0)], (Recover, "0")),
-    "lost calls of another order are settled one after the other": ("write write", [started(0), started(1)], (Recover, "0")),
-    "a call that ended out of order is no barrier": ("read write read", [started(1), ended(1)], (Call, "0 2")),
+    "lost calls of another order are settled one after the other": (
+        "write write",
+        [started(0), started(1)],
+        (Recover, "0"),
+    ),
+    "a call that ended out of order is no barrier": (
+        "read write read",
+        [started(1), ended(1)],
+        (Call, "0 2"),
+    ),
     "a call behind an undecided one waits": ("write write", [asked(0)], WAITS),
     "an approved call behind an undecided one waits": ("write read", [asked(0)], WAITS),
     "a neighbour of an undecided call runs": ("read read write", [asked(0)], (Call, "1")),
@@ -367,16 +435,33 @@ def test_a_journal_of_the_old_order_opens_and_goes_on(store: Store) -> None:
     world = World([("write", "unused")], store)
     with world.open(started=False) as conversation:
         definitions = world.agent.tools.definitions()
-    old = tuple([ev.ToolDefinition(one.name, one.description, one.input_schema, one.wire_name, one.executor) for one in definitions])
-    calls = tuple([ToolCall(f"4.{n}", name, {"text": str(n)}) for n, name in enumerate(["write", "read", "write"])])
+    old = tuple(
+        [
+            ev.ToolDefinition(
+                one.name, one.description, one.input_schema, one.wire_name, one.executor
+            )
+            for one in definitions
+        ]
+    )
+    calls = tuple(
+        [
+            ToolCall(f"4.{n}", name, {"text": str(n)})
+            for n, name in enumerate(["write", "read", "write"])
+        ]
+    )
     parts: list[tuple[type[Any], dict[str, Any]]] = [
         (ev.Message, {"content": (TextContent("go"),)}),
         (ev.Status, {"status": "running"}),
         (ev.Agent, {"system_prompt": "", "tools": old, "model": "old"}),
         (ev.Assistant, {"based_on": 3, "calls": calls}),
-        started(0), started(1), started(2), ended(2),
-    ]  # fmt: skip
-    events = [kind(seq=n, id=str(n), timestamp=NOW, **fields) for n, (kind, fields) in enumerate(parts, 1)]
+        started(0),
+        started(1),
+        started(2),
+        ended(2),
+    ]
+    events = [
+        kind(seq=n, id=str(n), timestamp=NOW, **fields) for n, (kind, fields) in enumerate(parts, 1)
+    ]
     from holdfast import ConversationState
 
     world.llm = ScriptedLLM(["Done."])
@@ -392,13 +477,17 @@ def test_a_journal_of_the_old_order_opens_and_goes_on(store: Store) -> None:
     with Conversation(agent, store, "old") as conversation:
         conversation.start_thread()
         assert conversation.wait(20) is S.FINISHED
-        found = {event.call_id: event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
+        found = {
+            event.call_id: event.result
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolResult)
+        }
         assert found["4.0"].meta.get("outcome") == "unknown"  # a write is not repeated
         assert found["4.1"].text == "1"  # a read is
         assert conversation.replay().same
 
 
-# --- how a tool says it --------------------------------------------------------------------------
+# --- how a tool says it ---
 
 
 def test_a_read_only_tool_is_parallel_unless_it_says_otherwise() -> None:

@@ -29,7 +29,9 @@ def call(seq: int, *given: str) -> ToolCall:
 
 
 def made(seq: int, *given: str) -> ev.ToolResult:
-    return event(ev.ToolResult, seq, call_id=f"{seq - 1}.0", result=make_plan().run(plan(*given)[1]))
+    return event(
+        ev.ToolResult, seq, call_id=f"{seq - 1}.0", result=make_plan().run(plan(*given)[1])
+    )
 
 
 def test_a_plan_is_one_block_that_a_narrow_terminal_shows_whole() -> None:
@@ -41,16 +43,26 @@ def test_a_plan_is_one_block_that_a_narrow_terminal_shows_whole() -> None:
         ("call", "         dates"),
         ("dim", "  [-] 3. Ship"),
     ]
-    assert [line.text for line in drawn(some("a " * 40 + "!"), None)][1] == "  [>] 1. " + "a " * 39 + "a"
+    assert [line.text for line in drawn(some("a " * 40 + "!"), None)][
+        1
+    ] == "  [>] 1. " + "a " * 39 + "a"
     assert [line.text for line in drawn(some("one two"), 5)][1:] == ["  [ ] 1. one two"]
     assert drawn(some("\x1b[2Ja\nb\u200bc"), 80)[1].text == "  [ ] 1. ^[[2Ja b\\u200bc"
 
 
 def test_of_a_plan_that_goes_on_what_changed_is_drawn() -> None:
     before = some("a!", "b", "c")
-    assert texts(changed(some("a.", "b!", "c"), before, 80)) == ["plan: 1 of 3 steps done", "  [x] 1. a", "  [>] 2. b"]
+    assert texts(changed(some("a.", "b!", "c"), before, 80)) == [
+        "plan: 1 of 3 steps done",
+        "  [x] 1. a",
+        "  [>] 2. b",
+    ]
     assert changed(before, before, 80) == []
-    assert texts(changed(some("a.", "d"), before, 80)) == ["plan: 1 of 2 steps done", "  [x] 1. a", "  [ ] 2. d"]
+    assert texts(changed(some("a.", "d"), before, 80)) == [
+        "plan: 1 of 2 steps done",
+        "  [x] 1. a",
+        "  [ ] 2. d",
+    ]
     assert (current(before), current(some("a"))) == ("step 1 of 3, a", "")
 
 
@@ -66,10 +78,15 @@ def test_what_is_new_in_a_plan_that_is_asked_about_again_stands_out() -> None:
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("2 B", ["a", "B", "c"]), ("2. B and more ", ["a", "B and more", "c"]), ("+d", ["a", "b", "c", "d"]), ("+ d", ["a", "b", "c", "d"]),
-        ("+2 x", ["a", "x", "b", "c"]), ("-2", ["a", "c"]), ("- 3", ["a", "b"]),
+        ("2 B", ["a", "B", "c"]),
+        ("2. B and more ", ["a", "B and more", "c"]),
+        ("+d", ["a", "b", "c", "d"]),
+        ("+ d", ["a", "b", "c", "d"]),
+        ("+2 x", ["a", "x", "b", "c"]),
+        ("-2", ["a", "c"]),
+        ("- 3", ["a", "b"]),
     ],
-)  # fmt: skip
+)
 def test_a_plan_is_changed_line_by_line(line: str, found: list[str]) -> None:
     assert [step.step for step in edited(some("a.", "b", "c"), line)] == found
 
@@ -77,10 +94,17 @@ def test_a_plan_is_changed_line_by_line(line: str, found: list[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("4 d", "There is no step 4; the plan has 3"), ("0 d", "There is no step 0"), ("2", "changes nothing"), ("b", "changes nothing"),
-        ("-", "changes nothing"), ("-2 b", "changes nothing"), ("+", "changes nothing"), ("1 " + "x" * 1001, "at most 1000"), ("+9 x", "no step 9"),
+        ("4 d", "There is no step 4; the plan has 3"),
+        ("0 d", "There is no step 0"),
+        ("2", "changes nothing"),
+        ("b", "changes nothing"),
+        ("-", "changes nothing"),
+        ("-2 b", "changes nothing"),
+        ("+", "changes nothing"),
+        ("1 " + "x" * 1001, "at most 1000"),
+        ("+9 x", "no step 9"),
     ],
-)  # fmt: skip
+)
 def test_a_change_that_is_none_says_what_is_wrong(line: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         edited(some("a", "b", "c"), line)
@@ -92,31 +116,63 @@ def test_the_last_step_of_a_plan_cannot_be_taken_out() -> None:
 
 
 def test_events_of_a_plan_are_drawn_once() -> None:
-    lines = shown([answer(1, "", call(1, "a", "b")), made(2, "a", "b"), answer(3, "", call(3, "a.", "b")), made(4, "a.", "b")])
-    assert texts(lines) == ["plan: 0 of 2 steps done", "  [ ] 1. a", "  [ ] 2. b", "plan: 1 of 2 steps done", "  [x] 1. a"]
+    lines = shown(
+        [
+            answer(1, "", call(1, "a", "b")),
+            made(2, "a", "b"),
+            answer(3, "", call(3, "a.", "b")),
+            made(4, "a.", "b"),
+        ]
+    )
+    assert texts(lines) == [
+        "plan: 0 of 2 steps done",
+        "  [ ] 1. a",
+        "  [ ] 2. b",
+        "plan: 1 of 2 steps done",
+        "  [x] 1. a",
+    ]
 
 
 def test_a_plan_that_waits_is_drawn_where_it_is_asked_about() -> None:
-    asked = event(ev.Decision, 2, call_id="1.0", decision="ask", by="planning", reason="the plan is to be approved")
+    asked = event(
+        ev.Decision,
+        2,
+        call_id="1.0",
+        decision="ask",
+        by="planning",
+        reason="the plan is to be approved",
+    )
     other = {"steps": steps("a", "c")}
     approved = event(ev.Decision, 3, call_id="1.0", decision="approve", by="user", arguments=other)
     result = event(ev.ToolResult, 4, call_id="1.0", result=make_plan().run(other))
     lines = texts(shown([answer(1, "", call(1, "a", "b")), asked, approved, result]))
     assert lines == [
         "  waits for you: plan (0 of 2 steps done), by planning (the plan is to be approved)",
-        "plan: 0 of 2 steps done", "  [ ] 1. a", "  [ ] 2. b",
+        "plan: 0 of 2 steps done",
+        "  [ ] 1. a",
+        "  [ ] 2. b",
         "  approved: plan (0 of 2 steps done), by user",
-        "plan: 0 of 2 steps done", "  [ ] 1. a", "  [ ] 2. c",
-    ]  # fmt: skip
+        "plan: 0 of 2 steps done",
+        "  [ ] 1. a",
+        "  [ ] 2. c",
+    ]
     assert "{" not in "".join(lines)
 
 
 def test_a_plan_that_was_refused_and_one_that_is_none_say_why() -> None:
-    refused = event(ev.ToolResult, 2, call_id="1.0", result=ToolResult.failure("Not run: the user rejected this call: no", "cancelled"))
+    refused = event(
+        ev.ToolResult,
+        2,
+        call_id="1.0",
+        result=ToolResult.failure("Not run: the user rejected this call: no", "cancelled"),
+    )
     assert texts(shown([answer(1, "", call(1, "a")), refused]))[:2] == [
-        "= plan (0 of 1 steps done)", "  Not run: the user rejected this call: no",
-    ]  # fmt: skip
-    wrong = event(ev.ToolResult, 2, call_id="1.0", result=ToolResult.failure("Step 1 is empty", "validation"))
+        "= plan (0 of 1 steps done)",
+        "  Not run: the user rejected this call: no",
+    ]
+    wrong = event(
+        ev.ToolResult, 2, call_id="1.0", result=ToolResult.failure("Step 1 is empty", "validation")
+    )
     assert texts(shown([answer(1, "", call(1, " "))]))[0].startswith("plan")
     assert "  Step 1 is empty" in texts(shown([answer(1, "", call(1, " ")), wrong]))
 
@@ -132,7 +188,12 @@ def test_while_the_model_thinks_the_step_that_is_in_progress_is_told() -> None:
     live = Live(screen, Renderer(80), lambda: 9)
     live.begin(ConversationState("c"))
     message = event(ev.Message, 1, content=(TextContent("go"),))
-    for one in (message, event(ev.Status, 2, status="running"), answer(3, "", call(3, "a.", "b!")), made(4, "a.", "b!")):
+    for one in (
+        message,
+        event(ev.Status, 2, status="running"),
+        answer(3, "", call(3, "a.", "b!")),
+        made(4, "a.", "b!"),
+    ):
         live.on_event(one)
     screen.close()
     assert said[-1] == "thinking (step 2 of 2, b)"

@@ -1,4 +1,5 @@
-"""What the command shows: events as lines, text made safe, streamed pieces and events in one order, colours, the environment."""
+"""What the command shows: events as lines, text made safe, streamed pieces and events in one order,
+colours, the environment."""
 
 from __future__ import annotations
 
@@ -40,10 +41,24 @@ def terminal(seq: int, command: str, index: int = 0) -> ToolCall:
     return ToolCall(f"{seq}.{index}", "terminal", {"command": command})
 
 
-def result(seq: int, call_id: str, text: str = "", *, seconds: float = 0.25, error: bool = False, **meta: Any) -> ev.ToolResult:
+def result(
+    seq: int,
+    call_id: str,
+    text: str = "",
+    *,
+    seconds: float = 0.25,
+    error: bool = False,
+    **meta: Any,
+) -> ev.ToolResult:
     info = ErrorInfo("not_found", text) if error else None
     content = (TextContent(text),) if text else ()
-    return event(ev.ToolResult, seq, call_id=call_id, result=ToolResult(content, None, meta, error, info), duration=seconds)
+    return event(
+        ev.ToolResult,
+        seq,
+        call_id=call_id,
+        result=ToolResult(content, None, meta, error, info),
+        duration=seconds,
+    )
 
 
 def shown(events: Sequence[ev.AnyEvent], **options: Any) -> list[Line]:
@@ -83,7 +98,15 @@ def test_a_text_becomes_one_line_and_is_cut_at_the_width() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "told"),
-    [(0.0, "0 ms"), (0.0034, "3 ms"), (0.25, "0.25 s"), (0.9999, "1.0 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (3720, "1 h 02 min")],
+    [
+        (0.0, "0 ms"),
+        (0.0034, "3 ms"),
+        (0.25, "0.25 s"),
+        (0.9999, "1.0 s"),
+        (59.94, "59.9 s"),
+        (59.96, "1 min 00 s"),
+        (3720, "1 h 02 min"),
+    ],
 )
 def test_durations_are_short(seconds: float, told: str) -> None:
     assert duration(seconds) == told
@@ -91,7 +114,10 @@ def test_durations_are_short(seconds: float, told: str) -> None:
 
 def test_the_summary_has_the_cost_only_where_it_is_known() -> None:
     usage = Usage(4210, 312, 3000)
-    assert summary(3, 12.4, usage, 0.01234) == "3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out, $0.0123"
+    assert (
+        summary(3, 12.4, usage, 0.01234)
+        == "3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out, $0.0123"
+    )
     assert summary(2, 0.5, Usage(), None) == "2 steps, 0.50 s"
     assert summary(1, 0.5, Usage(7, 2), None) == "1 step, 0.50 s, 7 tokens in, 2 out"
 
@@ -105,7 +131,11 @@ def test_the_summary_has_the_cost_only_where_it_is_known() -> None:
         ("terminal", {"command": "ls -l", "wait": 5}, "$ ls -l"),
         ("terminal", {"command": "cd x\nmake\nmake test"}, "$ cd x (and 2 more lines)"),
         ("read_file", {"path": "src/a.py", "offset": 10}, "read_file src/a.py offset=10"),
-        ("grep", {"pattern": "def x", "path": "src", "glob": "*.py"}, "grep def x path=src glob=*.py"),
+        (
+            "grep",
+            {"pattern": "def x", "path": "src", "glob": "*.py"},
+            "grep def x path=src glob=*.py",
+        ),
         ("edit_file", {"path": "a.py", "old": "x", "new": "y"}, "edit_file a.py"),
         ("write_file", {"path": "a.py", "content": "short"}, "write_file a.py"),
         ("add", {"a": 1, "b": 2}, "add a=1 b=2"),
@@ -115,12 +145,19 @@ def test_the_summary_has_the_cost_only_where_it_is_known() -> None:
         ("nested", {"path": {"not": "a str"}, "deep": [1, 2]}, "nested"),
     ],
 )
-def test_a_call_is_one_line_with_its_most_telling_argument(name: str, arguments: dict[str, Any], title: str) -> None:
+def test_a_call_is_one_line_with_its_most_telling_argument(
+    name: str, arguments: dict[str, Any], title: str
+) -> None:
     assert call_title(name, arguments) == title
 
 
 def test_a_command_shows_its_output_exit_code_and_duration() -> None:
-    lines = shown([answer(2, "I look.", terminal(2, "ls")), result(3, "2.0", "a\nb\n[exit code 0]", exitCode=0)])
+    lines = shown(
+        [
+            answer(2, "I look.", terminal(2, "ls")),
+            result(3, "2.0", "a\nb\n[exit code 0]", exitCode=0),
+        ]
+    )
     assert lines == [
         Line("gap"),
         Line("plain", "I look."),
@@ -133,7 +170,12 @@ def test_a_command_shows_its_output_exit_code_and_duration() -> None:
 
 def test_a_command_that_failed_is_red_and_its_last_lines_are_kept() -> None:
     output = "\n".join(f"line {number}" for number in range(100))
-    lines = shown([answer(2, "", terminal(2, "make")), result(3, "2.0", f"{output}\n[exit code 2]", exitCode=2)])
+    lines = shown(
+        [
+            answer(2, "", terminal(2, "make")),
+            result(3, "2.0", f"{output}\n[exit code 2]", exitCode=2),
+        ]
+    )
     body = texts(lines)[1:]
     assert body[:5] == ["  line 0", "  line 1", "  line 2", "  line 3", "  … 88 more lines"]
     assert body[5:] == [f"  line {number}" for number in range(92, 100)] + ["  exit 2, 0.25 s"]
@@ -149,7 +191,10 @@ def test_full_shows_everything() -> None:
 
 
 def test_lines_are_cut_at_the_width() -> None:
-    lines = shown([answer(2, "", terminal(2, "echo " + "x" * 200)), result(3, "2.0", "y" * 200, exitCode=0)], width=40)
+    lines = shown(
+        [answer(2, "", terminal(2, "echo " + "x" * 200)), result(3, "2.0", "y" * 200, exitCode=0)],
+        width=40,
+    )
     assert [len(text) for text in texts(lines)[:2]] == [40, 40]
 
 
@@ -178,8 +223,12 @@ def test_a_diff_stands_for_the_result_of_an_edit() -> None:
         ("x\ny\n", "", ["-x", "-y"]),
     ],
 )
-def test_a_new_or_emptied_file_has_no_line_too_many(before: str | None, content: str, diff: list[str]) -> None:
-    lines = texts(whole(ToolCall("2.0", "write_file", {"path": "a", "content": content}), lambda _: before))
+def test_a_new_or_emptied_file_has_no_line_too_many(
+    before: str | None, content: str, diff: list[str]
+) -> None:
+    lines = texts(
+        whole(ToolCall("2.0", "write_file", {"path": "a", "content": content}), lambda _: before)
+    )
     assert [line.strip() for line in lines if line.startswith(("  +", "  -"))] == diff
 
 
@@ -192,14 +241,35 @@ def test_a_long_diff_is_cut_and_says_so() -> None:
 
 def test_a_failed_call_is_red_and_names_its_kind() -> None:
     call = ToolCall("2.0", "read_file", {"path": "nope"})
-    lines = shown([answer(2, "", call), result(3, "2.0", "There is no nope.", error=True, diff="@@ ignored @@")])
-    assert lines[2:] == [Line("error", "  There is no nope."), Line("error", "  failed (not_found), 0.25 s")]
+    lines = shown(
+        [
+            answer(2, "", call),
+            result(3, "2.0", "There is no nope.", error=True, diff="@@ ignored @@"),
+        ]
+    )
+    assert lines[2:] == [
+        Line("error", "  There is no nope."),
+        Line("error", "  failed (not_found), 0.25 s"),
+    ]
 
 
 def test_results_of_several_calls_say_whose_they_are() -> None:
-    events = [answer(2, "", terminal(2, "one", 0), terminal(2, "two", 1)), result(3, "2.1", "second"), result(4, "2.0", "first")]
+    events = [
+        answer(2, "", terminal(2, "one", 0), terminal(2, "two", 1)),
+        result(3, "2.1", "second"),
+        result(4, "2.0", "first"),
+    ]
     body = texts(shown(events))
-    assert body == ["$ one", "$ two", "= $ two", "  second", "  0.25 s", "= $ one", "  first", "  0.25 s"]
+    assert body == [
+        "$ one",
+        "$ two",
+        "= $ two",
+        "  second",
+        "  0.25 s",
+        "= $ one",
+        "  first",
+        "  0.25 s",
+    ]
 
 
 def test_a_result_without_its_call_is_still_shown() -> None:
@@ -218,41 +288,69 @@ def test_what_is_not_text_is_named() -> None:
 
 
 def test_who_speaks_is_told_apart() -> None:
-    events = [said("do this\nand that"), said("Call a tool.", 2, "holdfast"), answer(3, "Yes.", reasoning="Hm.\nWell.")]
+    events = [
+        said("do this\nand that"),
+        said("Call a tool.", 2, "holdfast"),
+        answer(3, "Yes.", reasoning="Hm.\nWell."),
+    ]
     assert shown(events) == [
-        Line("gap"), Line("user", "> do this"), Line("user", "> and that"), Line("dim", "(told the model: Call a tool.)"),
-        Line("gap"), Line("dim", "Hm."), Line("dim", "Well."), Line("plain", "Yes."),
-    ]  # fmt: skip
+        Line("gap"),
+        Line("user", "> do this"),
+        Line("user", "> and that"),
+        Line("dim", "(told the model: Call a tool.)"),
+        Line("gap"),
+        Line("dim", "Hm."),
+        Line("dim", "Well."),
+        Line("plain", "Yes."),
+    ]
 
 
 def test_what_only_the_machinery_cares_about_is_not_shown() -> None:
     quiet = [
-        event(ev.Status, status="running"), event(ev.Status, status="finished"), event(ev.ToolCallStarted, call_id="2.0"),
-        event(ev.Decision, call_id="2.0", decision="allow"), answer(5),
-    ]  # fmt: skip
+        event(ev.Status, status="running"),
+        event(ev.Status, status="finished"),
+        event(ev.ToolCallStarted, call_id="2.0"),
+        event(ev.Decision, call_id="2.0", decision="allow"),
+        answer(5),
+    ]
     assert shown(quiet) == []
 
 
 def test_what_stops_or_changes_a_run_is_shown() -> None:
     raw = ev.decode(b'{"type":"fromTheFuture","seq":9,"id":"x","timestamp":"2026-01-01T00:00:00Z"}')
     events = [
-        event(ev.Agent, system_prompt="p", model="m", tools=(ev.ToolDefinition("a", "", {}), ev.ToolDefinition("b", "", {}))),
-        event(ev.Status, status="paused", reason="interrupted"), event(ev.Status, status="stuck", reason="3 blanks"),
-        event(ev.Error, error="RateLimited", message="slow\ndown"), event(ev.Condensation, hidden=(1, 2, 3)),
-        event(ev.ToolCallStarted, call_id="2.0", attempt=2), event(ev.Decision, call_id="2.0", decision="deny", reason="no"), raw,
-    ]  # fmt: skip
+        event(
+            ev.Agent,
+            system_prompt="p",
+            model="m",
+            tools=(ev.ToolDefinition("a", "", {}), ev.ToolDefinition("b", "", {})),
+        ),
+        event(ev.Status, status="paused", reason="interrupted"),
+        event(ev.Status, status="stuck", reason="3 blanks"),
+        event(ev.Error, error="RateLimited", message="slow\ndown"),
+        event(ev.Condensation, hidden=(1, 2, 3)),
+        event(ev.ToolCallStarted, call_id="2.0", attempt=2),
+        event(ev.Decision, call_id="2.0", decision="deny", reason="no"),
+        raw,
+    ]
     assert texts(shown(events)) == [
-        "model m, 2 tools: a, b", "paused (interrupted)", "stuck (3 blanks)", "RateLimited: slow down",
-        "3 events left out of the model's view from here on", "  attempt 2: call 2.0", "  deny call 2.0: no",
+        "model m, 2 tools: a, b",
+        "paused (interrupted)",
+        "stuck (3 blanks)",
+        "RateLimited: slow down",
+        "3 events left out of the model's view from here on",
+        "  attempt 2: call 2.0",
+        "  deny call 2.0: no",
         "(fromTheFuture: an event of a newer version)",
-    ]  # fmt: skip
+    ]
 
 
 # --- the screen, and what comes to it on two threads ---
 
 
 def live(env: dict[str, str] | None = None) -> tuple[Live, io.StringIO, list[int]]:
-    """A live view on a screen that is no terminal; the list's last item is the journal's last seq."""
+    """A live view on a screen that is no terminal; the list's last item is the journal's last
+    seq."""
     out, seqs = io.StringIO(), [0]
     return Live(Screen(env or {}, out, io.StringIO()), Renderer(), lambda: seqs[-1]), out, seqs
 
@@ -406,20 +504,30 @@ def test_a_screen_that_is_no_terminal_starts_no_thread() -> None:
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, True, False),
     ],
 )
-def test_colour_is_for_terminals_and_for_those_who_ask(env: dict[str, str], is_tty: bool, colour: bool) -> None:
+def test_colour_is_for_terminals_and_for_those_who_ask(
+    env: dict[str, str], is_tty: bool, colour: bool
+) -> None:
     assert wants_colour(env, is_tty) is colour
 
 
 def test_options_come_before_the_environment() -> None:
     env = {"HOLDFAST_MODEL": "e", "HOLDFAST_BASE_URL": "http://e"}
     assert (model_name("o", env), model_name(None, env)) == ("o", "e")
-    assert (base_url("http://o", env), base_url(None, env), base_url(None, {})) == ("http://o", "http://e", None)
+    assert (base_url("http://o", env), base_url(None, env), base_url(None, {})) == (
+        "http://o",
+        "http://e",
+        None,
+    )
     with pytest.raises(UsageError, match="HOLDFAST_MODEL"):
         model_name(None, {})
 
 
 def test_the_key_is_the_named_one_then_ours_then_openais_for_openai() -> None:
-    openai, other, local = "https://api.openai.com/v1", "https://example.com/v1", "http://localhost:8000/v1"
+    openai, other, local = (
+        "https://api.openai.com/v1",
+        "https://example.com/v1",
+        "http://localhost:8000/v1",
+    )
     env = {"OPENAI_API_KEY": "o", "HOLDFAST_API_KEY": "h", "MINE": "m\n"}
     assert api_key(openai, "MINE", env) == "m"
     assert api_key(openai, None, env) == "h"
@@ -433,11 +541,27 @@ def test_the_key_is_the_named_one_then_ours_then_openais_for_openai() -> None:
 
 def test_commands_get_a_chosen_part_of_the_environment() -> None:
     env = {
-        "PATH": "/bin", "LC_ALL": "C", "HOME": "/h", "GOPATH": "/g", "OPENAI_API_KEY": "k", "GITHUB_TOKEN": "t", "LC_SECRET": "s",
-        "http_proxy": "http://proxy:3128", "https_proxy": "http://me:pw@proxy:3128", "TERM": "xterm", "WHATEVER": "w", "AWS_PROFILE": "a",
-    }  # fmt: skip
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "HOME": "/h",
+        "GOPATH": "/g",
+        "OPENAI_API_KEY": "k",
+        "GITHUB_TOKEN": "t",
+        "LC_SECRET": "s",
+        "http_proxy": "http://proxy:3128",
+        "https_proxy": "http://me:pw@proxy:3128",
+        "TERM": "xterm",
+        "WHATEVER": "w",
+        "AWS_PROFILE": "a",
+    }
     found = shell_environment(env, ())
-    assert found == {"PATH": "/bin", "LC_ALL": "C", "HOME": "/h", "GOPATH": "/g", "http_proxy": "http://proxy:3128"}
+    assert found == {
+        "PATH": "/bin",
+        "LC_ALL": "C",
+        "HOME": "/h",
+        "GOPATH": "/g",
+        "http_proxy": "http://proxy:3128",
+    }
     assert shell_environment(env, ["GITHUB_TOKEN"]) == {**found, "GITHUB_TOKEN": "t"}
     with pytest.raises(UsageError, match="MISSING"):
         shell_environment(env, ["MISSING"])

@@ -1,4 +1,5 @@
-"""`holdfast serve` as an operator has it: a process of its own, signals, keys, and what it says when it cannot."""
+"""`holdfast serve` as an operator has it: a process of its own, signals, keys, and what it says
+when it cannot."""
 
 import http.client
 import json
@@ -27,9 +28,13 @@ from tests.serve_process import KEY, ServeProcess
 ENV = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
 
 
-def holdfast(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def holdfast(
+    *arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "holdfast.cli", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env={**ENV, **(env or {})}, cwd=cwd)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**ENV, **(env or {})}, cwd=cwd
+    )
 
 
 class Running:
@@ -45,14 +50,26 @@ class Running:
         self.key = shown[1] if shown else ""
 
     def ask(
-        self, method: str, path: str, body: Any = None, key: str | None = None, context: ssl.SSLContext | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        key: str | None = None,
+        context: ssl.SSLContext | None = None,
     ) -> tuple[int, Any]:
         if context is None:
             connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         else:
-            connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
+            connection = http.client.HTTPSConnection(
+                "127.0.0.1", self.port, timeout=30, context=context
+            )
         try:
-            connection.request(method, path, None if body is None else json.dumps(body), {"Authorization": f"Bearer {key or self.key}"})
+            connection.request(
+                method,
+                path,
+                None if body is None else json.dumps(body),
+                {"Authorization": f"Bearer {key or self.key}"},
+            )
             response = connection.getresponse()
             data = response.read()
             return response.status, json.loads(data) if data[:1] in (b"{", b"[") else data
@@ -68,8 +85,24 @@ class Running:
 
 @contextmanager
 def running(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> Iterator[Running]:
-    command = [sys.executable, "-m", "holdfast.cli", "serve", "--listen", "127.0.0.1:0", "--store", str(folder / "s.db"), *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env={**ENV, **(env or {})})
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast.cli",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        str(folder / "s.db"),
+        *arguments,
+    ]
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env={**ENV, **(env or {})},
+    )
     try:
         said: list[str] = []
         assert process.stderr is not None
@@ -125,7 +158,15 @@ def test_a_server_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
         server.process.wait()
     with running(tmp_path) as again:
         assert again.ask("POST", "/api/conversations/c/messages", {"text": "second"}, key)[0] == 202
-        until(lambda: sum(e["type"] == "assistant" for e in again.ask("GET", "/api/conversations/c/events", key=key)[1]["events"]) == 2)
+        until(
+            lambda: (
+                sum(
+                    e["type"] == "assistant"
+                    for e in again.ask("GET", "/api/conversations/c/events", key=key)[1]["events"]
+                )
+                == 2
+            )
+        )
         again.end()
 
 
@@ -134,12 +175,16 @@ def test_open_streams_and_commands_do_not_keep_the_server(tmp_path: Path) -> Non
         server.ask("POST", "/api/conversations", create("c", "x"))
         server.ask("POST", "/api/workspaces", {"id": "w"})
         stream = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        stream.request("GET", "/api/conversations/c/stream", headers={"Authorization": f"Bearer {server.key}"})
+        stream.request(
+            "GET", "/api/conversations/c/stream", headers={"Authorization": f"Bearer {server.key}"}
+        )
         response = stream.getresponse()
         command = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         marker = tmp_path / "marker"
         body = json.dumps({"command": f"echo $$ > {marker}; sleep 600"})
-        command.request("POST", "/api/workspaces/w/commands", body, {"Authorization": f"Bearer {server.key}"})
+        command.request(
+            "POST", "/api/workspaces/w/commands", body, {"Authorization": f"Bearer {server.key}"}
+        )
         until(lambda: marker.exists() and marker.read_text().strip())
         began = time.monotonic()
         code, rest = server.end()
@@ -157,7 +202,8 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         server.ask("POST", "/api/workspaces", {"id": "w"})
         slow = socket.create_connection(("127.0.0.1", server.port))
         head = (
-            f"PUT /api/workspaces/w/files/f HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {server.key}\r\nContent-Length: 10\r\n\r\n"
+            "PUT /api/workspaces/w/files/f HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer"
+            f" {server.key}\r\nContent-Length: 10\r\n\r\n"
         )
         slow.sendall(head.encode())  # and nothing of the body: the server waits for it
         until(lambda: b"holdfast_http_requests_running 2" in server.ask("GET", "/metrics")[1])
@@ -198,14 +244,25 @@ def test_keys_are_made_listed_and_removed_beside_a_running_server(tmp_path: Path
     assert b"a-key-of-my-own-1234" not in kept
 
 
-def test_what_a_command_finds_of_the_server_has_no_keys_and_its_files_are_its_own(tmp_path: Path) -> None:
+def test_what_a_command_finds_of_the_server_has_no_keys_and_its_files_are_its_own(
+    tmp_path: Path,
+) -> None:
     options = ("--variable", "PLANTED_KEY", "--variable", "openai:PLANTED_TOO")
-    with ServeProcess(tmp_path, *options, env={"PLANTED_KEY": "sk-planted-1", "PLANTED_TOO": "sk-planted-2"}) as server:
+    with ServeProcess(
+        tmp_path, *options, env={"PLANTED_KEY": "sk-planted-1", "PLANTED_TOO": "sk-planted-2"}
+    ) as server:
         shown = Path(f"/proc/{server.pid}/environ").read_bytes()
         assert b"PLANTED_KEY=" in shown
-        assert not [secret for secret in (KEY, "sk-planted-1", "sk-planted-2") if secret.encode() in shown]
+        assert not [
+            secret for secret in (KEY, "sk-planted-1", "sk-planted-2") if secret.encode() in shown
+        ]
         assert server.ask("POST", "/api/workspaces", {"id": "w"}).status == 201
-        for path in (server.store, *tmp_path.glob("s.db.server.*"), *tmp_path.glob("s.db-*"), tmp_path / "s.db.workspaces"):
+        for path in (
+            server.store,
+            *tmp_path.glob("s.db.server.*"),
+            *tmp_path.glob("s.db-*"),
+            tmp_path / "s.db.workspaces",
+        ):
             assert path.name.endswith(".lock") or path.stat().st_mode & 0o077 == 0, path
 
 
@@ -213,7 +270,9 @@ def test_a_key_comes_from_a_file_too(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("a-key-from-a-file-5678\n")
     with running(tmp_path, "--key-file", str(file), "--access-log") as server:
-        assert server.ask("GET", "/api/conversations?limit=7", key="a-key-from-a-file-5678")[0] == 200
+        assert (
+            server.ask("GET", "/api/conversations?limit=7", key="a-key-from-a-file-5678")[0] == 200
+        )
         assert server.ask("GET", "/api/conversations", key="something-else-entirely")[0] == 401
         _, rest = server.end()
         assert "default GET /api/conversations 200" in rest
@@ -239,7 +298,10 @@ def test_it_serves_https(tmp_path: Path) -> None:
         (["--listen", "0.0.0.0:0"], "--tls-cert and --tls-key, or --insecure"),
         (["--listen", "203.0.113.1:80", "--insecure"], "Nothing can be served at 203.0.113.1:80"),
         (["--tls-cert", "{tmp}/none.pem"], "none.pem' for TLS is not there"),
-        (["--tls-cert", "{tmp}/text", "--tls-key", "{tmp}/text"], "no certificate and its key in PEM"),
+        (
+            ["--tls-cert", "{tmp}/text", "--tls-key", "{tmp}/text"],
+            "no certificate and its key in PEM",
+        ),
         (["--tls-key", "{tmp}/text"], "--tls-key is for --tls-cert"),
         (["--key-file", "{tmp}/none"], "--key-file: '{tmp}/none' cannot be read: No such file"),
         (["--key-file", "{tmp}/text"], "A key takes 16 or more"),
@@ -257,7 +319,9 @@ def test_it_serves_https(tmp_path: Path) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_what_does_not_fit_is_said_in_one_line(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
     (tmp_path / "text").write_text("short")
     given = [argument.format(tmp=tmp_path) for argument in arguments]
     default = [] if "--store" in given else ["--store", str(tmp_path / "s.db")]
@@ -269,14 +333,25 @@ def test_what_does_not_fit_is_said_in_one_line(tmp_path: Path, arguments: list[s
     assert "Traceback" not in ended.stderr
 
 
-def test_a_taken_port_and_a_store_that_another_server_has_are_said_in_one_line(tmp_path: Path) -> None:
+def test_a_taken_port_and_a_store_that_another_server_has_are_said_in_one_line(
+    tmp_path: Path,
+) -> None:
     with running(tmp_path) as server:
         other = holdfast("serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db"))
         assert other.returncode == 2
-        assert other.stderr == f"holdfast: --store: another server (process {server.process.pid}) has '{tmp_path / 's.db'}'\n"
-        taken = holdfast("serve", "--listen", f"127.0.0.1:{server.port}", "--store", str(tmp_path / "t.db"))
+        assert (
+            other.stderr == f"holdfast: --store: another server (process {server.process.pid}) has"
+            f" '{tmp_path / 's.db'}'\n"
+        )
+        taken = holdfast(
+            "serve", "--listen", f"127.0.0.1:{server.port}", "--store", str(tmp_path / "t.db")
+        )
         assert taken.returncode == 2
-        assert taken.stderr == f"holdfast: Nothing can be served at 127.0.0.1:{server.port}: Address already in use.\n"
+        assert (
+            taken.stderr
+            == f"holdfast: Nothing can be served at 127.0.0.1:{server.port}: Address already in"
+            " use.\n"
+        )
 
 
 def test_a_file_that_is_no_store_is_said_to_be_none(tmp_path: Path) -> None:
@@ -292,14 +367,26 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(tmp_path: Path) -> 
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o500)
     ended = holdfast("serve", "--store", str(closed / "s.db"))
-    assert (ended.returncode, ended.stderr) == (2, f"holdfast: --store: '{closed / 's.db'}' cannot be written\n")
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        f"holdfast: --store: '{closed / 's.db'}' cannot be written\n",
+    )
 
 
 def test_without_the_extra_it_is_named(tmp_path: Path) -> None:
-    program = "import sys; sys.modules['fastapi'] = None; from holdfast.cli import main; sys.argv = ['holdfast', 'serve']; sys.exit(main())"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    program = (
+        "import sys; sys.modules['fastapi'] = None; from holdfast.cli import main; sys.argv ="
+        " ['holdfast', 'serve']; sys.exit(main())"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=tmp_path
+    )
     assert ended.returncode == 2
-    assert ended.stderr == "holdfast: holdfast serve needs fastapi, which is not installed: pip install 'holdfast[server]'\n"
+    assert (
+        ended.stderr
+        == "holdfast: holdfast serve needs fastapi, which is not installed: pip install"
+        " 'holdfast[server]'\n"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -322,12 +409,17 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
     paths = folder / "cert.pem", folder / "key.pem"
     paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     paths[1].write_bytes(private)
     return paths

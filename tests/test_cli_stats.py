@@ -17,7 +17,19 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLM, Agent, Conversation, RemoteConversation, ScriptedLLM, SQLiteStore, Tool, ToolCall, ToolContext, ToolResult, tool
+from holdfast import (
+    LLM,
+    Agent,
+    Conversation,
+    RemoteConversation,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    ToolCall,
+    ToolContext,
+    ToolResult,
+    tool,
+)
 from holdfast import events as ev
 from holdfast.content import Usage
 from holdfast.errors import ConversationNotFound
@@ -51,7 +63,9 @@ def path(tmp_path: Path) -> Path:
     with SQLiteStore(tmp_path / "store.db", "process") as store:
         answers = [[("ask_child", {}), ("fails", {})], "done"]
         with Conversation(
-            Agent(ScriptedLLM(answers), [Tool.from_function(ask_child), Tool.from_function(fails)]), store, "root"
+            Agent(ScriptedLLM(answers), [Tool.from_function(ask_child), Tool.from_function(fails)]),
+            store,
+            "root",
         ) as conversation:
             conversation.send_message("Find out")
             conversation.run()
@@ -63,7 +77,12 @@ def path(tmp_path: Path) -> Path:
 
 def command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *words], capture_output=True, text=True, timeout=60, env={**os.environ, **env}, check=False
+        [sys.executable, "-m", "holdfast.cli", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **env},
+        check=False,
     )
 
 
@@ -75,7 +94,9 @@ class Writing:
 
     def add(self, kind: Any, after: float, **fields: Any) -> None:
         seq = len(self.events) + 1
-        self.events.append(kind(seq=seq, id=f"{seq}", timestamp=BEGIN + timedelta(seconds=after), **fields))
+        self.events.append(
+            kind(seq=seq, id=f"{seq}", timestamp=BEGIN + timedelta(seconds=after), **fields)
+        )
 
     def done(self) -> Summary:
         summary = Summary(self.id, last_seq=len(self.events), created=BEGIN, updated=BEGIN)
@@ -90,28 +111,65 @@ class Writing:
 def test_times_tokens_and_costs_are_added_up_by_model_and_tool(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "store.db", "process") as store:
         written = Writing(store, "c")
-        calls = (ToolCall("2.0", "a"), ToolCall("2.1", "b"), ToolCall("2.2", "b"), ToolCall("2.3", "denied"))
+        calls = (
+            ToolCall("2.0", "a"),
+            ToolCall("2.1", "b"),
+            ToolCall("2.2", "b"),
+            ToolCall("2.3", "denied"),
+        )
         written.add(ev.Status, 0, status="running")
-        written.add(ev.Assistant, 1, calls=calls, model="m", usage=Usage(1000, 10, 250), duration=1.0, cost=0.5)
+        written.add(
+            ev.Assistant,
+            1,
+            calls=calls,
+            model="m",
+            usage=Usage(1000, 10, 250),
+            duration=1.0,
+            cost=0.5,
+        )
         written.add(ev.ToolCallStarted, 1, call_id="2.0")
         written.add(ev.ToolCallStarted, 1, call_id="2.1", runner="somebody")
         written.add(ev.ToolResult, 3, call_id="2.0", result=ToolResult("x"), duration=2.0)
-        written.add(ev.ToolResult, 5, call_id="2.1", result=ToolResult.failure("no", "timeout"))  # a client's: no duration
-        written.add(ev.ToolResult, 5, call_id="2.3", result=ToolResult.failure("no", "cancelled"))  # it was never run
+        written.add(
+            ev.ToolResult, 5, call_id="2.1", result=ToolResult.failure("no", "timeout")
+        )  # a client's: no duration
+        written.add(
+            ev.ToolResult, 5, call_id="2.3", result=ToolResult.failure("no", "cancelled")
+        )  # it was never run
         written.add(ev.Status, 6, status="waiting_for_confirmation")
         written.add(ev.Status, 16, status="running")
-        written.add(ev.Condensation, 17, hidden=(1,), summary="s", usage=Usage(100, 5), cost=0.25, model="small")
+        written.add(
+            ev.Condensation,
+            17,
+            hidden=(1,),
+            summary="s",
+            usage=Usage(100, 5),
+            cost=0.25,
+            model="small",
+        )
         written.add(ev.Assistant, 18, model="m", usage=Usage(1000, 10, 750), duration=3.0)
         written.add(ev.Error, 20, error="ServerError", message="x")
         written.add(ev.Status, 20, status="error")
         found = stats(store, written.done())
-    assert (found.events, found.steps, found.seconds, found.waited, found.condensations) == (13, 2, 10.0, 10.0, 1)
+    assert (found.events, found.steps, found.seconds, found.waited, found.condensations) == (
+        13,
+        2,
+        10.0,
+        10.0,
+        1,
+    )
     assert found.errors == {"ServerError": 1}
-    assert [(model.name, model.calls, model.seconds, model.cost, model.unpriced) for model in found.models] == [
+    assert [
+        (model.name, model.calls, model.seconds, model.cost, model.unpriced)
+        for model in found.models
+    ] == [
         ("m", 2, 4.0, 0.5, 1),
         ("small", 0, 0.0, 0.25, 0),
     ]
-    assert [(one.name, one.calls, one.errors, one.seconds) for one in found.tools] == [("b", 1, 1, 4.0), ("a", 1, 0, 2.0)]
+    assert [(one.name, one.calls, one.errors, one.seconds) for one in found.tools] == [
+        ("b", 1, 1, 4.0),
+        ("a", 1, 0, 2.0),
+    ]
     assert [(one.name, one.seconds, one.error) for one in found.longest] == [
         ("b", 4.0, "timeout"),
         ("m", 3.0, ""),
@@ -125,7 +183,10 @@ def test_times_tokens_and_costs_are_added_up_by_model_and_tool(tmp_path: Path) -
 
 def test_a_fork_counts_what_it_did_itself(path: Path) -> None:
     with SQLiteStore(path) as store:
-        with Conversation(Agent(ScriptedLLM(["again"])), store, "other") as conversation, conversation.fork(id="fork") as forked:
+        with (
+            Conversation(Agent(ScriptedLLM(["again"])), store, "other") as conversation,
+            conversation.fork(id="fork") as forked,
+        ):
             forked.send_message("And?")
             forked.run()
         assert stats(store, store.list(["fork"])[0]).steps == 1
@@ -142,9 +203,17 @@ def test_a_long_journal_is_counted_in_bounded_memory(tmp_path: Path) -> None:
     with SQLiteStore(tmp_path / "store.db", "process") as store:
         written = Writing(store, "long")
         for begin in range(1, 30_000, 3):
-            written.add(ev.Assistant, begin, calls=(ToolCall(f"{begin}.0", "a"),), model="m", duration=1.0)
+            written.add(
+                ev.Assistant, begin, calls=(ToolCall(f"{begin}.0", "a"),), model="m", duration=1.0
+            )
             written.add(ev.ToolCallStarted, begin, call_id=f"{begin}.0")
-            written.add(ev.ToolResult, begin, call_id=f"{begin}.0", result=ToolResult("x" * 100), duration=1.0)
+            written.add(
+                ev.ToolResult,
+                begin,
+                call_id=f"{begin}.0",
+                result=ToolResult("x" * 100),
+                duration=1.0,
+            )
         summary = written.done()
         del written
         tracemalloc.start()
@@ -192,7 +261,11 @@ def test_json_is_one_object(path: Path) -> None:
     found = json.loads(command("stats", str(path), "root", "--json").stdout)
     assert [one["id"] for one in found["conversations"]] == ["root", "root.4.0"]
     assert found["whole"]["steps"] == 4
-    assert {one["name"]: one["errors"] for one in found["whole"]["tools"]} == {"ask_child": 0, "fails": 1, "weather": 0}
+    assert {one["name"]: one["errors"] for one in found["whole"]["tools"]} == {
+        "ask_child": 0,
+        "fails": 1,
+        "weather": 0,
+    }
     assert found["whole"]["usage"]["inputTokens"] > 0
 
 
@@ -200,7 +273,12 @@ def test_a_terminal_gets_colour_and_an_ascii_one_plain_bars(path: Path) -> None:
     leader, follower = pty.openpty()
     env = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "PYTHONIOENCODING": "ascii"}
     env.pop("NO_COLOR", None)
-    with subprocess.Popen([sys.executable, "-m", "holdfast.cli", "stats", str(path)], stdout=follower, stderr=follower, env=env) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "stats", str(path)],
+        stdout=follower,
+        stderr=follower,
+        env=env,
+    ) as process:
         os.close(follower)
         shown = b""
         while True:
@@ -232,14 +310,21 @@ def test_ctrl_c_ends_it(tmp_path: Path) -> None:
         written.done()
     program = "import sys; from holdfast.cli import main; print('in', flush=True); sys.exit(main())"
     with subprocess.Popen(
-        [sys.executable, "-c", program, "stats", str(tmp_path / "store.db")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, "stats", str(tmp_path / "store.db")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
         time.sleep(0.3)  # within the reading, before or after it: all are to end without a word
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
-    assert process.returncode in (130, 0, -signal.SIGINT), errors  # the last: as the interpreter ended
+    assert process.returncode in (
+        130,
+        0,
+        -signal.SIGINT,
+    ), errors  # the last: as the interpreter ended
     assert "Traceback" not in errors
 
 
@@ -278,7 +363,9 @@ def test_serve_writes_a_log_without_what_was_said(tmp_path: Path) -> None:
         ModelServer(lambda request: text("Geheimnis")) as model,
         ServeProcess(tmp_path, "--log", str(log), "--trace") as server,
         server.workspace() as workspace,
-        RemoteConversation(Agent(LLM("m", base_url=model.url)), workspace=workspace) as conversation,
+        RemoteConversation(
+            Agent(LLM("m", base_url=model.url)), workspace=workspace
+        ) as conversation,
     ):
         conversation.send_message("Geheimnis")
         assert conversation.run().answer == "Geheimnis"
@@ -289,7 +376,16 @@ def test_serve_writes_a_log_without_what_was_said(tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_opened_is_said(tmp_path: Path) -> None:
-    done = command("run", "go", "--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--log", str(tmp_path / "no" / "log"))
+    done = command(
+        "run",
+        "go",
+        "--model",
+        "m",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+        "--log",
+        str(tmp_path / "no" / "log"),
+    )
     assert done.returncode == 2
     assert "--log" in done.stderr
     done = command("run", "go", "--model", "m", "--server", "http://127.0.0.1:9", "--log", "log")

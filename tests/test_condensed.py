@@ -1,4 +1,5 @@
-"""A condensed journal: opened without reading what was condensed, and nothing of it is another than if it had been read whole."""
+"""A condensed journal: opened without reading what was condensed, and nothing of it is another than
+if it had been read whole."""
 
 from __future__ import annotations
 
@@ -38,7 +39,11 @@ def talk(conversation: Conversation, turns: int) -> None:
 
 
 def condense(conversation: Conversation, before: int, summary: str) -> ev.Condensation:
-    hidden = [event.seq for event in conversation.get_history() if isinstance(event, ev.Message | ev.Assistant) and event.seq < before]
+    hidden = [
+        event.seq
+        for event in conversation.get_history()
+        if isinstance(event, ev.Message | ev.Assistant) and event.seq < before
+    ]
     with conversation._journal as journal:
         return journal.condense(hidden, summary)
 
@@ -63,9 +68,20 @@ def fragments(view: View) -> list[bytes]:
 
 
 def told(found: Fold) -> dict[str, Any]:
-    names = [name for name in Fold.__slots__ if name not in ("_usage", "_uncounted", "open", "agent", "assistant", "error")]
-    kept = {name: getattr(getattr(found, name), "seq", 0) for name in ("agent", "assistant", "error")}
-    return {"usage": found.usage, "open": list(found.open), **kept, **{name: getattr(found, name) for name in names}}
+    names = [
+        name
+        for name in Fold.__slots__
+        if name not in ("_usage", "_uncounted", "open", "agent", "assistant", "error")
+    ]
+    kept = {
+        name: getattr(getattr(found, name), "seq", 0) for name in ("agent", "assistant", "error")
+    }
+    return {
+        "usage": found.usage,
+        "open": list(found.open),
+        **kept,
+        **{name: getattr(found, name) for name in names},
+    }
 
 
 def test_it_is_opened_without_what_was_condensed_and_goes_on_the_same(tmp_path: Path) -> None:
@@ -85,13 +101,18 @@ def test_it_is_opened_without_what_was_condensed_and_goes_on_the_same(tmp_path: 
         again.start_thread()
         assert again.wait(10) is S.FINISHED
         assert len(again._journal.tail) < len(whole) / 2, "somebody read what nobody needs"
-        assert llm.requests[0].messages[1] == {"role": "user", "content": "Of the first nine turns."}
+        assert llm.requests[0].messages[1] == {
+            "role": "user",
+            "content": "Of the first nine turns.",
+        }
         assert again.get_history()[: len(whole)] == whole
         assert again.state.steps == fold(again.get_history()).steps
         again.close()
         events = store.read("c")
         assert replay(events).same
-        assert [request.body for request in requests(events)][-len(llm.requests) :] == [request.body for request in llm.requests]
+        assert [request.body for request in requests(events)][-len(llm.requests) :] == [
+            request.body for request in llm.requests
+        ]
 
 
 def test_callbacks_forks_and_time_travel_reach_what_was_condensed(tmp_path: Path) -> None:
@@ -100,7 +121,9 @@ def test_callbacks_forks_and_time_travel_reach_what_was_condensed(tmp_path: Path
         whole = store.read("c")
         with Conversation(Agent(ScriptedLLM(answers), [look]), store, "c") as again:
             seen: list[int] = []
-            subscription = again.register_event_callback(lambda event: seen.append(event.seq), after_seq=3)
+            subscription = again.register_event_callback(
+                lambda event: seen.append(event.seq), after_seq=3
+            )
             with again.fork(9) as early, again.fork() as late:
                 assert early.get_history() == whole[:9]
                 assert late.get_history() == whole
@@ -141,7 +164,9 @@ def test_nothing_is_so_far_while_something_is_still_shown_or_open() -> None:
 
 @pytest.mark.parametrize("so_far", [None, ev.SoFar(3, ev.EPOCH, "t", "running", 2, 1, agent_seq=3)])
 def test_a_condensation_keeps_its_json_form(so_far: ev.SoFar | None) -> None:
-    event = ev.Condensation(seq=4, id="x", timestamp=ev.EPOCH, hidden=(1,), summary="s", so_far=so_far)
+    event = ev.Condensation(
+        seq=4, id="x", timestamp=ev.EPOCH, hidden=(1,), summary="s", so_far=so_far
+    )
     assert ev.decode(ev.encode(event)) == event
 
 
@@ -152,8 +177,14 @@ def test_a_summary_that_is_still_shown_is_read_again(tmp_path: Path) -> None:
         hidden: set[int] = set()
         for summary in ("ONE", "TWO", "THREE"):
             talk(conversation, 4)
-            shown = [event.seq for event in conversation.get_history() if isinstance(event, ev.Message | ev.Assistant)]
-            new = [seq for seq in shown if seq not in hidden and seq < conversation.state.last_seq - 8]
+            shown = [
+                event.seq
+                for event in conversation.get_history()
+                if isinstance(event, ev.Message | ev.Assistant)
+            ]
+            new = [
+                seq for seq in shown if seq not in hidden and seq < conversation.state.last_seq - 8
+            ]
             hidden |= set(new)
             with conversation._journal as journal:
                 journal.condense(new, summary)
@@ -163,5 +194,9 @@ def test_a_summary_that_is_still_shown_is_read_again(tmp_path: Path) -> None:
         with Conversation(Agent(llm, [look]), store, "c") as again:
             talk(again, 1)
         texts = [message.get("content") for message in llm.requests[0].messages]
-        assert [text for text in texts if text in ("ONE", "TWO", "THREE")] == ["ONE", "TWO", "THREE"]
+        assert [text for text in texts if text in ("ONE", "TWO", "THREE")] == [
+            "ONE",
+            "TWO",
+            "THREE",
+        ]
         assert replay(store.read("c")).same

@@ -1,4 +1,5 @@
-"""What shipped condensers leave out, and that what is left is always a request that every provider takes."""
+"""What shipped condensers leave out, and that what is left is always a request that every provider
+takes."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from hypothesis import strategies as st
 from holdfast import Agent, Conversation, ScriptedLLM, Tool, load_agent
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed, trigger_of, window_of
-from holdfast.agent.condensers import LLMCondenser, Pipeline, ToolOutputCondenser, WindowCondenser, Work, read_output
+from holdfast.agent.condensers import (
+    LLMCondenser,
+    Pipeline,
+    ToolOutputCondenser,
+    WindowCondenser,
+    Work,
+    read_output,
+)
 from holdfast.agent.condensers.summary import HEADING, SYSTEM, prompt
 from holdfast.agent.condensers.window import NOTE
 from holdfast.agent.condensers.work import pieces_of
@@ -28,19 +36,37 @@ WIRES = ("openai_chat", "openai_responses", "anthropic_messages", "gemini")
 HEAD = ev.Agent(seq=1, id="h", timestamp=NOW, system_prompt="Be good.", model="m")
 
 
-def work_on(events: list[Any], limit: int = 10**9, target: int = 0, llm: Any = None, instructions: str = "") -> Work:
+def work_on(
+    events: list[Any], limit: int = 10**9, target: int = 0, llm: Any = None, instructions: str = ""
+) -> Work:
     sizes = Sizes.of(events)
     summaries = {event.id for event in events if isinstance(event, ev.Condensation)}
-    return Work(pieces_of(View.of(events).ready().items, sizes, summaries), sizes.tokens, limit, target, llm, instructions)
+    return Work(
+        pieces_of(View.of(events).ready().items, sizes, summaries),
+        sizes.tokens,
+        limit,
+        target,
+        llm,
+        instructions,
+    )
 
 
 def apply(script: Script, found: Condensed | None) -> None:
     if found is not None:
-        script.add(ev.Condensation, hidden=found.hidden, summary=found.summary, trimmed=found.trimmed, replaced=found.replaced)
+        script.add(
+            ev.Condensation,
+            hidden=found.hidden,
+            summary=found.summary,
+            trimmed=found.trimmed,
+            replaced=found.replaced,
+        )
 
 
 def shown(events: list[Any]) -> list[str]:
-    return [item[1].text if isinstance(item, tuple) else item.text for item in View.of(events).ready().items]  # type: ignore[union-attr]
+    return [
+        item[1].text if isinstance(item, tuple) else item.text
+        for item in View.of(events).ready().items
+    ]  # type: ignore[union-attr]
 
 
 def long_one(turns: int = 20, size: int = 4000) -> Script:
@@ -115,7 +141,9 @@ CONDENSERS: dict[str, Any] = {
     "window of 3": lambda: WindowCondenser(3),
     "outputs": lambda: ToolOutputCondenser(keep=0, over=300),
     "model": lambda: LLMCondenser(summarising()),
-    "pipeline": lambda: Pipeline([ToolOutputCondenser(keep=10, over=310), LLMCondenser(summarising()), WindowCondenser()]),
+    "pipeline": lambda: Pipeline(
+        [ToolOutputCondenser(keep=10, over=310), LLMCondenser(summarising()), WindowCondenser()]
+    ),
 }
 
 
@@ -135,14 +163,18 @@ def test_a_condensed_view_is_a_legal_request_on_every_wire(data: st.DataObject) 
             if data.draw(st.integers(0, 4)) == 0:
                 last_user = f"during {call.id} " + "u" * data.draw(st.integers(0, 300))
                 script.say(last_user)
-            script.result(call, f"r{call.id} " + "x" * data.draw(st.sampled_from((0, 100, 2000, 9000))))
+            script.result(
+                call, f"r{call.id} " + "x" * data.draw(st.sampled_from((0, 100, 2000, 9000)))
+            )
         if not answer.calls:
             last_user = f"next {step}"
             script.say(last_user)
         if data.draw(st.booleans()):
             condenser = CONDENSERS[data.draw(st.sampled_from(sorted(CONDENSERS)))]()
             total = Sizes.of(script.events).tokens
-            work = work_on(script.events, data.draw(st.integers(0, total)), data.draw(st.integers(0, total)))
+            work = work_on(
+                script.events, data.draw(st.integers(0, total)), data.draw(st.integers(0, total))
+            )
             try:
                 found = condenser.shorten(work)
             except BadResponse:  # a summary longer than what it is of
@@ -153,8 +185,13 @@ def test_a_condensed_view_is_a_legal_request_on_every_wire(data: st.DataObject) 
             assert found is None or after != before, "it changed nothing"
             assert last_user in after
             assert answer.text in after
-            assert all(any(text.startswith(f"r{call.id} ") or call.id in text for text in after) for call in answer.calls)
-            assert not [text for text in after if text.startswith(HEADING)][1:], "two summaries stand"
+            assert all(
+                any(text.startswith(f"r{call.id} ") or call.id in text for text in after)
+                for call in answer.calls
+            )
+            assert not [text for text in after if text.startswith(HEADING)][1:], (
+                "two summaries stand"
+            )
             is_legal(script.events)
 
 
@@ -170,7 +207,9 @@ def test_a_window_keeps_the_first_message_the_last_ones_and_what_is_not_answered
     assert WindowCondenser(3).shorten(work_on(script.events, target=10**9)) is None
     apply(script, WindowCondenser(1).shorten(work_on(script.events, target=0)))
     assert shown(script.events)[:3] == ["the task", NOTE, "a9"]
-    assert WindowCondenser(1).shorten(work_on(script.events, target=0)) is None, "the last answer is still to be answered"
+    assert WindowCondenser(1).shorten(work_on(script.events, target=0)) is None, (
+        "the last answer is still to be answered"
+    )
 
 
 def test_a_window_comes_down_to_its_target_and_no_further() -> None:
@@ -182,7 +221,12 @@ def test_a_window_comes_down_to_its_target_and_no_further() -> None:
 
 def test_a_window_leaves_the_summary_of_another_condenser_standing() -> None:
     script = long_one()
-    apply(script, LLMCondenser(ScriptedLLM(["The code is 4711."])).shorten(work_on(script.events, target=20_000)))
+    apply(
+        script,
+        LLMCondenser(ScriptedLLM(["The code is 4711."])).shorten(
+            work_on(script.events, target=20_000)
+        ),
+    )
     for target in (10_000, 5_000):
         apply(script, WindowCondenser().shorten(work_on(script.events, target=target)))
     found = shown(script.events)
@@ -207,11 +251,19 @@ def test_outputs_that_are_old_and_large_are_cut_first_and_what_is_not_answered_l
     assert trimmed(0) == []
     assert trimmed(5_000) == [calls[1]]
     assert trimmed(12_000) == [calls[1], calls[2]]
-    assert trimmed(total) == [calls[1], calls[2], calls[3], calls[0]], "small ones stay, and what the model has not answered"
+    assert trimmed(total) == [
+        calls[1],
+        calls[2],
+        calls[3],
+        calls[0],
+    ], "small ones stay, and what the model has not answered"
     assert trimmed(total, limit=10) == [calls[1], calls[2], calls[3], calls[0], calls[5]]
     found = ToolOutputCondenser().shorten(work_on(script.events, 10**9, total - 5_000))
     apply(script, found)
-    note = f'[39,600 of 40,000 characters left out here to save room; read_output(call_id="{calls[1]}", offset=400) shows them.]'
+    note = (
+        "[39,600 of 40,000 characters left out here to save room;"
+        f' read_output(call_id="{calls[1]}", offset=400) shows them.]'
+    )
     assert f"{'x' * 400}\n{note}" in shown(script.events)
 
 
@@ -220,13 +272,19 @@ def test_a_model_is_asked_for_notes_about_what_goes_and_works_over_its_earlier_o
     llm = ScriptedLLM(["## Goal\nfirst notes", "## Goal\nsecond notes"])
     condenser = LLMCondenser(llm)
     total = Sizes.of(script.events).tokens
-    found = condenser.shorten(work_on(script.events, target=total * 2 // 3, instructions="Keep the ticket."))
+    found = condenser.shorten(
+        work_on(script.events, target=total * 2 // 3, instructions="Keep the ticket.")
+    )
     assert found is not None
     assert found.usage.input_tokens > 100
     assert found.model == "scripted"
     asked = llm.requests[0]
     assert asked.system == SYSTEM
-    assert [heading for heading in ("## Goal", "## Decisions and facts", "## Files", "## Open ends") if heading not in SYSTEM] == []
+    assert [
+        heading
+        for heading in ("## Goal", "## Decisions and facts", "## Files", "## Open ends")
+        if heading not in SYSTEM
+    ] == []
     assert "Keep the ticket." in asked.text
     assert "<agent>\na0\ncalled t {}\nreturned: r2.0 xxx" in asked.text
     assert "Notes from earlier" not in asked.text
@@ -257,7 +315,9 @@ def test_what_a_model_is_asked_with_fits_its_window() -> None:
     assert found.summary.endswith("notes")
 
 
-@pytest.mark.parametrize(("answer", "said"), [("", "wrote none"), ("x" * 100_000, "longer than what it is of")])
+@pytest.mark.parametrize(
+    ("answer", "said"), [("", "wrote none"), ("x" * 100_000, "longer than what it is of")]
+)
 def test_notes_that_are_none_are_an_error(answer: str, said: str) -> None:
     with pytest.raises(BadResponse, match=said):
         LLMCondenser(ScriptedLLM([answer])).shorten(work_on(long_one(4, 100).events))
@@ -276,11 +336,17 @@ def test_a_pipeline_stops_when_there_is_room_and_passes_over_a_model_that_fails(
     assert found is not None
     assert len(llm.requests) == 1
     assert found.hidden
-    assert not [call_id for call_id in found.trimmed if int(call_id.split(".")[0]) in found.hidden], "what is hidden need not be cut"
+    assert not [
+        call_id for call_id in found.trimmed if int(call_id.split(".")[0]) in found.hidden
+    ], "what is hidden need not be cut"
     apply(script, found)
-    assert Sizes.of(script.events).tokens <= 1500 + 2000  # and the last answer's results, which stay
+    assert (
+        Sizes.of(script.events).tokens <= 1500 + 2000
+    )  # and the last answer's results, which stay
     with pytest.raises(RateLimited):
-        Pipeline([LLMCondenser(ScriptedLLM([RateLimited("later")]))]).shorten(work_on(long_one().events))
+        Pipeline([LLMCondenser(ScriptedLLM([RateLimited("later")]))]).shorten(
+            work_on(long_one().events)
+        )
 
 
 def test_a_pipeline_takes_a_condenser_of_your_own() -> None:
@@ -306,7 +372,14 @@ def test_a_pipeline_takes_a_condenser_of_your_own() -> None:
         (lambda: Pipeline([]), "takes a list of condensers"),
         (lambda: Pipeline([object()]), "takes a list of condensers"),
         (lambda: Agent(ScriptedLLM([]), condenser=WindowCondenser), "condenser takes an object"),
-        (lambda: Agent(ScriptedLLM([]), [Tool("read_output", "", lambda: 1)], condenser=ToolOutputCondenser()), "another one of that name"),
+        (
+            lambda: Agent(
+                ScriptedLLM([]),
+                [Tool("read_output", "", lambda: 1)],
+                condenser=ToolOutputCondenser(),
+            ),
+            "another one of that name",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(made: Any, said: str) -> None:
@@ -318,7 +391,10 @@ def test_what_does_not_fit_is_named(made: Any, said: str) -> None:
 
 
 def test_it_begins_at_a_share_of_the_window_or_at_a_number_of_tokens() -> None:
-    claude, gpt = LLM("anthropic/claude-sonnet-4-5", "k", max_output_tokens=10_000), LLM("gpt-4o", "k")
+    claude, gpt = (
+        LLM("anthropic/claude-sonnet-4-5", "k", max_output_tokens=10_000),
+        LLM("gpt-4o", "k"),
+    )
     assert claude.info is not None
     assert claude.info.context_window is not None
     assert window_of(claude) == claude.info.context_window - 10_000
@@ -339,7 +415,12 @@ def test_an_agent_with_a_shipped_condenser_travels() -> None:
     agent = Agent(
         ScriptedLLM(["a"]),
         condenser=Pipeline(
-            [ToolOutputCondenser(100), LLMCondenser(LLM("gpt-5-mini", "sk-secret-number-1"), at=None), WindowCondenser(5, at=9000)], to=0.3
+            [
+                ToolOutputCondenser(100),
+                LLMCondenser(LLM("gpt-5-mini", "sk-secret-number-1"), at=None),
+                WindowCondenser(5, at=9000),
+            ],
+            to=0.3,
         ),
     )
     form = json.loads(agent.to_json())
@@ -358,7 +439,9 @@ def test_an_agent_with_a_shipped_condenser_travels() -> None:
     assert other.definitions(None) == agent.definitions(None)
     assert json.loads(other.to_json()) == form
     assert load_agent({**script, "condenser": "window"}).condenser == WindowCondenser()
-    assert load_agent({**script, "condenser": {"name": "window", "keep": 7, "at": 0.6}}).condenser == WindowCondenser(7, 0.6)
+    assert load_agent(
+        {**script, "condenser": {"name": "window", "keep": 7, "at": 0.6}}
+    ).condenser == WindowCondenser(7, 0.6)
     found = load_agent({**script, "condenser": ["tool_output", {"name": "window", "at": 5000}]})
     assert found.condenser == Pipeline([ToolOutputCondenser(), WindowCondenser(at=5000)])
     assert found.tools.list_tools() == [read_output]

@@ -1,4 +1,5 @@
-"""Conversations that are shortened: by themselves, when the provider refuses, or when somebody asks for it."""
+"""Conversations that are shortened: by themselves, when the provider refuses, or when somebody asks
+for it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationStatus, Limits, MemoryStore, ScriptedLLM, SQLiteStore, ToolResult
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationStatus,
+    Limits,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    ToolResult,
+)
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed
 from holdfast.agent.condensers import LLMCondenser, Pipeline, ToolOutputCondenser, WindowCondenser
@@ -63,7 +73,8 @@ def legal(llm: ScriptedLLM) -> None:
 
 
 class Facts:
-    """A model that works for many steps in one window, and a writer of notes that keeps what is marked as a fact."""
+    """A model that works for many steps in one window, and a writer of notes that keeps what is
+    marked as a fact."""
 
     def __init__(self, steps: int, window: int) -> None:
         self.steps, self.window = steps, window
@@ -89,7 +100,9 @@ class Facts:
 
     def note(self, n: int) -> str:
         """Looks something up."""
-        return (f"FACT-{n} " if n % 100 == 0 and n > 0 else "") + "some words of what was found " * (20 + abs(n) % 60)
+        return (
+            f"FACT-{n} " if n % 100 == 0 and n > 0 else ""
+        ) + "some words of what was found " * (20 + abs(n) % 60)
 
 
 def test_a_run_of_2000_steps_stays_within_its_window_and_its_facts_survive() -> None:
@@ -114,7 +127,9 @@ def test_a_run_of_2000_steps_stays_within_its_window_and_its_facts_survive() -> 
 
 def test_it_is_condensed_well_below_where_it_begins_and_the_beginning_of_requests_stays() -> None:
     llm = ScriptedLLM(worker(120))
-    with Conversation(Agent(llm, [note], condenser=WindowCondenser(at=8000, to=0.4), limits=NONE)) as conversation:
+    with Conversation(
+        Agent(llm, [note], condenser=WindowCondenser(at=8000, to=0.4), limits=NONE)
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
         found = condensations(conversation)
@@ -123,7 +138,10 @@ def test_it_is_condensed_well_below_where_it_begins_and_the_beginning_of_request
     drops = [(before, after) for before, after in itertools.pairwise(sizes) if after < before]
     assert len(drops) == len(found) >= 5
     assert all(after <= 8000 * 0.4 * 1.1 for _, after in drops)
-    broken = sum(not later.body.startswith(earlier.body[:-2]) for earlier, later in itertools.pairwise(llm.requests))
+    broken = sum(
+        not later.body.startswith(earlier.body[:-2])
+        for earlier, later in itertools.pairwise(llm.requests)
+    )
     assert broken == len(found), "a prefix was broken without need"
     legal(llm)
 
@@ -137,7 +155,9 @@ def test_where_nothing_can_be_left_out_it_is_not_tried_at_every_step() -> None:
         def condense(self, journal: Sequence[ev.AnyEvent], *_: Any) -> None:
             asked.append(len(journal))
 
-    with Conversation(Agent(ScriptedLLM(worker(20)), [note], condenser=Nothing(), limits=NONE)) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(worker(20)), [note], condenser=Nothing(), limits=NONE)
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
         found = condensations(conversation)
@@ -147,16 +167,22 @@ def test_where_nothing_can_be_left_out_it_is_not_tried_at_every_step() -> None:
 
 
 def test_where_it_begins_at_nothing_it_still_comes_to_an_end() -> None:
-    with Conversation(Agent(ScriptedLLM(worker(5)), [note], condenser=WindowCondenser(at=2), limits=NONE)) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(worker(5)), [note], condenser=WindowCondenser(at=2), limits=NONE)
+    ) as conversation:
         conversation.send_message("go")
         conversation.start_thread()
         assert conversation.wait(30) is S.FINISHED
         assert 0 < len(condensations(conversation)) <= 7
 
 
-def test_a_condenser_that_fails_does_not_stop_the_run_before_the_provider_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_condenser_that_fails_does_not_stop_the_run_before_the_provider_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     notes = ScriptedLLM(lambda request: RateLimited("later"))
-    with Conversation(Agent(ScriptedLLM(worker(30)), [note], condenser=LLMCondenser(notes, at=4000), limits=NONE)) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(worker(30)), [note], condenser=LLMCondenser(notes, at=4000), limits=NONE)
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
         assert {event.failed for event in condensations(conversation)} == {"RateLimited: later"}
@@ -164,21 +190,33 @@ def test_a_condenser_that_fails_does_not_stop_the_run_before_the_provider_does(c
 
 
 def test_what_a_summary_took_is_counted_and_limits_mind_it() -> None:
-    notes = ScriptedLLM(lambda request: Completion("## Goal\ngo", usage=Usage(5000, 100), cost=0.25, model="notes"))
+    notes = ScriptedLLM(
+        lambda request: Completion("## Goal\ngo", usage=Usage(5000, 100), cost=0.25, model="notes")
+    )
     store = MemoryStore()
-    with Conversation(Agent(ScriptedLLM(worker(12)), [note], condenser=LLMCondenser(notes, at=4000)), store, "c") as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(worker(12)), [note], condenser=LLMCondenser(notes, at=4000)), store, "c"
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
         found = condensations(conversation)
-        assert [(event.usage, event.cost, event.model) for event in found] == [(Usage(5000, 100), 0.25, "notes")] * len(found)
-        answers = sum((event.usage for event in state.events if isinstance(event, ev.Assistant)), Usage())
+        assert [(event.usage, event.cost, event.model) for event in found] == [
+            (Usage(5000, 100), 0.25, "notes")
+        ] * len(found)
+        answers = sum(
+            (event.usage for event in state.events if isinstance(event, ev.Assistant)), Usage()
+        )
         assert state.usage == sum((event.usage for event in found), answers)
         assert state.cost == 0.25 * len(found) > 0
         assert state.steps == 13
         own = totals(store, "c").own
         assert (own.usage, own.cost, own.steps) == (state.usage, state.cost, 13)
     limits = Limits(tokens=5000 + 4000 * 4)
-    with Conversation(Agent(ScriptedLLM(worker(50)), [note], condenser=LLMCondenser(notes, at=4000), limits=limits)) as conversation:
+    with Conversation(
+        Agent(
+            ScriptedLLM(worker(50)), [note], condenser=LLMCondenser(notes, at=4000), limits=limits
+        )
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().error.error == "LimitExceeded"  # type: ignore[union-attr]
 
@@ -194,7 +232,12 @@ def test_the_provider_that_refuses_is_believed() -> None:
     work = worker(40)
     llm = ScriptedLLM(answer)
     with Conversation(
-        Agent(llm, [note], condenser=Pipeline([ToolOutputCondenser(), WindowCondenser()], at=10**6), limits=NONE)
+        Agent(
+            llm,
+            [note],
+            condenser=Pipeline([ToolOutputCondenser(), WindowCondenser()], at=10**6),
+            limits=NONE,
+        )
     ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
@@ -205,7 +248,9 @@ def test_the_provider_that_refuses_is_believed() -> None:
 # --- outputs that were cut ---
 
 
-def test_what_was_cut_is_read_through_a_tool_whole_also_what_only_the_store_has(tmp_path: Path) -> None:
+def test_what_was_cut_is_read_through_a_tool_whole_also_what_only_the_store_has(
+    tmp_path: Path,
+) -> None:
     text = "".join(f"line {n}\n" for n in range(5000))
     read: list[str] = []
 
@@ -220,16 +265,30 @@ def test_what_was_cut_is_read_through_a_tool_whole_also_what_only_the_store_has(
             return ("note", {"n": request.number})
         last = request.messages[-1]
         if request.number == 14:
-            cut = next(message["content"] for message in request.messages if "read_output(" in str(message.get("content")))
-            call_id, offset = re.search(r'read_output\(call_id="([\d.]+)", offset=(\d+)\)', cut).groups()  # type: ignore[union-attr]
+            cut = next(
+                message["content"]
+                for message in request.messages
+                if "read_output(" in str(message.get("content"))
+            )
+            call_id, offset = re.search(
+                r'read_output\(call_id="([\d.]+)", offset=(\d+)\)', cut
+            ).groups()  # type: ignore[union-attr]
             read.append(cut[: int(offset)])
             return ("read_output", {"call_id": call_id, "offset": int(offset)})
         more = re.search(r"go on with offset=(\d+)\]$", last["content"])
         read.append(last["content"].rpartition("\n[")[0] if more else last["content"])
-        return ("read_output", {"call_id": call_ids[0], "offset": int(more[1])}) if more else "Read."
+        return (
+            ("read_output", {"call_id": call_ids[0], "offset": int(more[1])}) if more else "Read."
+        )
 
     with SQLiteStore(tmp_path / "s.db", "process") as store:
-        agent = Agent(ScriptedLLM(answer), [big, note], condenser=ToolOutputCondenser(at=8000), output_limit=11_000, limits=NONE)
+        agent = Agent(
+            ScriptedLLM(answer),
+            [big, note],
+            condenser=ToolOutputCondenser(at=8000),
+            output_limit=11_000,
+            limits=NONE,
+        )
         assert agent.tools.exists("read_output")
         with Conversation(agent, store, "c") as conversation:
             conversation.send_message("go")
@@ -261,7 +320,9 @@ def test_what_cannot_be_read_is_told_to_the_model(given: dict[str, Any], said: s
 
 
 def chatty(turns: int, condenser: Any, store: Any = None, **more: Any) -> Conversation:
-    conversation = Conversation(Agent(ScriptedLLM(lambda request: "word " * 50), condenser=condenser), store, "c", **more)
+    conversation = Conversation(
+        Agent(ScriptedLLM(lambda request: "word " * 50), condenser=condenser), store, "c", **more
+    )
     for n in range(turns):
         conversation.send_message(f"message {n}")
         assert conversation.run().status is S.FINISHED
@@ -315,11 +376,17 @@ def test_messages_that_arrive_meanwhile_are_not_hidden_and_are_answered(tmp_path
         assert go.wait(30)
         return "notes"
 
-    with SQLiteStore(tmp_path / "s.db", "process") as store, chatty(6, LLMCondenser(ScriptedLLM(slow)), store) as conversation:
+    with (
+        SQLiteStore(tmp_path / "s.db", "process") as store,
+        chatty(6, LLMCondenser(ScriptedLLM(slow)), store) as conversation,
+    ):
         conversation.start_thread()
         conversation.condense()
         assert begun.wait(30)
-        senders = [threading.Thread(target=conversation.send_message, args=(f"late {n}",)) for n in range(5)]
+        senders = [
+            threading.Thread(target=conversation.send_message, args=(f"late {n}",))
+            for n in range(5)
+        ]
         for sender in senders:
             sender.start()
         for sender in senders:
@@ -345,14 +412,21 @@ def test_asked_for_in_mid_run_it_is_done_before_the_next_request() -> None:
     agent = Agent(llm, [note_and_ask], condenser=WindowCondenser(2))
     llm.script = None
     llm._function = lambda request, work=worker(6): (
-        ("note_and_ask", {"n": found[1]["n"]}) if isinstance(found := work(request), tuple) else found
+        ("note_and_ask", {"n": found[1]["n"]})
+        if isinstance(found := work(request), tuple)
+        else found
     )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
         kinds = [event.type for event in conversation.get_history()]
         asked = kinds.index("condensation")
-        assert kinds[asked : asked + 4] == ["condensation", "toolResult", "condensation", "assistant"]
+        assert kinds[asked : asked + 4] == [
+            "condensation",
+            "toolResult",
+            "condensation",
+            "assistant",
+        ]
         assert replay(conversation.get_history(), agent).same
     legal(llm)
 
@@ -362,9 +436,14 @@ def test_it_can_be_asked_for_through_the_inbox_by_another_process(tmp_path: Path
     assert decode(encode(command)) == command
     with SQLiteStore(tmp_path / "s.db", "process") as store:
         chatty(6, WindowCondenser(2), store).close()
-        program = "import sys; from holdfast import SQLiteStore; from holdfast.commands import Condense; SQLiteStore(sys.argv[1]).post('c', Condense('Mind the tests.'))"
+        program = (
+            "import sys; from holdfast import SQLiteStore; from holdfast.commands import Condense;"
+            " SQLiteStore(sys.argv[1]).post('c', Condense('Mind the tests.'))"
+        )
         subprocess.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=True)
-        with Conversation(Agent(ScriptedLLM(["hello"]), condenser=WindowCondenser(2)), store, "c") as conversation:
+        with Conversation(
+            Agent(ScriptedLLM(["hello"]), condenser=WindowCondenser(2)), store, "c"
+        ) as conversation:
             conversation.send_message("go on")
             conversation.run()
             found = condensations(conversation)
@@ -421,7 +500,10 @@ def test_an_agent_without_a_condenser_that_goes_on_says_so(tmp_path: Path) -> No
 
 
 def test_a_fork_before_it_has_all_and_one_after_it_what_is_left(tmp_path: Path) -> None:
-    with SQLiteStore(tmp_path / "s.db", "process") as store, chatty(6, WindowCondenser(2), store) as conversation:
+    with (
+        SQLiteStore(tmp_path / "s.db", "process") as store,
+        chatty(6, WindowCondenser(2), store) as conversation,
+    ):
         asked = conversation.state.last_seq + 1
         conversation.condense()
         texts: dict[str, list[Any]] = {}
@@ -434,27 +516,45 @@ def test_a_fork_before_it_has_all_and_one_after_it_what_is_left(tmp_path: Path) 
                 assert replay(fork.get_history()).same
         assert len(texts["before"]) == 13
         assert len(texts["after"]) < 8
-        assert texts["asked"][:2] == texts["after"][:2], "what was asked for before the fork is done there"
-        assert [request.body for request in requests(conversation.get_history())] == [r.body for r in conversation.agent.llm.requests]  # type: ignore[attr-defined]
+        assert texts["asked"][:2] == texts["after"][:2], (
+            "what was asked for before the fork is done there"
+        )
+        assert [request.body for request in requests(conversation.get_history())] == [
+            r.body for r in conversation.agent.llm.requests
+        ]  # type: ignore[attr-defined]
 
 
 def test_a_reopened_conversation_makes_the_same_requests_to_the_last_byte(tmp_path: Path) -> None:
     bodies: list[list[bytes]] = []
     for reopened in (False, True):
         llm = ScriptedLLM(worker(10**9))
-        agent = Agent(llm, [note], condenser=Pipeline([ToolOutputCondenser(), WindowCondenser()], at=6000), limits=Limits(steps=25))
+        agent = Agent(
+            llm,
+            [note],
+            condenser=Pipeline([ToolOutputCondenser(), WindowCondenser()], at=6000),
+            limits=Limits(steps=25),
+        )
         with SQLiteStore(tmp_path / f"{reopened}.db", "process") as store:
-            conversation = Conversation(agent, store, "c", new_id=iter(f"id{n}" for n in range(10**6)).__next__)
+            conversation = Conversation(
+                agent, store, "c", new_id=iter(f"id{n}" for n in range(10**6)).__next__
+            )
             conversation.send_message("go")
             for _ in range(3):
                 assert conversation.run().status is S.ERROR  # the limit of steps
                 if reopened:
                     seen = conversation.state.last_seq
                     conversation.close()
-                    conversation = Conversation(agent, store, "c", new_id=iter(f"id{n}" for n in range(seen * 10, 10**6)).__next__)
+                    conversation = Conversation(
+                        agent,
+                        store,
+                        "c",
+                        new_id=iter(f"id{n}" for n in range(seen * 10, 10**6)).__next__,
+                    )
             conversation.close()
             assert replay(store.read("c")).same
-        bodies.append([re.sub(rb'"prompt_cache_key":"[^"]*"', b"", request.body) for request in llm.requests])
+        bodies.append(
+            [re.sub(rb'"prompt_cache_key":"[^"]*"', b"", request.body) for request in llm.requests]
+        )
     assert bodies[0] == bodies[1]
 
 
@@ -498,9 +598,17 @@ conversation.run()
 
 
 @pytest.mark.parametrize("where", ["within", "after"])
-def test_a_kill_in_the_midst_of_a_condensation_or_right_behind_it_loses_and_repeats_nothing(where: str, tmp_path: Path) -> None:
+def test_a_kill_in_the_midst_of_a_condensation_or_right_behind_it_loses_and_repeats_nothing(
+    where: str, tmp_path: Path
+) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    child = subprocess.Popen([sys.executable, "-c", PROGRAM, where], cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=environment)
+    child = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, where],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
     assert child.stdout is not None
     assert child.stdout.readline().strip() == where
     os.kill(child.pid, signal.SIGKILL)
@@ -511,7 +619,9 @@ def test_a_kill_in_the_midst_of_a_condensation_or_right_behind_it_loses_and_repe
         done = [event for event in left if isinstance(event, ev.Condensation)]
         assert len(done) == (where == "after")
         notes, llm = ScriptedLLM(lambda request: "notes"), ScriptedLLM(worker(3))
-        with Conversation(Agent(llm, [note], condenser=LLMCondenser(notes, at=4000)), store, "c") as conversation:
+        with Conversation(
+            Agent(llm, [note], condenser=LLMCondenser(notes, at=4000)), store, "c"
+        ) as conversation:
             assert conversation.run().status is S.FINISHED
             events = conversation.get_history()
             assert events[: len(left)] == left
@@ -530,14 +640,22 @@ def test_the_command_line_asks_for_it_and_shows_what_came_of_it(tmp_path: Path) 
     holdfast = [sys.executable, "-m", "holdfast.cli"]
     with SQLiteStore(tmp_path / "s.db", "process") as store:
         chatty(6, WindowCondenser(2), store).close()
-        told = subprocess.run([*holdfast, "tell", str(tmp_path / "s.db"), "c", "condense", "Mind", "it."], capture_output=True, text=True)
+        told = subprocess.run(
+            [*holdfast, "tell", str(tmp_path / "s.db"), "c", "condense", "Mind", "it."],
+            capture_output=True,
+            text=True,
+        )
         assert told.returncode == 0, told.stderr
         assert "posted: condense" in told.stdout + told.stderr
-        with Conversation(Agent(ScriptedLLM([]), condenser=WindowCondenser(2)), store, "c") as conversation:
+        with Conversation(
+            Agent(ScriptedLLM([]), condenser=WindowCondenser(2)), store, "c"
+        ) as conversation:
             conversation.start_thread()
             conversation.drain_inbox()
             assert conversation.wait(30) is S.FINISHED
             assert [event.request for event in condensations(conversation)] == ["Mind it.", None]
-    shown = subprocess.run([*holdfast, "show", str(tmp_path / "s.db"), "c"], capture_output=True, text=True)
+    shown = subprocess.run(
+        [*holdfast, "show", str(tmp_path / "s.db"), "c"], capture_output=True, text=True
+    )
     assert "the model's view is to be shortened, minding Mind it." in shown.stdout
     assert "left out of the model's view from here on" in shown.stdout

@@ -27,7 +27,11 @@ from holdfast.errors import ConfigurationError
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | TEXT,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=12,
 )
@@ -42,12 +46,15 @@ OBJECTS = st.dictionaries(TEXT, JSON, max_size=4)
 CALLS = st.builds(ToolCall, TEXT, TEXT, OBJECTS, TEXT, TEXT, TEXT)
 
 
-# --- tool results --------------------------------------------------------------------------------
+# --- tool results ---
 
 
 def test_a_tool_result_is_the_mcp_output_format_to_the_byte() -> None:
     result = ToolResult(content=[TextContent("Hello world")], meta={"exitCode": 0}, is_error=False)
-    assert result.to_json() == b'{"content":[{"type":"text","text":"Hello world"}],"meta":{"exitCode":0},"isError":false}'
+    assert (
+        result.to_json() == b'{"content":[{"type":"text","text":"Hello'
+        b' world"}],"meta":{"exitCode":0},"isError":false}'
+    )
 
 
 def test_content_and_is_error_are_always_in_the_json() -> None:
@@ -74,10 +81,20 @@ def test_every_kind_of_block_is_written_as_mcp_writes_it() -> None:
 
 def test_an_empty_result_is_a_success_that_says_nothing() -> None:
     result = ToolResult()
-    assert (result.content, result.success, result.is_error, result.data, result.text, result.error) == ((), True, False, "", "", None)
+    assert (
+        result.content,
+        result.success,
+        result.is_error,
+        result.data,
+        result.text,
+        result.error,
+    ) == ((), True, False, "", "", None)
 
 
-@pytest.mark.parametrize("content", ["hi", TextContent("hi"), [TextContent("hi")], (TextContent("hi"),), iter([TextContent("hi")])])
+@pytest.mark.parametrize(
+    "content",
+    ["hi", TextContent("hi"), [TextContent("hi")], (TextContent("hi"),), iter([TextContent("hi")])],
+)
 def test_content_may_be_text_a_block_or_any_list_of_blocks(content: Any) -> None:
     assert ToolResult(content).content == (TextContent("hi"),)
 
@@ -85,10 +102,19 @@ def test_content_may_be_text_a_block_or_any_list_of_blocks(content: Any) -> None
 @pytest.mark.parametrize("kind", [ToolResult, Message])
 @pytest.mark.parametrize(
     ("content", "named"),
-    [(5, "5"), (["plain"], "'plain'"), (("plain",), "'plain'"), ([{"type": "text"}], "{'type': 'text'}"), (None, "None"), (b"hi", "104")],
+    [
+        (5, "5"),
+        (["plain"], "'plain'"),
+        (("plain",), "'plain'"),
+        ([{"type": "text"}], "{'type': 'text'}"),
+        (None, "None"),
+        (b"hi", "104"),
+    ],
 )
 def test_wrong_content_is_refused_and_named(kind: Any, content: Any, named: str) -> None:
-    with pytest.raises(ConfigurationError, match="content takes a str, a content block or a list of blocks") as caught:
+    with pytest.raises(
+        ConfigurationError, match="content takes a str, a content block or a list of blocks"
+    ) as caught:
         kind(content)
     assert named in str(caught.value)
     assert isinstance(caught.value, ValueError)
@@ -111,7 +137,9 @@ def test_the_text_of_blocks_is_joined_and_leaves_the_others_out() -> None:
     assert text_of([TextContent("a"), ImageContent(b""), TextContent("b")]) == "a\nb"
 
 
-@pytest.mark.parametrize("thing", [ToolResult(), TextContent("a"), Message("a"), ToolCall("1.0", "t"), Usage()])
+@pytest.mark.parametrize(
+    "thing", [ToolResult(), TextContent("a"), Message("a"), ToolCall("1.0", "t"), Usage()]
+)
 def test_data_is_frozen(thing: Any) -> None:
     field = msgspec.structs.fields(thing)[0].name
     with pytest.raises(AttributeError):
@@ -124,15 +152,23 @@ def test_two_results_share_no_default() -> None:
     assert ToolResult().meta == {}
 
 
-@given(st.lists(BLOCKS, max_size=4), JSON, OBJECTS, st.booleans(), st.none() | st.builds(ErrorInfo, TEXT, TEXT, st.booleans()))
-def test_any_tool_result_survives_json(content: Any, structured: Any, meta: Any, is_error: bool, error: Any) -> None:
+@given(
+    st.lists(BLOCKS, max_size=4),
+    JSON,
+    OBJECTS,
+    st.booleans(),
+    st.none() | st.builds(ErrorInfo, TEXT, TEXT, st.booleans()),
+)
+def test_any_tool_result_survives_json(
+    content: Any, structured: Any, meta: Any, is_error: bool, error: Any
+) -> None:
     result = ToolResult(content, structured, meta, is_error, error)
     data = result.to_json()
     assert ToolResult.from_json(data) == result
     assert ToolResult.from_json(data).to_json() == data
 
 
-# --- messages and calls --------------------------------------------------------------------------
+# --- messages and calls ---
 
 
 def test_a_bare_message_is_the_users() -> None:
@@ -147,7 +183,12 @@ def test_lists_given_to_a_message_become_tuples() -> None:
     assert (message.content, message.tool_calls) == ((TextContent("a"),), (call,))
 
 
-@given(st.lists(BLOCKS, max_size=3), st.sampled_from(["system", "user", "assistant", "tool"]), st.lists(CALLS, max_size=3), TEXT)
+@given(
+    st.lists(BLOCKS, max_size=3),
+    st.sampled_from(["system", "user", "assistant", "tool"]),
+    st.lists(CALLS, max_size=3),
+    TEXT,
+)
 def test_any_message_survives_json(content: Any, role: Any, calls: Any, call_id: str) -> None:
     message = Message(content, role, calls, call_id)
     assert Message.from_json(message.to_json()) == message
@@ -167,7 +208,9 @@ def test_usage_adds_up_field_by_field() -> None:
     assert Usage(1, 2, 3, 4, 5) + Usage(10, 20, 30, 40, 50) == Usage(11, 22, 33, 44, 55)
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"content":"hi"}', b'{"content":[{"type":"new"}]}', b"\xff"])
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b'{"content":"hi"}', b'{"content":[{"type":"new"}]}', b"\xff"]
+)
 def test_what_is_no_result_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         ToolResult.from_json(data)
@@ -178,12 +221,16 @@ def test_blocks_keeps_a_tuple_as_it_is() -> None:
     assert blocks(given_blocks) is given_blocks
 
 
-# --- MCP's own spelling ----------------------------------------------------------------------------------
+# --- MCP's own spelling ---
 
 
 def test_a_result_is_made_and_read_by_mcps_own_names() -> None:
     made: Any = ToolResult
-    found = made([{"type": "text", "text": "no"}, {"type": "image", "data": "aGk="}], isError=True, structuredContent={"a": 1})
+    found = made(
+        [{"type": "text", "text": "no"}, {"type": "image", "data": "aGk="}],
+        isError=True,
+        structuredContent={"a": 1},
+    )
     assert found == ToolResult((TextContent("no"), ImageContent(b"hi")), {"a": 1}, is_error=True)
     assert (found.isError, found.structuredContent) == (True, {"a": 1})
     assert made({"type": "text", "text": "one"}).text == "one"
@@ -194,6 +241,8 @@ def test_a_result_is_made_and_read_by_mcps_own_names() -> None:
 
 
 def test_a_result_of_mcp_keeps_its_meta() -> None:
-    found = ToolResult.from_json('{"content":[],"isError":true,"_meta":{"a":1,"b":1},"meta":{"b":2}}')
+    found = ToolResult.from_json(
+        '{"content":[],"isError":true,"_meta":{"a":1,"b":1},"meta":{"b":2}}'
+    )
     assert (found.meta, found.is_error) == ({"a": 1, "b": 2}, True)
     assert ToolResult.from_json(found.to_json()) == found

@@ -42,7 +42,11 @@ from holdfast.errors import (
 from holdfast.llm.completion import Completion
 from tests.leftovers import Owned
 
-RUNNING, FINISHED, PAUSED = ConversationStatus.RUNNING, ConversationStatus.FINISHED, ConversationStatus.PAUSED
+RUNNING, FINISHED, PAUSED = (
+    ConversationStatus.RUNNING,
+    ConversationStatus.FINISHED,
+    ConversationStatus.PAUSED,
+)
 
 
 @tool
@@ -56,7 +60,11 @@ def types(conversation: Conversation) -> list[str]:
 
 
 def results(conversation: Conversation) -> list[str]:
-    return [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    ]
 
 
 def shown(model: ScriptedLLM) -> list[dict[str, Any]]:
@@ -86,7 +94,7 @@ class Gate:
         return "through"
 
 
-# --- the loop ------------------------------------------------------------------------------------
+# --- the loop ---
 
 
 def test_a_run_is_messages_answers_starts_and_results_in_that_order() -> None:
@@ -94,7 +102,16 @@ def test_a_run_is_messages_answers_starts_and_results_in_that_order() -> None:
     with Conversation(Agent(model, [add])) as conversation:
         conversation.send_message("What is 1 + 2?")
         state = conversation.run()
-        assert types(conversation) == ["message", "status", "agent", "assistant", "toolCallStarted", "toolResult", "assistant", "status"]
+        assert types(conversation) == [
+            "message",
+            "status",
+            "agent",
+            "assistant",
+            "toolCallStarted",
+            "toolResult",
+            "assistant",
+            "status",
+        ]
         assert [event.seq for event in state.events] == list(range(1, 9))
         assert state.status is FINISHED
         assert state.answer == "It is 3."
@@ -113,9 +130,15 @@ def test_the_call_id_is_ours_and_the_idempotency_key_is_made_of_it() -> None:
     with Conversation(Agent(ScriptedLLM([("look", {}), "ok"]), [look]), id="c") as conversation:
         conversation.send_message("go")
         conversation.run()
-        started = next(event for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted))
+        started = next(
+            event for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted)
+        )
     assert (started.call_id, started.idempotency_key, started.attempt) == ("4.0", "c:4.0", 1)
-    assert (seen[0].conversation_id, seen[0].call_id, seen[0].idempotency_key) == ("c", "4.0", "c:4.0")
+    assert (seen[0].conversation_id, seen[0].call_id, seen[0].idempotency_key) == (
+        "c",
+        "4.0",
+        "c:4.0",
+    )
 
 
 def test_a_message_to_a_started_conversation_sets_running_before_it_returns() -> None:
@@ -143,7 +166,11 @@ def test_a_message_sent_while_the_model_answers_is_answered_before_the_run_is_fi
         assert conversation.run().answer == "second"
         answers = [event for event in conversation.get_history() if isinstance(event, ev.Assistant)]
         assert [answer.based_on for answer in answers] == [3, 5]
-        assert [m["content"] for m in shown(model) if m["role"] != "system"] == ["this", "first", "and this"]
+        assert [m["content"] for m in shown(model) if m["role"] != "system"] == [
+            "this",
+            "first",
+            "and this",
+        ]
 
 
 def test_results_are_journaled_as_they_finish_and_shown_in_call_order() -> None:
@@ -162,7 +189,11 @@ def test_results_are_journaled_as_they_finish_and_shown_in_call_order() -> None:
         conversation.send_message("go")
         conversation.run()
         assert results(conversation)[0] == "turn 2"
-        assert [m["content"] for m in shown(model) if m["role"] == "tool"] == ["turn 0", "turn 1", "turn 2"]
+        assert [m["content"] for m in shown(model) if m["role"] == "tool"] == [
+            "turn 0",
+            "turn 1",
+            "turn 2",
+        ]
 
 
 def test_no_more_calls_run_at_once_than_the_agent_allows() -> None:
@@ -178,12 +209,22 @@ def test_no_more_calls_run_at_once_than_the_agent_allows() -> None:
         with lock:
             now[0] -= 1
 
-    with Conversation(Agent(ScriptedLLM([[("work", {})] * 10, "ok"]), [work], parallel_calls=3)) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([[("work", {})] * 10, "ok"]), [work], parallel_calls=3)
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
         assert most == [3]
-        starts = [event.seq for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted)]
-        assert starts[:3] == [5, 6, 7]  # in one append with the answer; the others as places become free
+        starts = [
+            event.seq
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolCallStarted)
+        ]
+        assert starts[:3] == [
+            5,
+            6,
+            7,
+        ]  # in one append with the answer; the others as places become free
         assert len(starts) == len(results(conversation)) == 10
 
 
@@ -200,14 +241,20 @@ def test_an_agent_event_is_written_once_and_again_when_the_tools_change() -> Non
         conversation.send_message("c")
         conversation.run()
         last = [event for event in conversation.get_history() if isinstance(event, ev.Agent)]
-        assert [definition.name for definition in last[-1].tools] == ["add", "late"]  # what the provider has cached stays in front
+        assert [definition.name for definition in last[-1].tools] == [
+            "add",
+            "late",
+        ]  # what the provider has cached stays in front
 
 
 def test_tools_work_in_conversations_of_their_own_at_any_depth() -> None:
     def nest(depth: int) -> str:
         if depth == 0:
             return "bottom"
-        inner = Agent(ScriptedLLM([("nest", {"depth": depth - 1}), lambda request: request.text]), [Tool.from_function(nest)])
+        inner = Agent(
+            ScriptedLLM([("nest", {"depth": depth - 1}), lambda request: request.text]),
+            [Tool.from_function(nest)],
+        )
         with Conversation(inner) as conversation:
             conversation.start_thread()
             conversation.send_message("down")
@@ -217,7 +264,7 @@ def test_tools_work_in_conversations_of_their_own_at_any_depth() -> None:
     assert nest(5) == "bottom"
 
 
-# --- what goes wrong, and what the model is told ------------------------------------------------
+# --- what goes wrong, and what the model is told ---
 
 
 def bad_call(**fields: Any) -> Completion:
@@ -230,8 +277,14 @@ def fails(n: int) -> int:
 
 
 BAD = {
-    "an unknown tool": (("ad", {}), "Unknown tool 'ad'. Did you mean 'add'? This agent has: add, fails, nonsense, leaves."),
-    "arguments that are no JSON": (bad_call(invalid="its arguments are not JSON: expected '}' at 7.", raw='{"a": 1'), "not JSON"),
+    "an unknown tool": (
+        ("ad", {}),
+        "Unknown tool 'ad'. Did you mean 'add'? This agent has: add, fails, nonsense, leaves.",
+    ),
+    "arguments that are no JSON": (
+        bad_call(invalid="its arguments are not JSON: expected '}' at 7.", raw='{"a": 1'),
+        "not JSON",
+    ),
     "arguments that do not fit": (("add", {"a": "x", "c": 1}), "b is required"),
     "a raising callback": (("fails", {"n": 1}), "'fails' failed: RuntimeError: no 1 today"),
     "a callback that returns nonsense": (("nonsense", {}), "returned an object, which is not JSON"),
@@ -284,14 +337,20 @@ def test_three_empty_answers_in_a_row_are_stuck_and_a_message_starts_anew() -> N
 
 
 def test_a_model_error_is_journaled_with_its_fields_and_resume_tries_again() -> None:
-    model = ScriptedLLM([AuthenticationError("wrong key", status=401, code="invalid_api_key"), "better"])
+    model = ScriptedLLM(
+        [AuthenticationError("wrong key", status=401, code="invalid_api_key"), "better"]
+    )
     with Conversation(Agent(model)) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
         assert conversation.wait(5) is ConversationStatus.ERROR
         error = conversation.state.error
         assert error is not None
-        assert (error.error, error.details["status"], error.details["code"]) == ("AuthenticationError", 401, "invalid_api_key")
+        assert (error.error, error.details["status"], error.details["code"]) == (
+            "AuthenticationError",
+            401,
+            "invalid_api_key",
+        )
         conversation.resume()
         assert conversation.wait(5) is FINISHED
         assert conversation.state.error is None
@@ -307,7 +366,12 @@ def test_a_run_stops_at_its_limit_and_a_new_message_has_a_new_one() -> None:
             assert state.steps == total
             assert state.error is not None
             assert state.error.error == "LimitExceeded"
-            assert state.error.details == {"type": "steps", "value": 3, "limit": 3, "source": f"Conversation {conversation.id!r}"}
+            assert state.error.details == {
+                "type": "steps",
+                "value": 3,
+                "limit": 3,
+                "source": f"Conversation {conversation.id!r}",
+            }
 
 
 def test_a_store_that_fails_stops_the_run_and_says_so() -> None:
@@ -328,7 +392,7 @@ def test_a_store_that_fails_stops_the_run_and_says_so() -> None:
         assert types(conversation)[-1] == "toolCallStarted"
 
 
-# --- pause, interrupt, close --------------------------------------------------------------------
+# --- pause, interrupt, close ---
 
 
 def test_pause_lets_the_running_call_end_and_steps_no_further() -> None:
@@ -397,8 +461,15 @@ def test_interrupt_stops_running_calls_and_answers_those_that_wait() -> None:
         assert gate.entered.wait(5)
         conversation.interrupt()
         assert conversation.wait(5) is PAUSED
-        found = {event.call_id: event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
-        assert [result.error.type for result in found.values() if result.error] == ["cancelled", "cancelled"]
+        found = {
+            event.call_id: event.result
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolResult)
+        }
+        assert [result.error.type for result in found.values() if result.error] == [
+            "cancelled",
+            "cancelled",
+        ]
         assert "Not run" in found["4.1"].text
         conversation.resume()
         assert conversation.wait(5) is FINISHED
@@ -429,7 +500,9 @@ def test_ctrl_c_in_a_tool_is_journaled_and_raised() -> None:
     def ctrl_c() -> None:
         raise KeyboardInterrupt
 
-    with Conversation(Agent(ScriptedLLM([("t", {}), "done"]), [Tool("t", "", ctrl_c)])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([("t", {}), "done"]), [Tool("t", "", ctrl_c)])
+    ) as conversation:
         conversation.send_message("go")
         with pytest.raises(KeyboardInterrupt):
             conversation.run()
@@ -451,7 +524,13 @@ def test_close_ends_threads_in_mid_call_and_everything_after_it_is_refused() -> 
     conversation.close()
     assert time.monotonic() - began < 1
     assert before.new_threads() == 0
-    for action in (conversation.run, conversation.start_thread, conversation.pause, conversation.resume, conversation.interrupt):
+    for action in (
+        conversation.run,
+        conversation.start_thread,
+        conversation.pause,
+        conversation.resume,
+        conversation.interrupt,
+    ):
         with pytest.raises(ConversationClosed):
             action()
     with pytest.raises(ConversationClosed):
@@ -460,7 +539,9 @@ def test_close_ends_threads_in_mid_call_and_everything_after_it_is_refused() -> 
     assert conversation.wait(1) is ConversationStatus.CLOSED
 
 
-def test_a_callback_that_ignores_its_cancellation_is_reported_and_does_not_hold_up_close(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_ignores_its_cancellation_is_reported_and_does_not_hold_up_close(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     release, entered = threading.Event(), threading.Event()
 
     @tool
@@ -510,7 +591,9 @@ def test_waiting_on_oneself_raises_instead_of_waiting_forever() -> None:
             except ConversationBusy as error:
                 raised.append(type(error))
 
-    with Conversation(Agent(ScriptedLLM([[("wait", {}), ("wait", {})], "ok"]), [wait])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([[("wait", {}), ("wait", {})], "ok"]), [wait])
+    ) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
         assert conversation.wait(5) is FINISHED
@@ -527,14 +610,16 @@ def test_what_a_tool_asked_to_have_cleaned_up_is_cleaned_up_at_close() -> None:
         context.on_close("b", lambda: 1 / 0)
         context.on_close("b", lambda: cleaned.append("b"))
 
-    with Conversation(Agent(ScriptedLLM([("open_things", {}), "ok"]), [open_things])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([("open_things", {}), "ok"]), [open_things])
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
         assert cleaned == []
     assert cleaned == ["b", "a"]
 
 
-# --- callbacks ----------------------------------------------------------------------------------
+# --- callbacks ---
 
 
 def test_callbacks_get_every_event_once_in_order_on_another_thread() -> None:
@@ -547,7 +632,9 @@ def test_callbacks_get_every_event_once_in_order_on_another_thread() -> None:
         if event.seq == 3:
             raise ValueError("a bad moment")
 
-    with Conversation(Agent(ScriptedLLM([("add", {"a": 1, "b": 1})] * 20 + ["ok"]), [add])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([("add", {"a": 1, "b": 1})] * 20 + ["ok"]), [add])
+    ) as conversation:
         conversation.register_callback(listen)
         conversation.start_thread()
         conversation.send_message("go")
@@ -579,7 +666,9 @@ def test_a_listener_that_raises_harms_only_itself(caplog: pytest.LogCaptureFixtu
         return "done"
 
     model = ScriptedLLM([("report", {}), "fine"], stream=True)
-    with Conversation(Agent(model, [report]), on_delta=raising, on_progress=raising) as conversation:
+    with Conversation(
+        Agent(model, [report]), on_delta=raising, on_progress=raising
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
     assert (state.status, state.answer) == (FINISHED, "fine")
@@ -596,7 +685,9 @@ def test_progress_is_told_as_it_happens_and_not_journaled() -> None:
         return "done"
 
     agent = Agent(ScriptedLLM([("report", {}), "fine"]), [report])
-    with Conversation(agent, on_progress=lambda call_id, message: told.append((call_id, message))) as conversation:
+    with Conversation(
+        agent, on_progress=lambda call_id, message: told.append((call_id, message))
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
     assert told == [("4.0", "half way")]
@@ -619,7 +710,7 @@ def test_a_callback_may_send_messages_and_close() -> None:
     until(lambda: conversation._journal.closed)
 
 
-# --- state and stores ---------------------------------------------------------------------------
+# --- state and stores ---
 
 
 def test_a_state_goes_through_json_and_on_with_another_agent() -> None:
@@ -634,13 +725,26 @@ def test_a_state_goes_through_json_and_on_with_another_agent() -> None:
         assert second.id != first.id
         second.send_message("sure?")
         assert second.run().answer == "still three"
-        assert [m["role"] for m in shown(model)] == ["system", "user", "assistant", "tool", "assistant", "user"]
+        assert [m["role"] for m in shown(model)] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+            "user",
+        ]
         assert shown(model)[0]["content"] == "Be brief."
 
 
 def test_a_call_that_had_begun_in_a_state_is_not_run_a_second_time() -> None:
     gate = Gate()
-    with Conversation(Agent(ScriptedLLM([[("gate", {}), ("add", {"a": 1, "b": 1})]]), [gate.tool, add], parallel_calls=1)) as first:
+    with Conversation(
+        Agent(
+            ScriptedLLM([[("gate", {}), ("add", {"a": 1, "b": 1})]]),
+            [gate.tool, add],
+            parallel_calls=1,
+        )
+    ) as first:
         first.start_thread()
         first.send_message("go")
         assert gate.entered.wait(5)
@@ -653,7 +757,10 @@ def test_a_call_that_had_begun_in_a_state_is_not_run_a_second_time() -> None:
         assert added == "2"  # this one had not begun
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"version": 2, "id": "x", "status": "idle", "events": []}', b"\xff"])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"version": 2, "id": "x", "status": "idle", "events": []}', b"\xff"],
+)
 def test_what_is_no_state_is_refused(data: bytes) -> None:
     with pytest.raises(ConfigurationError, match="state"):
         ConversationState.from_json(data)
@@ -665,7 +772,12 @@ def test_the_second_to_open_a_conversation_is_told_who_holds_it(tmp_path: Path) 
         first.send_message("mine")
         second = Conversation(agent, store, "c")  # constructing only reads
         assert [event.type for event in second.get_history()] == ["message"]
-        for action in (second.start_thread, second.run, second.pause, lambda: second.send_message("no, mine")):
+        for action in (
+            second.start_thread,
+            second.run,
+            second.pause,
+            lambda: second.send_message("no, mine"),
+        ):
             with pytest.raises(LeaseHeld, match="process") as caught:
                 action()
             assert caught.value.conversation_id == "c"
@@ -694,23 +806,32 @@ def test_a_started_call_that_lost_its_process_is_repeated_only_if_it_may_be() ->
         (ev.ToolCallStarted, {"call_id": "3.0"}),
         (ev.ToolCallStarted, {"call_id": "3.1"}),
     ]
-    journal = [kind(seq=n, id=str(n), timestamp=now, **fields) for n, (kind, fields) in enumerate(parts, 1)]
+    journal = [
+        kind(seq=n, id=str(n), timestamp=now, **fields) for n, (kind, fields) in enumerate(parts, 1)
+    ]
     from holdfast.store import Summary
 
     store.append(lease, journal, Summary("c"))
     store.release(lease)
-    tools = [Tool("plain", "", effect), Tool("safe", "", effect, annotations=ToolAnnotations(idempotent=True))]
+    tools = [
+        Tool("plain", "", effect),
+        Tool("safe", "", effect, annotations=ToolAnnotations(idempotent=True)),
+    ]
     model = ScriptedLLM(["ok"])
     with Conversation(Agent(model, tools), store, "c") as conversation:
         conversation.start_thread()
         assert conversation.wait(5) is FINISHED
-        found = {event.call_id: event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
+        found = {
+            event.call_id: event.result
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolResult)
+        }
     assert sorted(ran) == ["3.1 attempt 2", "3.2 attempt 1"]
     assert found["3.0"].meta == {"outcome": "unknown"}
     assert "Check" in found["3.0"].text
 
 
-# --- wrong arguments ----------------------------------------------------------------------------
+# --- wrong arguments ---
 
 AGENT = Agent(ScriptedLLM([]))
 
@@ -757,11 +878,20 @@ def test_an_agent_is_frozen() -> None:
 def test_a_clock_and_ids_that_are_handed_in_make_a_journal_byte_for_byte_the_same() -> None:
     def journal() -> bytes:
         numbers = iter(range(1000))
-        options: dict[str, Any] = {"clock": lambda: datetime(2026, 1, 1, tzinfo=UTC), "new_id": lambda: f"id-{next(numbers)}"}
-        with Conversation(Agent(ScriptedLLM([("add", {"a": 1, "b": 2}), "ok"]), [add]), **options) as conversation:
+        options: dict[str, Any] = {
+            "clock": lambda: datetime(2026, 1, 1, tzinfo=UTC),
+            "new_id": lambda: f"id-{next(numbers)}",
+        }
+        with Conversation(
+            Agent(ScriptedLLM([("add", {"a": 1, "b": 2}), "ok"]), [add]), **options
+        ) as conversation:
             conversation.send_message("go")
             conversation.run()
-            events = [event for event in conversation.get_history() if not isinstance(event, ev.Assistant | ev.ToolResult)]
+            events = [
+                event
+                for event in conversation.get_history()
+                if not isinstance(event, ev.Assistant | ev.ToolResult)
+            ]
             return b"\n".join(event.to_json() for event in events)
 
     assert journal() == journal()
@@ -776,5 +906,10 @@ def test_results_hold_what_tools_return_in_mcp_form() -> None:
     with Conversation(Agent(ScriptedLLM([("report", {}), "ok"]), [report])) as conversation:
         conversation.send_message("go")
         conversation.run()
-        event = next(event for event in conversation.get_history() if isinstance(event, ev.ToolResult))
-    assert event.result.to_json() == b'{"content":[{"type":"text","text":"fine"}],"meta":{"exitCode":0},"isError":false}'
+        event = next(
+            event for event in conversation.get_history() if isinstance(event, ev.ToolResult)
+        )
+    assert (
+        event.result.to_json()
+        == b'{"content":[{"type":"text","text":"fine"}],"meta":{"exitCode":0},"isError":false}'
+    )

@@ -1,4 +1,5 @@
-"""Calls that clients run: offered, claimed by one, answered by that one, and never lost to an interrupt, a crash or a race."""
+"""Calls that clients run: offered, claimed by one, answered by that one, and never lost to an
+interrupt, a crash or a race."""
 
 from __future__ import annotations
 
@@ -44,7 +45,9 @@ SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "require
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process") as found:
+    with (
+        MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
+    ) as found:
         yield found
 
 
@@ -58,7 +61,8 @@ class ClientTool(Tool):
 
 
 class World:
-    """A model that asks for calls and then says "Done."; clients run `far`, the loop runs `near`, side by side."""
+    """A model that asks for calls and then says "Done."; clients run `far`, the loop runs `near`,
+    side by side."""
 
     def __init__(self, store: Store, calls: list[str], **options: Any) -> None:
         self.ran: list[str] = []
@@ -73,7 +77,10 @@ class World:
             self.ran.append(text)
             return "near"
 
-        tools = [ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True), Tool.from_function(near, parallel=True)]
+        tools = [
+            ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True),
+            Tool.from_function(near, parallel=True),
+        ]
         self.agent = Agent(self.llm, tools, **options)
         self.store = store
 
@@ -92,7 +99,11 @@ def until(condition: Callable[[], object]) -> None:
 
 
 def results(conversation: Conversation) -> dict[str, ToolResult]:
-    return {event.call_id: event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
+    return {
+        event.call_id: event.result
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    }
 
 
 def starts(conversation: Conversation) -> list[tuple[str, int, str]]:
@@ -121,7 +132,9 @@ def test_a_client_runs_the_call_and_the_model_goes_on(store: Store) -> None:
         assert conversation.replay(world.agent).same
 
 
-def test_calls_run_here_while_a_client_has_its_own_and_the_model_is_asked_when_all_have_results(store: Store) -> None:
+def test_calls_run_here_while_a_client_has_its_own_and_the_model_is_asked_when_all_have_results(
+    store: Store,
+) -> None:
     world = World(store, ["far", "near", "far"])
     world.gate.clear()
     with world.open("go") as conversation:
@@ -139,7 +152,11 @@ def test_calls_run_here_while_a_client_has_its_own_and_the_model_is_asked_when_a
         conversation.obey(cmd.Return(first, "two", ToolResult("first")))
         assert conversation.wait(20) is S.FINISHED
         assert world.ran == ["near"]
-        assert [result.text for result in results(conversation).values()] == ["second", "near", "first"]
+        assert [result.text for result in results(conversation).values()] == [
+            "second",
+            "near",
+            "first",
+        ]
         assert len(world.llm.requests) == 2
         assert conversation.replay(world.agent).same
 
@@ -160,7 +177,9 @@ def test_waiting_ends_when_the_clients_result_came(store: Store) -> None:
         assert found == [S.FINISHED]
 
 
-def test_a_call_is_offered_once_it_was_approved_and_with_what_the_approver_put_in(store: Store) -> None:
+def test_a_call_is_offered_once_it_was_approved_and_with_what_the_approver_put_in(
+    store: Store,
+) -> None:
     world = World(store, ["far"], confirm="always")
     with world.open("go") as conversation:
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
@@ -223,7 +242,9 @@ def test_an_interrupt_answers_offers_and_leaves_claimed_calls_to_their_client(st
         assert results(conversation)[mine].text == "late"
 
 
-def test_an_interrupt_while_a_claimed_call_is_open_can_be_resumed_before_its_result(store: Store) -> None:
+def test_an_interrupt_while_a_claimed_call_is_open_can_be_resumed_before_its_result(
+    store: Store,
+) -> None:
     world = World(store, ["far"])
     with world.open("go") as conversation:
         conversation.run()
@@ -309,8 +330,13 @@ def test_hooks_and_limits_hold_for_a_clients_result(store: Store) -> None:
             raise RuntimeError("a hook that fails")
         return ToolResult(result.text.replace("secret", "***"))
 
-    llm = ScriptedLLM([[("far", {"text": "no"}), ("far", {"text": "yes"}), ("far", {"text": "odd"})], "Done."])
-    tools = ToolManager([ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True)], hooks=[Hook(before=before, after=after)])
+    llm = ScriptedLLM(
+        [[("far", {"text": "no"}), ("far", {"text": "yes"}), ("far", {"text": "odd"})], "Done."]
+    )
+    tools = ToolManager(
+        [ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True)],
+        hooks=[Hook(before=before, after=after)],
+    )
     with Conversation(Agent(llm, tools, output_limit=1000), store) as conversation:
         conversation.send_message("go")
         conversation.run()
@@ -345,12 +371,18 @@ def test_what_no_client_will_answer_is_settled(store: Store) -> None:
         assert found[untaken].text == "Not run: No client took it in 60 s."
         errors = [found[id].error for id in (untaken, taken, late)]
         assert [error and error.type for error in errors] == ["cancelled", "unknown", "timeout"]
-        assert [found[id].meta.get("outcome") for id in (untaken, taken, late)] == [None, "unknown", "unknown"]
+        assert [found[id].meta.get("outcome") for id in (untaken, taken, late)] == [
+            None,
+            "unknown",
+            "unknown",
+        ]
         assert conversation.run().status is S.FINISHED
         assert not list(malformed(conversation.get_history()))
 
 
-def test_a_claimed_call_outlives_the_conversation_object_and_what_this_process_lost_is_settled_beside_it(store: Store) -> None:
+def test_a_claimed_call_outlives_the_conversation_object_and_what_this_process_lost_is_settled_beside_it(
+    store: Store,
+) -> None:
     world = World(store, ["far", "near"])
     world.gate.clear()
     conversation = world.open("go")
@@ -377,8 +409,14 @@ def test_a_fork_or_a_copy_answers_what_clients_run(store: Store) -> None:
         conversation.run()
         call_id = conversation.state.offers[0].call.id
         conversation.obey(cmd.Claim(call_id, "one"))
-        with conversation.fork() as forked, Conversation.from_state(conversation.state, world.agent) as copied:
-            for other, word, left in ((forked, "forked", 0), (copied, "continued", 1)):  # nobody had claimed the second
+        with (
+            conversation.fork() as forked,
+            Conversation.from_state(conversation.state, world.agent) as copied,
+        ):
+            for other, word, left in (
+                (forked, "forked", 0),
+                (copied, "continued", 1),
+            ):  # nobody had claimed the second
                 assert [offer.runner for offer in other.state.offers] == [""] * left
                 assert all(word in result.text for result in results(other).values())
                 assert results(other)[call_id].meta == {"outcome": "unknown"}
@@ -392,7 +430,9 @@ def test_two_clients_that_race_for_a_call_have_one_winner(store: Store) -> None:
     world = World(store, [])
     calls, rounds = 20, 10
     world.llm = ScriptedLLM([*[[("far", {"text": "x"})] * calls for _ in range(rounds)], "Done."])
-    agent = Agent(world.llm, [ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True)], stuck=None)
+    agent = Agent(
+        world.llm, [ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True)], stuck=None
+    )
     with Conversation(agent, store) as conversation:
         conversation.send_message("go")
         for _ in range(rounds):
@@ -400,7 +440,9 @@ def test_two_clients_that_race_for_a_call_have_one_winner(store: Store) -> None:
             won: dict[str, list[str]] = {offer.call.id: [] for offer in conversation.state.offers}
             line = threading.Barrier(2)
 
-            def race(runner: str, won: dict[str, list[str]] = won, line: threading.Barrier = line) -> None:
+            def race(
+                runner: str, won: dict[str, list[str]] = won, line: threading.Barrier = line
+            ) -> None:
                 for call_id in won:
                     line.wait(20)
                     with suppress(ConfigurationError):
@@ -437,7 +479,9 @@ time.sleep(600)
 def test_a_claimed_call_outlives_a_kill_of_the_server(tmp_path: Path) -> None:
     path = str(tmp_path / "k.db")
     program = KILLED.format(tests=str(Path(__file__).parent), path=path)
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         call_id = process.stdout.readline().strip()
         process.kill()
@@ -447,7 +491,9 @@ def test_a_claimed_call_outlives_a_kill_of_the_server(tmp_path: Path) -> None:
         tools = World(store, []).agent.tools
         with Conversation(Agent(ScriptedLLM(["Done."]), tools), store, "c") as conversation:
             assert conversation.run().status is S.RUNNING
-            assert [(offer.call.id, offer.runner) for offer in conversation.state.offers] == [(call_id, "one")]
+            assert [(offer.call.id, offer.runner) for offer in conversation.state.offers] == [
+                (call_id, "one")
+            ]
             conversation.obey(cmd.Claim(call_id, "one"))
             conversation.obey(cmd.Return(call_id, "one", ToolResult("survived")))
             assert conversation.run().answer == "Done."
@@ -455,7 +501,8 @@ def test_a_claimed_call_outlives_a_kill_of_the_server(tmp_path: Path) -> None:
             assert not list(malformed(conversation.get_history()))
 
 
-# What may happen to a conversation with an offer that wants approval, an offer that does not, and a call that is run here and wants approval.
+# What may happen to a conversation with an offer that wants approval, an offer that does not, and a
+# call that is run here and wants approval.
 STEPS = (
     "claim",
     "claim other",
@@ -477,16 +524,25 @@ STEPS = (
 @settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_order_of_events_loses_a_call_or_leaves_the_conversation_stuck(steps: list[str]) -> None:
     store = MemoryStore()
-    llm = ScriptedLLM([[("asked", {"text": "a"}), ("far", {"text": "f"}), ("near", {"text": "n"})], *["Done."] * 40])
+    llm = ScriptedLLM(
+        [
+            [("asked", {"text": "a"}), ("far", {"text": "f"}), ("near", {"text": "n"})],
+            *["Done."] * 40,
+        ]
+    )
 
     def near(text: str) -> str:
         return text
 
     agent = Agent(
         llm,
-        [ClientTool("asked", "", input_schema=SCHEMA), ClientTool("far", "", input_schema=SCHEMA), near],
+        [
+            ClientTool("asked", "", input_schema=SCHEMA),
+            ClientTool("far", "", input_schema=SCHEMA),
+            near,
+        ],
         confirm=["asked", "near"],
-    )  # fmt: skip
+    )
     conversation = Conversation(agent, store, "c")
     conversation.hosted = True
     conversation.send_message("go")
@@ -501,7 +557,9 @@ def test_no_order_of_events_loses_a_call_or_leaves_the_conversation_stuck(steps:
                     for call_id in calls:
                         with suppress(ConfigurationError):
                             conversation.obey(cmd.Claim(call_id, runner))
-                            assert (call_id, runner) in [(offer.call.id, offer.runner) for offer in conversation.state.offers]
+                            assert (call_id, runner) in [
+                                (offer.call.id, offer.runner) for offer in conversation.state.offers
+                            ]
                 case "return":
                     for offer in state.offers:
                         conversation.obey(cmd.Return(offer.call.id, runner, ToolResult("x")))
@@ -525,18 +583,26 @@ def test_no_order_of_events_loses_a_call_or_leaves_the_conversation_stuck(steps:
         before = {offer.call.id: offer.runner for offer in state.offers if offer.runner}
         after = {call.id for call in conversation.state.pending_calls}
         if step not in ("settle", "return", "return other"):
-            assert before.keys() <= after, "a claimed call ends by its result or is settled, by nothing else"
+            assert before.keys() <= after, (
+                "a claimed call ends by its result or is settled, by nothing else"
+            )
     # Whatever has been: who wants it ended can end it.
     for _ in range(6):
         conversation.resume()
         conversation.advance()
-        if conversation.status is S.WAITING_FOR_CONFIRMATION or conversation.state.pending_confirmations:
+        if (
+            conversation.status is S.WAITING_FOR_CONFIRMATION
+            or conversation.state.pending_confirmations
+        ):
             conversation.approve()
         for offer in conversation.state.offers:
             mine = offer.runner or "three"
             conversation.obey(cmd.Claim(offer.call.id, mine))
             conversation.obey(cmd.Return(offer.call.id, mine, ToolResult("x")))
-    assert conversation.status in (S.FINISHED, S.IDLE), conversation.state  # idle: paused when all was done
+    assert conversation.status in (
+        S.FINISHED,
+        S.IDLE,
+    ), conversation.state  # idle: paused when all was done
     assert not conversation.has_work
     assert conversation.state.pending_calls == ()
     assert not list(malformed(conversation.get_history()))
@@ -544,9 +610,16 @@ def test_no_order_of_events_loses_a_call_or_leaves_the_conversation_stuck(steps:
     conversation.close()
 
 
-def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result(store: Store) -> None:
+def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result(
+    store: Store,
+) -> None:
     rounds = 30
-    batch = [("far", {"text": "a"}), ("asked", {"text": "b"}), ("near", {"text": "c"}), ("near", {"text": "d"})]
+    batch = [
+        ("far", {"text": "a"}),
+        ("asked", {"text": "b"}),
+        ("near", {"text": "c"}),
+        ("near", {"text": "d"}),
+    ]
 
     def near(text: str) -> str:
         return text
@@ -554,7 +627,11 @@ def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result
     agent = Agent(
         # By what the journal has: an interrupt costs a script the answer that it cuts off.
         ScriptedLLM(lambda _: batch if conversation.state.steps < rounds else "Done."),
-        [ClientTool("far", "", input_schema=SCHEMA), ClientTool("asked", "", input_schema=SCHEMA), near],
+        [
+            ClientTool("far", "", input_schema=SCHEMA),
+            ClientTool("asked", "", input_schema=SCHEMA),
+            near,
+        ],
         confirm=["asked"],
     )
     over = threading.Event()
@@ -572,7 +649,9 @@ def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result
                 me = threading.current_thread().name
                 with suppress(ConfigurationError):
                     conversation.obey(cmd.Claim(offer.call.id, me), f"claim {me} {turn}")
-                    conversation.obey(cmd.Return(offer.call.id, me, ToolResult("x")), f"return {me} {turn}")
+                    conversation.obey(
+                        cmd.Return(offer.call.id, me, ToolResult("x")), f"return {me} {turn}"
+                    )
 
         def disturb(turn: int) -> None:
             conversation.interrupt() if turn % 2 else conversation.pause()
@@ -580,12 +659,19 @@ def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result
             over.wait(0.005)
 
         works = (client, client, lambda _: conversation.approve(), disturb)
-        threads = [threading.Thread(target=again, args=(work,), name=f"r{number}") for number, work in enumerate(works)]
+        threads = [
+            threading.Thread(target=again, args=(work,), name=f"r{number}")
+            for number, work in enumerate(works)
+        ]
         conversation.send_message("go")
         conversation.start_thread()
         for thread in threads:
             thread.start()
-        until(lambda: conversation.status in (S.FINISHED, S.IDLE) and not conversation.state.pending_calls)
+        until(
+            lambda: (
+                conversation.status in (S.FINISHED, S.IDLE) and not conversation.state.pending_calls
+            )
+        )
         over.set()
         for thread in threads:
             thread.join(20)
@@ -602,7 +688,10 @@ BEGUN = (
         ev.Agent,
         {
             "system_prompt": "",
-            "tools": (ev.ToolDefinition("far", "", {}, "", "client", True), ev.ToolDefinition("near", "", {}, parallel=True)),
+            "tools": (
+                ev.ToolDefinition("far", "", {}, "", "client", True),
+                ev.ToolDefinition("near", "", {}, parallel=True),
+            ),
         },
     ),
     (ev.Message, {"content": (TextContent("go"),)}),
@@ -613,14 +702,26 @@ NEXT = {
     "an offer is waited for": ([ONE], (), Wait()),
     "its parallel neighbours are run": ([ONE, TWO], (), Call((TWO,))),
     "a claimed call is not lost": ([ONE], (CLAIMED,), Wait()),
-    "what was started here is": ([ONE, TWO], (CLAIMED, (ev.ToolCallStarted, {"call_id": "4.1"})), Recover((TWO,))),
-    "an offer is waited for before a decision": ([ONE, TWO], ((ev.Decision, {"call_id": "4.1", "decision": "ask"}),), Wait()),
+    "what was started here is": (
+        [ONE, TWO],
+        (CLAIMED, (ev.ToolCallStarted, {"call_id": "4.1"})),
+        Recover((TWO,)),
+    ),
+    "an offer is waited for before a decision": (
+        [ONE, TWO],
+        ((ev.Decision, {"call_id": "4.1", "decision": "ask"}),),
+        Wait(),
+    ),
     "a decision comes before the offer": (
         [ONE],
         ((ev.Decision, {"call_id": "4.0", "decision": "ask"}),),
         Stop(S.WAITING_FOR_CONFIRMATION),
     ),
-    "a result is answered": ([ONE], (CLAIMED, (ev.ToolResult, {"call_id": "4.0", "result": ToolResult("x")})), Step()),
+    "a result is answered": (
+        [ONE],
+        (CLAIMED, (ev.ToolResult, {"call_id": "4.0", "result": ToolResult("x")})),
+        Step(),
+    ),
 }
 
 
@@ -629,16 +730,36 @@ def test_next_action_of_offers(name: str) -> None:
     calls, more, expected = NEXT[name]
     parts = (*BEGUN, (ev.Assistant, {"based_on": 3, "calls": tuple(calls)}), *more)
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert next_action(fold([kind(seq=n, id=str(n), timestamp=now, **fields) for n, (kind, fields) in enumerate(parts, 1)])) == expected
+    assert (
+        next_action(
+            fold(
+                [
+                    kind(seq=n, id=str(n), timestamp=now, **fields)
+                    for n, (kind, fields) in enumerate(parts, 1)
+                ]
+            )
+        )
+        == expected
+    )
 
 
 def test_what_is_not_said_is_not_written() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    assert b"runner" not in ev.ToolCallStarted(seq=1, id="a", timestamp=now, call_id="1.0").to_json()
-    head = ev.Agent(seq=1, id="a", timestamp=now, system_prompt="", tools=(ev.ToolDefinition("far", "", {}),))
+    assert (
+        b"runner" not in ev.ToolCallStarted(seq=1, id="a", timestamp=now, call_id="1.0").to_json()
+    )
+    head = ev.Agent(
+        seq=1, id="a", timestamp=now, system_prompt="", tools=(ev.ToolDefinition("far", "", {}),)
+    )
     assert b"executor" not in head.to_json()
-    assert cmd.encode(cmd.Send("hi")) == b'{"command":"send","content":[{"type":"text","text":"hi"}]}'
-    for command in (cmd.Claim("3.0", "one"), cmd.Return("3.0", "one", ToolResult("x"), 2.0), cmd.Settle("3.0", "gone.", "timeout", "one")):
+    assert (
+        cmd.encode(cmd.Send("hi")) == b'{"command":"send","content":[{"type":"text","text":"hi"}]}'
+    )
+    for command in (
+        cmd.Claim("3.0", "one"),
+        cmd.Return("3.0", "one", ToolResult("x"), 2.0),
+        cmd.Settle("3.0", "gone.", "timeout", "one"),
+    ):
         assert cmd.decode(cmd.encode(command)) == command
     with pytest.raises(ConfigurationError, match="runner"):
         cmd.Claim("3.0", "")

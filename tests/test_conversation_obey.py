@@ -1,4 +1,5 @@
-"""`Conversation.obey`, `advance` and `hosted`: a conversation that somebody else drives, command by command, on threads of his own."""
+"""`Conversation.obey`, `advance` and `hosted`: a conversation that somebody else drives, command by
+command, on threads of his own."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ import pytest
 from holdfast import Agent, Conversation, ConversationStatus, MemoryStore, ScriptedLLM, SQLiteStore
 from holdfast import commands as cmd
 from holdfast import events as ev
-from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, LeaseHeld, StoreError, ToolValidationError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationBusy,
+    ConversationClosed,
+    LeaseHeld,
+    StoreError,
+    ToolValidationError,
+)
 from holdfast.store import Store
 from holdfast.tools import ToolContext
 
@@ -21,7 +29,9 @@ S = ConversationStatus
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process") as found:
+    with (
+        MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
+    ) as found:
         yield found
 
 
@@ -43,7 +53,9 @@ def test_a_command_is_done_when_obey_returns_and_its_key_is_known_then(store: St
         for _ in range(3):
             conversation.obey(cmd.Send("hi", "my-message"), "key")
         conversation.obey(cmd.Send("again"))
-        assert [(message.text, message.id == "my-message") for message in messages(conversation)] == [("hi", True), ("again", False)]
+        assert [
+            (message.text, message.id == "my-message") for message in messages(conversation)
+        ] == [("hi", True), ("again", False)]
         assert conversation.status is S.IDLE
     with Conversation(agent(), store, "c") as conversation:
         conversation.obey(cmd.Send("hi"), "key")
@@ -51,7 +63,9 @@ def test_a_command_is_done_when_obey_returns_and_its_key_is_known_then(store: St
 
 
 @pytest.mark.parametrize("key", [None, "key"])
-def test_what_does_not_fit_is_raised_and_changes_nothing(store: Store, key: str | None, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_does_not_fit_is_raised_and_changes_nothing(
+    store: Store, key: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
     with Conversation(agent(), store, "c") as conversation:
         conversation.obey(cmd.Send("hi"))
         before = conversation.state.last_seq
@@ -68,13 +82,17 @@ def test_what_does_not_fit_is_raised_and_changes_nothing(store: Store, key: str 
 
 
 def test_an_approval_of_arguments_that_do_not_fit_says_how(store: Store) -> None:
-    with Conversation(agent([("note", {"text": "a"})], "Done.", confirm="always"), store, "c") as conversation:
+    with Conversation(
+        agent([("note", {"text": "a"})], "Done.", confirm="always"), store, "c"
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
         (asked,) = conversation.state.pending_confirmations
         for key in (None, "key"):
             with pytest.raises(ToolValidationError, match="text"):
-                conversation.obey(cmd.Approve(asked.call.id, asked.arguments_hash, {"text": 1}), key)
+                conversation.obey(
+                    cmd.Approve(asked.call.id, asked.arguments_hash, {"text": 1}), key
+                )
         conversation.obey(cmd.Approve(asked.call.id, asked.arguments_hash, {"text": "b"}), "other")
         assert conversation.run().status is S.FINISHED
 
@@ -127,7 +145,9 @@ def test_one_key_from_many_threads_is_done_once(store: Store) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert sorted(message.text for message in messages(conversation)) == [str(turn) for turn in range(10)]
+        assert sorted(message.text for message in messages(conversation)) == [
+            str(turn) for turn in range(10)
+        ]
 
 
 def test_what_was_posted_before_is_done_before(store: Store) -> None:
@@ -164,7 +184,11 @@ def test_a_failing_store_is_told_to_whoever_asked(tmp_path: Path) -> None:
 
 def test_a_hosted_conversation_counts_on_its_host(store: Store) -> None:
     with Conversation(agent("One.", "Two."), store, "c") as conversation:
-        assert (conversation.hosted, conversation.busy, conversation.has_work) == (False, False, False)
+        assert (conversation.hosted, conversation.busy, conversation.has_work) == (
+            False,
+            False,
+            False,
+        )
         conversation.send_message("first")
         assert (conversation.status, conversation.has_work) == (S.IDLE, True)
         assert conversation.advance() is S.FINISHED
@@ -184,7 +208,9 @@ def test_a_hosted_conversation_counts_on_its_host(store: Store) -> None:
 
 
 def test_advance_resumes_nothing(store: Store) -> None:
-    with Conversation(agent([("note", {"text": "a"})], "Done.", confirm="always"), store, "c") as conversation:
+    with Conversation(
+        agent([("note", {"text": "a"})], "Done.", confirm="always"), store, "c"
+    ) as conversation:
         conversation.hosted = True
         conversation.send_message("go")
         assert conversation.advance() is S.WAITING_FOR_CONFIRMATION
@@ -204,7 +230,9 @@ def test_one_thread_at_a_time_advances_and_busy_says_so(store: Store) -> None:
         assert gate.wait(20)
         return text
 
-    with Conversation(Agent(ScriptedLLM([[("slow", {"text": "a"})], "Done."]), [slow]), store, "c") as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([[("slow", {"text": "a"})], "Done."]), [slow]), store, "c"
+    ) as conversation:
         conversation.hosted = True
         conversation.send_message("go")
         heard: list[ConversationStatus] = []

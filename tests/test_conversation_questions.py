@@ -1,4 +1,5 @@
-"""What running calls ask the user: journaled, answered from anywhere, taken back; and nothing left pending after a kill."""
+"""What running calls ask the user: journaled, answered from anywhere, taken back; and nothing left
+pending after a kill."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationState, ConversationStatus, MemoryStore, ScriptedLLM, SQLiteStore, Tool, ToolContext
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationState,
+    ConversationStatus,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    ToolContext,
+)
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError
@@ -24,7 +35,11 @@ from holdfast.tools.forms import masked
 
 FORM: dict[str, Any] = {
     "type": "object",
-    "properties": {"name": {"type": "string"}, "size": {"type": "integer", "default": 3}, "key": {"type": "string", "format": "password"}},
+    "properties": {
+        "name": {"type": "string"},
+        "size": {"type": "integer", "default": 3},
+        "key": {"type": "string", "format": "password"},
+    },
     "required": ["name"],
 }
 S = ConversationStatus
@@ -32,7 +47,9 @@ S = ConversationStatus
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process") as found:
+    with (
+        MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
+    ) as found:
         yield found
 
 
@@ -64,7 +81,14 @@ def begun(agent: Agent, store: Store | None = None, **options: Any) -> Conversat
 
 
 def pending(conversation: Conversation, count: int = 1) -> list[ev.Question]:
-    return until(lambda: found if len(found := [question for _, question in conversation.state.pending_questions]) == count else None)
+    return until(
+        lambda: (
+            found
+            if len(found := [question for _, question in conversation.state.pending_questions])
+            == count
+            else None
+        )
+    )
 
 
 def decisions(conversation: Conversation) -> list[ev.Decision]:
@@ -72,10 +96,14 @@ def decisions(conversation: Conversation) -> list[ev.Decision]:
 
 
 def heard(conversation: Conversation) -> list[str]:
-    return [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    ]
 
 
-# --- whom one asks -------------------------------------------------------------------------------
+# --- whom one asks ---
 
 
 def test_a_conversation_that_was_told_of_nobody_declines_at_once_and_journals_nothing() -> None:
@@ -93,13 +121,27 @@ def test_a_question_that_waits_is_journaled_and_so_is_its_answer(store: Store) -
         [(call_id, _)] = state.pending_questions
         assert question == ev.Question(f"{call_id}?1", "Who are you?", FORM, "", "desk")
         assert (state.status, state.pending_confirmations) == (S.RUNNING, ())
-        assert ConversationState.from_json(state.to_json()).pending_questions == state.pending_questions
+        assert (
+            ConversationState.from_json(state.to_json()).pending_questions
+            == state.pending_questions
+        )
         conversation.answer(values={"name": "Ada", "key": "hunter2"}, by="ada")
         assert conversation.wait(25) is S.FINISHED
         assert heard(conversation) == ["heard {'name': 'Ada', 'size': 3, 'key': 'hunter2'}"]
         ask, answer = decisions(conversation)
-        assert (ask.decision, ask.call_id, ask.by, ask.reason, ask.question) == ("ask", call_id, "desk", "Who are you?", question)
-        assert (answer.decision, answer.call_id, answer.by, answer.question_id) == ("approve", call_id, "ada", question.id)
+        assert (ask.decision, ask.call_id, ask.by, ask.reason, ask.question) == (
+            "ask",
+            call_id,
+            "desk",
+            "Who are you?",
+            question,
+        )
+        assert (answer.decision, answer.call_id, answer.by, answer.question_id) == (
+            "approve",
+            call_id,
+            "ada",
+            question.id,
+        )
         assert answer.arguments == {"name": "Ada", "size": 3, "key": "***"}
         assert conversation.state.pending_questions == ()
         assert ev.decode(ev.encode(ask)) == ask
@@ -126,7 +168,9 @@ def test_the_tool_asks_where_nobody_else_is_named_and_no_form_is_a_yes() -> None
         ("Ada", "takes a dict of the form's values"),
     ],
 )
-def test_values_that_do_not_fit_the_form_are_refused_and_the_question_still_waits(values: Any, told: str) -> None:
+def test_values_that_do_not_fit_the_form_are_refused_and_the_question_still_waits(
+    values: Any, told: str
+) -> None:
     with begun(agent_of(asking())) as conversation:
         pending(conversation)
         with pytest.raises(ConfigurationError, match=told) as refused:
@@ -140,7 +184,9 @@ def test_values_that_do_not_fit_the_form_are_refused_and_the_question_still_wait
 def test_of_several_questions_one_must_say_which(store: Store) -> None:
     with begun(agent_of(asking(), calls=2), store) as conversation:
         first, second = pending(conversation, 2)
-        with pytest.raises(ConfigurationError, match=r"Several questions wait.* These do: .*\?1, .*\?1"):
+        with pytest.raises(
+            ConfigurationError, match=r"Several questions wait.* These do: .*\?1, .*\?1"
+        ):
             conversation.answer(values={"name": "Ada"})
         conversation.answer(second.id, {"name": "second"})
         with pytest.raises(ConfigurationError, match="does not wait for an answer"):
@@ -149,7 +195,11 @@ def test_of_several_questions_one_must_say_which(store: Store) -> None:
         conversation.wait(25)
         assert sorted(heard(conversation)) == ["heard None", "heard {'name': 'second', 'size': 3}"]
         [declined] = [event for event in decisions(conversation) if event.decision == "reject"]
-        assert (declined.question_id, declined.by, declined.reason) == (first.id, "user", "not today")
+        assert (declined.question_id, declined.by, declined.reason) == (
+            first.id,
+            "user",
+            "not today",
+        )
         with pytest.raises(ConfigurationError, match="No question waits"):
             conversation.decline()
 
@@ -177,7 +227,7 @@ def test_many_threads_that_answer_at_once_give_one_answer() -> None:
         assert heard(conversation) == [f"heard {{'name': '{number}', 'size': 3}}"]
 
 
-# --- a function that is asked --------------------------------------------------------------------
+# --- a function that is asked ---
 
 
 def test_a_function_is_asked_on_the_calls_thread_while_nothing_is_locked() -> None:
@@ -201,7 +251,10 @@ def test_a_function_is_asked_on_the_calls_thread_while_nothing_is_locked() -> No
         conversation.wait(25)
         assert len(seen[0]) == 1
         assert seen[1:] == tool_threads
-        assert [(event.decision, event.by) for event in decisions(conversation)] == [("ask", "greet"), ("approve", "on_question")]
+        assert [(event.decision, event.by) for event in decisions(conversation)] == [
+            ("ask", "greet"),
+            ("approve", "on_question"),
+        ]
         assert heard(conversation) == ["{'name': 'greet', 'size': 3}"]
 
 
@@ -234,16 +287,16 @@ def test_on_question_takes_a_function_wait_or_nothing(wrong: Any) -> None:
         Conversation(agent_of(asking()), on_question=wrong)
 
 
-# --- questions that end otherwise ----------------------------------------------------------------
+# --- questions that end otherwise ---
 
 
 def test_a_question_that_nobody_answers_in_time_is_declined() -> None:
     with begun(agent_of(asking(timeout=0.05))) as conversation:
         assert conversation.wait(25) is S.FINISHED
         assert heard(conversation) == ["heard None"]
-        assert [(event.decision, event.by, event.reason) for event in decisions(conversation)[1:]] == [
-            ("reject", "holdfast", "no answer within 0.05 s")
-        ]
+        assert [
+            (event.decision, event.by, event.reason) for event in decisions(conversation)[1:]
+        ] == [("reject", "holdfast", "no answer within 0.05 s")]
 
 
 def test_a_question_that_is_taken_back_waits_no_more() -> None:
@@ -262,7 +315,9 @@ def test_an_interrupt_ends_the_question_and_its_call(store: Store) -> None:
         conversation.interrupt()
         assert conversation.wait(25) is S.PAUSED
         assert conversation.state.pending_questions == ()
-        [result] = [event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+        [result] = [
+            event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)
+        ]
         assert result.error is not None
         assert result.error.type == "cancelled"
 
@@ -291,7 +346,9 @@ def test_a_tools_own_timeout_does_not_run_while_the_user_is_asked() -> None:
         assert [one.id for _, one in conversation.state.pending_questions] == [question.id]
         conversation.answer(values={"name": "x"})
         conversation.wait(25)
-        assert "did not answer within 0.3 s" in heard(conversation)[0]  # what comes after the answer counts
+        assert (
+            "did not answer within 0.3 s" in heard(conversation)[0]
+        )  # what comes after the answer counts
 
 
 @pytest.mark.parametrize(
@@ -305,7 +362,9 @@ def test_a_tools_own_timeout_does_not_run_while_the_user_is_asked() -> None:
         ({"schema": {"description": "x" * 200_000}}, "at most"),
     ],
 )
-def test_what_is_no_form_or_address_is_the_tools_mistake(options: dict[str, Any], told: str) -> None:
+def test_what_is_no_form_or_address_is_the_tools_mistake(
+    options: dict[str, Any], told: str
+) -> None:
     def greet(context: ToolContext) -> str:
         """Greets."""
         return str(context.ask("Who?", **options))
@@ -340,7 +399,9 @@ def test_a_call_that_asks_for_ever_is_declined_in_the_end() -> None:
         """Greets."""
         return sum(context.ask("Again?") is not None for _ in range(150))
 
-    with begun(agent_of(Tool.from_function(greet)), on_question=lambda question: True) as conversation:
+    with begun(
+        agent_of(Tool.from_function(greet)), on_question=lambda question: True
+    ) as conversation:
         conversation.wait(25)
         assert heard(conversation) == ["100"]
 
@@ -354,27 +415,38 @@ def test_a_fork_taken_while_a_question_waits_has_none(store: Store) -> None:
         conversation.wait(25)
 
 
-# --- secrets -------------------------------------------------------------------------------------
+# --- secrets ---
 
 
 def test_secret_values_are_in_no_file_of_the_store(tmp_path: Path) -> None:
-    schema = {"properties": {"a": {"type": "string", "writeOnly": True}, "b": {"format": "password"}, "c": {"type": "string"}}}
+    schema = {
+        "properties": {
+            "a": {"type": "string", "writeOnly": True},
+            "b": {"format": "password"},
+            "c": {"type": "string"},
+        }
+    }
 
     def greet(context: ToolContext) -> str:
         """Greets."""
         found = context.ask("Who?", schema)
         return "" if found is None else str([len(value) for value in found.values()])
 
-    with SQLiteStore(tmp_path / "s.db") as store, begun(agent_of(Tool.from_function(greet)), store) as conversation:
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        begun(agent_of(Tool.from_function(greet)), store) as conversation,
+    ):
         [question] = pending(conversation)
-        conversation.answer(question.id, {"a": "planted-7a61-a", "b": "planted-7a61-b", "c": "open"})
+        conversation.answer(
+            question.id, {"a": "planted-7a61-a", "b": "planted-7a61-b", "c": "open"}
+        )
         conversation.wait(25)
         assert heard(conversation) == ["[14, 14, 4]"]
     assert not any(b"planted-7a61" in path.read_bytes() for path in tmp_path.iterdir())
     assert masked(schema, {"a": 1, "c": 2, "d": 3}) == {"a": "***", "c": 2, "d": 3}
 
 
-# --- other processes -----------------------------------------------------------------------------
+# --- other processes ---
 
 POST = """
 import sys
@@ -386,10 +458,16 @@ with SQLiteStore(sys.argv[1]) as store:
 """
 
 
-def test_another_process_answers_through_the_inbox(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_process_answers_through_the_inbox(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with SQLiteStore(tmp_path / "s.db") as store, begun(agent_of(asking()), store) as conversation:
         [question] = pending(conversation)
-        subprocess.run([sys.executable, "-c", POST, str(tmp_path / "s.db"), question.id], check=True, timeout=60)
+        subprocess.run(
+            [sys.executable, "-c", POST, str(tmp_path / "s.db"), question.id],
+            check=True,
+            timeout=60,
+        )
         assert conversation.wait(25) is S.FINISHED
         assert heard(conversation) == ["heard {'name': 'posted', 'size': 3}"]
         assert decisions(conversation)[-1].by == "elsewhere"
@@ -401,7 +479,10 @@ def test_a_posted_none_declines_and_what_comes_too_late_is_dropped() -> None:
         [question] = pending(conversation)
         store.post("c", cmd.Answer(question.id, None, "busy"))
         assert conversation.wait(25) is S.FINISHED
-        assert (decisions(conversation)[-1].decision, decisions(conversation)[-1].reason) == ("reject", "busy")
+        assert (decisions(conversation)[-1].decision, decisions(conversation)[-1].reason) == (
+            "reject",
+            "busy",
+        )
         seq = conversation.state.last_seq
         store.post("c", cmd.Answer(question.id, {"name": "late"}))
         conversation.drain_inbox()
@@ -437,16 +518,27 @@ def test_no_question_is_left_pending_by_a_kill(tmp_path: Path, outcome: str) -> 
             process.wait()
             agent = Agent(ScriptedLLM(["Done."]), [repeatable(outcome == "repeated")])
             with Conversation(agent, store, "c", on_question="wait") as conversation:
-                [(_, dead)] = conversation.state.pending_questions  # the journal's; nobody waits for it
+                [(_, dead)] = (
+                    conversation.state.pending_questions
+                )  # the journal's; nobody waits for it
                 with pytest.raises(ConfigurationError, match="does not wait for an answer"):
                     conversation.answer(dead.id, {"name": "x"})
                 conversation.start_thread()
                 if outcome == "repeated":
-                    until(lambda: [one.id for _, one in conversation.state.pending_questions] == [dead.id.replace("?1", "?2")])
+                    until(
+                        lambda: (
+                            [one.id for _, one in conversation.state.pending_questions]
+                            == [dead.id.replace("?1", "?2")]
+                        )
+                    )
                     conversation.answer(values={"name": "Ada"})
                 assert conversation.wait(25) is S.FINISHED
                 assert conversation.state.pending_questions == ()
-                said = "attempt 2 heard {'name': 'Ada', 'size': 3}" if outcome == "repeated" else "outcome is unknown"
+                said = (
+                    "attempt 2 heard {'name': 'Ada', 'size': 3}"
+                    if outcome == "repeated"
+                    else "outcome is unknown"
+                )
                 assert said in heard(conversation)[0]
     finally:
         process.kill()

@@ -1,4 +1,5 @@
-"""What must hold of a conversation whatever its threads do, and whenever: races, failing stores, Ctrl-C at any line, lost leases."""
+"""What must hold of a conversation whatever its threads do, and whenever: races, failing stores,
+Ctrl-C at any line, lost leases."""
 
 from __future__ import annotations
 
@@ -35,7 +36,14 @@ from holdfast.agent.view import View
 from holdfast.content import Usage
 from holdfast.conversation import changed as changed_module
 from holdfast.conversation.changed import Changed
-from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, Fenced, HoldfastError, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationBusy,
+    ConversationClosed,
+    Fenced,
+    HoldfastError,
+    StoreError,
+)
 from holdfast.llm.completion import Completion
 from holdfast.llm.request import make_request
 from holdfast.llm.scripted import ScriptedRequest
@@ -45,12 +53,12 @@ S = ConversationStatus
 LONG = 20.0  # seconds after which something hangs
 
 
-# --- what must hold of every journal ------------------------------------------------------------
+# --- what must hold of every journal ---
 
 
 def check_journal(events: Sequence[ev.AnyEvent]) -> None:
-    """Dense; a start and a result belong to a call of an answer before them; one result; attempts in order; none without a start
-    but refused ones; nothing of a call after its result."""
+    """Dense; a start and a result belong to a call of an answer before them; one result; attempts
+    in order; none without a start but refused ones; nothing of a call after its result."""
     attempts: dict[str, int] = {}
     finished: set[str] = set()
     for expected, event in enumerate(events, 1):
@@ -68,20 +76,31 @@ def check_journal(events: Sequence[ev.AnyEvent]) -> None:
         elif isinstance(event, ev.ToolResult):
             assert event.call_id in attempts
             assert event.call_id not in finished
-            assert attempts[event.call_id] or (event.result.error and event.result.error.type == "cancelled")
+            assert attempts[event.call_id] or (
+                event.result.error and event.result.error.type == "cancelled"
+            )
             finished.add(event.call_id)
 
 
 def check_replay(events: Sequence[ev.AnyEvent], requests: Sequence[ScriptedRequest]) -> int:
-    """Every request that was answered is, byte for byte, the view of the journal up to `based_on`. Answers begin with their request's
-    number. Returns how many were compared."""
+    """Every request that was answered is, byte for byte, the view of the journal up to `based_on`.
+    Answers begin with their request's number. Returns how many were compared."""
     compared = 0
     for event in events:
         if isinstance(event, ev.Assistant) and event.text.startswith("#"):
             request = requests[int(event.text[1:].split()[0])]
             before = events[: event.based_on]
             head = next(found for found in reversed(before) if isinstance(found, ev.Agent))
-            made = make_request(openai_chat, event.model, head.parameters, View.of(before).ready(), (), None, head, False)
+            made = make_request(
+                openai_chat,
+                event.model,
+                head.parameters,
+                View.of(before).ready(),
+                (),
+                None,
+                head,
+                False,
+            )
             assert made.body == request.body
             compared += 1
     return compared
@@ -114,11 +133,12 @@ def in_time(work: Callable[[], object], seconds: float = LONG) -> Any:
     return result
 
 
-# --- many threads, any order --------------------------------------------------------------------
+# --- many threads, any order ---
 
 
 class World:
-    """A model and tools that do anything, by chance; and a count of every attempt that really ran."""
+    """A model and tools that do anything, by chance; and a count of every attempt that really
+    ran."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -127,10 +147,15 @@ class World:
         self.conversation: Conversation | None = None
         self.quiet = False
         tools = [
-            Tool("quick", "", self.quick), Tool("slow", "", self.slow), Tool("deaf", "", self.deaf), Tool("fails", "", self.fails),
-            Tool("timed", "", self.slow, timeout=0.5), Tool("late", "", self.deaf, timeout=0.001), Tool("meddles", "", self.meddles),
+            Tool("quick", "", self.quick),
+            Tool("slow", "", self.slow),
+            Tool("deaf", "", self.deaf),
+            Tool("fails", "", self.fails),
+            Tool("timed", "", self.slow, timeout=0.5),
+            Tool("late", "", self.deaf, timeout=0.001),
+            Tool("meddles", "", self.meddles),
             Tool("safe", "", self.fails, annotations=ToolAnnotations(idempotent=True)),
-        ]  # fmt: skip
+        ]
         self.names = [tool.name for tool in tools]
         self.model = ScriptedLLM(self.answer, stream=True)
         self.agent = Agent(self.model, tools, limits=Limits(steps=400), parallel_calls=3)
@@ -172,13 +197,27 @@ class World:
             if kind < 0.2:
                 return ""
             if kind < 0.6 and not (self.quiet and kind < 0.5):
-                calls = [(self.chance.choice(self.names), {}) for _ in range(self.chance.randint(1, 5))]
+                calls = [
+                    (self.chance.choice(self.names), {}) for _ in range(self.chance.randint(1, 5))
+                ]
                 return [f"#{request.number} ", *calls]
         return f"#{request.number} done"
 
     def anything(self, conversation: Conversation) -> None:
         with self.lock:
-            what = self.chance.choice(["send", "send", "pause", "resume", "resume", "interrupt", "state", "status", "tools"])
+            what = self.chance.choice(
+                [
+                    "send",
+                    "send",
+                    "pause",
+                    "resume",
+                    "resume",
+                    "interrupt",
+                    "state",
+                    "status",
+                    "tools",
+                ]
+            )
             text = f"message {self.chance.random()}"
         match what:
             case "send":
@@ -193,7 +232,9 @@ class World:
                 getattr(conversation, name)()
 
 
-def stir(world: World, conversation: Conversation, threads: int, operations: int, run: bool) -> list[BaseException]:
+def stir(
+    world: World, conversation: Conversation, threads: int, operations: int, run: bool
+) -> list[BaseException]:
     """Let threads do anything with a conversation at once."""
     troubles: list[BaseException] = []
     again = random.Random(world.chance.random())
@@ -217,7 +258,9 @@ def stir(world: World, conversation: Conversation, threads: int, operations: int
                 troubles.append(error)
             time.sleep(waits[number * operations + turn])
 
-    workers = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(threads)]
+    workers = [
+        threading.Thread(target=work, args=(number,), daemon=True) for number in range(threads)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -256,7 +299,9 @@ SEEDS = [*range(14), *[pytest.param(seed, marks=pytest.mark.slow) for seed in ra
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_whatever_many_threads_do_the_journal_holds_and_the_run_can_be_finished(seed: int, tmp_path: Path, eager: None) -> None:
+def test_whatever_many_threads_do_the_journal_holds_and_the_run_can_be_finished(
+    seed: int, tmp_path: Path, eager: None
+) -> None:
     world = World(seed)
     started = seed % 3 != 0
     store = MemoryStore() if seed % 2 else SQLiteStore(tmp_path / "s.db", durability="process")
@@ -273,11 +318,16 @@ def test_whatever_many_threads_do_the_journal_holds_and_the_run_can_be_finished(
         assert store.read("c") == events
         assert told == list(range(1, len(events) + 1))
         summary = store.list()[0]
-        assert (summary.last_seq, summary.status) == (len(events), ConversationState("c", events).status)
+        assert (summary.last_seq, summary.status) == (
+            len(events),
+            ConversationState("c", events).status,
+        )
     check_journal(events)
     check_replay(events, world.model.requests)
     assert max(world.ran.values(), default=1) == 1, "an attempt ran twice"
-    starts = {(event.call_id, event.attempt) for event in events if isinstance(event, ev.ToolCallStarted)}
+    starts = {
+        (event.call_id, event.attempt) for event in events if isinstance(event, ev.ToolCallStarted)
+    }
     assert set(world.ran) <= starts, "a call ran that was not journaled first"
 
 
@@ -289,7 +339,11 @@ def test_a_close_at_any_moment_leaves_a_journal_that_goes_on(seed: int, eager: N
             conversation = world.conversation = Conversation(world.agent, store, "c")
             conversation.start_thread()
             conversation.send_message(f"life {life}")
-            closer = threading.Timer(world.chance.random() * 0.02, conversation.close, [world.chance.choice([0, 0.002, 5])])
+            closer = threading.Timer(
+                world.chance.random() * 0.02,
+                conversation.close,
+                [world.chance.choice([0, 0.002, 5])],
+            )
             closer.start()
             troubles = stir(world, conversation, 2, 6, run=False)
             closer.join(LONG)
@@ -306,7 +360,9 @@ def test_a_close_at_any_moment_leaves_a_journal_that_goes_on(seed: int, eager: N
     assert max(world.ran.values(), default=1) == 1
 
 
-def test_a_message_that_meets_the_end_of_a_run_in_another_thread_is_answered_or_not_said_to_run(eager: None) -> None:
+def test_a_message_that_meets_the_end_of_a_run_in_another_thread_is_answered_or_not_said_to_run(
+    eager: None,
+) -> None:
     model = ScriptedLLM(lambda request: "ok")
     with Conversation(Agent(model)) as conversation:
         stop = threading.Event()
@@ -323,14 +379,18 @@ def test_a_message_that_meets_the_end_of_a_run_in_another_thread_is_answered_or_
             for _ in range(400):
                 assert conversation.run().status in (S.FINISHED, S.RUNNING)
                 with conversation._journal.changed:
-                    assert not (conversation._driver.thread is None and conversation.status is S.RUNNING)
+                    assert not (
+                        conversation._driver.thread is None and conversation.status is S.RUNNING
+                    )
         finally:
             stop.set()
             sender.join()
         conversation.run()
 
 
-def test_a_poller_never_sees_a_started_conversation_rest_before_its_message_is_answered(eager: None) -> None:
+def test_a_poller_never_sees_a_started_conversation_rest_before_its_message_is_answered(
+    eager: None,
+) -> None:
     model = ScriptedLLM(lambda request: ("t", {}) if len(request.messages) % 4 == 2 else "ok")
     with Conversation(Agent(model, [Tool("t", "", lambda: None)])) as conversation:
         conversation.start_thread()
@@ -340,7 +400,11 @@ def test_a_poller_never_sees_a_started_conversation_rest_before_its_message_is_a
                 pass
             assert state.status is S.FINISHED
             assert sum(isinstance(event, ev.Message) for event in state.events) == turn
-            last = next(event for event in reversed(state.events) if isinstance(event, ev.Assistant | ev.Message))
+            last = next(
+                event
+                for event in reversed(state.events)
+                if isinstance(event, ev.Assistant | ev.Message)
+            )
             assert isinstance(last, ev.Assistant)
             assert not last.calls
 
@@ -366,7 +430,7 @@ def test_two_threads_that_run_one_conversation_do_not_both_drive_it() -> None:
         assert len(model.requests) == 1
 
 
-# --- Changed ------------------------------------------------------------------------------------
+# --- Changed ---
 
 
 def test_changed_wakes_all_that_wait_and_loses_no_wakeup(eager: None) -> None:
@@ -418,8 +482,11 @@ def test_changed_takes_endless_timeouts() -> None:
 
 
 @contextmanager
-def breaking_in(code_of: Callable[[FrameType], bool], line: int, error: type[BaseException]) -> Iterator[list[str]]:
-    """Raise `error` when this thread is about to execute the `line`-th line of those that `code_of` accepts. Yields where it did."""
+def breaking_in(
+    code_of: Callable[[FrameType], bool], line: int, error: type[BaseException]
+) -> Iterator[list[str]]:
+    """Raise `error` when this thread is about to execute the `line`-th line of those that `code_of`
+    accepts. Yields where it did."""
     where: list[str] = []
     left = [line]
 
@@ -446,11 +513,18 @@ def breaking_in(code_of: Callable[[FrameType], bool], line: int, error: type[Bas
 def test_ctrl_c_at_any_line_of_a_wait_leaves_the_lock_as_it_was() -> None:
     for line in range(1, 100):
         changed = Changed()
-        with breaking_in(lambda frame: frame.f_code.co_filename == changed_module.__file__, line, KeyboardInterrupt) as where:
+        with breaking_in(
+            lambda frame: frame.f_code.co_filename == changed_module.__file__,
+            line,
+            KeyboardInterrupt,
+        ) as where:
             try:
                 with changed:
                     changed.wait(0.001)
-            except (KeyboardInterrupt, RuntimeError):  # the latter at the one line that takes the lock again
+            except (
+                KeyboardInterrupt,
+                RuntimeError,
+            ):  # the latter at the one line that takes the lock again
                 pass
         in_time(lambda changed=changed: changed.acquire() and changed.release(), 2)
         if not where:
@@ -458,7 +532,7 @@ def test_ctrl_c_at_any_line_of_a_wait_leaves_the_lock_as_it_was() -> None:
     raise AssertionError("it never came to its end")
 
 
-# --- Ctrl-C at any line of a run ----------------------------------------------------------------
+# --- Ctrl-C at any line of a run ---
 
 
 def ours(frame: FrameType) -> bool:
@@ -467,7 +541,8 @@ def ours(frame: FrameType) -> bool:
 
 
 def broken_run(line: int) -> tuple[bool, str]:
-    """A run of two messages with Ctrl-C at a line; what it left must go on. Whether the line was reached, and where it was."""
+    """A run of two messages with Ctrl-C at a line; what it left must go on. Whether the line was
+    reached, and where it was."""
     ran: Counter[tuple[str, int]] = Counter()
 
     def effect(context: ToolContext) -> str:
@@ -486,7 +561,9 @@ def broken_run(line: int) -> tuple[bool, str]:
 
     model = ScriptedLLM(answer)
     store = MemoryStore()
-    conversation = Conversation(Agent(model, [Tool("effect", "", effect)], parallel_calls=1), store, "c")
+    conversation = Conversation(
+        Agent(model, [Tool("effect", "", effect)], parallel_calls=1), store, "c"
+    )
     conversation.send_message("one")  # takes the lease
     where: list[str] = []
     try:
@@ -497,7 +574,8 @@ def broken_run(line: int) -> tuple[bool, str]:
     except KeyboardInterrupt:
         pass
     place = where[0] if where else ""
-    # Whoever takes the lock next, on any thread, gets it; and what is in memory is what is in the store.
+    # Whoever takes the lock next, on any thread, gets it; and what is in memory is what is in the
+    # store.
     if conversation._journal.changed.held():
         return True, f"{place} keeps the lock"
     in_time(lambda: conversation.send_message("last"), 5)
@@ -522,13 +600,15 @@ def test_ctrl_c_at_any_line_leaves_what_is_in_the_store(stride: int) -> None:
             kept.append(trouble)
         line += stride
     assert line > 300
-    # Within `run` none. In other methods: where tracing breaks in between a block's end and its `__exit__`, where no signal is looked
-    # for; and in the two or three instructions of `with journal` around the lock.
+    # Within `run` none. In other methods: where tracing breaks in between a block's end and its
+    # `__exit__`, where no signal is looked for; and in the two or three instructions of `with
+    # journal` around the lock.
     assert len(kept) <= line // 100
 
 
 class Parallel:
-    """A tool for two calls at once: the one on the main thread meets Ctrl-C, the other one does what it is told to."""
+    """A tool for two calls at once: the one on the main thread meets Ctrl-C, the other one does
+    what it is told to."""
 
     def __init__(self, other: Callable[[ToolContext], object]) -> None:
         self.entered = threading.Event()
@@ -547,7 +627,9 @@ class Parallel:
 
 def test_ctrl_c_during_a_parallel_batch_does_not_wait_for_the_others_to_end_by_themselves() -> None:
     parallel = Parallel(lambda context: context.sleep(30))
-    with Conversation(Agent(ScriptedLLM([[("t", {}), ("t", {})], "done"]), [parallel.tool])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([[("t", {}), ("t", {})], "done"]), [parallel.tool])
+    ) as conversation:
         conversation.send_message("go")
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
@@ -560,7 +642,8 @@ def test_ctrl_c_during_a_parallel_batch_does_not_wait_for_the_others_to_end_by_t
 
 
 def test_a_call_that_ctrl_c_left_behind_gets_one_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second Ctrl-C comes while the run waits for a call that does not listen: it is settled without it, and what it says is late."""
+    """The second Ctrl-C comes while the run waits for a call that does not listen: it is settled
+    without it, and what it says is late."""
     release = threading.Event()
     parallel = Parallel(lambda context: release.wait(10))
     join = threading.Thread.join
@@ -570,7 +653,9 @@ def test_a_call_that_ctrl_c_left_behind_gets_one_result(monkeypatch: pytest.Monk
             raise KeyboardInterrupt
         join(thread, timeout)
 
-    with Conversation(Agent(ScriptedLLM([[("t", {}), ("t", {})], "done"]), [parallel.tool])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([[("t", {}), ("t", {})], "done"]), [parallel.tool])
+    ) as conversation:
         conversation.send_message("go")
         monkeypatch.setattr(threading.Thread, "join", impatient)
         with pytest.raises(KeyboardInterrupt):
@@ -599,7 +684,7 @@ def test_an_append_that_a_signal_handler_breaks_into_is_not_lost() -> None:
         assert [event.type for event in conversation.get_history()] == ["message"]
 
 
-# --- statuses: every row of the table in docs/architecture.md ------------------------------------
+# --- statuses: every row of the table in docs/architecture.md ---
 
 
 class Gated:
@@ -617,7 +702,10 @@ class Gated:
 
 def at(status: ConversationStatus, started: bool = False) -> tuple[Conversation, Gated]:
     """A conversation in a status, with a model that waits if it is asked again."""
-    answers: dict[ConversationStatus, list[Any]] = {S.ERROR: [ValueError("bad")], S.STUCK: ["", "", ""]}
+    answers: dict[ConversationStatus, list[Any]] = {
+        S.ERROR: [ValueError("bad")],
+        S.STUCK: ["", "", ""],
+    }
     gated = Gated(answers.get(status, []))
     model = ScriptedLLM(gated)
     conversation = Conversation(Agent(model), MemoryStore(), "c")
@@ -648,18 +736,25 @@ REST = [S.IDLE, S.FINISHED, S.STUCK, S.ERROR]
 
 
 @pytest.mark.parametrize("status", REST)
-def test_a_message_to_a_started_conversation_at_rest_runs_it_in_the_same_append(status: ConversationStatus) -> None:
+def test_a_message_to_a_started_conversation_at_rest_runs_it_in_the_same_append(
+    status: ConversationStatus,
+) -> None:
     conversation, gated = at(status, started=True)
     conversation.send_message("more")
     assert conversation.status is S.RUNNING
-    assert [event.type for event in conversation.get_history()[-2:]] == ["message", "status"] or gated.asked.wait(LONG)
+    assert [event.type for event in conversation.get_history()[-2:]] == [
+        "message",
+        "status",
+    ] or gated.asked.wait(LONG)
     gated.gate.set()
     assert conversation.wait(LONG) is S.FINISHED
     done(conversation, gated)
 
 
 @pytest.mark.parametrize("status", REST)
-def test_a_message_to_a_conversation_that_nobody_started_waits_for_start_or_run(status: ConversationStatus) -> None:
+def test_a_message_to_a_conversation_that_nobody_started_waits_for_start_or_run(
+    status: ConversationStatus,
+) -> None:
     for how in ("start_thread", "run"):
         conversation, gated = at(status)
         sent = conversation.send_message("more")
@@ -723,7 +818,9 @@ def test_resume_and_run_try_again_after(status: ConversationStatus, started: boo
 
 @pytest.mark.parametrize("status", [*REST, S.RUNNING, S.PAUSED])
 @pytest.mark.parametrize("how", ["pause", "interrupt"])
-def test_pause_from_anywhere_and_interrupt_of_what_runs_lead_to_paused(status: ConversationStatus, how: str) -> None:
+def test_pause_from_anywhere_and_interrupt_of_what_runs_lead_to_paused(
+    status: ConversationStatus, how: str
+) -> None:
     if how == "interrupt" and status in REST:
         return
     conversation, gated = at(status)
@@ -734,8 +831,13 @@ def test_pause_from_anywhere_and_interrupt_of_what_runs_lead_to_paused(status: C
     done(conversation, gated)
 
 
-@pytest.mark.parametrize(("status", "then"), [(S.IDLE, S.IDLE), (S.FINISHED, S.IDLE), (S.ERROR, S.RUNNING), (S.STUCK, S.RUNNING)])
-def test_resume_after_a_pause_goes_on_if_there_is_something_to_do(status: ConversationStatus, then: ConversationStatus) -> None:
+@pytest.mark.parametrize(
+    ("status", "then"),
+    [(S.IDLE, S.IDLE), (S.FINISHED, S.IDLE), (S.ERROR, S.RUNNING), (S.STUCK, S.RUNNING)],
+)
+def test_resume_after_a_pause_goes_on_if_there_is_something_to_do(
+    status: ConversationStatus, then: ConversationStatus
+) -> None:
     conversation, gated = at(status, started=True)
     conversation.pause()
     conversation.resume()
@@ -797,24 +899,31 @@ def test_a_message_between_the_last_answer_and_the_status_is_answered() -> None:
         conversation.send_message("go")
         state = conversation.run()
         assert (state.status, state.answer) == (S.FINISHED, "two")
-        assert [event.status for event in state.events if isinstance(event, ev.Status)] == ["running", "finished"]
+        assert [event.status for event in state.events if isinstance(event, ev.Status)] == [
+            "running",
+            "finished",
+        ]
 
 
 def test_limits_count_anew_after_a_limit_also_when_a_pause_comes_in_between() -> None:
     model = ScriptedLLM(lambda request: ("t", {}) if request.number < 3 else "done")
-    with Conversation(Agent(model, [Tool("t", "", lambda: None)], limits=Limits(steps=2))) as conversation:
+    with Conversation(
+        Agent(model, [Tool("t", "", lambda: None)], limits=Limits(steps=2))
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.ERROR
         conversation.pause()
         assert conversation.run().status is S.FINISHED
 
 
-# --- interrupt ----------------------------------------------------------------------------------
+# --- interrupt ---
 
 
 def test_a_call_that_was_journaled_but_had_not_begun_does_not_begin_after_an_interrupt() -> None:
     ran: list[str] = []
-    conversation = Conversation(Agent(ScriptedLLM([("effect", {}), "ok"]), [Tool("effect", "", lambda: ran.append("x"))]))
+    conversation = Conversation(
+        Agent(ScriptedLLM([("effect", {}), "ok"]), [Tool("effect", "", lambda: ran.append("x"))])
+    )
     run_one = conversation._driver.calls._run_one
 
     def late(_: object, *arguments: Any) -> bool:
@@ -843,7 +952,9 @@ def test_calls_of_an_answer_that_outran_its_interrupt_are_not_run_at_resume() ->
             return ("effect", {})
         return "I see"
 
-    conversation = Conversation(Agent(ScriptedLLM(answer), [Tool("effect", "", lambda: ran.append("x"))]))
+    conversation = Conversation(
+        Agent(ScriptedLLM(answer), [Tool("effect", "", lambda: ran.append("x"))])
+    )
     with conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.PAUSED
@@ -862,11 +973,15 @@ def test_a_model_that_says_it_was_cancelled_when_nobody_did_is_an_error_not_a_lo
     assert len(model.requests) == 1
 
 
-# --- who calls whom -----------------------------------------------------------------------------
+# --- who calls whom ---
 
 
-@pytest.mark.parametrize("method", ["send", "pause", "interrupt", "close", "state", "wait", "run", "start_thread"])
-@pytest.mark.parametrize("place", ["tool", "batch", "timed", "on_delta", "on_progress", "callback", "model"])
+@pytest.mark.parametrize(
+    "method", ["send", "pause", "interrupt", "close", "state", "wait", "run", "start_thread"]
+)
+@pytest.mark.parametrize(
+    "place", ["tool", "batch", "timed", "on_delta", "on_progress", "callback", "model"]
+)
 @pytest.mark.parametrize("started", [True, False])
 def test_no_method_hangs_wherever_it_is_called(place: str, method: str, started: bool) -> None:
     conversation: Conversation
@@ -931,7 +1046,8 @@ def test_no_method_hangs_wherever_it_is_called(place: str, method: str, started:
 
 
 def test_a_tool_that_closes_and_a_caller_that_closes_leave_nothing_open(tmp_path: Path) -> None:
-    """The caller's `close` comes second, and returns only when all is let go: its store is closed right after."""
+    """The caller's `close` comes second, and returns only when all is let go: its store is closed
+    right after."""
     entered = threading.Event()
     conversation: Conversation
 
@@ -942,7 +1058,9 @@ def test_a_tool_that_closes_and_a_caller_that_closes_leave_nothing_open(tmp_path
         return "bye"
 
     with SQLiteStore(tmp_path / "s.db") as store:
-        conversation = Conversation(Agent(ScriptedLLM([("leave", {})]), [Tool("leave", "", leave)]), store, "c")
+        conversation = Conversation(
+            Agent(ScriptedLLM([("leave", {})]), [Tool("leave", "", leave)]), store, "c"
+        )
         with conversation:
             conversation.start_thread()
             conversation.send_message("go")
@@ -975,7 +1093,9 @@ def test_what_a_call_left_behind_asks_to_have_cleaned_up_is_cleaned_up() -> None
         release.wait(10)
         context.on_close("shell", cleaned.set)
 
-    conversation = Conversation(Agent(ScriptedLLM([("stubborn", {})]), [Tool("stubborn", "", stubborn)]))
+    conversation = Conversation(
+        Agent(ScriptedLLM([("stubborn", {})]), [Tool("stubborn", "", stubborn)])
+    )
     conversation.start_thread()
     conversation.send_message("go")
     assert entered.wait(5)
@@ -1010,11 +1130,12 @@ def test_a_batch_works_with_as_many_threads_as_there_are(monkeypatch: pytest.Mon
     assert len(ran) == 4
 
 
-# --- stores that fail, owners that change --------------------------------------------------------
+# --- stores that fail, owners that change ---
 
 
 class Failing(MemoryStore):
-    """Raises at the n-th append, and works again after that: whoever goes on as if nothing were amiss is found out."""
+    """Raises at the n-th append, and works again after that: whoever goes on as if nothing were
+    amiss is found out."""
 
     def __init__(self, n: int, error: Exception) -> None:
         super().__init__()
@@ -1027,9 +1148,18 @@ class Failing(MemoryStore):
         super().append(lease, events, summary)
 
 
-@pytest.mark.parametrize("error", [StoreError("disk full"), Fenced("taken over"), ZeroDivisionError("a store of somebody else's")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        StoreError("disk full"),
+        Fenced("taken over"),
+        ZeroDivisionError("a store of somebody else's"),
+    ],
+)
 @pytest.mark.parametrize("started", [True, False])
-def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goes_on(error: Exception, started: bool) -> None:
+def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goes_on(
+    error: Exception, started: bool
+) -> None:
     for n in range(1, 100):
         ran: Counter[tuple[str, int]] = Counter()
 
@@ -1040,7 +1170,11 @@ def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goe
         def answer(request: ScriptedRequest) -> Any:
             tools = sum(message["role"] == "tool" for message in request.messages)
             batch = 1 if tools == 0 else 3 if tools < 4 else 0
-            return [f"#{request.number} ", *[("effect", {})] * batch] if batch else f"#{request.number} done"
+            return (
+                [f"#{request.number} ", *[("effect", {})] * batch]
+                if batch
+                else f"#{request.number} done"
+            )
 
         model = ScriptedLLM(answer)
         agent = Agent(model, [Tool("effect", "", effect)], parallel_calls=2)
@@ -1059,7 +1193,12 @@ def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goe
             if conversation.failure is not None:
                 assert conversation.status is S.ERROR
                 count, requests = sum(ran.values()), len(model.requests)
-                for method in (conversation.resume, conversation.run, lambda: conversation.send_message("x"), conversation.start_thread):
+                for method in (
+                    conversation.resume,
+                    conversation.run,
+                    lambda: conversation.send_message("x"),
+                    conversation.start_thread,
+                ):
                     with pytest.raises(type(error)):
                         method()
                 assert (sum(ran.values()), len(model.requests)) == (count, requests)
@@ -1074,7 +1213,9 @@ def test_a_store_that_fails_at_any_append_stops_everything_and_a_new_opening_goe
         if left > 0:
             assert n > 5
             return
-        if not isinstance(error, ZeroDivisionError):  # one that the store never said it raises may be journaled as the run's error
+        if not isinstance(
+            error, ZeroDivisionError
+        ):  # one that the store never said it raises may be journaled as the run's error
             assert failed or conversation.failure is error
 
 
@@ -1092,7 +1233,9 @@ def test_an_owner_that_lost_its_lease_starts_no_further_effect() -> None:
             store.acquire("c")
         return "done"
 
-    agent = Agent(ScriptedLLM([[("effect", {})] * 6, "never"]), [Tool("effect", "", effect)], parallel_calls=1)
+    agent = Agent(
+        ScriptedLLM([[("effect", {})] * 6, "never"]), [Tool("effect", "", effect)], parallel_calls=1
+    )
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         with pytest.raises(Fenced, match="taken over"):
@@ -1116,7 +1259,9 @@ def test_calls_of_a_batch_that_had_not_begun_do_not_begin_when_the_store_has_fai
     def effect(context: ToolContext) -> None:
         ran.append(context.call_id)
 
-    agent = Agent(ScriptedLLM([[("effect", {})] * 4]), [Tool("effect", "", effect)], parallel_calls=4)
+    agent = Agent(
+        ScriptedLLM([[("effect", {})] * 4]), [Tool("effect", "", effect)], parallel_calls=4
+    )
     conversation = Conversation(agent, Late(), "c")
     start = conversation._driver.calls._start_thread
 
@@ -1158,7 +1303,7 @@ def test_a_close_whose_release_fails_still_lets_go_of_the_rest() -> None:
     assert agent.connections.open == 0
 
 
-# --- models and tools that are not what they should be --------------------------------------------
+# --- models and tools that are not what they should be ---
 
 GARBAGE: dict[str, Any] = {
     "None": None,
@@ -1198,7 +1343,9 @@ class Strange:
 
 @pytest.mark.parametrize("what", GARBAGE)
 @pytest.mark.parametrize("started", [True, False])
-def test_a_model_that_returns_garbage_is_an_error_and_the_journal_stays_readable(what: str, started: bool, tmp_path: Path) -> None:
+def test_a_model_that_returns_garbage_is_an_error_and_the_journal_stays_readable(
+    what: str, started: bool, tmp_path: Path
+) -> None:
     with SQLiteStore(tmp_path / "s.db", durability="process") as store:
         model: Any = Strange([GARBAGE[what], Completion("better", stop_reason="stop")])
         with Conversation(Agent(model), store, "c") as conversation:
@@ -1215,7 +1362,9 @@ def test_a_model_that_returns_garbage_is_an_error_and_the_journal_stays_readable
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
-def test_a_model_that_raises_what_ends_threads_leaves_no_dead_loop_behind(error: BaseException) -> None:
+def test_a_model_that_raises_what_ends_threads_leaves_no_dead_loop_behind(
+    error: BaseException,
+) -> None:
     model: Any = Strange([error, Completion("better", stop_reason="stop")])
     with Conversation(Agent(model)) as conversation:
         conversation.start_thread()
@@ -1225,11 +1374,15 @@ def test_a_model_that_raises_what_ends_threads_leaves_no_dead_loop_behind(error:
         assert in_time(conversation.wait) is S.FINISHED
 
 
-def test_a_tool_that_raises_keyboard_interrupt_on_the_loops_thread_leaves_no_dead_loop_behind() -> None:
+def test_a_tool_that_raises_keyboard_interrupt_on_the_loops_thread_leaves_no_dead_loop_behind() -> (
+    None
+):
     def ctrl_c() -> None:
         raise KeyboardInterrupt
 
-    with Conversation(Agent(ScriptedLLM([("t", {}), "better"]), [Tool("t", "", ctrl_c)])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([("t", {}), "better"]), [Tool("t", "", ctrl_c)])
+    ) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
         assert in_time(conversation.wait) is S.ERROR
@@ -1238,7 +1391,9 @@ def test_a_tool_that_raises_keyboard_interrupt_on_the_loops_thread_leaves_no_dea
         assert conversation.state.answer == "better"
 
 
-def test_a_tool_that_cannot_be_described_any_more_is_an_error_that_the_run_stops_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_that_cannot_be_described_any_more_is_an_error_that_the_run_stops_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     agent = Agent(ScriptedLLM(["fine"]), [])
     with Conversation(agent) as conversation:
         conversation.start_thread()
@@ -1250,7 +1405,9 @@ def test_a_tool_that_cannot_be_described_any_more_is_an_error_that_the_run_stops
         assert in_time(conversation.wait) is S.FINISHED
 
 
-def test_tools_that_change_while_a_run_goes_on_are_journaled_before_the_request_that_has_them() -> None:
+def test_tools_that_change_while_a_run_goes_on_are_journaled_before_the_request_that_has_them() -> (
+    None
+):
     def answer(request: ScriptedRequest) -> Any:
         if request.number < 20:
             return [f"#{request.number} ", ("change", {}), ("gone", {})]
@@ -1274,11 +1431,12 @@ def test_tools_that_change_while_a_run_goes_on_are_journaled_before_the_request_
         check_journal(conversation.get_history())
 
 
-# --- size, memory, states ------------------------------------------------------------------------
+# --- size, memory, states ---
 
 
 def test_a_conversation_of_20_000_events_goes_on_at_a_steps_own_cost() -> None:
-    """Counted in calls of ours, not in seconds: a step late in a long conversation does no more than one early in it."""
+    """Counted in calls of ours, not in seconds: a step late in a long conversation does no more
+    than one early in it."""
     turns = 5000
     model = ScriptedLLM(lambda request: "ok" if len(request.transcript) == 4 * turns else ("t", {}))
     agent = Agent(model, [Tool("t", "", lambda: None)], limits=Limits(steps=None), stuck=None)
@@ -1324,13 +1482,17 @@ def test_a_conversation_that_nobody_holds_is_collected() -> None:
     gc.collect()
     before = len([found for found in gc.get_objects() if type(found).__name__ == "Journal"])
     del conversation
-    assert len([found for found in gc.get_objects() if type(found).__name__ == "Journal"]) < before  # by its reference count alone
+    assert (
+        len([found for found in gc.get_objects() if type(found).__name__ == "Journal"]) < before
+    )  # by its reference count alone
 
 
 def test_a_state_is_pickled_and_copied() -> None:
     import copy
 
-    with Conversation(Agent(ScriptedLLM([("t", {}), "ok"]), [Tool("t", "", lambda: "x")])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([("t", {}), "ok"]), [Tool("t", "", lambda: "x")])
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
     assert state.answer == "ok"  # folded before it is pickled
@@ -1360,7 +1522,9 @@ def test_an_import_is_one_append_with_the_answers_to_its_open_calls() -> None:
         entered.set()
         gate.wait(10)
 
-    with Conversation(Agent(ScriptedLLM([[("wait", {})] * 2]), [Tool("wait", "", wait, parallel=True)])) as first:
+    with Conversation(
+        Agent(ScriptedLLM([[("wait", {})] * 2]), [Tool("wait", "", wait, parallel=True)])
+    ) as first:
         first.start_thread()
         first.send_message("go")
         assert entered.wait(5)
@@ -1400,7 +1564,10 @@ def test_an_empty_state_and_a_taken_id_are_what_they_are() -> None:
 
 @pytest.mark.parametrize("after_seq", [-1, "3", 1.5])
 def test_a_subscription_after_what_is_no_seq_is_refused(after_seq: Any) -> None:
-    with Conversation(Agent(ScriptedLLM([]))) as conversation, pytest.raises(ConfigurationError, match="after_seq"):
+    with (
+        Conversation(Agent(ScriptedLLM([]))) as conversation,
+        pytest.raises(ConfigurationError, match="after_seq"),
+    ):
         conversation.register_callback(print, after_seq=after_seq)
 
 

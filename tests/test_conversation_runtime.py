@@ -1,4 +1,5 @@
-"""The runtime of a conversation: the one it was given, else the one that its agent's tools work in."""
+"""The runtime of a conversation: the one it was given, else the one that its agent's tools work
+in."""
 
 from __future__ import annotations
 
@@ -32,13 +33,23 @@ def test_a_conversation_takes_the_runtime_of_its_agents_tools(tmp_path: Path) ->
         assert seen(runtime.tools[0]) is runtime
         assert seen() is None
         assert seen(*runtime.tools, runtime=other) is other
-        assert seen(runtime.tools[0], other.tools[1]) is None  # which of them is meant cannot be known
+        assert (
+            seen(runtime.tools[0], other.tools[1]) is None
+        )  # which of them is meant cannot be known
 
 
 @pytest.mark.parametrize("store_given", [True, False])
-def test_a_redirection_into_the_working_directory_is_judged_as_such(tmp_path: Path, store_given: bool) -> None:
+def test_a_redirection_into_the_working_directory_is_judged_as_such(
+    tmp_path: Path, store_given: bool
+) -> None:
     with LocalRuntime(tmp_path) as runtime:
-        script = ScriptedLLM([("terminal", {"command": "echo hi > out.txt"}), ("terminal", {"command": "echo hi > /etc/out.txt"}), "Done."])
+        script = ScriptedLLM(
+            [
+                ("terminal", {"command": "echo hi > out.txt"}),
+                ("terminal", {"command": "echo hi > /etc/out.txt"}),
+                "Done.",
+            ]
+        )
         agent = Agent(script, runtime.tools, security=Rules(), confirm="risky")
         with Conversation(agent, runtime=runtime if store_given else None) as conversation:
             conversation.send_message("Go")
@@ -63,18 +74,26 @@ def test_a_child_takes_the_runtime_of_its_own_tools_else_its_parents(tmp_path: P
         def spawns(context: ToolContext) -> str:
             """Spawn."""
             for tools in ([], other.tools):
-                agent = Agent(ScriptedLLM([("look", {}), "Done."]), [*tools, Tool.from_function(look)])
+                agent = Agent(
+                    ScriptedLLM([("look", {}), "Done."]), [*tools, Tool.from_function(look)]
+                )
                 with context.spawn(agent, "Go") as child:
                     child.run()
             return "ok"
 
-        agent = Agent(ScriptedLLM([("spawns", {}), "Done."]), [*runtime.tools, Tool.from_function(spawns)])
+        agent = Agent(
+            ScriptedLLM([("spawns", {}), "Done."]), [*runtime.tools, Tool.from_function(spawns)]
+        )
         with Conversation(agent) as conversation:
             conversation.send_message("Go")
             conversation.run()
         assert found == [runtime, other]
         with Conversation(agent) as conversation:
             conversation.send_message("Go")
-            with conversation.fork(agent=Agent(ScriptedLLM([("look", {}), "Done."]), [*other.tools, Tool.from_function(look)])) as fork:
+            with conversation.fork(
+                agent=Agent(
+                    ScriptedLLM([("look", {}), "Done."]), [*other.tools, Tool.from_function(look)]
+                )
+            ) as fork:
                 fork.run()
         assert found[-1] is other

@@ -1,4 +1,5 @@
-"""What model calls cost: unknown is None, list prices are the provider's own, and calls of tools and hooks are counted."""
+"""What model calls cost: unknown is None, list prices are the provider's own, and calls of tools
+and hooks are counted."""
 
 from __future__ import annotations
 
@@ -7,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLM, Agent, Conversation, Limits, MemoryStore, ScriptedLLM, SQLiteStore, ToolContext, tool
+from holdfast import (
+    LLM,
+    Agent,
+    Conversation,
+    Limits,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    ToolContext,
+    tool,
+)
 from holdfast import events as ev
 from holdfast.content import Usage
 from holdfast.conversation.totals import totals
@@ -27,7 +38,9 @@ class Priced(ScriptedLLM):
     def completion(self, *arguments: Any, **more: Any) -> Completion:
         from msgspec.structs import replace
 
-        return replace(super().completion(*arguments, **more), usage=Usage(1000, 10), cost=self.price)
+        return replace(
+            super().completion(*arguments, **more), usage=Usage(1000, 10), cost=self.price
+        )
 
     def cost(self, usage: Usage) -> float | None:
         return self.price
@@ -45,13 +58,19 @@ def ask(context: ToolContext) -> str:
 
 def test_a_cost_that_is_not_known_is_none() -> None:
     store = MemoryStore()
-    with ModelServer([text("hello")]) as server, Conversation(Agent(LLM("gpt-5-mini", base_url=server.url)), store, "a") as conversation:
+    with (
+        ModelServer([text("hello")]) as server,
+        Conversation(Agent(LLM("gpt-5-mini", base_url=server.url)), store, "a") as conversation,
+    ):
         assert conversation.state.cost == 0.0  # nothing was spent yet
         conversation.send_message("hi")
         state = conversation.run()
         assert (state.cost, state.unpriced) == (None, 1)
         assert (totals(store, "a").whole.cost, totals(store, "a").whole.unpriced) == (None, 1)
-        assert (stats(store, store.list(["a"])[0]).cost, stats(store, store.list(["a"])[0]).unpriced) == (None, 1)
+        assert (
+            stats(store, store.list(["a"])[0]).cost,
+            stats(store, store.list(["a"])[0]).unpriced,
+        ) == (None, 1)
 
 
 def test_a_cost_that_is_known_in_part_says_of_how_many_calls_it_is_not() -> None:
@@ -70,13 +89,18 @@ def test_a_cost_that_is_known_in_part_says_of_how_many_calls_it_is_not() -> None
 
 def test_what_a_tool_asks_the_model_is_counted(tmp_path: Path) -> None:
     llm = Priced([[("ask", {})], "an answer for the tool", "Done."])
-    with SQLiteStore(tmp_path / "s.db") as store, Conversation(Agent(llm, [ask]), store, "a") as conversation:
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(Agent(llm, [ask]), store, "a") as conversation,
+    ):
         conversation.send_message("hi")
         state = conversation.run()
         assert state.usage == Usage(3000, 30)
         assert state.cost == pytest.approx(0.75)
         notes = [event for event in state.events if isinstance(event, ev.Note) and event.model]
-        assert [(note.about, note.usage, note.cost, note.model) for note in notes] == [("llm", Usage(1000, 10), 0.25, llm.model)]
+        assert [(note.about, note.usage, note.cost, note.model) for note in notes] == [
+            ("llm", Usage(1000, 10), 0.25, llm.model)
+        ]
         assert totals(store, "a").whole.usage == Usage(3000, 30)
         assert stats(store, store.list(["a"])[0]).usage == Usage(3000, 30)
         assert state.steps == 2
@@ -98,7 +122,9 @@ def test_what_a_tool_asks_the_model_counts_against_the_limits() -> None:
 def test_what_a_tool_asks_the_model_counts_once_in_a_trees_budget(tmp_path: Path) -> None:
     llm = Priced([[("ask", {})], "an answer for the tool", "Done."])
     with SQLiteStore(tmp_path / "s.db") as store:
-        with Conversation(Agent(llm, [ask], tree_limits=Limits(steps=10)), store, "a") as conversation:
+        with Conversation(
+            Agent(llm, [ask], tree_limits=Limits(steps=10)), store, "a"
+        ) as conversation:
             conversation.send_message("hi")
             state = conversation.run()
         assert state.usage == Usage(3000, 30)
@@ -119,7 +145,9 @@ def test_what_a_hook_on_stop_asks_the_model_is_counted() -> None:
     def look(stopping: Any, context: Any) -> None:
         context.llm.completion("Is that well?")
 
-    with Conversation(Agent(Priced(["Done.", "for the hook"]), hooks=[Hook(look, on="stop")])) as conversation:
+    with Conversation(
+        Agent(Priced(["Done.", "for the hook"]), hooks=[Hook(look, on="stop")])
+    ) as conversation:
         conversation.send_message("hi")
         state = conversation.run()
     assert (state.usage, state.cost) == (Usage(2000, 20), 0.5)
@@ -148,9 +176,18 @@ def test_prices_are_those_of_the_provider_that_was_named() -> None:
             found = model_info(f"{provider}/{name}")
             assert found is not None
             assert found.provider == provider
-    for name in ("anthropic/claude-3-opus", "anthropic/claude-3.5-sonnet", "anthropic/gpt-4o", "openai/claude-sonnet-4-5"):
+    for name in (
+        "anthropic/claude-3-opus",
+        "anthropic/claude-3.5-sonnet",
+        "anthropic/gpt-4o",
+        "openai/claude-sonnet-4-5",
+    ):
         found = model_info(name)
-        assert found is None or found.provider == name.partition("/")[0] or found.input_price is found.output_price is None, name
+        assert (
+            found is None
+            or found.provider == name.partition("/")[0]
+            or found.input_price is found.output_price is None
+        ), name
     dotted = model_info("anthropic/claude-haiku-4.5")
     assert dotted is not None
     assert (dotted.provider, dotted.input_price) == ("anthropic", 1.0)
@@ -159,5 +196,9 @@ def test_prices_are_those_of_the_provider_that_was_named() -> None:
 def test_a_model_on_this_machine_has_no_list_price() -> None:
     llm = LLM("anthropic/claude-sonnet-4-5", base_url="http://127.0.0.1:9/v1")
     assert llm.info is not None
-    assert (llm.info.input_price, llm.info.output_price, llm.cost(Usage(1, 1))) == (None, None, None)
+    assert (llm.info.input_price, llm.info.output_price, llm.cost(Usage(1, 1))) == (
+        None,
+        None,
+        None,
+    )
     assert llm.info.context_window

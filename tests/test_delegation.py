@@ -1,4 +1,5 @@
-"""Work that an agent gives to other agents: blocking, in the background, told of, collected, cancelled, and found again after a crash."""
+"""Work that an agent gives to other agents: blocking, in the background, told of, collected,
+cancelled, and found again after a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +14,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationStatus, Limits, MemoryStore, ScriptedLLM, SQLiteStore, Tool, ToolAnnotations
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationStatus,
+    Limits,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    ToolAnnotations,
+)
 from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN, Delegates
 from holdfast.commands import Approve, Send
@@ -37,11 +48,19 @@ def give(task: str, agent: str = "researcher", **more: Any) -> tuple[str, dict[s
 
 
 def finder(**options: Any) -> Agent:
-    return Agent(ScriptedLLM(lambda request: f"found {request.text}"), system_prompt="You find things.\nMore.", **options)
+    return Agent(
+        ScriptedLLM(lambda request: f"found {request.text}"),
+        system_prompt="You find things.\nMore.",
+        **options,
+    )
 
 
 def lead(script: Any, delegates: Any = None, **options: Any) -> Agent:
-    return Agent(ScriptedLLM(script), delegates={"researcher": finder()} if delegates is None else delegates, **options)
+    return Agent(
+        ScriptedLLM(script),
+        delegates={"researcher": finder()} if delegates is None else delegates,
+        **options,
+    )
 
 
 def results(conversation: Conversation) -> list[ev.ToolResult]:
@@ -50,7 +69,11 @@ def results(conversation: Conversation) -> list[ev.ToolResult]:
 
 def told(conversation: Conversation) -> list[ev.Message]:
     """Messages that came from other conversations."""
-    return [event for event in conversation.get_history() if isinstance(event, ev.Message) and event.sender not in ("user", "holdfast")]
+    return [
+        event
+        for event in conversation.get_history()
+        if isinstance(event, ev.Message) and event.sender not in ("user", "holdfast")
+    ]
 
 
 # --- blocking ---
@@ -63,7 +86,12 @@ def test_the_answer_of_the_child_is_the_result_and_its_meta_says_what_it_took() 
         [found] = results(conversation)
         assert found.result.text == "found x"
         child = found.result.meta[CHILD]
-        assert (child["id"], child["agent"], child["status"], child["steps"]) == ("top.4.0", "researcher", "finished", 1)
+        assert (child["id"], child["agent"], child["status"], child["steps"]) == (
+            "top.4.0",
+            "researcher",
+            "finished",
+            1,
+        )
         [listed] = conversation.children
         assert (listed.id, listed.spawned_by) == ("top.4.0", "top:4.0")
         first = conversation.store.read("top.4.0")[0]
@@ -84,22 +112,38 @@ def test_several_in_one_answer_work_at_the_same_time() -> None:
         meeting.wait(30)
         return f"met {request.text}"
 
-    agent = lead([[give("a"), give("b"), give("c")], "done"], {"researcher": Agent(ScriptedLLM(meet))})
+    agent = lead(
+        [[give("a"), give("b"), give("c")], "done"], {"researcher": Agent(ScriptedLLM(meet))}
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.run()
-        assert sorted(found.result.text for found in results(conversation)) == ["met a", "met b", "met c"]
+        assert sorted(found.result.text for found in results(conversation)) == [
+            "met a",
+            "met b",
+            "met c",
+        ]
 
 
 @pytest.mark.parametrize(
     ("script", "limits", "said"),
     [
-        ([RuntimeError("broken")], Limits(), "researcher failed after 0 steps: RuntimeError: broken"),
-        ([("look", {})] * 3, Limits(steps=2), "researcher came to a limit and did not finish after 2 steps: LimitExceeded"),
+        (
+            [RuntimeError("broken")],
+            Limits(),
+            "researcher failed after 0 steps: RuntimeError: broken",
+        ),
+        (
+            [("look", {})] * 3,
+            Limits(steps=2),
+            "researcher came to a limit and did not finish after 2 steps: LimitExceeded",
+        ),
         (["", "", ""], Limits(), "researcher got stuck after 3 steps and did not finish."),
     ],
 )
-def test_a_child_that_does_not_finish_is_told_so(script: list[Any], limits: Limits, said: str) -> None:
+def test_a_child_that_does_not_finish_is_told_so(
+    script: list[Any], limits: Limits, said: str
+) -> None:
     child = Agent(ScriptedLLM(script), [Tool("look", "", lambda: "seen")], limits=limits)
     with Conversation(lead([give("x"), "done"], {"researcher": child})) as conversation:
         conversation.send_message("go")
@@ -110,10 +154,16 @@ def test_a_child_that_does_not_finish_is_told_so(script: list[Any], limits: Limi
 
 
 def test_a_child_that_waits_for_approval_is_waited_for_and_the_progress_says_so() -> None:
-    child = Agent(ScriptedLLM([("rm", {"path": "x"}), "removed"]), [Tool("rm", "", lambda path: "gone")], confirm="always")
+    child = Agent(
+        ScriptedLLM([("rm", {"path": "x"}), "removed"]),
+        [Tool("rm", "", lambda path: "gone")],
+        confirm="always",
+    )
     progress: list[str] = []
     conversation = Conversation(
-        lead([give("x"), "done"], {"researcher": child}), id="top", on_progress=lambda _, text: progress.append(text)
+        lead([give("x"), "done"], {"researcher": child}),
+        id="top",
+        on_progress=lambda _, text: progress.append(text),
     )
     with conversation:
         conversation.start_thread()
@@ -122,7 +172,9 @@ def test_a_child_that_waits_for_approval_is_waited_for_and_the_progress_says_so(
         assert conversation.status is S.RUNNING
         [listed] = conversation.children
         assert listed.status == "waiting_for_confirmation"
-        waiting = next(event for event in conversation.store.read(listed.id) if isinstance(event, ev.Decision))
+        waiting = next(
+            event for event in conversation.store.read(listed.id) if isinstance(event, ev.Decision)
+        )
         conversation.store.post(listed.id, Approve(waiting.call_id, waiting.arguments_hash))
         assert conversation.wait(30) is S.FINISHED
         assert results(conversation)[0].result.text == "removed"
@@ -150,12 +202,19 @@ def test_an_interrupt_of_the_parent_interrupts_its_children() -> None:
 
 def test_there_is_a_bound_to_how_deep_delegates_delegate(tmp_path: Path) -> None:
     (tmp_path / "deeper.md").write_text("---\nname: deeper\ndelegates: true\n---\nGo deeper.\n")
-    llm = ScriptedLLM(lambda request: give("deeper", "deeper") if request.messages[-1]["role"] == "user" else request.text)
+    llm = ScriptedLLM(
+        lambda request: (
+            give("deeper", "deeper") if request.messages[-1]["role"] == "user" else request.text
+        )
+    )
     agent = Agent(llm, delegates=Delegates({"deeper": tmp_path / "deeper.md"}, max_depth=2))
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-        assert "This conversation is itself a delegate, 2 below the one that began, and there may be no more than 2." in state.answer
+        assert (
+            "This conversation is itself a delegate, 2 below the one that began, and there may be"
+            " no more than 2." in state.answer
+        )
         assert len(conversation.store.list()) == 3
 
 
@@ -163,12 +222,17 @@ def test_there_is_a_bound_to_how_many_work_at_once() -> None:
     hold = threading.Event()
     agent = lead(
         [give("a", background=True), give("b", background=True), give("c"), "done"],
-        Delegates({"researcher": Agent(ScriptedLLM(lambda request: str(hold.wait(30))))}, max_running=2),
+        Delegates(
+            {"researcher": Agent(ScriptedLLM(lambda request: str(hold.wait(30))))}, max_running=2
+        ),
     )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.run()
-        assert "2 agents are at work for this conversation, and more than 2 may not be." in results(conversation)[2].result.text
+        assert (
+            "2 agents are at work for this conversation, and more than 2 may not be."
+            in results(conversation)[2].result.text
+        )
         hold.set()
 
 
@@ -188,12 +252,18 @@ def test_the_answer_of_one_in_the_background_comes_as_a_message_once_and_wakes_t
         return give("x", background=True) if request.text == "go" else "Meanwhile."
 
     owned = Owned()
-    with Conversation(lead(script, {"researcher": Agent(ScriptedLLM(slow))}), id="top") as conversation:
+    with Conversation(
+        lead(script, {"researcher": Agent(ScriptedLLM(slow))}), id="top"
+    ) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
-        until(lambda: conversation.state.answer == "Meanwhile." and conversation.status is S.FINISHED)
+        until(
+            lambda: conversation.state.answer == "Meanwhile." and conversation.status is S.FINISHED
+        )
         hold.set()
-        until(lambda: conversation.state.answer == "I have it." and conversation.status is S.FINISHED)
+        until(
+            lambda: conversation.state.answer == "I have it." and conversation.status is S.FINISHED
+        )
         [message] = told(conversation)
         assert message.sender == "top.4.0"
         assert message.text.endswith("the answer")
@@ -229,7 +299,9 @@ def test_poll_collect_and_cancel() -> None:
 
     sleeper = Agent(ScriptedLLM(asleep, delay=0.3), [nap])
     agent = lead(script, {"researcher": Agent(ScriptedLLM(slow)), "sleeper": sleeper})
-    with Conversation(agent, id="top", on_progress=lambda *_: hold.set()) as conversation:  # collect says what it waits for
+    with Conversation(
+        agent, id="top", on_progress=lambda *_: hold.set()
+    ) as conversation:  # collect says what it waits for
         conversation.send_message("go")
         assert conversation.run().answer == "done"
         texts = [found.result.text for found in results(conversation)]
@@ -240,7 +312,10 @@ def test_poll_collect_and_cancel() -> None:
         assert results(conversation)[3].result.meta[CHILDREN][0]["collected"] is True
         assert "no answer within 0 seconds" in texts[4]
         assert "sleeper was stopped after" in texts[5]
-        assert "No agent works in the background as 'top.1.1'. There are: top.4.0, top.7.0." in texts[6]
+        assert (
+            "No agent works in the background as 'top.1.1'. There are: top.4.0, top.7.0."
+            in texts[6]
+        )
         assert told(conversation) == []
 
 
@@ -248,7 +323,9 @@ def test_children_end_with_their_parent_or_not_by_choice() -> None:
     for detached in (False, True):
         hold, entered = threading.Event(), threading.Event()
 
-        def slow(request: Any, hold: threading.Event = hold, entered: threading.Event = entered) -> str:
+        def slow(
+            request: Any, hold: threading.Event = hold, entered: threading.Event = entered
+        ) -> str:
             entered.set()
             hold.wait(30)
             return "late"
@@ -256,7 +333,9 @@ def test_children_end_with_their_parent_or_not_by_choice() -> None:
         store = MemoryStore()
         delegates = Delegates({"researcher": Agent(ScriptedLLM(slow))}, detached=detached)
         owned = Owned()
-        with Conversation(lead([give("x", background=True), "done"], delegates), store, "top") as conversation:
+        with Conversation(
+            lead([give("x", background=True), "done"], delegates), store, "top"
+        ) as conversation:
             conversation.send_message("go")
             conversation.run()
             assert entered.wait(30)
@@ -283,7 +362,11 @@ def test_a_parent_that_was_closed_and_opened_again_finds_its_children(tmp_path: 
     def script(request: Any) -> Any:
         if request.text == "go":
             return [give("a", background=True), give("b")]
-        return "all done" if sum("found" in str(message["content"]) for message in request.messages) == 2 else "one is missing"
+        return (
+            "all done"
+            if sum("found" in str(message["content"]) for message in request.messages) == 2
+            else "one is missing"
+        )
 
     def make() -> Agent:
         return lead(script, {"researcher": Agent(ScriptedLLM(slow))})
@@ -316,10 +399,18 @@ def test_conversations_of_one_tree_send_to_each_other_and_to_no_others() -> None
         stranger.send_message("hello")
 
     def child(request: Any) -> Any:
-        return ("send_to", {"conversation": "parent", "text": "a note"}) if request.messages[-1]["role"] == "user" else "done"
+        return (
+            ("send_to", {"conversation": "parent", "text": "a note"})
+            if request.messages[-1]["role"] == "user"
+            else "done"
+        )
 
     inner = Agent(ScriptedLLM(child), delegates={"nobody": finder()})
-    order = [give("x"), ("send_to", {"conversation": "top.4.0", "text": "again"}), ("send_to", {"conversation": "stranger", "text": "hi"})]
+    order = [
+        give("x"),
+        ("send_to", {"conversation": "top.4.0", "text": "again"}),
+        ("send_to", {"conversation": "stranger", "text": "hi"}),
+    ]
 
     def script(request: Any) -> Any:
         answered = sum(message["role"] == "assistant" for message in request.messages)
@@ -330,11 +421,19 @@ def test_conversations_of_one_tree_send_to_each_other_and_to_no_others() -> None
         conversation.send_message("go")
         until(lambda: any("is done.]" in message.text for message in told(conversation)))
         conversation.wait(30)
-        assert [message.text for message in told(conversation) if message.text == "a note"] == ["a note"] * 2
+        assert [message.text for message in told(conversation) if message.text == "a note"] == [
+            "a note"
+        ] * 2
         texts = [found.result.text for found in results(conversation)]
-        assert texts[1:] == ["Sent to top.4.0.", "There is no conversation 'stranger' that this one may send to."]
+        assert texts[1:] == [
+            "Sent to top.4.0.",
+            "There is no conversation 'stranger' that this one may send to.",
+        ]
         said = [event for event in store.read("top.4.0") if isinstance(event, ev.Message)]
-        assert [(message.text, message.sender) for message in said] == [("x", "top"), ("again", "top")]
+        assert [(message.text, message.sender) for message in said] == [
+            ("x", "top"),
+            ("again", "top"),
+        ]
 
 
 def test_messages_stay_within_the_tenant_whatever_is_allowed() -> None:
@@ -342,13 +441,24 @@ def test_messages_stay_within_the_tenant_whatever_is_allowed() -> None:
     for id in ("acme/friend", "other/foe"):
         with Conversation(Agent(ScriptedLLM([])), store, id) as there:
             there.send_message("hello")
-    script = [[("send_to", {"conversation": id, "text": "hi"}) for id in ("acme/friend", "other/foe", "acme/none")], "done"]
-    delegates = Delegates({"researcher": finder()}, send_to=["acme/friend", "other/foe", "acme/none"])
+    script = [
+        [
+            ("send_to", {"conversation": id, "text": "hi"})
+            for id in ("acme/friend", "other/foe", "acme/none")
+        ],
+        "done",
+    ]
+    delegates = Delegates(
+        {"researcher": finder()}, send_to=["acme/friend", "other/foe", "acme/none"]
+    )
     with Conversation(lead(script, delegates), store, "acme/top") as conversation:
         conversation.send_message("go")
         conversation.run()
         found = {event.call_id: event.result.text for event in results(conversation)}
-        assert found["4.0"] == "Sent to acme/friend. It is not at work now, and hears it when it goes on."
+        assert (
+            found["4.0"]
+            == "Sent to acme/friend. It is not at work now, and hears it when it goes on."
+        )
         assert found["4.1"] == "There is no conversation 'other/foe' that this one may send to."
         assert found["4.2"] == "There is no conversation 'acme/none'."
     with Conversation(Agent(ScriptedLLM(["ok"])), store, "acme/friend") as friend:
@@ -382,7 +492,11 @@ def work(path: Path) -> Tool:
 def researcher(folder: Path) -> Agent:
     def script(request: Any) -> Any:
         last = request.messages[-1]
-        return ("note", {"line": last["content"]}) if last["role"] == "user" else f"done with {request.messages[1]['content']}"
+        return (
+            ("note", {"line": last["content"]})
+            if last["role"] == "user"
+            else f"done with {request.messages[1]['content']}"
+        )
 
     return Agent(ScriptedLLM(script), [work(folder / "notes")])
 
@@ -391,7 +505,9 @@ def blocking(store: Any, folder: Path) -> None:
     def script(request: Any) -> Any:
         return [give("a"), give("b")] if request.messages[-1]["role"] == "user" else "all done"
 
-    with Conversation(lead(script, {"researcher": researcher(folder)}, parallel_calls=1), store, "top") as conversation:
+    with Conversation(
+        lead(script, {"researcher": researcher(folder)}, parallel_calls=1), store, "top"
+    ) as conversation:
         if not conversation.state.last_seq:
             conversation.send_message("go")
         conversation.run()
@@ -416,11 +532,14 @@ def in_the_background(store: Any, folder: Path) -> None:
         if request.messages[-1]["role"] == "user" and request.text == "go":
             return [give("a", background=True), give("b", background=True)]
         collected = any(
-            "done with a" in str(message["content"]) and "done with b" in str(message["content"]) for message in request.messages
+            "done with a" in str(message["content"]) and "done with b" in str(message["content"])
+            for message in request.messages
         )
         return "all done" if collected else ("delegate_collect", {"ids": ["top.4.0", "top.4.1"]})
 
-    with Conversation(lead(script, {"researcher": researcher(folder)}, parallel_calls=1), store, "top") as conversation:
+    with Conversation(
+        lead(script, {"researcher": researcher(folder)}, parallel_calls=1), store, "top"
+    ) as conversation:
         if not conversation.state.last_seq:
             conversation.send_message("go")
         conversation.run()
@@ -431,8 +550,14 @@ def test_killed_at_every_append_those_in_the_background_are_collected_all_the_sa
     for crash in crash_at_every_append(in_the_background):
         assert set(crash.after_journals) == {"top", "top.4.0", "top.4.1"}, str(crash)
         assert len(effects(crash.folder)) == len(set(effects(crash.folder))), str(crash)
-        collected = [event.result.text for event in crash.after if isinstance(event, ev.ToolResult) and CHILDREN in event.result.meta]
-        assert collected[-1:] == ["researcher (top.4.0):\ndone with a\n\nresearcher (top.4.1):\ndone with b"], str(crash)
+        collected = [
+            event.result.text
+            for event in crash.after
+            if isinstance(event, ev.ToolResult) and CHILDREN in event.result.meta
+        ]
+        assert collected[-1:] == [
+            "researcher (top.4.0):\ndone with a\n\nresearcher (top.4.1):\ndone with b"
+        ], str(crash)
 
 
 def five(path: str, folder: str) -> None:
@@ -449,7 +574,11 @@ def five(path: str, folder: str) -> None:
     def script(request: Any) -> Any:
         if request.messages[-1]["role"] == "user" and request.text == "go":
             return [give(str(number), background=number % 2 == 0) for number in range(5)]
-        missing = [number for number in range(5) if not any(f"answer of {number}" in str(m["content"]) for m in request.messages)]
+        missing = [
+            number
+            for number in range(5)
+            if not any(f"answer of {number}" in str(m["content"]) for m in request.messages)
+        ]
         return ("delegate_collect", {}) if missing else "all done"
 
     def note(line: str) -> str:
@@ -458,16 +587,30 @@ def five(path: str, folder: str) -> None:
             file.write(f"{line}\n")
         return "noted"
 
-    child = Agent(ScriptedLLM(step), [Tool.from_function(note, annotations=ToolAnnotations(destructive=False))])
-    with SQLiteStore(path) as store, Conversation(lead(script, {"researcher": child}), store, "top") as conversation:
+    child = Agent(
+        ScriptedLLM(step),
+        [Tool.from_function(note, annotations=ToolAnnotations(destructive=False))],
+    )
+    with (
+        SQLiteStore(path) as store,
+        Conversation(lead(script, {"researcher": child}), store, "top") as conversation,
+    ):
         if not conversation.state.last_seq:
             conversation.send_message("go")
         conversation.run()
 
 
-def test_a_process_that_is_killed_with_five_children_at_work_finds_all_of_them_again(tmp_path: Path) -> None:
+def test_a_process_that_is_killed_with_five_children_at_work_finds_all_of_them_again(
+    tmp_path: Path,
+) -> None:
     path, notes = str(tmp_path / "a.db"), tmp_path / "entered"
-    program = [sys.executable, "-c", "import sys; from tests.test_delegation import five; five(*sys.argv[1:])", path, str(tmp_path)]
+    program = [
+        sys.executable,
+        "-c",
+        "import sys; from tests.test_delegation import five; five(*sys.argv[1:])",
+        path,
+        str(tmp_path),
+    ]
     repo = Path(__file__).parents[1]
     process = subprocess.Popen(program, cwd=repo)
     until(lambda: notes.exists() and len(notes.read_text().splitlines()) >= 6, 60)
@@ -475,12 +618,15 @@ def test_a_process_that_is_killed_with_five_children_at_work_finds_all_of_them_a
     process.wait()
     assert subprocess.run(program, cwd=repo, timeout=120, check=False).returncode == 0
     with SQLiteStore(path) as store:
-        assert sorted(one.id for one in store.list(spawned_by="top")) == [f"top.4.{number}" for number in range(5)]
+        assert sorted(one.id for one in store.list(spawned_by="top")) == [
+            f"top.4.{number}" for number in range(5)
+        ]
         lines = notes.read_text().splitlines()
         assert len(lines) == len(set(lines))
         top = store.read("top")
         told = " ".join(
-            [event.text for event in top if isinstance(event, ev.Message)] + [e.result.text for e in top if isinstance(e, ev.ToolResult)]
+            [event.text for event in top if isinstance(event, ev.Message)]
+            + [e.result.text for e in top if isinstance(e, ev.ToolResult)]
         )
         assert all(f"answer of {number}" in told for number in range(5))
         assert [event.status for event in top if isinstance(event, ev.Status)][-1] == "finished"
@@ -497,11 +643,16 @@ def test_a_structured_answer_is_the_result(tmp_path: Path) -> None:
         conversation.send_message("go")
         conversation.run()
         [found] = results(conversation)
-        assert (found.result.structured_content, found.result.text) == ({"km": 384400}, '{"km":384400}')
+        assert (found.result.structured_content, found.result.text) == (
+            {"km": 384400},
+            '{"km":384400}',
+        )
 
 
 def test_a_fork_has_none_of_the_children() -> None:
-    with Conversation(lead([give("x", background=True), ("delegate_collect", {}), "done"]), MemoryStore(), "top") as conversation:
+    with Conversation(
+        lead([give("x", background=True), ("delegate_collect", {}), "done"]), MemoryStore(), "top"
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
         conversation.wait(30)

@@ -1,4 +1,5 @@
-"""Work in the background where it is told of badly most easily: messages at a child's end, interrupts, what is read again, bounds."""
+"""Work in the background where it is told of badly most easily: messages at a child's end,
+interrupts, what is read again, bounds."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def give(task: str, agent: str = "researcher", **more: Any) -> tuple[str, dict[s
 
 def lead(script: Any, researcher: Any, **options: Any) -> Agent:
     """An agent whose researcher answers as `researcher` says."""
-    return Agent(ScriptedLLM(script), delegates={"researcher": Agent(ScriptedLLM(researcher))}, **options)
+    return Agent(
+        ScriptedLLM(script), delegates={"researcher": Agent(ScriptedLLM(researcher))}, **options
+    )
 
 
 def steps(*answers: Any) -> Callable[[Any], Any]:
@@ -52,17 +55,27 @@ def steps(*answers: Any) -> Callable[[Any], Any]:
 
 
 def results(conversation: Conversation) -> list[str]:
-    return [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    ]
 
 
 def told(conversation: Conversation) -> list[str]:
     """What came of the child, by message."""
-    return [event.text for event in conversation.get_history() if isinstance(event, ev.Message) and event.sender == CHILD]
+    return [
+        event.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.Message) and event.sender == CHILD
+    ]
 
 
 def notes(conversation: Conversation) -> list[tuple[str, Any]]:
     found = [event for event in conversation.get_history() if isinstance(event, ev.Note)]
-    return [(note.about, note.details["children"]) for note in found if note.about in (STOPPED, RESUMED)]
+    return [
+        (note.about, note.details["children"]) for note in found if note.about in (STOPPED, RESUMED)
+    ]
 
 
 def say(store: Any, text: str) -> None:
@@ -72,7 +85,9 @@ def say(store: Any, text: str) -> None:
 # --- messages to a child at its end ---
 
 
-def _once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, say: Callable[[], None], before: bool) -> None:
+def _once(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, say: Callable[[], None], before: bool
+) -> None:
     """Have something said before or after the first call of a function, on its thread."""
     whole, said = getattr(owner, name), list[int]()
 
@@ -90,24 +105,33 @@ def _once(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, say: Callable[
     monkeypatch.setattr(owner, name, around)
 
 
-@pytest.mark.parametrize(("owner", "name", "before"), [(Team, "_announce", False), (delegating, "shut", True), (delegating, "shut", False)])
+@pytest.mark.parametrize(
+    ("owner", "name", "before"),
+    [(Team, "_announce", False), (delegating, "shut", True), (delegating, "shut", False)],
+)
 def test_a_message_between_a_child_s_end_and_its_closing_is_heard(
     monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, before: bool
 ) -> None:
     store = MemoryStore()
     _once(monkeypatch, owner, name, lambda: say(store, "two"), before)
     owned = Owned()
-    with Conversation(lead(steps(give("one"), "meanwhile"), lambda request: f"heard {request.text}"), store, "top") as conversation:
+    with Conversation(
+        lead(steps(give("one"), "meanwhile"), lambda request: f"heard {request.text}"), store, "top"
+    ) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
         until(lambda: any("heard two" in text for text in told(conversation)))
     owned.gone()
 
 
-def test_a_message_at_the_end_of_a_child_that_is_waited_for_is_part_of_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_at_the_end_of_a_child_that_is_waited_for_is_part_of_its_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = MemoryStore()
     _once(monkeypatch, delegating, "shut", lambda: say(store, "two"), True)
-    agent = lead(steps(give("one", background=False), "done"), lambda request: f"heard {request.text}")
+    agent = lead(
+        steps(give("one", background=False), "done"), lambda request: f"heard {request.text}"
+    )
     with Conversation(agent, store, "top") as conversation:
         conversation.send_message("go")
         conversation.run()
@@ -117,12 +141,19 @@ def test_a_message_at_the_end_of_a_child_that_is_waited_for_is_part_of_its_answe
 def test_a_message_left_in_the_inbox_of_a_child_is_heard_when_its_parent_goes_on() -> None:
     store = MemoryStore()
     with Conversation(
-        lead(steps(give("one"), ("delegate_collect", {}), "done"), lambda request: f"heard {request.text}"), store, "top"
+        lead(
+            steps(give("one"), ("delegate_collect", {}), "done"),
+            lambda request: f"heard {request.text}",
+        ),
+        store,
+        "top",
     ) as conversation:
         conversation.send_message("go")
         conversation.run()
     say(store, "two")
-    with Conversation(lead(lambda request: "noted", lambda request: f"heard {request.text}"), store, "top") as conversation:
+    with Conversation(
+        lead(lambda request: "noted", lambda request: f"heard {request.text}"), store, "top"
+    ) as conversation:
         conversation.start_thread()
         until(lambda: any("heard two" in text for text in told(conversation)))
 
@@ -150,7 +181,11 @@ def test_what_an_interrupt_stops_goes_on_with_the_parent(tmp_path: Path, reopene
     child, busy = Slow("found"), Slow("meanwhile")
 
     def script(request: Any) -> Any:
-        return give("x") if request.messages[-1]["role"] == "user" and request.text == "go" else busy(request)
+        return (
+            give("x")
+            if request.messages[-1]["role"] == "user" and request.text == "go"
+            else busy(request)
+        )
 
     with SQLiteStore(tmp_path / "a.db") as store:
         with Conversation(lead(script, child), store, "top") as conversation:
@@ -195,7 +230,11 @@ def test_a_child_that_somebody_paused_for_itself_does_not_go_on_with_its_parent(
     child, busy = Slow("found"), Slow("meanwhile")
 
     def script(request: Any) -> Any:
-        return give("x") if request.messages[-1]["role"] == "user" and request.text == "go" else busy(request)
+        return (
+            give("x")
+            if request.messages[-1]["role"] == "user" and request.text == "go"
+            else busy(request)
+        )
 
     with Conversation(lead(script, child), id="top") as conversation:
         conversation.start_thread()
@@ -219,15 +258,25 @@ def _redacted(*_: Any) -> ToolResult:
     return ToolResult((TextContent("[redacted]"),))
 
 
-@pytest.mark.parametrize(("background", "hooks"), [("true", []), (True, [Hook(after=_redacted, tools="delegate")])])
-def test_a_parent_that_was_opened_again_knows_what_the_call_began(tmp_path: Path, background: Any, hooks: list[Hook]) -> None:
+@pytest.mark.parametrize(
+    ("background", "hooks"), [("true", []), (True, [Hook(after=_redacted, tools="delegate")])]
+)
+def test_a_parent_that_was_opened_again_knows_what_the_call_began(
+    tmp_path: Path, background: Any, hooks: list[Hook]
+) -> None:
     child = Slow("found")
     with SQLiteStore(tmp_path / "a.db") as store:
-        with Conversation(lead(steps(give("x", background=background), "meanwhile"), child, hooks=hooks), store, "top") as conversation:
+        with Conversation(
+            lead(steps(give("x", background=background), "meanwhile"), child, hooks=hooks),
+            store,
+            "top",
+        ) as conversation:
             conversation.send_message("go")
             conversation.run()
             child.go.set()
-        with Conversation(lead(lambda request: "noted", child, hooks=hooks), store, "top") as conversation:
+        with Conversation(
+            lead(lambda request: "noted", child, hooks=hooks), store, "top"
+        ) as conversation:
             conversation.start_thread()
             until(lambda: len(told(conversation)) == 1)
 
@@ -235,11 +284,15 @@ def test_a_parent_that_was_opened_again_knows_what_the_call_began(tmp_path: Path
 @pytest.mark.parametrize("number", ["zzz", "", "²", "9" * 5000, "-1"])
 def test_a_message_whose_id_looks_like_an_announcement_s_stops_nobody(number: str) -> None:
     store = MemoryStore()
-    with Conversation(lead(steps(give("x"), ("delegate_collect", {}), "done"), lambda _: "found"), store, "top") as conversation:
+    with Conversation(
+        lead(steps(give("x"), ("delegate_collect", {}), "done"), lambda _: "found"), store, "top"
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
     store.post("top", Send((TextContent("x"),), f"{CHILD}@{number}", CHILD))
-    with Conversation(lead(lambda request: "noted", lambda _: "found"), store, "top") as conversation:
+    with Conversation(
+        lead(lambda request: "noted", lambda _: "found"), store, "top"
+    ) as conversation:
         assert conversation.run().status is S.FINISHED
         assert conversation.failure is None
 
@@ -247,18 +300,26 @@ def test_a_message_whose_id_looks_like_an_announcement_s_stops_nobody(number: st
 def test_a_child_that_another_owner_has_is_collected_from_the_store() -> None:
     child, store = Slow("found"), MemoryStore()
     delegates = Delegates({"researcher": Agent(ScriptedLLM(child))}, detached=True)
-    with Conversation(Agent(ScriptedLLM(steps(give("x"), "meanwhile")), delegates=delegates), store, "top") as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(steps(give("x"), "meanwhile")), delegates=delegates), store, "top"
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
         assert child.entered.wait(30)
-    collects = ScriptedLLM(lambda request: ("delegate_collect", {"ids": [CHILD]}) if request.text == "collect" else "done")
+    collects = ScriptedLLM(
+        lambda request: (
+            ("delegate_collect", {"ids": [CHILD]}) if request.text == "collect" else "done"
+        )
+    )
     progress: list[str] = []
 
     def tell(_: str, text: str) -> None:
         progress.append(text)
         child.go.set()
 
-    with Conversation(Agent(collects, delegates=delegates), store, "top", on_progress=tell) as conversation:
+    with Conversation(
+        Agent(collects, delegates=delegates), store, "top", on_progress=tell
+    ) as conversation:
         conversation.send_message("collect")
         conversation.run()
         assert results(conversation)[-1] == "found"
@@ -270,7 +331,9 @@ def test_a_call_that_fails_to_collect_silences_nobody() -> None:
     child, store = Slow("found"), MemoryStore()
     both = {"researcher": Agent(ScriptedLLM(child)), "gone": Agent(ScriptedLLM(Slow("late", 0.3)))}
     order = [[give("x"), give("y", "gone")], ("delegate_cancel", {"ids": ["top.4.1"]}), "done"]
-    with Conversation(Agent(ScriptedLLM(steps(*order)), delegates=both), store, "top") as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(steps(*order)), delegates=both), store, "top"
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
         conversation.close(0.1)
@@ -289,7 +352,11 @@ def test_a_call_that_fails_to_collect_silences_nobody() -> None:
 def test_calls_of_one_answer_have_no_more_children_at_work_than_there_may_be() -> None:
     child = Slow("found")
     delegates = Delegates({"researcher": Agent(ScriptedLLM(child))}, max_running=1)
-    agent = Agent(ScriptedLLM([[give(str(number)) for number in range(8)], "done"]), delegates=delegates, parallel_calls=8)
+    agent = Agent(
+        ScriptedLLM([[give(str(number)) for number in range(8)], "done"]),
+        delegates=delegates,
+        parallel_calls=8,
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.run()
@@ -305,12 +372,21 @@ def test_messages_between_conversations_are_bounded_until_the_user_says_somethin
         friend.hosted = True
 
         def script(request: Any) -> Any:
-            return "done" if request.messages[-1]["role"] == "tool" and "no more until" in request.messages[-1]["content"] else send
+            return (
+                "done"
+                if request.messages[-1]["role"] == "tool"
+                and "no more until" in request.messages[-1]["content"]
+                else send
+            )
 
         send = ("send_to", {"conversation": "friend", "text": "ping"})
-        delegates = Delegates({"researcher": Agent(ScriptedLLM([]))}, send_to=["friend"], max_messages=3)
+        delegates = Delegates(
+            {"researcher": Agent(ScriptedLLM([]))}, send_to=["friend"], max_messages=3
+        )
         for user in (True, False, True):  # opened again, each counts on
-            with Conversation(Agent(ScriptedLLM(script), delegates=delegates), store, "top") as conversation:
+            with Conversation(
+                Agent(ScriptedLLM(script), delegates=delegates), store, "top"
+            ) as conversation:
                 before = len(results(conversation))
                 if user:
                     conversation.send_message("go")

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, ConversationStatus, RemoteConversation, RemoteWorkspace, ScriptedLLM, Tool
+from holdfast import (
+    Agent,
+    ConversationStatus,
+    RemoteConversation,
+    RemoteWorkspace,
+    ScriptedLLM,
+    Tool,
+)
 from holdfast import events as ev
 from holdfast.agent.agents_files import SubAgent
 from holdfast.agent.form import form_of, tools_of
@@ -31,8 +38,14 @@ def space(server: AgentServerProcess) -> Iterator[RemoteWorkspace]:
 
 
 def test_a_remote_agent_delegates_to_an_agent_and_to_a_prompt(space: RemoteWorkspace) -> None:
-    child = Agent(ScriptedLLM([("write_file", {"path": "made", "content": "x"}), "made it"]), [space_tool(space, "write_file")])
-    agent = Agent(ScriptedLLM([("delegate", {"agent": "maker", "task": "make it"}), "done"]), delegates={"maker": child})
+    child = Agent(
+        ScriptedLLM([("write_file", {"path": "made", "content": "x"}), "made it"]),
+        [space_tool(space, "write_file")],
+    )
+    agent = Agent(
+        ScriptedLLM([("delegate", {"agent": "maker", "task": "make it"}), "done"]),
+        delegates={"maker": child},
+    )
     with RemoteConversation(agent, space) as conversation:
         conversation.send_message("go")
         state = conversation.run()
@@ -45,18 +58,29 @@ def test_a_remote_agent_delegates_to_an_agent_and_to_a_prompt(space: RemoteWorks
 def test_a_remote_agent_hands_over(space: RemoteWorkspace) -> None:
     billing = Agent(ScriptedLLM(["Refunded."]), system_prompt="You refund.")
     sub = SubAgent("sales", prompt="You sell.")
-    agent = Agent(ScriptedLLM([("handoff", {"agent": "billing"})]), handoffs={"billing": billing, "sales": sub})
+    agent = Agent(
+        ScriptedLLM([("handoff", {"agent": "billing"})]),
+        handoffs={"billing": billing, "sales": sub},
+    )
     with RemoteConversation(agent, space) as conversation:
         conversation.send_message("go")
         state = conversation.run()
         assert state.answer == "Refunded."
-        assert [event.name for event in state.events if isinstance(event, ev.Agent)] == ["", "billing"]
+        assert [event.name for event in state.events if isinstance(event, ev.Agent)] == [
+            "",
+            "billing",
+        ]
 
 
-def test_a_tool_of_another_agent_that_only_the_client_has_is_refused(space: RemoteWorkspace) -> None:
+def test_a_tool_of_another_agent_that_only_the_client_has_is_refused(
+    space: RemoteWorkspace,
+) -> None:
     child = Agent(ScriptedLLM([]), [Tool("mine", "", lambda: "x")])
     agent = Agent(ScriptedLLM([]), delegates={"a": child})
-    with pytest.raises(ConfigurationError, match="'mine'"), RemoteConversation(agent, space) as conversation:
+    with (
+        pytest.raises(ConfigurationError, match="'mine'"),
+        RemoteConversation(agent, space) as conversation,
+    ):
         conversation.send_message("go")
 
 
@@ -75,33 +99,61 @@ def test_in_a_worker_process_too_children_work_and_tell_what_they_came_to(tmp_pa
         ("handoff", {"agent": "last"}),
     ]
     last = Agent(ScriptedLLM(["done"]))
-    agent = Agent(ScriptedLLM(script), delegates={"finder": child, "sub": Agent(ScriptedLLM(["b it is"]))}, handoffs={"last": last})
+    agent = Agent(
+        ScriptedLLM(script),
+        delegates={"finder": child, "sub": Agent(ScriptedLLM(["b it is"]))},
+        handoffs={"last": last},
+    )
     with host_of(tmp_path, isolation="process") as host:
         for id in ("other", "c"):
             form = form_of(agent)
-            host.create("acme", CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools_of(agent), id=id))
+            host.create(
+                "acme",
+                CreateRequest(
+                    agent=form.mapping, secrets=form.secrets, tools=tools_of(agent), id=id
+                ),
+            )
         host.start("acme", "c")
         host.obey("acme", "c", Send("go"))
         until(lambda: host.state("acme", "c").status == "finished", 60)
         events = host.read("acme", "c")
         texts = [event.result.text for event in events if isinstance(event, ev.ToolResult)]
         assert texts[0] == "found it"
-        told = [event.text for event in events if isinstance(event, ev.Message)]  # if it was done before it was collected
+        told = [
+            event.text for event in events if isinstance(event, ev.Message)
+        ]  # if it was done before it was collected
         assert texts[2] == "b it is" or any("b it is" in one for one in told)
         assert "other" in texts[3]
         assert [event.text for event in events if isinstance(event, ev.Assistant)][-1] == "done"
 
 
 @pytest.mark.parametrize("isolation", ["none", "process"])
-def test_a_parent_at_rest_on_a_server_wakes_when_a_child_is_done(tmp_path: Path, isolation: str) -> None:
+def test_a_parent_at_rest_on_a_server_wakes_when_a_child_is_done(
+    tmp_path: Path, isolation: str
+) -> None:
     child = Agent(ScriptedLLM(["found it"], delay=1.0))
     agent = Agent(
-        ScriptedLLM([("delegate", {"agent": "finder", "task": "a", "background": True}), "Meanwhile.", "I have it."]),
+        ScriptedLLM(
+            [
+                ("delegate", {"agent": "finder", "task": "a", "background": True}),
+                "Meanwhile.",
+                "I have it.",
+            ]
+        ),
         delegates={"finder": child},
     )
     with host_of(tmp_path, **({} if isolation == "none" else {"isolation": isolation})) as host:
         form = form_of(agent)
-        host.create("acme", CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools_of(agent), id="c"))
+        host.create(
+            "acme",
+            CreateRequest(agent=form.mapping, secrets=form.secrets, tools=tools_of(agent), id="c"),
+        )
         host.start("acme", "c")
         host.obey("acme", "c", Send("go"))
-        until(lambda: host.state("acme", "c").answer == "I have it." and host.status("acme", "c") == "finished", 60)
+        until(
+            lambda: (
+                host.state("acme", "c").answer == "I have it."
+                and host.status("acme", "c") == "finished"
+            ),
+            60,
+        )

@@ -38,7 +38,11 @@ def drawn() -> dict[str, tuple[str, str | None]]:
 
 
 TREE = drawn()
-CLASSES = {name: kind for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
+CLASSES = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if inspect.isclass(kind) and issubclass(kind, Exception)
+}
 
 
 def test_the_drawing_and_the_module_have_the_same_classes() -> None:
@@ -61,11 +65,16 @@ def test_every_error_is_caught_as_one() -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        LeaseHeld("c", "process 5"), LimitExceeded("steps", 5, 4, "Limits"), ToolError("m", "network", max_retries=9),
-        RateLimited("m", status=429, retry_after=1.5), Fenced("m"), ToolTimeout("m"), ConfigurationError("m"),
+        LeaseHeld("c", "process 5"),
+        LimitExceeded("steps", 5, 4, "Limits"),
+        ToolError("m", "network", max_retries=9),
+        RateLimited("m", status=429, retry_after=1.5),
+        Fenced("m"),
+        ToolTimeout("m"),
+        ConfigurationError("m"),
     ],
     ids=lambda error: type(error).__name__,
-)  # fmt: skip
+)
 def test_an_error_crosses_a_process_boundary_with_its_fields(error: HoldfastError) -> None:
     found = pickle.loads(pickle.dumps(error))
     assert (type(found), str(found), vars(found)) == (type(error), str(error), vars(error))
@@ -80,10 +89,15 @@ def test_a_tool_error_takes_its_policy_from_its_type_unless_told() -> None:
 
 
 def test_a_tool_error_of_an_unknown_type_names_the_known_ones() -> None:
-    with pytest.raises(ConfigurationError, match=r"error_type takes one of rate_limit, .*, not 'weird'"):
+    with pytest.raises(
+        ConfigurationError, match=r"error_type takes one of rate_limit, .*, not 'weird'"
+    ):
         ToolError("m", "weird")
 
 
 def test_messages_say_what_to_do() -> None:
-    assert str(LeaseHeld("c", "process 5")) == "Conversation 'c' is held by process 5. Close it there first, or open another id."
+    assert (
+        str(LeaseHeld("c", "process 5"))
+        == "Conversation 'c' is held by process 5. Close it there first, or open another id."
+    )
     assert "Raise Limits(steps=...)" in str(LimitExceeded("steps", 5, 4, "Limits"))

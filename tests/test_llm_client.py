@@ -1,4 +1,5 @@
-"""`LLM` end to end against a model server on loopback: arguments, answers, errors, retries, cancelling, threads, secrets."""
+"""`LLM` end to end against a model server on loopback: arguments, answers, errors, retries,
+cancelling, threads, secrets."""
 
 from __future__ import annotations
 
@@ -37,10 +38,24 @@ from holdfast.llm import LLM, Completion, Delta, Transcript, line
 from holdfast.llm.model import Model
 from holdfast.llm.retry import delay, retry_after, retrying
 from holdfast.tools.context import Cancellation
-from tests.model_server import Drop, ModelServer, Request, Stall, Stream, Truncated, calls, sse, text
+from tests.model_server import (
+    Drop,
+    ModelServer,
+    Request,
+    Stall,
+    Stream,
+    Truncated,
+    calls,
+    sse,
+    text,
+)
 
 KEY = "sk-planted-secret"
-SLOW = (429, {"retry-after-ms": "1"}, {"error": {"message": "slow down", "code": "rate_limit_exceeded"}})
+SLOW = (
+    429,
+    {"retry-after-ms": "1"},
+    {"error": {"message": "slow down", "code": "rate_limit_exceeded"}},
+)
 
 
 def llm(server: ModelServer, **more: Any) -> LLM:
@@ -53,7 +68,9 @@ class Weather:
     input_schema: dict[str, Any] = {"type": "object", "properties": {"city": {"type": "string"}}}
 
 
-def agent_event(model: Model, tools: Sequence[events.ToolDefinition] = (), prompt: str = "Be good.") -> events.Agent:
+def agent_event(
+    model: Model, tools: Sequence[events.ToolDefinition] = (), prompt: str = "Be good."
+) -> events.Agent:
     return events.Agent(
         seq=1,
         id="a",
@@ -65,16 +82,24 @@ def agent_event(model: Model, tools: Sequence[events.ToolDefinition] = (), promp
     )
 
 
-# --- asking ----------------------------------------------------------------------------------------
+# --- asking ---
 
 
 def test_a_str_is_answered() -> None:
     with ModelServer([text("hi")]) as server:
         answer = llm(server).completion("hello")
-        assert (answer.text, answer.stop_reason, answer.model, answer.wire) == ("hi", "stop", "mock", "openai_chat")
+        assert (answer.text, answer.stop_reason, answer.model, answer.wire) == (
+            "hi",
+            "stop",
+            "mock",
+            "openai_chat",
+        )
         assert answer.usage == Usage(10, 5)
         assert answer.duration > 0
-        assert server.requests[0].json == {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
+        assert server.requests[0].json == {
+            "model": "m",
+            "messages": [{"role": "user", "content": "hello"}],
+        }
         assert server.requests[0].path == "/v1/chat/completions"
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
         assert server.requests[0].headers["content-type"] == "application/json"
@@ -84,13 +109,25 @@ def test_messages_of_all_roles_are_sent() -> None:
     messages = [
         Message("be brief", role="system"),
         Message("hi"),
-        Message("", role="assistant", tool_calls=(ToolCall("c1", "srv.weather", {"city": "Paris"}),)),
+        Message(
+            "", role="assistant", tool_calls=(ToolCall("c1", "srv.weather", {"city": "Paris"}),)
+        ),
         Message("sunny", role="tool", tool_call_id="c1"),
     ]
     with ModelServer([text("ok")]) as server:
         llm(server).completion(messages, system="rules")
-        assert [message["role"] for message in server.requests[0].messages] == ["system", "system", "user", "assistant", "tool"]
-        assert server.requests[0].messages[4] == {"role": "tool", "tool_call_id": "c1", "content": "sunny"}
+        assert [message["role"] for message in server.requests[0].messages] == [
+            "system",
+            "system",
+            "user",
+            "assistant",
+            "tool",
+        ]
+        assert server.requests[0].messages[4] == {
+            "role": "tool",
+            "tool_call_id": "c1",
+            "content": "sunny",
+        }
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -114,7 +151,10 @@ def test_an_answer_and_the_results_of_its_calls_can_be_sent_back_by_hand() -> No
         history += [answer, Message("20 C", role="tool", tool_call_id=answer.calls[0].provider_id)]
         assert model.completion(history, [Weather()]).text == "sunny"
         assistant, tool = server.requests[1].messages[1:]
-        assert assistant["tool_calls"][0]["function"] == {"name": "srv__weather", "arguments": '{"city":  "Paris"}'}
+        assert assistant["tool_calls"][0]["function"] == {
+            "name": "srv__weather",
+            "arguments": '{"city":  "Paris"}',
+        }
         assert tool == {"role": "tool", "tool_call_id": "call_0", "content": "20 C"}
 
 
@@ -130,10 +170,15 @@ def test_a_head_gives_prompt_tools_and_parameters() -> None:
         assert sent["temperature"] == 0.5
         changed = model.replace(temperature=0.9)
         changed.completion(transcript, head=head)
-        assert server.requests[1].body == server.requests[0].body  # the journal says what is asked for
+        assert (
+            server.requests[1].body == server.requests[0].body
+        )  # the journal says what is asked for
         other = model.replace(model="other", temperature=0.9)
         other.completion(transcript, head=head)
-        assert (server.requests[2].json["model"], server.requests[2].json["temperature"]) == ("other", 0.9)
+        assert (server.requests[2].json["model"], server.requests[2].json["temperature"]) == (
+            "other",
+            0.9,
+        )
 
 
 def test_a_head_and_tools_are_not_both_taken() -> None:
@@ -187,9 +232,15 @@ def test_a_stream_that_breaks_off_after_its_finish_is_whole() -> None:
 def every_piece_says_stop(wire: str, *words: str) -> list[bytes]:
     """A stream as Gemini and some proxies send it: a finish comes with every piece."""
     if wire == "gemini":
-        found: list[Any] = [{"candidates": [{"content": {"parts": [{"text": word}]}, "finishReason": "STOP"}]} for word in words]
+        found: list[Any] = [
+            {"candidates": [{"content": {"parts": [{"text": word}]}, "finishReason": "STOP"}]}
+            for word in words
+        ]
     else:
-        found = [{"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": "stop"}]} for word in words]
+        found = [
+            {"choices": [{"index": 0, "delta": {"content": word}, "finish_reason": "stop"}]}
+            for word in words
+        ]
     return [f"data: {json.dumps(piece)}\n\n".encode() for piece in found]
 
 
@@ -198,10 +249,21 @@ def every_piece_says_stop(wire: str, *words: str) -> list[bytes]:
 class TestAServerThatSaysAFinishWithEveryPiece:
     def ask(self, wire: str, tool_calls: str, *answers: Any) -> str:
         with ModelServer(answers) as server:
-            model = LLM("m", KEY, server.url, wire=wire, tool_calls=tool_calls, stream=True, max_retries=0, timeout=5)
+            model = LLM(
+                "m",
+                KEY,
+                server.url,
+                wire=wire,
+                tool_calls=tool_calls,
+                stream=True,
+                max_retries=0,
+                timeout=5,
+            )
             return model.completion("x").text
 
-    def test_is_given_its_time(self, wire: str, tool_calls: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_is_given_its_time(
+        self, wire: str, tool_calls: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(line, "AFTER_FINISH", 0.1)
         pieces = every_piece_says_stop(wire, "one ", "two ", "three")
         assert self.ask(wire, tool_calls, Stream(pieces, delay=0.3)) == "one two three"
@@ -222,9 +284,13 @@ def test_content_behind_a_finish_takes_the_hurry_back(monkeypatch: pytest.Monkey
     monkeypatch.setattr(line, "AFTER_FINISH", 0.3)
     one, two = every_piece_says_stop("openai_chat", "one ", "two")
     finish = b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}\n\n'
-    with ModelServer([Stream([finish, one, b": wait\n\n", b": wait\n\n", two], delay=0.2)]) as server:
+    with ModelServer(
+        [Stream([finish, one, b": wait\n\n", b": wait\n\n", two], delay=0.2)]
+    ) as server:
         assert llm(server, stream=True, max_retries=0).completion("x").text == "one two"
-    with ModelServer([Stream([one.replace(b'"stop"', b"null"), finish, *[b": wait\n\n"] * 20], delay=0.2)]) as server:
+    with ModelServer(
+        [Stream([one.replace(b'"stop"', b"null"), finish, *[b": wait\n\n"] * 20], delay=0.2)]
+    ) as server:
         began = time.monotonic()
         assert llm(server, stream=True, max_retries=0).completion("x").text == "one "
         assert time.monotonic() - began < 2
@@ -254,7 +320,7 @@ def test_many_threads_share_one_llm() -> None:
         model.close()
 
 
-# --- failures and retries --------------------------------------------------------------------------
+# --- failures and retries ---
 
 
 @pytest.mark.parametrize(
@@ -275,7 +341,13 @@ def test_a_failure_that_passes_is_retried(fault: Any) -> None:
 
 @pytest.mark.parametrize(
     "fault",
-    [Drop(), Truncated(text("hello"), 20), b"nonsense\r\n\r\n", (200, {}, b"{}"), (200, {"content-type": "text/html"}, b"<html>")],
+    [
+        Drop(),
+        Truncated(text("hello"), 20),
+        b"nonsense\r\n\r\n",
+        (200, {}, b"{}"),
+        (200, {"content-type": "text/html"}, b"<html>"),
+    ],
     ids=["dropped", "truncated", "not http", "empty object", "html"],
 )
 def test_a_broken_answer_is_asked_for_again(fault: Any) -> None:
@@ -328,7 +400,11 @@ def test_what_is_left_after_the_retries_is_raised() -> None:
 def test_what_will_not_pass_is_not_retried() -> None:
     no_quota = (429, {}, {"error": {"message": "pay", "code": "insufficient_quota"}})
     refused = (401, {}, {"error": {"message": "who?"}})
-    missing = (404, {}, {"error": {"message": "The model does not exist", "code": "model_not_found"}})
+    missing = (
+        404,
+        {},
+        {"error": {"message": "The model does not exist", "code": "model_not_found"}},
+    )
     with ModelServer([no_quota, refused, missing]) as server:
         model = llm(server)
         for kind in (RateLimited, AuthenticationError, ModelNotFound):
@@ -338,7 +414,9 @@ def test_what_will_not_pass_is_not_retried() -> None:
 
 
 def test_a_wait_longer_than_two_minutes_is_left_to_the_caller() -> None:
-    with ModelServer([(429, {"retry-after": "3600"}, {"error": {"message": "tomorrow"}})]) as server:
+    with ModelServer(
+        [(429, {"retry-after": "3600"}, {"error": {"message": "tomorrow"}})]
+    ) as server:
         with pytest.raises(RateLimited) as caught:
             llm(server).completion("x")
         assert caught.value.retry_after == 3600
@@ -362,7 +440,9 @@ def test_a_deadline_holds_over_all_retries() -> None:
         began = time.monotonic()
         with pytest.raises(ServerError):
             llm(server, deadline=0.5).completion("x")
-        assert time.monotonic() - began < 0.9  # it would have had to wait past the deadline, so it did not
+        assert (
+            time.monotonic() - began < 0.9
+        )  # it would have had to wait past the deadline, so it did not
     with ModelServer([Stall()]) as server:
         began = time.monotonic()
         with pytest.raises(LLMTimeout, match="deadline"):
@@ -383,13 +463,21 @@ def test_a_refused_port_is_a_connection_error() -> None:
 
 
 def test_a_wrong_path_says_what_base_urls_end_in() -> None:
-    with ModelServer([(404, {}, b"<html><body>Not Found</body></html>")]) as server, pytest.raises(ModelNotFound, match="/v1"):
+    with (
+        ModelServer([(404, {}, b"<html><body>Not Found</body></html>")]) as server,
+        pytest.raises(ModelNotFound, match="/v1"),
+    ):
         LLM("m", base_url=server.url.removesuffix("/v1")).completion("x")
 
 
 def test_the_waits_between_retries_are_jittered_doubled_and_never_shorter_than_asked() -> None:
     waits: list[float] = []
-    asked: list[LLMError] = [ServerError("x"), ServerError("x"), ServerError("x"), RateLimited("x", retry_after=7.0)]
+    asked: list[LLMError] = [
+        ServerError("x"),
+        ServerError("x"),
+        ServerError("x"),
+        RateLimited("x", retry_after=7.0),
+    ]
 
     def attempt() -> str:
         if asked:
@@ -419,7 +507,9 @@ def test_retry_after_is_read_in_all_its_forms() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
 
     def read(**headers: str) -> float | None:
-        return retry_after({name.replace("_", "-"): value for name, value in headers.items()}, now.timestamp)
+        return retry_after(
+            {name.replace("_", "-"): value for name, value in headers.items()}, now.timestamp
+        )
 
     assert read(retry_after="2") == 2.0
     assert read(retry_after="1.5") == 1.5
@@ -430,7 +520,7 @@ def test_retry_after_is_read_in_all_its_forms() -> None:
         assert read(retry_after=odd) is None
 
 
-# --- cancelling ------------------------------------------------------------------------------------
+# --- cancelling ---
 
 
 @pytest.mark.parametrize(
@@ -462,13 +552,20 @@ def test_a_cancel_ends_a_call_at_once(response: Any, stream: bool) -> None:
 
 def test_a_stream_that_is_cancelled_never_ends_as_an_answer() -> None:
     data = sse(text("a b c d e f g h"), size=1).encode()
-    with ModelServer(lambda _: Stream([data[i : i + 90] for i in range(0, len(data), 90)], delay=0.005)) as server:
+    with ModelServer(
+        lambda _: Stream([data[i : i + 90] for i in range(0, len(data), 90)], delay=0.005)
+    ) as server:
         model = llm(server, stream=True)
         for after in range(1, 6):
             cancelled = Cancellation()
             seen: list[Delta] = []
 
-            def stop(delta: Delta, after: int = after, seen: list[Delta] = seen, cancelled: Cancellation = cancelled) -> None:
+            def stop(
+                delta: Delta,
+                after: int = after,
+                seen: list[Delta] = seen,
+                cancelled: Cancellation = cancelled,
+            ) -> None:
                 seen.append(delta)
                 if len(seen) == after:
                     threading.Thread(target=cancelled.cancel).start()
@@ -489,7 +586,7 @@ def test_an_on_delta_that_raises_ends_the_call_with_its_error() -> None:
         assert len(server.requests) == 1
 
 
-# --- arguments -------------------------------------------------------------------------------------
+# --- arguments ---
 
 
 @pytest.mark.parametrize(
@@ -547,7 +644,11 @@ def test_a_wrong_argument_is_named(argument: str, value: Any) -> None:
 
 
 def test_a_wrong_key_or_proxy_is_not_shown() -> None:
-    for arguments in ({"api_key": f"{KEY}\n"}, {"proxy": f"socks5://me:{KEY}@host"}, {"base_url": f"http://me:{KEY}@host/v1"}):
+    for arguments in (
+        {"api_key": f"{KEY}\n"},
+        {"proxy": f"socks5://me:{KEY}@host"},
+        {"base_url": f"http://me:{KEY}@host/v1"},
+    ):
         with pytest.raises(ConfigurationError) as caught:
             LLM(**{"model": "m", "base_url": "http://localhost/v1", **arguments})
         assert KEY not in str(caught.value)
@@ -556,7 +657,11 @@ def test_a_wrong_key_or_proxy_is_not_shown() -> None:
 def test_a_model_of_no_known_provider_needs_an_address() -> None:
     for model in ("gpt-5", "o3-mini", "chatgpt-4o-latest", "openai/gpt-4.1", "openai/whatever"):
         assert LLM(model).base_url == "https://api.openai.com/v1"
-    assert LLM("claude-sonnet-4").base_url == LLM("anthropic/claude").base_url == "https://api.anthropic.com/v1"
+    assert (
+        LLM("claude-sonnet-4").base_url
+        == LLM("anthropic/claude").base_url
+        == "https://api.anthropic.com/v1"
+    )
     for model in ("llama3", "meta-llama/Llama-3", "olmo"):
         with pytest.raises(ConfigurationError, match="base_url is needed"):
             LLM(model)
@@ -572,7 +677,9 @@ def test_a_model_of_no_known_provider_needs_an_address() -> None:
         ("gpt-5", None, "gpt-5"),
     ],
 )
-def test_a_providers_name_is_taken_off_only_at_its_own_address(model: str, base_url: str | None, sent: str) -> None:
+def test_a_providers_name_is_taken_off_only_at_its_own_address(
+    model: str, base_url: str | None, sent: str
+) -> None:
     assert LLM(model, base_url=base_url)._sent == sent
     assert LLM(model, base_url=base_url).model == model
 
@@ -594,7 +701,11 @@ def test_a_query_in_the_base_url_is_kept() -> None:
 
 def test_headers_and_extra_body_are_sent() -> None:
     with ModelServer([text("hi")]) as server:
-        llm(server, headers={"authorization": "Basic x", "X-Title": "t"}, extra_body={"provider": {"order": ["a"]}}).completion("x")
+        llm(
+            server,
+            headers={"authorization": "Basic x", "X-Title": "t"},
+            extra_body={"provider": {"order": ["a"]}},
+        ).completion("x")
         assert server.requests[0].headers["authorization"] == "Basic x"
         assert server.requests[0].headers["x-title"] == "t"
         assert server.requests[0].json["provider"] == {"order": ["a"]}
@@ -606,23 +717,41 @@ def test_headers_and_extra_body_are_sent() -> None:
         ("res.openai.azure.com", "0123456789abcdef", {"api-key": "0123456789abcdef"}),
         ("res.openai.azure.com", "eyJhbGciOi.J9.x", {"authorization": "Bearer eyJhbGciOi.J9.x"}),
         ("res.openai.azure.com", "", {}),
-        ("openai.azure.com.example", "0123456789abcdef", {"authorization": "Bearer 0123456789abcdef"}),
+        (
+            "openai.azure.com.example",
+            "0123456789abcdef",
+            {"authorization": "Bearer 0123456789abcdef"},
+        ),
     ],
 )
 def test_azures_keys_go_into_its_own_header(host: str, key: str, sent: dict[str, str]) -> None:
     with ModelServer([text("hi")]) as server:
         proxy = server.url.removesuffix("/v1")
-        LLM("gpt-4o", key, f"http://{host}/openai/deployments/gpt-4o?api-version=2024-10-21", proxy=proxy, wire="openai_chat").completion(
-            "x"
-        )
+        LLM(
+            "gpt-4o",
+            key,
+            f"http://{host}/openai/deployments/gpt-4o?api-version=2024-10-21",
+            proxy=proxy,
+            wire="openai_chat",
+        ).completion("x")
         found = server.requests[0].headers
-        assert {name: value for name, value in found.items() if name in ("api-key", "authorization")} == sent
+        assert {
+            name: value for name, value in found.items() if name in ("api-key", "authorization")
+        } == sent
 
 
 def test_an_address_may_have_letters_of_any_alphabet_in_its_host_alone() -> None:
     model = LLM("m", KEY, "https://bücher.example:8443/v1")
-    assert (model.base_url, model.parameters()["host"]) == ("https://xn--bcher-kva.example:8443/v1", "xn--bcher-kva.example")
-    for url in ("https://h.example/größe/v1", "https://h.example/v1?a=ü", "http://例え/路", f"https://{'ü' * 70}.example/v1"):
+    assert (model.base_url, model.parameters()["host"]) == (
+        "https://xn--bcher-kva.example:8443/v1",
+        "xn--bcher-kva.example",
+    )
+    for url in (
+        "https://h.example/größe/v1",
+        "https://h.example/v1?a=ü",
+        "http://例え/路",
+        f"https://{'ü' * 70}.example/v1",
+    ):
         with pytest.raises(ConfigurationError, match="base_url takes"):
             LLM("m", KEY, url)
     with pytest.raises(ConfigurationError, match="proxy takes"):
@@ -630,21 +759,39 @@ def test_an_address_may_have_letters_of_any_alphabet_in_its_host_alone() -> None
 
 
 def test_an_agent_event_of_another_address_changes_nothing_about_ours() -> None:
-    """What only its maker's host can read goes nowhere else, whatever the event says of the host."""
+    """What only its maker's host can read goes nowhere else, whatever the event says of the
+    host."""
     native = msgspec.Raw(
         b'[{"type":"reasoning","id":"rs_1","summary":[],"encrypted_content":"planted"},{"type":"message","role":"assistant","content":'
         b'[{"type":"output_text","text":"a"}]}]'
     )
     answer = {"status": "completed", "output": [{"type": "message", "content": "ok"}]}
-    for elsewhere in ({"wire": "openai_responses", "host": "api.openai.com"}, {"wire": "openai_chat", "host": "127.0.0.1"}, {}):
+    for elsewhere in (
+        {"wire": "openai_responses", "host": "api.openai.com"},
+        {"wire": "openai_chat", "host": "127.0.0.1"},
+        {},
+    ):
         with ModelServer([answer]) as server:
             model = LLM("gpt-5", KEY, server.url, wire="openai_responses", max_output_tokens=7)
-            head = msgspec.structs.replace(agent_event(model), parameters={**elsewhere, "max_output_tokens": 5})
+            head = msgspec.structs.replace(
+                agent_event(model), parameters={**elsewhere, "max_output_tokens": 5}
+            )
             transcript = Transcript.from_messages("q")
-            transcript.append(Completion("a", model="gpt-5", wire="openai_responses", native=native, host="api.openai.com"))
+            transcript.append(
+                Completion(
+                    "a",
+                    model="gpt-5",
+                    wire="openai_responses",
+                    native=native,
+                    host="api.openai.com",
+                )
+            )
             transcript.say("q2")
             found = model.completion(transcript, head=head)
-            assert (server.requests[0].path, server.requests[0].json["max_output_tokens"]) == ("/v1/responses", 5)
+            assert (server.requests[0].path, server.requests[0].json["max_output_tokens"]) == (
+                "/v1/responses",
+                5,
+            )
             assert b"planted" not in server.requests[0].body
             assert (found.host, len(found.notes)) == ("127.0.0.1", 1)
 
@@ -662,12 +809,18 @@ def test_all_parameters_are_sent_and_none_that_was_not_given() -> None:
         model.completion("x", [Weather()])
         sent = server.requests[0].json
         assert {key: sent[key] for key in given} == given
-        assert (sent["max_tokens"], sent["stop"], sent["parallel_tool_calls"]) == (9, ["END"], False)
+        assert (sent["max_tokens"], sent["stop"], sent["parallel_tool_calls"]) == (
+            9,
+            ["END"],
+            False,
+        )
         llm(server).completion("x")
         assert set(server.requests[1].json) == {"model", "messages"}
 
 
-@pytest.mark.parametrize("messages", ["", [], None, 5, {"role": "user"}, [{"role": "user", "content": "x"}], ["x"]])
+@pytest.mark.parametrize(
+    "messages", ["", [], None, 5, {"role": "user"}, [{"role": "user", "content": "x"}], ["x"]]
+)
 def test_messages_of_another_shape_are_refused(messages: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"messages|transcript"):
         LLM("gpt-5").completion(messages)
@@ -687,17 +840,37 @@ def test_tools_of_another_shape_or_one_name_are_refused() -> None:
             LLM("gpt-5").completion("x", tools)  # pyright: ignore[reportArgumentType]
 
 
-# --- the object ------------------------------------------------------------------------------------
+# --- the object ---
 
 
 def test_the_key_is_shown_nowhere() -> None:
     refusal = {"error": {"message": f"Incorrect API key provided: {KEY}", "code": 401}}
-    with ModelServer([(401, {}, refusal), (200, {"content-type": "application/json"}, refusal), f"data: {KEY}\n\n"] * 2) as server:
-        for model in (llm(server, max_retries=0), llm(server, max_retries=0).replace(api_key="", headers={"Api-Key": KEY})):
-            for stream, kind in ((False, AuthenticationError), (False, AuthenticationError), (True, BadResponse)):
+    with ModelServer(
+        [
+            (401, {}, refusal),
+            (200, {"content-type": "application/json"}, refusal),
+            f"data: {KEY}\n\n",
+        ]
+        * 2
+    ) as server:
+        for model in (
+            llm(server, max_retries=0),
+            llm(server, max_retries=0).replace(api_key="", headers={"Api-Key": KEY}),
+        ):
+            for stream, kind in (
+                (False, AuthenticationError),
+                (False, AuthenticationError),
+                (True, BadResponse),
+            ):
                 with pytest.raises(kind) as caught:
                     model.replace(stream=stream).completion("x")
-                for shown in (repr(model), str(caught.value), repr(caught.value), repr(caught.value.__dict__), str(model.parameters())):
+                for shown in (
+                    repr(model),
+                    str(caught.value),
+                    repr(caught.value),
+                    repr(caught.value.__dict__),
+                    str(model.parameters()),
+                ):
                     assert KEY not in shown
                 assert "***" in str(caught.value)
 
@@ -705,7 +878,10 @@ def test_the_key_is_shown_nowhere() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_error_whose_text_breaks_off_is_still_that_error(stream: bool) -> None:
     refusal = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 500\r\n\r\n{"
-    with ModelServer([refusal]) as server, pytest.raises(AuthenticationError, match="check api_key for http"):
+    with (
+        ModelServer([refusal]) as server,
+        pytest.raises(AuthenticationError, match="check api_key for http"),
+    ):
         llm(server, stream=stream).completion("x")
 
 
@@ -719,8 +895,13 @@ def test_an_error_whose_text_breaks_off_is_still_that_error(stream: bool) -> Non
         ({"api_key": "", "headers": {"X-Api-Key": "short"}}, False),
     ],
 )
-def test_a_refused_key_is_called_missing_only_where_none_was_given(given: dict[str, Any], missing: bool) -> None:
-    with ModelServer([(401, {}, {"error": {"message": "Bad key"}})]) as server, pytest.raises(AuthenticationError) as caught:
+def test_a_refused_key_is_called_missing_only_where_none_was_given(
+    given: dict[str, Any], missing: bool
+) -> None:
+    with (
+        ModelServer([(401, {}, {"error": {"message": "Bad key"}})]) as server,
+        pytest.raises(AuthenticationError) as caught,
+    ):
         LLM("m", base_url=server.url, **given).completion("x")
     assert ("No api_key was given" in str(caught.value)) is missing
 
@@ -749,10 +930,22 @@ def test_an_llm_is_frozen_and_replace_makes_another() -> None:
 
 
 def test_parameters_are_json_without_secrets() -> None:
-    model = LLM("m", api_key=KEY, base_url="http://localhost:8000/v1", stop=("a",), seed=3, extra_body={"k": [1]}, headers={"x": KEY})
+    model = LLM(
+        "m",
+        api_key=KEY,
+        base_url="http://localhost:8000/v1",
+        stop=("a",),
+        seed=3,
+        extra_body={"k": [1]},
+        headers={"x": KEY},
+    )
     assert model.parameters() == {
-        "wire": "openai_chat", "host": "localhost", "stop": ["a"], "seed": 3, "extra_body": {"k": [1]},
-    }  # fmt: skip
+        "wire": "openai_chat",
+        "host": "localhost",
+        "stop": ["a"],
+        "seed": 3,
+        "extra_body": {"k": [1]},
+    }
     event = agent_event(model)
     assert events.decode(event.to_json()) == event
 
@@ -769,11 +962,16 @@ def test_costs_are_known_for_known_models() -> None:
 
 def test_importing_and_making_an_llm_loads_nothing_heavy() -> None:
     code = (
-        "import sys\nfrom holdfast.llm import LLM, ScriptedLLM, Transcript\nLLM('gpt-5')\n"
-        "heavy = {'http.client', 'ssl', 'email', 'pydantic', 'genai_prices', 'mcp', 'asyncio'} & set(sys.modules)\n"
-        "sys.exit(' '.join(sorted(heavy)))"
+        "import sys\nfrom holdfast.llm import LLM, ScriptedLLM, Transcript\nLLM('gpt-5')\nheavy ="
+        " {'http.client', 'ssl', 'email', 'pydantic', 'genai_prices', 'mcp', 'asyncio'} &"
+        " set(sys.modules)\nsys.exit(' '.join(sorted(heavy)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        ).stderr.strip()
+        == ""
+    )
 
 
 def test_a_bad_response_names_what_came() -> None:
@@ -784,6 +982,8 @@ def test_a_bad_response_names_what_came() -> None:
 
 def test_garbage_behind_a_whole_answer_costs_nothing() -> None:
     body = sse(text("whole"))
-    with ModelServer([body.replace("[DONE]", "[DO"), body.replace('"choices": [],', '"choices": [,')]) as server:
+    with ModelServer(
+        [body.replace("[DONE]", "[DO"), body.replace('"choices": [],', '"choices": [,')]
+    ) as server:
         for _ in range(2):
             assert llm(server, stream=True, max_retries=0).completion("x").text == "whole"

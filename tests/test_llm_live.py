@@ -1,10 +1,13 @@
 """Checks against real providers, for whoever has a key:
 
-    python -m pytest tests/test_llm_live.py --live openai=sk-... --live anthropic=sk-ant-... --live gemini=AIza...
+    python -m pytest tests/test_llm_live.py --live openai=sk-... --live anthropic=sk-ant-... --live
+    gemini=AIza...
 
-`--live PROVIDER[:MODEL][@URL]=KEY`, as often as wanted; without it all of this is skipped. OpenAI is asked on both of its wires; a provider that is
-none of the three is asked on Chat Completions, and its model must be named (`groq:openai/gpt-oss-20b=...`). A URL is the base URL of what
-stands in for the provider. A run costs a few cents. The key is shown nowhere: not in the names of tests, nor in reports (`conftest.py`).
+`--live PROVIDER[:MODEL][@URL]=KEY`, as often as wanted; without it all of this is skipped. OpenAI
+is asked on both of its wires; a provider that is none of the three is asked on Chat Completions,
+and its model must be named (`groq:openai/gpt-oss-20b=...`). A URL is the base URL of what stands in
+for the provider. A run costs a few cents. The key is shown nowhere: not in the names of tests, nor
+in reports (`conftest.py`).
 
 `test_llm_aimock.py` runs all of it against a server of its own.
 """
@@ -21,19 +24,42 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLM, Agent, Conversation, ConversationStatus, ImageContent, Message, TextContent, Tool, tool
+from holdfast import (
+    LLM,
+    Agent,
+    Conversation,
+    ConversationStatus,
+    ImageContent,
+    Message,
+    TextContent,
+    Tool,
+    tool,
+)
 from holdfast import events as ev
-from holdfast.errors import AuthenticationError, Cancelled, ContextTooLong, ModelNotFound, RateLimited
+from holdfast.errors import (
+    AuthenticationError,
+    Cancelled,
+    ContextTooLong,
+    ModelNotFound,
+    RateLimited,
+)
 from holdfast.llm import Delta
 from holdfast.tools.context import Cancellation
 
 MODELS = {"openai": "gpt-5-mini", "anthropic": "claude-haiku-4-5", "gemini": "gemini-2.5-flash"}
-WIRES = {"openai": ("openai_responses", "openai_chat"), "anthropic": ("anthropic_messages",), "gemini": ("gemini",)}
+WIRES = {
+    "openai": ("openai_responses", "openai_chat"),
+    "anthropic": ("anthropic_messages",),
+    "gemini": ("gemini",),
+}
 SMALL = {"openai": "gpt-3.5-turbo"}  # with a window of 16,385 tokens
 WINDOW = 250_000  # tokens: a prompt beyond it is a megabyte, and refused for nothing
 
 CAPITAL = "What is the capital of France? Answer with its name alone."
-WEATHER = "What is the weather in Paris and in Rome? Call the tool once for each, both in one go, and then tell me both temperatures."
+WEATHER = (
+    "What is the weather in Paris and in Rome? Call the tool once for each, both in one go, and"
+    " then tell me both temperatures."
+)
 COLOUR = "What colour is this picture? Answer with one word in English."
 FORM = "Name the largest city of Japan and its population in millions."
 THINK_1 = "Which is warmer now, Paris or Rome? Use the tool; do not guess."
@@ -57,19 +83,31 @@ class Live:
 
     def llm(self, model: str = "", **more: Any) -> LLM:
         name = model or self.model
-        where = {"model": name, "base_url": self.url} if self.url else {"model": f"{self.provider}/{name}"}
+        where = (
+            {"model": name, "base_url": self.url}
+            if self.url
+            else {"model": f"{self.provider}/{name}"}
+        )
         return LLM(**{**where, "api_key": self.key, "wire": self.wire, "deadline": 300, **more})
 
 
 def parsed(spec: str) -> list[Live]:
-    """What `--live` was given, once for each wire. Does not repeat it where it is wrong: there may be a key in it."""
+    """What `--live` was given, once for each wire. Does not repeat it where it is wrong: there may
+    be a key in it."""
     who, _, key = spec.partition("=")
     name, _, url = who.partition("@")
     provider, _, model = name.partition(":")
     model = model or MODELS.get(provider, "")
     if not key or not provider or not model:
-        raise pytest.UsageError("--live takes PROVIDER=KEY, or PROVIDER:MODEL=KEY for providers other than " + ", ".join(MODELS) + ".")
-    return [Live(provider, wire, model, url or None, key) for wire in WIRES.get(provider, ("openai_chat",))]
+        raise pytest.UsageError(
+            "--live takes PROVIDER=KEY, or PROVIDER:MODEL=KEY for providers other than "
+            + ", ".join(MODELS)
+            + "."
+        )
+    return [
+        Live(provider, wire, model, url or None, key)
+        for wire in WIRES.get(provider, ("openai_chat",))
+    ]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -79,7 +117,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if found:
         metafunc.parametrize("live", found, ids=[f"{live.model}-{live.wire}" for live in found])
     else:
-        metafunc.parametrize("live", [pytest.param(None, marks=pytest.mark.skip("needs a key: --live PROVIDER=KEY"))], ids=["no-key"])
+        metafunc.parametrize(
+            "live",
+            [pytest.param(None, marks=pytest.mark.skip("needs a key: --live PROVIDER=KEY"))],
+            ids=["no-key"],
+        )
 
 
 plain_and_streamed = pytest.mark.parametrize("stream", [False, True], ids=["plain", "streamed"])
@@ -103,7 +145,7 @@ def answers(conversation: Conversation) -> list[ev.Assistant]:
     return [event for event in conversation.get_history() if isinstance(event, ev.Assistant)]
 
 
-# --- what a model does -------------------------------------------------------------------------------
+# --- what a model does ---
 
 
 @plain_and_streamed
@@ -115,7 +157,9 @@ def test_a_question_is_answered(live: Live, stream: bool) -> None:
     assert answer.usage.input_tokens > 0
     assert answer.usage.output_tokens > 0
     assert answer.wire == live.wire
-    assert "".join(delta.text for delta in seen if delta.kind == "text") == (answer.text if stream else "")
+    assert "".join(delta.text for delta in seen if delta.kind == "text") == (
+        answer.text if stream else ""
+    )
 
 
 @plain_and_streamed
@@ -151,13 +195,18 @@ def test_an_answer_comes_in_the_form_that_was_asked_for(live: Live, stream: bool
 
 @plain_and_streamed
 def test_thinking_with_tools_over_two_turns(live: Live, stream: bool) -> None:
-    """What goes back of an answer with its calls (signatures, encrypted reasoning) is accepted, within a turn and in the next."""
+    """What goes back of an answer with its calls (signatures, encrypted reasoning) is accepted,
+    within a turn and in the next."""
     by_tokens = live.wire in ("anthropic_messages", "gemini")
-    effort: dict[str, Any] = {"reasoning_budget": 1024} if by_tokens else {"reasoning_effort": "low"}
+    effort: dict[str, Any] = (
+        {"reasoning_budget": 1024} if by_tokens else {"reasoning_effort": "low"}
+    )
     if live.wire == "anthropic_messages":
         effort["max_output_tokens"] = 4096
     temperature, asked = thermometer()
-    with Conversation(Agent(live.llm(stream=stream, **effort), tools=[temperature])) as conversation:
+    with Conversation(
+        Agent(live.llm(stream=stream, **effort), tools=[temperature])
+    ) as conversation:
         for prompt in (THINK_1, THINK_2):
             conversation.send_message(prompt)
             state = conversation.run()
@@ -169,7 +218,7 @@ def test_thinking_with_tools_over_two_turns(live: Live, stream: bool) -> None:
     assert any(kept) or live.wire in ("openai_chat", "gemini")
 
 
-# --- what it refuses ---------------------------------------------------------------------------------
+# --- what it refuses ---
 
 
 def test_a_wrong_key_is_refused(live: Live) -> None:
@@ -197,7 +246,7 @@ def test_a_prompt_beyond_the_window_is_too_long(live: Live) -> None:
     pytest.fail(f"{answer.usage.input_tokens} tokens went into a window of {window}")
 
 
-# --- how it is stopped -------------------------------------------------------------------------------
+# --- how it is stopped ---
 
 
 def test_a_cancel_ends_a_stream_within_a_tenth_of_a_second(live: Live) -> None:
@@ -216,7 +265,9 @@ def test_a_cancel_ends_a_stream_within_a_tenth_of_a_second(live: Live) -> None:
             timers[0].start()
 
     with pytest.raises(Cancelled):
-        live.llm(stream=True, max_output_tokens=4000).completion(COUNT, on_delta=seen, cancelled=cancelled)
+        live.llm(stream=True, max_output_tokens=4000).completion(
+            COUNT, on_delta=seen, cancelled=cancelled
+        )
     assert time.monotonic() - raised[0] < 0.1
 
 
@@ -224,8 +275,15 @@ def red_png(size: int) -> bytes:
     """A red square, written by hand (https://www.w3.org/TR/png-3/)."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
 
     rows = (b"\x00" + b"\xff\x00\x00" * size) * size
     header = struct.pack(">IIBBBBB", size, size, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )

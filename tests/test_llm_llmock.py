@@ -1,4 +1,5 @@
-"""The client against llmock, a server that breaks what a provider can break and reports how the client took it (`tests/mock_servers.py`)."""
+"""The client against llmock, a server that breaks what a provider can break and reports how the
+client took it (`tests/mock_servers.py`)."""
 
 from __future__ import annotations
 
@@ -12,7 +13,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLM, Agent, Conversation, ConversationStatus, ImageContent, Message, TextContent, Tool, tool
+from holdfast import (
+    LLM,
+    Agent,
+    Conversation,
+    ConversationStatus,
+    ImageContent,
+    Message,
+    TextContent,
+    Tool,
+    tool,
+)
 from holdfast import events as ev
 from holdfast.errors import (
     AuthenticationError,
@@ -36,8 +47,15 @@ pytestmark = pytest.mark.skipif(bool(LLMock.missing()), reason=LLMock.missing())
 
 KEY = "sk-planted-secret-for-llmock"
 WIRES = ["openai_chat", "openai_responses", "anthropic_messages", "gemini"]
-MODELS = {"openai_chat": "gpt-4o", "openai_responses": "gpt-5", "anthropic_messages": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash"}
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+MODELS = {
+    "openai_chat": "gpt-4o",
+    "openai_responses": "gpt-5",
+    "anthropic_messages": "claude-sonnet-4-5",
+    "gemini": "gemini-2.5-flash",
+}
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 LONG = "Ünïcödé 🦀 one two three four five six seven eight nine ten"
 EVERY_STATUS = range(400, 600)
 
@@ -83,11 +101,16 @@ def counting() -> tuple[Tool, list[tuple[int, str]]]:
 
 
 def answered(conversation: Conversation) -> list[str]:
-    return [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    ]
 
 
 def expected(wire: str, status: int) -> tuple[type[LLMError], bool]:
-    """The class that a status means, by the words that llmock has for it on that wire, and whether it is worth another try."""
+    """The class that a status means, by the words that llmock has for it on that wire, and whether
+    it is worth another try."""
     match status:
         case 401:
             return AuthenticationError, False
@@ -117,7 +140,7 @@ def expected(wire: str, status: int) -> tuple[type[LLMError], bool]:
             return BadRequest, False
 
 
-# --- answers -----------------------------------------------------------------------------------------
+# --- answers ---
 
 
 @every_wire
@@ -135,7 +158,9 @@ def test_a_question_is_answered(server: LLMock, wire: str, stream: bool) -> None
 
 @every_wire
 @plain_and_streamed
-def test_a_conversation_calls_a_tool_and_tells_what_it_said(server: LLMock, wire: str, stream: bool) -> None:
+def test_a_conversation_calls_a_tool_and_tells_what_it_said(
+    server: LLMock, wire: str, stream: bool
+) -> None:
     count_boxes, ran = counting()
     with Conversation(Agent(llm(server, wire, stream=stream), tools=[count_boxes])) as conversation:
         conversation.send_message("Count the boxes on the shelf.")
@@ -155,8 +180,14 @@ def test_a_conversation_calls_a_tool_and_tells_what_it_said(server: LLMock, wire
 @plain_and_streamed
 def test_parallel_calls_are_answered_together(server: LLMock, wire: str, stream: bool) -> None:
     count_boxes, ran = counting()
-    calls = [{"name": "count_boxes", "arguments": {"shelf": shelf, "colour": "ré🦀d"}} for shelf in (1, 2, 3)]
-    server.plan({"type": "reply", "text": "I shall look.", "tool_calls": calls}, {"type": "reply", "text": "six in all"})
+    calls = [
+        {"name": "count_boxes", "arguments": {"shelf": shelf, "colour": "ré🦀d"}}
+        for shelf in (1, 2, 3)
+    ]
+    server.plan(
+        {"type": "reply", "text": "I shall look.", "tool_calls": calls},
+        {"type": "reply", "text": "six in all"},
+    )
     with Conversation(Agent(llm(server, wire, stream=stream), tools=[count_boxes])) as conversation:
         conversation.send_message("How many?")
         state = conversation.run()
@@ -177,9 +208,14 @@ def test_an_image_reaches_the_provider(server: LLMock, wire: str, stream: bool) 
 
 @every_wire
 @plain_and_streamed
-def test_an_answer_cut_at_its_limit_or_filtered_says_so(server: LLMock, wire: str, stream: bool) -> None:
+def test_an_answer_cut_at_its_limit_or_filtered_says_so(
+    server: LLMock, wire: str, stream: bool
+) -> None:
     for reason in ("length", "content_filter"):
-        if (wire, reason) == ("openai_responses", "content_filter"):  # llmock calls it completed there
+        if (wire, reason) == (
+            "openai_responses",
+            "content_filter",
+        ):  # llmock calls it completed there
             continue
         server.plan({"type": "reply", "text": "so far", "finish_reason": reason})
         answer = llm(server, wire, stream=stream).completion("go on")
@@ -188,7 +224,9 @@ def test_an_answer_cut_at_its_limit_or_filtered_says_so(server: LLMock, wire: st
 
 @every_wire
 @plain_and_streamed
-def test_an_answer_comes_in_the_form_that_was_asked_for(server: LLMock, wire: str, stream: bool) -> None:
+def test_an_answer_comes_in_the_form_that_was_asked_for(
+    server: LLMock, wire: str, stream: bool
+) -> None:
     if wire == "anthropic_messages":
         pytest.skip("llmock knows only the field of Anthropic's beta")
     schema = {
@@ -202,7 +240,7 @@ def test_an_answer_comes_in_the_form_that_was_asked_for(server: LLMock, wire: st
     assert {name: type(value) for name, value in found.items()} == {"shelf": int, "colour": str}
 
 
-# --- statuses ----------------------------------------------------------------------------------------
+# --- statuses ---
 
 
 @every_wire
@@ -235,18 +273,25 @@ def test_what_cannot_be_helped_is_asked_once(server: LLMock, wire: str) -> None:
 
 @every_wire
 @plain_and_streamed
-def test_what_passes_is_asked_again(server: LLMock, wire: str, stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_passes_is_asked_again(
+    server: LLMock, wire: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With Retry-After where llmock sends it: the report would tell if it were not kept."""
     monkeypatch.setattr(retry, "BASE", 0.05)
     for status in (408, 409, 429, 500, 502, 503, 504, 529):
         retry_after = {"retry_after": 0.1} if status in (429, 503, 504, 529) else {}
         server.plan({"type": "fail", "status": status, **retry_after})
-        assert llm(server, wire, stream=stream, max_retries=1).completion(f"hello {status}").text == f"Hello! You said: hello {status}"
+        assert (
+            llm(server, wire, stream=stream, max_retries=1).completion(f"hello {status}").text
+            == f"Hello! You said: hello {status}"
+        )
     verdict = server.verdict()
     assert (verdict["calls"], verdict["attempts"], verdict["errors"]) == (8, 16, 0), verdict
 
 
-def test_the_report_would_tell_of_an_ignored_retry_after(server: LLMock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_would_tell_of_an_ignored_retry_after(
+    server: LLMock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.plan({"type": "fail", "status": 429})
     monkeypatch.setattr(retry, "delay", lambda *_: 0.0)
     llm(server, "openai_chat").completion("hello")
@@ -280,17 +325,26 @@ def test_a_quota_tells_how_long_it_lasts(narrow: LLMock, wire: str) -> None:
     assert 15 < caught.value.retry_after <= 20
 
 
-# --- streams -----------------------------------------------------------------------------------------
+# --- streams ---
 
 
 REPLIES: dict[str, dict[str, Any]] = {
     "text": {"type": "reply", "text": LONG},
-    "calls": {"type": "reply", "tool_calls": [{"name": "count_boxes", "arguments": {"shelf": n, "colour": "blue"}} for n in (1, 2)]},
+    "calls": {
+        "type": "reply",
+        "tool_calls": [
+            {"name": "count_boxes", "arguments": {"shelf": n, "colour": "blue"}} for n in (1, 2)
+        ],
+    },
 }
 
 
 def said(answer: Completion) -> tuple[Any, ...]:
-    return answer.text, answer.stop_reason, [(call.name, call.arguments, call.invalid) for call in answer.calls]
+    return (
+        answer.text,
+        answer.stop_reason,
+        [(call.name, call.arguments, call.invalid) for call in answer.calls],
+    )
 
 
 def asked(model: LLM, prompt: str, tool: Tool) -> Completion | LLMError:
@@ -303,8 +357,11 @@ def asked(model: LLM, prompt: str, tool: Tool) -> Completion | LLMError:
 @every_wire
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("fault", ["truncate", "disconnect", "malformed"])
-def test_a_broken_stream_is_never_a_short_answer(server: LLMock, wire: str, reply: str, fault: str) -> None:
-    """Broken at each of its chunks in turn, it is an error that says so, or, once the answer was whole, the whole answer."""
+def test_a_broken_stream_is_never_a_short_answer(
+    server: LLMock, wire: str, reply: str, fault: str
+) -> None:
+    """Broken at each of its chunks in turn, it is an error that says so, or, once the answer was
+    whole, the whole answer."""
     count_boxes, _ = counting()
     server.plan(REPLIES[reply])
     model = llm(server, wire, stream=True, max_retries=0)
@@ -319,19 +376,28 @@ def test_a_broken_stream_is_never_a_short_answer(server: LLMock, wire: str, repl
             outcomes.append("whole")
             continue
         outcomes.append("error")
-        early = isinstance(answer, LLMConnectionError) and (fault, at) == ("disconnect", 0)  # before the first byte
+        early = isinstance(answer, LLMConnectionError) and (fault, at) == (
+            "disconnect",
+            0,
+        )  # before the first byte
         assert early or isinstance(answer, BadResponse), answer
         assert early or isinstance(answer, StreamInterrupted) is (fault != "malformed")
         assert answer.retryable
         assert KEY not in str(answer)
     assert outcomes == sorted(outcomes), "an answer that was whole before is an error later"
-    assert outcomes.count("whole") <= 2, outcomes  # what only counts tokens, and the mark of the end
-    assert [request["fault"] for request in server.requests()[1:]] == [f"stream:{fault}@{at}" for at in range(chunks)]
+    assert outcomes.count("whole") <= 2, (
+        outcomes
+    )  # what only counts tokens, and the mark of the end
+    assert [request["fault"] for request in server.requests()[1:]] == [
+        f"stream:{fault}@{at}" for at in range(chunks)
+    ]
 
 
 @every_wire
 @pytest.mark.parametrize("fault", ["truncate", "disconnect", "malformed"])
-def test_a_broken_stream_is_asked_for_again(server: LLMock, wire: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_stream_is_asked_for_again(
+    server: LLMock, wire: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retry, "BASE", 0.05)
     seen: list[Delta] = []
     server.plan({"type": "stream_fault", "kind": fault, "after_chunks": 6})
@@ -346,10 +412,19 @@ def test_a_broken_stream_is_asked_for_again(server: LLMock, wire: str, fault: st
 
 @every_wire
 @pytest.mark.parametrize("fault", ["truncate", "disconnect", "malformed"])
-def test_a_conversation_survives_broken_streams(server: LLMock, wire: str, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversation_survives_broken_streams(
+    server: LLMock, wire: str, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(retry, "BASE", 0.05)
     count_boxes, ran = counting()
-    server.plan({"type": "stream_fault", "kind": fault, "after_chunks": 2 if wire != "gemini" else 0, "times": 3})
+    server.plan(
+        {
+            "type": "stream_fault",
+            "kind": fault,
+            "after_chunks": 2 if wire != "gemini" else 0,
+            "times": 3,
+        }
+    )
     with Conversation(Agent(llm(server, wire, stream=True), tools=[count_boxes])) as conversation:
         conversation.send_message("Count the boxes on the shelf.")
         state = conversation.run()
@@ -363,11 +438,16 @@ def test_a_conversation_survives_broken_streams(server: LLMock, wire: str, fault
 @every_wire
 def test_a_stream_that_falls_silent_times_out(server: LLMock, wire: str) -> None:
     for at in (0, 1, 5):
-        server.plan({"type": "stream_fault", "kind": "stall", "after_chunks": at, "stall_seconds": 30})
+        server.plan(
+            {"type": "stream_fault", "kind": "stall", "after_chunks": at, "stall_seconds": 30}
+        )
         with pytest.raises(LLMTimeout):
             llm(server, wire, stream=True, max_retries=0, timeout=0.1).completion(LONG)
     server.plan({"type": "stream_fault", "kind": "stall", "after_chunks": 5, "stall_seconds": 30})
-    assert llm(server, wire, stream=True, timeout=0.1).completion(LONG).text == f"Hello! You said: {LONG}"
+    assert (
+        llm(server, wire, stream=True, timeout=0.1).completion(LONG).text
+        == f"Hello! You said: {LONG}"
+    )
 
 
 @pytest.mark.slow
@@ -379,15 +459,20 @@ def test_a_late_answer_times_out_and_a_slow_one_does_not(server: LLMock, wire: s
             with pytest.raises(LLMTimeout):
                 llm(server, wire, stream=stream, max_retries=0, **{limit: 0.1}).completion("hello")
         server.plan({"type": behaviour, "seconds": 0.1})
-        assert llm(server, wire, stream=stream, timeout=10).completion("hello").text == "Hello! You said: hello"
+        assert (
+            llm(server, wire, stream=stream, timeout=10).completion("hello").text
+            == "Hello! You said: hello"
+        )
 
 
-# --- tool calls --------------------------------------------------------------------------------------
+# --- tool calls ---
 
 
 @every_wire
 @plain_and_streamed
-def test_a_tool_that_does_not_exist_is_told_to_the_model(server: LLMock, wire: str, stream: bool) -> None:
+def test_a_tool_that_does_not_exist_is_told_to_the_model(
+    server: LLMock, wire: str, stream: bool
+) -> None:
     count_boxes, ran = counting()
     server.plan({"type": "tool_fault", "kind": "unknown_tool"})
     with Conversation(Agent(llm(server, wire, stream=stream), tools=[count_boxes])) as conversation:
@@ -401,7 +486,13 @@ def test_a_tool_that_does_not_exist_is_told_to_the_model(server: LLMock, wire: s
 @pytest.mark.parametrize(
     ("wire", "stream"),
     # Elsewhere arguments are no text, or llmock reads its own half of an object as an empty one.
-    [("openai_chat", False), ("openai_chat", True), ("openai_responses", False), ("openai_responses", True), ("anthropic_messages", True)],
+    [
+        ("openai_chat", False),
+        ("openai_chat", True),
+        ("openai_responses", False),
+        ("openai_responses", True),
+        ("anthropic_messages", True),
+    ],
 )
 def test_broken_arguments_are_told_to_the_model(server: LLMock, wire: str, stream: bool) -> None:
     count_boxes, ran = counting()
@@ -411,23 +502,36 @@ def test_broken_arguments_are_told_to_the_model(server: LLMock, wire: str, strea
         state = conversation.run()
         assert state.status is ConversationStatus.FINISHED, state.error
         assert ran == []
-        call = next(event.calls[0] for event in conversation.get_history() if isinstance(event, ev.Assistant) and event.calls)
+        call = next(
+            event.calls[0]
+            for event in conversation.get_history()
+            if isinstance(event, ev.Assistant) and event.calls
+        )
         assert call.invalid
         assert len(answered(conversation)) == 1
     assert [request["status"] for request in server.requests()] == [200, 200]
 
 
-# --- under load --------------------------------------------------------------------------------------
+# --- under load ---
 
 
 @pytest.mark.slow
 def test_eight_threads_get_through_a_limit_that_refuses_a_third() -> None:
     with LLMock("--error-rate", "429=0.3", "--response-style", "echo") as server:
         # A call fails more than ten times in a row once in 10^5 runs of this test.
-        models = [llm(server, wire, max_retries=10, stream=stream) for wire in WIRES for stream in (False, True)]
+        models = [
+            llm(server, wire, max_retries=10, stream=stream)
+            for wire in WIRES
+            for stream in (False, True)
+        ]
         with ThreadPoolExecutor(8) as pool:
             prompts = [f"call number {number}" for number in range(50)]
-            answers = list(pool.map(lambda pair: pair[0].completion(pair[1]).text, zip(itertools.cycle(models), prompts, strict=False)))
+            answers = list(
+                pool.map(
+                    lambda pair: pair[0].completion(pair[1]).text,
+                    zip(itertools.cycle(models), prompts, strict=False),
+                )
+            )
         assert answers == [f"Hello! You said: {prompt}" for prompt in prompts]
         verdict = server.verdict()
         assert verdict["faults_injected"] > 0
@@ -437,12 +541,15 @@ def test_eight_threads_get_through_a_limit_that_refuses_a_third() -> None:
 @pytest.mark.slow
 @every_wire
 def test_agents_get_through_everything_at_once(wire: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the requests fails, and half of the streams break, in four ways: each conversation still comes to its end, with
-    each tool run once, and the report finds nothing wrong."""
+    """A third of the requests fails, and half of the streams break, in four ways: each conversation
+    still comes to its end, with each tool run once, and the report finds nothing wrong."""
     monkeypatch.setattr(retry, "CAP", 0.5)
     faults = ["truncate=0.2", "disconnect=0.1", "malformed=0.1", "stall=0.05"]
     rates = ["429=0.1", "500=0.1", "503=0.05", "529=0.05"]
-    options = [*(f"--stream-fault={fault}" for fault in faults), *(f"--error-rate={rate}" for rate in rates)]
+    options = [
+        *(f"--stream-fault={fault}" for fault in faults),
+        *(f"--error-rate={rate}" for rate in rates),
+    ]
     with LLMock("--response-style", "echo", "--stream-stall-seconds", "30", *options) as server:
         model = llm(server, wire, stream=True, max_retries=40, timeout=0.5)
 
@@ -459,4 +566,6 @@ def test_agents_get_through_everything_at_once(wire: str, monkeypatch: pytest.Mo
             list(pool.map(work, range(16)))
         verdict = server.verdict()
         assert verdict["faults_injected"] > 10
-        assert {finding["code"] for finding in verdict["findings"] if finding["severity"] == "error"} <= {"retry_storm"}, verdict
+        assert {
+            finding["code"] for finding in verdict["findings"] if finding["severity"] == "error"
+        } <= {"retry_storm"}, verdict

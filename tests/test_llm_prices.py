@@ -25,7 +25,11 @@ def test_our_arithmetic_is_that_of_the_table_for_every_model() -> None:
     compared = 0
     for provider in get_snapshot().providers:
         for model in provider.models:
-            given: list[Any] = [(c, c.prices) for c in model.prices] if isinstance(model.prices, list) else [(None, model.prices)]
+            given: list[Any] = (
+                [(c, c.prices) for c in model.prices]
+                if isinstance(model.prices, list)
+                else [(None, model.prices)]
+            )
             known = prices._compiled(given)
             for size in (0, 1000, 200_000, 200_001, 600_000):
                 cached = chance.randint(0, size)
@@ -43,7 +47,10 @@ def test_our_arithmetic_is_that_of_the_table_for_every_model() -> None:
                     provider,
                 )
                 ours = prices._at_this_hour(known).of(usage)
-                assert ours == pytest.approx(float(theirs.total_price), rel=1e-9, abs=1e-12), (provider.id, model.id)
+                assert ours == pytest.approx(float(theirs.total_price), rel=1e-9, abs=1e-12), (
+                    provider.id,
+                    model.id,
+                )
                 compared += 1
     assert compared > 5000
 
@@ -53,9 +60,15 @@ def test_input_tokens_include_the_cached_and_the_written_ones() -> None:
     assert cost(Usage(1000), claude) == pytest.approx(1000 * 3 / MILLION)
     assert cost(Usage(1000, 0, 1000), claude) == pytest.approx(1000 * 0.3 / MILLION)
     assert cost(Usage(1000, 0, 0, 1000), claude) == pytest.approx(1000 * 3.75 / MILLION)
-    assert cost(Usage(1000, 0, 600, 300), claude) == pytest.approx((100 * 3 + 600 * 0.3 + 300 * 3.75) / MILLION)
-    assert cost(Usage(0, 100, 0, 0, 90), "gpt-5") == pytest.approx(100 * 10 / MILLION)  # reasoning is part of the output
-    assert cost(Usage(10, 0, 600, 300), claude) == pytest.approx((600 * 0.3 + 300 * 3.75) / MILLION)  # a provider that counts otherwise
+    assert cost(Usage(1000, 0, 600, 300), claude) == pytest.approx(
+        (100 * 3 + 600 * 0.3 + 300 * 3.75) / MILLION
+    )
+    assert cost(Usage(0, 100, 0, 0, 90), "gpt-5") == pytest.approx(
+        100 * 10 / MILLION
+    )  # reasoning is part of the output
+    assert cost(Usage(10, 0, 600, 300), claude) == pytest.approx(
+        (600 * 0.3 + 300 * 3.75) / MILLION
+    )  # a provider that counts otherwise
 
 
 def test_a_long_request_has_the_price_of_its_size() -> None:
@@ -64,7 +77,9 @@ def test_a_long_request_has_the_price_of_its_size() -> None:
     assert cost(Usage(200_001), gemini) == pytest.approx(200_001 * 2.5 / MILLION)
 
 
-def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import datetime as clock
 
     from genai_prices.data_snapshot import get_snapshot
@@ -74,7 +89,8 @@ def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(monkeypatch:
         (provider, model)
         for provider in get_snapshot().providers
         for model in provider.models
-        if isinstance(model.prices, list) and any(isinstance(c.constraint, TimeOfDateConstraint) for c in model.prices)
+        if isinstance(model.prices, list)
+        and any(isinstance(c.constraint, TimeOfDateConstraint) for c in model.prices)
     )
     usage = Usage(MILLION, 0)
     known = prices._compiled([(c, c.prices) for c in model.prices])  # pyright: ignore[reportUnknownArgumentType, reportAttributeAccessIssue]
@@ -92,7 +108,11 @@ def test_a_price_that_depends_on_the_hour_or_the_day_is_that_of_now(monkeypatch:
         monkeypatch.undo()
         import genai_prices
 
-        theirs = model.calc_price(genai_prices.Usage(input_tokens=MILLION, output_tokens=0), provider, genai_request_timestamp=now)
+        theirs = model.calc_price(
+            genai_prices.Usage(input_tokens=MILLION, output_tokens=0),
+            provider,
+            genai_request_timestamp=now,
+        )
         assert ours == pytest.approx(float(theirs.total_price))
         seen.add(ours)
     assert len(seen) > 1
@@ -119,14 +139,22 @@ def test_a_model_of_the_table_has_a_price(model: str, base_url: str) -> None:
 
 def test_what_the_table_does_not_know_has_no_price() -> None:
     assert cost(Usage(1000), "my-own-model", "https://example.com/v1") is None
-    assert cost(Usage(1000), "whisper-large-v3", "https://api.groq.com/openai/v1") is None  # paid by the hour
+    assert (
+        cost(Usage(1000), "whisper-large-v3", "https://api.groq.com/openai/v1") is None
+    )  # paid by the hour
 
 
 def test_a_server_on_this_machine_or_net_has_no_price_and_loads_no_table() -> None:
     code = (
-        "import sys\nfrom holdfast.content import Usage\nfrom holdfast.llm.prices import cost\n"
-        "for host in ('localhost:8000', '127.0.0.1', '10.0.0.1', '192.168.1.1', 'nas.local', '[::1]:80', 'vllm:8000'):\n"
-        "    assert cost(Usage(1000), 'gpt-4o', f'http://{host}/v1') is None\n"
-        "sys.exit(' '.join(sorted({'genai_prices', 'pydantic', 'asyncio'} & set(sys.modules))))"
+        "import sys\nfrom holdfast.content import Usage\nfrom holdfast.llm.prices import cost\nfor"
+        " host in ('localhost:8000', '127.0.0.1', '10.0.0.1', '192.168.1.1', 'nas.local',"
+        " '[::1]:80', 'vllm:8000'):\n    assert cost(Usage(1000), 'gpt-4o', f'http://{host}/v1') is"
+        " None\nsys.exit(' '.join(sorted({'genai_prices', 'pydantic', 'asyncio'} &"
+        " set(sys.modules))))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stderr.strip() == ""
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=False
+        ).stderr.strip()
+        == ""
+    )

@@ -1,4 +1,5 @@
-"""`RecordedLLM`: recorded over a real socket, replayed without one; nothing of a key in the file."""
+"""`RecordedLLM`: recorded over a real socket, replayed without one; nothing of a key in the
+file."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ def talk(llm: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_conversation_is_recorded_and_replayed_without_a_server(stream: bool, tmp_path: Path) -> None:
+def test_a_conversation_is_recorded_and_replayed_without_a_server(
+    stream: bool, tmp_path: Path
+) -> None:
     answers = [calls(("add", {"a": 1, "b": 2})), text("It is 3, drei.")]
     with ModelServer([sse(one) if stream else one for one in answers]) as server:
         llm = LLM("m", KEY, server.url, stream=stream)
@@ -48,9 +51,16 @@ def test_a_conversation_is_recorded_and_replayed_without_a_server(stream: bool, 
         assert len(server.requests) == 2
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
     for mode in ("auto", "replay"):
-        again = RecordedLLM(LLM("m", base_url=server.url, stream=stream, max_retries=0), tmp_path / "tape.jsonl", mode)
+        again = RecordedLLM(
+            LLM("m", base_url=server.url, stream=stream, max_retries=0),
+            tmp_path / "tape.jsonl",
+            mode,
+        )
         journal = talk(again)
-        assert [event.text for event in journal if event.type == "assistant"] == ["", "It is 3, drei."]
+        assert [event.text for event in journal if event.type == "assistant"] == [
+            "",
+            "It is 3, drei.",
+        ]
         assert replay(recorded, Agent(again, [add])).same
     lines = [json.loads(line) for line in (tmp_path / "tape.jsonl").read_text().splitlines()]
     assert [line["status"] for line in lines] == [200, 200]
@@ -103,14 +113,22 @@ def test_failures_are_replayed_as_they_were(tmp_path: Path) -> None:
         with pytest.raises(StreamInterrupted):
             RecordedLLM(alone.replace(stream=True), tmp_path / "cut", "record").completion("hello")
     with ModelServer([Stall(30)]) as server, pytest.raises(LLMTimeout):
-        RecordedLLM(alone.replace(base_url=server.url), tmp_path / "silent", "record").completion("hello")
+        RecordedLLM(alone.replace(base_url=server.url), tmp_path / "silent", "record").completion(
+            "hello"
+        )
     assert RecordedLLM(llm, tmp_path / "retried", "replay").completion("hello").text == "hi"
     with pytest.raises(RateLimited) as caught:
         RecordedLLM(alone, tmp_path / "limited", "replay").completion("hello")
-    assert (caught.value.status, caught.value.retry_after, caught.value.code) == (429, 0.001, "rate_limit_exceeded")
+    assert (caught.value.status, caught.value.retry_after, caught.value.code) == (
+        429,
+        0.001,
+        "rate_limit_exceeded",
+    )
     seen: list[Delta] = []
     with pytest.raises(StreamInterrupted):
-        RecordedLLM(alone.replace(stream=True), tmp_path / "cut", "replay").completion("hello", on_delta=seen.append)
+        RecordedLLM(alone.replace(stream=True), tmp_path / "cut", "replay").completion(
+            "hello", on_delta=seen.append
+        )
     assert seen
     with pytest.raises(LLMTimeout, match="sent nothing"):
         RecordedLLM(alone, tmp_path / "silent", "replay").completion("hello")
@@ -153,7 +171,9 @@ def test_what_is_not_to_be_tried_again_is_not_when_it_is_replayed(tmp_path: Path
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, KeyError, Cancelled])
-def test_what_was_broken_off_from_this_side_is_not_recorded(end: type[BaseException], tmp_path: Path) -> None:
+def test_what_was_broken_off_from_this_side_is_not_recorded(
+    end: type[BaseException], tmp_path: Path
+) -> None:
     def stop(_: Delta) -> None:
         raise end("now")
 
@@ -163,11 +183,18 @@ def test_what_was_broken_off_from_this_side_is_not_recorded(end: type[BaseExcept
             recorded.completion("hello", on_delta=stop)
         assert not (tmp_path / "t").exists()
         assert recorded.completion("hello").text == "a long answer"
-    assert RecordedLLM(LLM("m", base_url=server.url, stream=True), tmp_path / "t").completion("hello").text == "a long answer"
+    assert (
+        RecordedLLM(LLM("m", base_url=server.url, stream=True), tmp_path / "t")
+        .completion("hello")
+        .text
+        == "a long answer"
+    )
 
 
 @pytest.mark.parametrize("end", ["lost", "garbage", "late"])
-def test_what_goes_wrong_behind_a_whole_answer_is_not_in_its_recording(end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_goes_wrong_behind_a_whole_answer_is_not_in_its_recording(
+    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(line, "AFTER_FINISH", 0.2)
     data = sse(text("whole")).partition("data: [DONE]")[0].encode()
     answer = {
@@ -184,16 +211,22 @@ def test_what_goes_wrong_behind_a_whole_answer_is_not_in_its_recording(end: str,
 
 @pytest.mark.parametrize("key", ["test", "role", "run this test"])
 def test_a_key_that_is_a_word_of_the_messages_spoils_nothing(key: str, tmp_path: Path) -> None:
-    """One too short to be any is left; and what had to be blotted out of a request is known again all the same."""
+    """One too short to be any is left; and what had to be blotted out of a request is known again
+    all the same."""
     said = f"Please {'run this test' if key == 'test' else key} now."
     with ModelServer([text("This test passed.")]) as server:
         RecordedLLM(LLM("m", key, server.url), tmp_path / "t", "record").completion(said)
     for other in (key, ""):
-        assert RecordedLLM(LLM("m", other, server.url), tmp_path / "t", "replay").completion(said).text == "This test passed."
+        assert (
+            RecordedLLM(LLM("m", other, server.url), tmp_path / "t", "replay").completion(said).text
+            == "This test passed."
+        )
     assert ("run this test" in (tmp_path / "t").read_text()) is (key == "test")
 
 
-def test_a_line_that_a_crash_cut_off_costs_only_itself(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_that_a_crash_cut_off_costs_only_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with ModelServer([text("ä"), text("ö"), text("ü")]) as server:
         llm = LLM("m", KEY, server.url)
         recorded = RecordedLLM(llm, tmp_path / "t")
@@ -209,18 +242,26 @@ def test_a_line_that_a_crash_cut_off_costs_only_itself(tmp_path: Path, caplog: p
                     again.completion("y")
         assert "line 2 of" in caplog.text
         (tmp_path / "t").write_bytes(whole[: first + 40])
-        assert [RecordedLLM(llm, tmp_path / "t").completion("y").text for _ in range(2)] == ["ü", "ü"]
+        assert [RecordedLLM(llm, tmp_path / "t").completion("y").text for _ in range(2)] == [
+            "ü",
+            "ü",
+        ]
         assert len(server.requests) == 3
 
 
 def test_a_key_in_the_address_is_not_in_the_file_nor_needed_to_replay(tmp_path: Path) -> None:
     with ModelServer([text("hi")]) as server:
-        RecordedLLM(LLM("m", base_url=f"{server.url}?key={KEY}&api-version=1"), tmp_path / "t").completion("hello")
+        RecordedLLM(
+            LLM("m", base_url=f"{server.url}?key={KEY}&api-version=1"), tmp_path / "t"
+        ).completion("hello")
         assert server.requests[0].path.endswith(f"?key={KEY}&api-version=1")
     recorded = json.loads((tmp_path / "t").read_text())
     assert recorded["path"] == "/v1/chat/completions?key=***&api-version=1"
     for url in (f"{server.url}?key=another-key", server.url):
-        assert RecordedLLM(LLM("m", base_url=url), tmp_path / "t", "replay").completion("hello").text == "hi"
+        assert (
+            RecordedLLM(LLM("m", base_url=url), tmp_path / "t", "replay").completion("hello").text
+            == "hi"
+        )
 
 
 def test_a_cancelled_call_is_not_recorded(tmp_path: Path) -> None:
@@ -237,26 +278,37 @@ def test_a_composite_of_recorded_models(tmp_path: Path) -> None:
     with ModelServer([text("hi")]) as server:
         llm = FallbackLLM([RecordedLLM(LLM("m", KEY, server.url), tmp_path / "t")])
         assert llm.completion("hello").route == "m"
-    assert FallbackLLM([RecordedLLM(LLM("m", base_url=server.url), tmp_path / "t", "replay")]).completion("hello").text == "hi"
+    assert (
+        FallbackLLM([RecordedLLM(LLM("m", base_url=server.url), tmp_path / "t", "replay")])
+        .completion("hello")
+        .text
+        == "hi"
+    )
 
 
 def test_many_threads_record_into_one_file(tmp_path: Path) -> None:
     with ModelServer(lambda request: text(request.messages[0]["content"])) as server:
         llm = RecordedLLM(LLM("m", KEY, server.url), tmp_path / "t")
-        threads = [threading.Thread(target=llm.completion, args=(f"question {n}",)) for n in range(30)]
+        threads = [
+            threading.Thread(target=llm.completion, args=(f"question {n}",)) for n in range(30)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
     again = RecordedLLM(LLM("m", base_url=server.url), tmp_path / "t", "replay")
-    assert [again.completion(f"question {n}").text for n in range(30)] == [f"question {n}" for n in range(30)]
+    assert [again.completion(f"question {n}").text for n in range(30)] == [
+        f"question {n}" for n in range(30)
+    ]
 
 
 def test_what_it_is_made_of_is_checked(tmp_path: Path) -> None:
     llm = LLM("m", KEY, "http://localhost:1")
     with pytest.raises(ConfigurationError, match="llm takes an LLM"):
         RecordedLLM("m", tmp_path / "t")  # pyright: ignore
-    with pytest.raises(ConfigurationError, match="mode takes one of auto, replay, record, not 'play'"):
+    with pytest.raises(
+        ConfigurationError, match="mode takes one of auto, replay, record, not 'play'"
+    ):
         RecordedLLM(llm, tmp_path / "t", "play")
     with pytest.raises(ConfigurationError, match="cannot be read: No such file"):
         RecordedLLM(llm, tmp_path / "t", "replay")

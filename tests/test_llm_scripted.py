@@ -43,7 +43,9 @@ def test_answers_come_in_order() -> None:
 )
 def test_a_call_may_be_written_in_any_way(answer: Any) -> None:
     found = ScriptedLLM([answer]).completion("x", [Tool()])
-    assert [(call.name, call.arguments, call.id) for call in found.calls] == [("srv.find", {"q": 1}, "")]
+    assert [(call.name, call.arguments, call.id) for call in found.calls] == [
+        ("srv.find", {"q": 1}, "")
+    ]
     assert found.calls[0].provider_id == "call_1_0"
     assert found.stop_reason == "tool_calls"
 
@@ -58,7 +60,12 @@ def test_a_list_is_one_answer_with_text_and_parallel_calls() -> None:
 def test_a_completion_is_given_as_it_is() -> None:
     given = Completion("x", "because", usage=Usage(7, 8), stop_reason="length", model="other")
     found = ScriptedLLM([given]).completion("x")
-    assert (found.reasoning, found.usage, found.stop_reason, found.model) == ("because", Usage(7, 8), "length", "other")
+    assert (found.reasoning, found.usage, found.stop_reason, found.model) == (
+        "because",
+        Usage(7, 8),
+        "length",
+        "other",
+    )
 
 
 def test_an_exception_is_raised_and_the_script_goes_on() -> None:
@@ -77,7 +84,10 @@ def test_a_function_sees_the_request() -> None:
 
     llm = ScriptedLLM(answer)
     assert llm.completion("hi", [Tool()], system="sys").text == "you said hi"
-    assert llm.completion([Message("a"), Message("b")], [Tool()], system="sys").calls[0].name == "srv.find"
+    assert (
+        llm.completion([Message("a"), Message("b")], [Tool()], system="sys").calls[0].name
+        == "srv.find"
+    )
     assert ScriptedLLM([answer]).completion("hi", [Tool()], system="sys").text == "you said hi"
 
 
@@ -94,7 +104,9 @@ def test_a_generator_is_a_script() -> None:
 def test_a_script_that_has_run_out_says_so() -> None:
     llm = ScriptedLLM(["only"])
     llm.completion("x")
-    with pytest.raises(LLMError, match=r"run out: this is request 2, there are 1 answers.*'what now'") as caught:
+    with pytest.raises(
+        LLMError, match=r"run out: this is request 2, there are 1 answers.*'what now'"
+    ) as caught:
         llm.completion("what now")
     assert not caught.value.retryable
 
@@ -114,9 +126,14 @@ def test_an_answer_that_is_none_is_refused(answer: Any) -> None:
 def test_its_requests_are_the_bytes_that_an_llm_sends() -> None:
     transcript = Transcript.from_messages("hé")
     head = events.Agent(
-        seq=1, id="a", timestamp=datetime.now(UTC), system_prompt="s", model="m",
-        tools=(events.ToolDefinition("srv.find", "d", {"type": "object"}, "srv__find"),), parameters={"temperature": 0.5},
-    )  # fmt: skip
+        seq=1,
+        id="a",
+        timestamp=datetime.now(UTC),
+        system_prompt="s",
+        model="m",
+        tools=(events.ToolDefinition("srv.find", "d", {"type": "object"}, "srv__find"),),
+        parameters={"temperature": 0.5},
+    )
     scripted = ScriptedLLM(["x", "y"], model="m")
     with ModelServer(lambda _: text("x")) as server:
         llm = LLM("m", base_url=server.url, temperature=0.5)
@@ -132,7 +149,12 @@ def test_deltas_are_told_word_by_word() -> None:
     seen: list[Delta] = []
     llm = ScriptedLLM([["two words ", ("t", {"a": 1})]], stream=True)
     llm.completion("x", on_delta=seen.append)
-    assert seen == [Delta("text", "two"), Delta("text", " words"), Delta("text", " "), Delta("tool", '{"a":1}', 0, "t")]
+    assert seen == [
+        Delta("text", "two"),
+        Delta("text", " words"),
+        Delta("text", " "),
+        Delta("tool", '{"a":1}', 0, "t"),
+    ]
 
 
 def test_a_delay_is_kept_and_cancelled() -> None:

@@ -1,4 +1,5 @@
-"""A planted key is looked for wherever something of a model call is shown or kept: on every wire, with every fault."""
+"""A planted key is looked for wherever something of a model call is shown or kept: on every wire,
+with every fault."""
 
 from __future__ import annotations
 
@@ -24,18 +25,47 @@ HEADER = "tok-planted-9876543210-secret"
 PASSWORD = "planted-pass-5555"
 QUERY = "query-planted-4444"
 BASIC = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
-PLANTED = (KEY, HEADER, PASSWORD, QUERY, BASIC, "sk-planted-0123456789", "c2stcGxhbnRlZC0wMTIzNDU2Nzg5")
-WIRES = {"openai_chat": "m", "openai_responses": "gpt-5", "anthropic_messages": "claude-sonnet-4-5", "gemini": "gemini-2.5-flash"}
+PLANTED = (
+    KEY,
+    HEADER,
+    PASSWORD,
+    QUERY,
+    BASIC,
+    "sk-planted-0123456789",
+    "c2stcGxhbnRlZC0wMTIzNDU2Nzg5",
+)
+WIRES = {
+    "openai_chat": "m",
+    "openai_responses": "gpt-5",
+    "anthropic_messages": "claude-sonnet-4-5",
+    "gemini": "gemini-2.5-flash",
+}
 
 ALL = f"{KEY} {HEADER} {QUERY} {BASIC} {PASSWORD}"
-REPEATS = {"error": {"message": f"Incorrect API key provided: {ALL}.", "code": "invalid_api_key", "status": "UNAUTHENTICATED"}}
+REPEATS = {
+    "error": {
+        "message": f"Incorrect API key provided: {ALL}.",
+        "code": "invalid_api_key",
+        "status": "UNAUTHENTICATED",
+    }
+}
 FAR = 290  # characters: behind them a message is cut, in the midst of a key
 FAULTS: dict[str, Any] = {
     "refused": (401, {"content-type": "application/json"}, REPEATS),
-    "cut off": (401, {"content-type": "application/json"}, {"error": {"message": f"{'x' * FAR}{KEY}"}}),
-    "cut off in an answer": (200, {"content-type": "application/json"}, {"hello": f"{'x' * (FAR - 10)}{KEY}"}),
+    "cut off": (
+        401,
+        {"content-type": "application/json"},
+        {"error": {"message": f"{'x' * FAR}{KEY}"}},
+    ),
+    "cut off in an answer": (
+        200,
+        {"content-type": "application/json"},
+        {"hello": f"{'x' * (FAR - 10)}{KEY}"},
+    ),
     "cut off in a stream": Stream([f"data: {'x' * (FAR - 3)}{KEY}\n\n".encode()]),
-    "cut off in a size": f"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{'x' * 24}{KEY}\r\n".encode(),
+    "cut off in a size": (
+        f"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{'x' * 24}{KEY}\r\n".encode()
+    ),
     "no text": (401, {"content-type": "application/json"}, b"\xff\xfe " + ALL.encode()),
     "not json": (401, {"content-type": "text/html"}, f"<html>{ALL}</html>"),
     "server error": (500, {"x-request-id": "req-1"}, f"{ALL} broke it"),
@@ -47,7 +77,9 @@ FAULTS: dict[str, Any] = {
     "drop": Drop(),
     "stall": Stall(5),
     "stream of garbage": Stream([f"data: {KEY} {HEADER}\n\n".encode()]),
-    "error in a stream": Stream([f"event: error\ndata: {json.dumps({'type': 'error', **REPEATS})}\n\n".encode()]),
+    "error in a stream": Stream(
+        [f"event: error\ndata: {json.dumps({'type': 'error', **REPEATS})}\n\n".encode()]
+    ),
 }
 
 
@@ -76,13 +108,24 @@ def clean(text: str | bytes, where: str) -> None:
 
 def model(wire: str, url: str, **more: Any) -> LLM:
     headers = {"CF-Access-Client-Secret": HEADER, "X-Gateway": f"Basic {BASIC}"}
-    return LLM(WIRES[wire], KEY, f"{url}?code={QUERY}", wire=wire, headers=headers, max_retries=0, timeout=0.3, **more)
+    return LLM(
+        WIRES[wire],
+        KEY,
+        f"{url}?code={QUERY}",
+        wire=wire,
+        headers=headers,
+        max_retries=0,
+        timeout=0.3,
+        **more,
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("wire", WIRES)
-def test_no_fault_shows_a_key(wire: str, fault: str, stream: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_fault_shows_a_key(
+    wire: str, fault: str, stream: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     with ModelServer(lambda request: FAULTS[fault]) as server:
         llm = model(wire, server.url, stream=stream)
@@ -91,15 +134,25 @@ def test_no_fault_shows_a_key(wire: str, fault: str, stream: bool, tmp_path: Pat
         clean(shown(caught.value), "the exception")
         store = SQLiteStore(tmp_path / "c.db")
         recorded = RecordedLLM(llm, tmp_path / "tape", "record")
-        for number, one in enumerate((llm, FallbackLLM([llm, llm]), RouterLLM(lambda request: "a", {"a": llm}), recorded)):
+        for number, one in enumerate(
+            (llm, FallbackLLM([llm, llm]), RouterLLM(lambda request: "a", {"a": llm}), recorded)
+        ):
             with Conversation(Agent(one), store, f"c{number}") as conversation:
                 conversation.send_message("hello")
                 state = conversation.run()
                 assert state.error is not None
                 clean(state.to_json(), "the state")
-                clean(repr(one) + repr(one.parameters()) + repr(conversation) + repr(conversation.get_history()), "a repr")
+                clean(
+                    repr(one)
+                    + repr(one.parameters())
+                    + repr(conversation)
+                    + repr(conversation.get_history()),
+                    "a repr",
+                )
         store.close()
-        assert any(KEY in "".join(request.headers.values()) for request in server.requests)  # it did go out
+        assert any(
+            KEY in "".join(request.headers.values()) for request in server.requests
+        )  # it did go out
     for path in tmp_path.iterdir():
         clean(path.read_bytes(), path.name)
     clean(caplog.text + repr([record.__dict__ for record in caplog.records]), "the log")
@@ -126,29 +179,55 @@ def test_no_fault_shows_a_key(wire: str, fault: str, stream: bool, tmp_path: Pat
         {"base_url": f"https://user:{PASSWORD}@host/v1".encode()},
     ],
 )
-def test_a_wrong_argument_is_not_shown_where_it_may_hold_a_secret(arguments: dict[str, Any]) -> None:
+def test_a_wrong_argument_is_not_shown_where_it_may_hold_a_secret(
+    arguments: dict[str, Any],
+) -> None:
     with pytest.raises(ConfigurationError) as caught:
         LLM(**{"model": "m", "base_url": "http://host/v1", **arguments})
     clean(shown(caught.value), "the exception")
 
 
 def test_what_a_header_says_that_is_no_secret_stays_readable() -> None:
-    said = "Unexpected value `context-1m-2025-08-07` for the `anthropic-beta` header. Your EMPTY key is no key."
-    with ModelServer([(400, {}, {"error": {"message": said}})]) as server, pytest.raises(LLMError, match=re.escape(said)):
-        LLM("m", "EMPTY", server.url, headers={"anthropic-beta": "context-1m-2025-08-07"}, max_retries=0).completion("hello")
+    said = (
+        "Unexpected value `context-1m-2025-08-07` for the `anthropic-beta` header. Your EMPTY key"
+        " is no key."
+    )
+    with (
+        ModelServer([(400, {}, {"error": {"message": said}})]) as server,
+        pytest.raises(LLMError, match=re.escape(said)),
+    ):
+        LLM(
+            "m",
+            "EMPTY",
+            server.url,
+            headers={"anthropic-beta": "context-1m-2025-08-07"},
+            max_retries=0,
+        ).completion("hello")
 
 
 def test_a_proxy_that_repeats_its_password_is_not_repeated() -> None:
     refusal = (407, {}, f"no such user {BASIC} {PASSWORD}")
     with ModelServer([refusal]) as server:
-        llm = LLM("m", KEY, "http://model.example/v1", proxy=f"http://user:{PASSWORD}@127.0.0.1:{server.port}", max_retries=0)
+        llm = LLM(
+            "m",
+            KEY,
+            "http://model.example/v1",
+            proxy=f"http://user:{PASSWORD}@127.0.0.1:{server.port}",
+            max_retries=0,
+        )
         with pytest.raises(LLMError) as caught:
             llm.completion("hello")
     clean(shown(caught.value), "the exception")
 
 
 def test_a_proxys_password_is_shown_nowhere() -> None:
-    llm = LLM("m", KEY, "http://model.example/v1", proxy=f"http://user:{PASSWORD}@127.0.0.1:9", max_retries=0)
+    llm = LLM(
+        "m",
+        KEY,
+        "http://model.example/v1",
+        proxy=f"http://user:{PASSWORD}@127.0.0.1:9",
+        max_retries=0,
+    )
     with pytest.raises(LLMError) as caught:
         llm.completion("hello")
     clean(shown(caught.value) + repr(llm) + repr(llm.parameters()), "the exception")
@@ -156,7 +235,12 @@ def test_a_proxys_password_is_shown_nowhere() -> None:
 
 def test_nothing_that_holds_a_key_can_be_pickled(tmp_path: Path) -> None:
     llm = LLM("m", KEY, "http://localhost:1")
-    for holder in (llm, FallbackLLM([llm]), RouterLLM(clean, {"a": llm}), RecordedLLM(llm, tmp_path / "t")):  # pyright: ignore
+    for holder in (
+        llm,
+        FallbackLLM([llm]),
+        RouterLLM(clean, {"a": llm}),
+        RecordedLLM(llm, tmp_path / "t"),
+    ):  # pyright: ignore
         with pytest.raises(TypeError, match=r"its api_key would be in the bytes|cannot pickle"):
             pickle.dumps(holder)
     with pytest.raises(TypeError, match=r"cannot be pickled|cannot pickle"):
@@ -167,7 +251,9 @@ def test_commands_of_the_agent_do_not_see_it(tmp_path: Path) -> None:
     from tests.model_server import calls, text
 
     with (
-        ModelServer([calls(("terminal", {"command": "env; cat /proc/$$/environ"})), text("done")]) as server,
+        ModelServer(
+            [calls(("terminal", {"command": "env; cat /proc/$$/environ"})), text("done")]
+        ) as server,
         LocalRuntime(tmp_path) as runtime,
     ):
         with Conversation(Agent(LLM("m", KEY, server.url), runtime.tools)) as conversation:

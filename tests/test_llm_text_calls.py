@@ -30,12 +30,16 @@ def add(a: int, b: int) -> int:
 
 
 def read(said: str, finish: str = "stop") -> Any:
-    return wire(WIRE).parse(json.dumps(chat({"role": "assistant", "content": said}, finish)).encode())
+    return wire(WIRE).parse(
+        json.dumps(chat({"role": "assistant", "content": said}, finish)).encode()
+    )
 
 
 def test_a_conversation_with_a_model_that_cannot_call_tools() -> None:
     with ModelServer([text(f"Let me see.\n{CALL}"), text("It is 3.")]) as server:
-        agent = Agent(LLM("m", base_url=server.url, tool_calls="text"), [add], system_prompt="Be exact.")
+        agent = Agent(
+            LLM("m", base_url=server.url, tool_calls="text"), [add], system_prompt="Be exact."
+        )
         with Conversation(agent) as conversation:
             conversation.send_message("1 + 2?")
             assert conversation.run().answer == "It is 3."
@@ -45,11 +49,23 @@ def test_a_conversation_with_a_model_that_cannot_call_tools() -> None:
     assert first.messages[0]["role"] == "system"
     assert first.messages[0]["content"].startswith("Be exact.\n\n# Tools")
     assert '{"name":"add","description":"Adds two numbers."' in first.messages[0]["content"]
-    assert [message["role"] for message in second.messages] == ["system", "user", "assistant", "user"]
-    assert second.messages[2]["content"] == f"Let me see.\n{CALL}".replace('{"a": 1, "b": 2}', '{"a":1,"b":2}')
+    assert [message["role"] for message in second.messages] == [
+        "system",
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert second.messages[2]["content"] == f"Let me see.\n{CALL}".replace(
+        '{"a": 1, "b": 2}', '{"a":1,"b":2}'
+    )
     assert second.messages[3]["content"] == '<tool_result name="add">\n3\n</tool_result>'
     answer = next(event for event in journal if isinstance(event, ev.Assistant))
-    assert (answer.text, answer.calls[0].name, answer.calls[0].arguments, answer.wire) == ("Let me see.", "add", {"a": 1, "b": 2}, WIRE)
+    assert (answer.text, answer.calls[0].name, answer.calls[0].arguments, answer.wire) == (
+        "Let me see.",
+        "add",
+        {"a": 1, "b": 2},
+        WIRE,
+    )
     assert replay(journal, agent).same
     assert replay(journal).hashed == 2
 
@@ -58,14 +74,18 @@ def test_a_conversation_with_a_model_that_cannot_call_tools() -> None:
 def test_a_stream_tells_text_as_text_and_calls_as_calls(size: int) -> None:
     body = sse(text(f"See <b>this</b> <tool: {CALL}{CALL} and < that"), size).encode()
     seen: list[Delta] = []
-    with ModelServer([Stream([body[at : at + size] for at in range(0, len(body), size)])]) as server:
+    with ModelServer(
+        [Stream([body[at : at + size] for at in range(0, len(body), size)])]
+    ) as server:
         llm = LLM("m", base_url=server.url, tool_calls="text", stream=True)
         answer = llm.completion("1 + 2?", [_Definition()], on_delta=seen.append)
         llm.close()
     assert answer.text == "See <b>this</b> <tool:  and < that"
     assert [call.arguments for call in answer.calls] == [{"a": 1, "b": 2}] * 2
     assert "".join(delta.text for delta in seen if delta.kind == "text") == answer.text
-    assert [(delta.index, delta.name, json.loads(delta.text)) for delta in seen if delta.kind == "tool"] == [
+    assert [
+        (delta.index, delta.name, json.loads(delta.text)) for delta in seen if delta.kind == "tool"
+    ] == [
         (0, "add", {"a": 1, "b": 2}),
         (1, "add", {"a": 1, "b": 2}),
     ]
@@ -83,11 +103,23 @@ class _Definition:
         ("no calls", "no calls", []),
         (CALL, "", [("add", {"a": 1, "b": 2})]),
         (f"a {CALL} b {CALL}", "a  b", [("add", {"a": 1, "b": 2})] * 2),
-        ('<tool_call>```json\n{"name": "add", "arguments": {}}\n```</tool_call>', "", [("add", {})]),
+        (
+            '<tool_call>```json\n{"name": "add", "arguments": {}}\n```</tool_call>',
+            "",
+            [("add", {})],
+        ),
         ('<tool_call>{"name": "add", "parameters": {"a": 1}}</tool_call>', "", [("add", {"a": 1})]),
         ('<tool_call>{"name": "add"}</tool_call>', "", [("add", {})]),
-        ('<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>', "", [("add", {"a": 1})]),
-        (f'{CALL}\n<tool_result name="add">\n4\n</tool_result>\nIt is 4.', "", [("add", {"a": 1, "b": 2})]),
+        (
+            '<tool_call>{"name": "add", "arguments": "{\\"a\\": 1}"}</tool_call>',
+            "",
+            [("add", {"a": 1})],
+        ),
+        (
+            f'{CALL}\n<tool_result name="add">\n4\n</tool_result>\nIt is 4.',
+            "",
+            [("add", {"a": 1, "b": 2})],
+        ),
         ('so <tool_call>\n{"name": "add", "arguments": {"a": 1}}', "so", [("add", {"a": 1})]),
     ],
 )
@@ -127,11 +159,14 @@ def test_results_stand_in_one_message_with_their_pictures() -> None:
     batch = [
         (ToolCall("2.0", "srv.see"), ToolResult(ImageContent(b"p"))),
         (ToolCall("2.1", "add"), ToolResult.failure("broke")),
-    ]  # fmt: skip
+    ]
     message = json.loads(wire(WIRE).results(batch, {"srv.see": "srv__see"}))
     assert [part["type"] for part in message["content"]] == ["text", "image_url", "text"]
     assert message["content"][0]["text"].startswith('<tool_result name="srv__see">')
-    assert message["content"][2]["text"] == '<tool_result name="add" error="true">\nbroke\n</tool_result>'
+    assert (
+        message["content"][2]["text"]
+        == '<tool_result name="add" error="true">\nbroke\n</tool_result>'
+    )
 
 
 def test_a_name_with_text_is_known() -> None:
@@ -140,7 +175,14 @@ def test_a_name_with_text_is_known() -> None:
     assert wire(WIRE).name == WIRE
 
 
-@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<tool_result", "a", "{", "}", '"name"', "\n", "<"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from(
+            ["<tool_call>", "</tool_call>", "<tool_result", "a", "{", "}", '"name"', "\n", "<"]
+        ),
+        max_size=12,
+    )
+)
 @settings(deadline=None, max_examples=200)
 def test_any_text_is_read(parts: list[str]) -> None:
     said = "".join(parts)
@@ -150,7 +192,10 @@ def test_any_text_is_read(parts: list[str]) -> None:
 
 
 def test_a_model_that_never_calls_ends_its_work() -> None:
-    with ModelServer([text("Nothing to do.")]) as server, Conversation(Agent(LLM("m", base_url=server.url, tool_calls="text"), [add])) as c:
+    with (
+        ModelServer([text("Nothing to do.")]) as server,
+        Conversation(Agent(LLM("m", base_url=server.url, tool_calls="text"), [add])) as c,
+    ):
         c.send_message("hello")
         assert c.run().status is ConversationStatus.FINISHED
 
@@ -162,14 +207,18 @@ def test_a_model_that_never_calls_ends_its_work() -> None:
         "The tag <tool_call> opens a call, and </tool_call> ends it. That is all.",
         f"<think>I could write {CALL}, but that would be wrong.</think>\nI will not.",
         f"<thinking>\n{CALL}",
-        f"I could write\n{CALL}\nbut that would be wrong.\n</think>\nI will not.",  # of a prompt that ended in <think>
+        # of a prompt that ended in <think>
+        f"I could write\n{CALL}\nbut that would be wrong.\n</think>\nI will not.",
         f"A call looks like this:\n```\n{CALL}\n```\nThat is all.",
         f"A call looks like this:\n- so:\n  ```xml\n  {CALL}\n  ```\nThat is all.",
         f"See:\n```\ncode\n{CALL}\n```",
         f"It is `{CALL}`, in one line.",
         "<tool_call>{name} is a placeholder, and so on.",
         "<tool_call>\nadd(1, 2)\n</tool_call>",
-        '```\n<tool_call>{"name": "a"}</tool_call>\n<tool_result>made up</tool_result>\n```\nThat is how they look.',
+        (
+            '```\n<tool_call>{"name": "a"}</tool_call>\n<tool_result>made'
+            " up</tool_result>\n```\nThat is how they look."
+        ),
     ],
 )
 def test_what_only_looks_like_a_call_is_text(said: str) -> None:
@@ -188,7 +237,11 @@ def test_what_only_looks_like_a_call_is_text(said: str) -> None:
         (f"```\n{CALL}\n```\n```\n{CALL}", "", 2),
         (f"Two:\n<tool_call>[{CALL[11:-12]}, {CALL[11:-12]}]</tool_call>", "Two:", 2),
         (f"<tool_call>{CALL[11:-12]}\n{CALL[11:-12]}</tool_call> ", "", 2),
-        (f"{CALL}\n<tool_result>4</tool_result>\n{CALL}", "", 1),  # what follows a made-up result is made up
+        (
+            f"{CALL}\n<tool_result>4</tool_result>\n{CALL}",
+            "",
+            1,
+        ),  # what follows a made-up result is made up
         (f"The tag <tool_call> is there.\n{CALL}", "The tag <tool_call> is there.", 1),
         ('<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}}</tool_call>', "", 1),
         (f"the <think> tag\n{CALL}", "the <think> tag", 1),
@@ -197,7 +250,10 @@ def test_what_only_looks_like_a_call_is_text(said: str) -> None:
 )
 def test_calls_are_told_from_what_stands_around_them(said: str, rest: str, count: int) -> None:
     answer = read(said)
-    assert (answer.text, [call.arguments for call in answer.calls]) == (rest, [{"a": 1, "b": 2}] * count)
+    assert (answer.text, [call.arguments for call in answer.calls]) == (
+        rest,
+        [{"a": 1, "b": 2}] * count,
+    )
     for size in (1, 5, 10**6):
         assert told(said, size) == (rest, [(0 + n, "add", '{"a":1,"b":2}') for n in range(count)])
 
@@ -237,12 +293,17 @@ PIECES = [
 @settings(deadline=None, max_examples=300)
 def test_a_stream_tells_what_the_text_says(parts: list[str], size: int) -> None:
     answer = read("".join(parts))
-    assert told("".join(parts), size) == (answer.text, [(n, call.name, call.raw_arguments) for n, call in enumerate(answer.calls)])
+    assert told("".join(parts), size) == (
+        answer.text,
+        [(n, call.name, call.raw_arguments) for n, call in enumerate(answer.calls)],
+    )
 
 
 def test_a_tag_within_an_argument_ends_nothing() -> None:
     argument = "write <tool_call>x</tool_call>\nlike so"
-    (call,) = read(f'<tool_call>{{"name": "add", "arguments": {{"a": "{argument}"}}}}</tool_call>').calls
+    (call,) = read(
+        f'<tool_call>{{"name": "add", "arguments": {{"a": "{argument}"}}}}</tool_call>'
+    ).calls
     assert call.arguments == {"a": argument}
 
 
@@ -258,10 +319,18 @@ def test_without_tools_an_answer_is_text() -> None:
 
 
 def test_calls_of_the_providers_own_are_kept_beside_those_in_the_text() -> None:
-    entry = {"id": "n1", "type": "function", "function": {"name": "add", "arguments": '{"a":5}'}, "extra_content": {"s": 1}}
+    entry = {
+        "id": "n1",
+        "type": "function",
+        "function": {"name": "add", "arguments": '{"a":5}'},
+        "extra_content": {"s": 1},
+    }
     message = {"role": "assistant", "content": f"Both: {CALL}", "tool_calls": [entry]}
     answer = wire(WIRE).parse(json.dumps(chat(message, "tool_calls")).encode())
-    assert [(call.provider_id, call.arguments) for call in answer.calls] == [("n1", {"a": 5}), ("", {"a": 1, "b": 2})]
+    assert [(call.provider_id, call.arguments) for call in answer.calls] == [
+        ("n1", {"a": 5}),
+        ("", {"a": 1, "b": 2}),
+    ]
     assert (answer.text, bool(answer.native)) == ("Both:", False)
 
 
@@ -271,8 +340,13 @@ def test_an_answer_with_calls_of_the_providers_own_goes_back_as_text() -> None:
         {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {"a": 1}},
     ]
     said = wire("anthropic_messages+text")
-    answer = said.parse(json.dumps({"type": "message", "content": blocks, "stop_reason": "tool_use"}).encode())
-    for native in (answer.native, msgspec.Raw(json.dumps(blocks).encode())):  # the latter as older journals have it
+    answer = said.parse(
+        json.dumps({"type": "message", "content": blocks, "stop_reason": "tool_use"}).encode()
+    )
+    for native in (
+        answer.native,
+        msgspec.Raw(json.dumps(blocks).encode()),
+    ):  # the latter as older journals have it
         message = json.loads(said.assistant(answer.text, answer.calls, native, {}))
         assert [block["type"] for block in message["content"]] == ["text"]
         assert '"name": "add"' in message["content"][0]["text"]
@@ -280,7 +354,13 @@ def test_an_answer_with_calls_of_the_providers_own_goes_back_as_text() -> None:
 
 def test_a_stream_is_searched_once() -> None:
     """Else each piece of a long call costs as much as all before it."""
-    for said in (f"see {CALL[:-20]}", "a <tool_call>" + "\n" * 1000, "```" + " " * 1000, "<think>\n" + "hm " * 1000, "<" * 1000):
+    for said in (
+        f"see {CALL[:-20]}",
+        "a <tool_call>" + "\n" * 1000,
+        "```" + " " * 1000,
+        "<think>\n" + "hm " * 1000,
+        "<" * 1000,
+    ):
         ahead = Ahead()
         for place in range(len(said)):
             ahead.feed(said[place])

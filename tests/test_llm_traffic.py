@@ -1,4 +1,5 @@
-"""Recorded provider traffic, replayed over a real socket: every answer is read as it was, and goes back as it must."""
+"""Recorded provider traffic, replayed over a real socket: every answer is read as it was, and goes
+back as it must."""
 
 from __future__ import annotations
 
@@ -18,13 +19,18 @@ RECORDINGS = Path(__file__).parents[2] / "shared" / "provider_traffic" / "openai
 FILES = sorted(RECORDINGS.glob("*.json"))
 FEATURES = {path: json.loads(path.read_text())["features"] for path in FILES}
 WHOLE = 10_000_000
-CUTS = [(path, WHOLE) for path in FILES] + [(path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 11)]
+CUTS = [(path, WHOLE) for path in FILES] + [
+    (path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 11)
+]
 
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDINGS}")
 
 
 def exchanges(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [(one["request"]["body"], one["response"]) for one in json.loads(path.read_text())["interactions"]]
+    return [
+        (one["request"]["body"], one["response"])
+        for one in json.loads(path.read_text())["interactions"]
+    ]
 
 
 def spoken(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
@@ -40,7 +46,10 @@ def spoken(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
             calls.update((call.provider_id, call) for call in made)
             items.append(Completion(content or "", calls=made))
         elif isinstance(content, list):
-            parts = [TextContent(part["text"]) if part["type"] == "text" else ImageContent(b"picture") for part in content]
+            parts = [
+                TextContent(part["text"]) if part["type"] == "text" else ImageContent(b"picture")
+                for part in content
+            ]
             items.append(Message(tuple(parts)))
         else:
             items.append(Message(content, role=message["role"]))
@@ -49,7 +58,9 @@ def spoken(request: dict[str, Any]) -> tuple[list[Any], list[dict[str, Any]]]:
 
 def recorded_call(entry: dict[str, Any]) -> ToolCall:
     function = entry["function"]
-    return ToolCall("", function["name"], json.loads(function["arguments"]), entry["id"], function["arguments"])
+    return ToolCall(
+        "", function["name"], json.loads(function["arguments"]), entry["id"], function["arguments"]
+    )
 
 
 class Definition:
@@ -65,7 +76,8 @@ def pieces(body: str, size: int) -> list[bytes]:
 
 
 def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
-    """Text, calls (id, name, arguments) and usage of a recorded answer, read in the plainest way."""
+    """Text, calls (id, name, arguments) and usage of a recorded answer, read in the plainest
+    way."""
     if isinstance(body, dict):
         message, usage = body["choices"][0]["message"], body["usage"]
         text, entries = message["content"] or "", message.get("tool_calls") or []
@@ -79,7 +91,10 @@ def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
             for choice in chunk["choices"]:
                 text += choice["delta"].get("content") or ""
                 for piece in choice["delta"].get("tool_calls") or []:
-                    entry = found.setdefault(piece["index"], {"id": piece.get("id"), "function": {"name": "", "arguments": ""}})
+                    entry = found.setdefault(
+                        piece["index"],
+                        {"id": piece.get("id"), "function": {"name": "", "arguments": ""}},
+                    )
                     entry["function"]["name"] += piece["function"].get("name") or ""
                     entry["function"]["arguments"] += piece["function"].get("arguments") or ""
         entries = list(found.values())
@@ -90,7 +105,14 @@ def expected(body: Any) -> tuple[str, list[tuple[str, str, str]], Usage]:
         usage["prompt_tokens_details"].get("cache_write_tokens", 0),
         usage["completion_tokens_details"]["reasoning_tokens"],
     )
-    return text, [(entry["id"], entry["function"]["name"], entry["function"]["arguments"]) for entry in entries], tokens
+    return (
+        text,
+        [
+            (entry["id"], entry["function"]["name"], entry["function"]["arguments"])
+            for entry in entries
+        ],
+        tokens,
+    )
 
 
 @pytest.mark.parametrize(("path", "size"), CUTS, ids=[f"{path.stem}-{size}" for path, size in CUTS])
@@ -111,15 +133,21 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
             items, tools = spoken(request)
             seen: list[Delta] = []
             if response["status"] != 200:
-                with pytest.raises(ModelNotFound if response["status"] == 404 else BadRequest) as caught:
+                with pytest.raises(
+                    ModelNotFound if response["status"] == 404 else BadRequest
+                ) as caught:
                     llm.completion(Transcript(items), [Definition(tool) for tool in tools])
                 assert caught.value.code == response["body"]["error"]["code"]
                 assert response["body"]["error"]["message"][:200] in str(caught.value)
                 continue
-            answer_ = llm.completion(Transcript(items), [Definition(tool) for tool in tools], on_delta=seen.append)
+            answer_ = llm.completion(
+                Transcript(items), [Definition(tool) for tool in tools], on_delta=seen.append
+            )
             text, calls, usage = expected(response["body"])
             assert (answer_.text, answer_.usage) == (text, usage)
-            assert [(call.provider_id, call.name, call.raw_arguments) for call in answer_.calls] == calls
+            assert [
+                (call.provider_id, call.name, call.raw_arguments) for call in answer_.calls
+            ] == calls
             assert not any(call.invalid for call in answer_.calls)
             assert answer_.stop_reason == ("tool_calls" if calls else "stop")
             if llm.stream:
@@ -129,24 +157,41 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
         streaming.close()
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if "multi_turn_tools" in FEATURES[path]], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if "multi_turn_tools" in FEATURES[path]],
+    ids=lambda path: path.stem,
+)
 def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> None:
-    """One transcript along each recorded conversation: our requests hold the calls and results that the recorded ones hold."""
+    """One transcript along each recorded conversation: our requests hold the calls and results that
+    the recorded ones hold."""
     recorded = exchanges(path)
     followed = 0
     for (request, response), (following, _) in itertools.pairwise(recorded):
         before, after = request["messages"], following["messages"]
-        if response["status"] != 200 or after[: len(before)] != before or len(after) < len(before) + 2:
+        if (
+            response["status"] != 200
+            or after[: len(before)] != before
+            or len(after) < len(before) + 2
+        ):
             continue  # the recording went on with something else
         followed += 1
         items, tools = spoken(request)
         body = response["body"]
-        with ModelServer([Stream(pieces(body, 7)) if isinstance(body, str) else body, {"choices": []}]) as server:
-            llm = LLM(request["model"], base_url=server.url, max_retries=0, stream=isinstance(body, str))
+        with ModelServer(
+            [Stream(pieces(body, 7)) if isinstance(body, str) else body, {"choices": []}]
+        ) as server:
+            llm = LLM(
+                request["model"], base_url=server.url, max_retries=0, stream=isinstance(body, str)
+            )
             transcript = Transcript(items)
             answer = llm.completion(transcript, [Definition(tool) for tool in tools])
             transcript.append(answer)
-            results = {message["tool_call_id"]: message["content"] for message in after if message["role"] == "tool"}
+            results = {
+                message["tool_call_id"]: message["content"]
+                for message in after
+                if message["role"] == "tool"
+            }
             for call in answer.calls:
                 transcript.append((call, ToolResult(results[call.provider_id])))
             with pytest.raises(LLMError):
@@ -158,6 +203,10 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
         assert mine.get("tool_calls") == theirs.get("tool_calls")
         answers = sent[len(before) + 1 :]
         assert [message["role"] for message in answers] == ["tool"] * len(answer.calls)
-        assert [message["tool_call_id"] for message in answers] == [call.provider_id for call in answer.calls]
-        assert [message["content"] for message in answers] == [results[call.provider_id] or "(no output)" for call in answer.calls]
+        assert [message["tool_call_id"] for message in answers] == [
+            call.provider_id for call in answer.calls
+        ]
+        assert [message["content"] for message in answers] == [
+            results[call.provider_id] or "(no output)" for call in answer.calls
+        ]
     assert followed

@@ -1,4 +1,5 @@
-"""Recorded traffic of Anthropic's Messages API, replayed over a real socket: every answer is read as it was, and goes back as it must."""
+"""Recorded traffic of Anthropic's Messages API, replayed over a real socket: every answer is read
+as it was, and goes back as it must."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.content import Content, ImageContent, Message, TextContent, ToolCall, ToolResult, Usage
+from holdfast.content import (
+    Content,
+    ImageContent,
+    Message,
+    TextContent,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from holdfast.errors import BadRequest, LLMError, ModelNotFound
 from holdfast.events import ToolDefinition
 from holdfast.llm import LLM, Completion, Delta, Transcript
@@ -23,8 +32,11 @@ RECORDINGS = Path(__file__).parents[2] / "shared" / "provider_traffic" / "anthro
 FILES = sorted(RECORDINGS.glob("*.json"))
 FEATURES = {path: json.loads(path.read_text())["features"] for path in FILES}
 WHOLE = 10_000_000
-CUTS = [(path, WHOLE) for path in FILES] + [(path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 7)]
-# Recordings of one exchange, or of exchanges that do not go on with the answer before; all others are followed turn by turn.
+CUTS = [(path, WHOLE) for path in FILES] + [
+    (path, size) for path in FILES if "stream" in FEATURES[path] for size in (1, 7)
+]
+# Recordings of one exchange, or of exchanges that do not go on with the answer before; all others
+# are followed turn by turn.
 SINGLE = {
     "anthropic__anthropic_advisor_tool_stream",
     "anthropic__anthropic_explicit_effort_xhigh_unsupported_model_errors",
@@ -39,36 +51,65 @@ pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECO
 
 
 def exchanges(path: Path) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    return [(one["request"]["body"], one["response"]) for one in json.loads(path.read_text())["interactions"]]
+    return [
+        (one["request"]["body"], one["response"])
+        for one in json.loads(path.read_text())["interactions"]
+    ]
 
 
 def model_of(request: dict[str, Any], url: str) -> LLM:
-    """An LLM that sends all that the recorded request has beside model, system, messages and stream."""
+    """An LLM that sends all that the recorded request has beside model, system, messages and
+    stream."""
     ours = ("model", "system", "messages", "stream")
     extra = {key: value for key, value in request.items() if key not in ours}
-    return LLM(request["model"], "key", url, wire="anthropic_messages", max_retries=0, stream=bool(request.get("stream")), extra_body=extra)
+    return LLM(
+        request["model"],
+        "key",
+        url,
+        wire="anthropic_messages",
+        max_retries=0,
+        stream=bool(request.get("stream")),
+        extra_body=extra,
+    )
 
 
 def system_of(request: dict[str, Any]) -> str | None:
     system = request.get("system")
-    return system if isinstance(system, str) or system is None else "\n".join(block["text"] for block in system)
+    return (
+        system
+        if isinstance(system, str) or system is None
+        else "\n".join(block["text"] for block in system)
+    )
 
 
 def spoken(request: dict[str, Any]) -> list[Any]:
-    """A recorded request's messages as items. An answer with calls ends a batch: two in a row are one."""
+    """A recorded request's messages as items. An answer with calls ends a batch: two in a row are
+    one."""
     items: list[Any] = []
     calls: dict[str, ToolCall] = {}
     for message in request["messages"]:
         if message["role"] == "assistant":
-            made = tuple(ToolCall("", one["name"], one["input"], one["id"]) for one in message["content"] if one["type"] == "tool_use")
+            made = tuple(
+                ToolCall("", one["name"], one["input"], one["id"])
+                for one in message["content"]
+                if one["type"] == "tool_use"
+            )
             calls.update((call.provider_id, call) for call in made)
             text = "".join(one["text"] for one in message["content"] if one["type"] == "text")
             plain = all(one["type"] in ("text", "tool_use") for one in message["content"])
             native = NO_NATIVE if plain else msgspec.Raw(json.dumps(message["content"]).encode())
             items.append(Completion(text, calls=made, wire="anthropic_messages", native=native))
             continue
-        answers = [(calls[one["tool_use_id"]], recorded_result(one)) for one in message["content"] if one["type"] == "tool_result"]
-        rest = tuple(block(one) for one in message["content"] if one["type"] not in ("tool_result", "container_upload"))
+        answers = [
+            (calls[one["tool_use_id"]], recorded_result(one))
+            for one in message["content"]
+            if one["type"] == "tool_result"
+        ]
+        rest = tuple(
+            block(one)
+            for one in message["content"]
+            if one["type"] not in ("tool_result", "container_upload")
+        )
         items += answers
         if rest:
             items.append(Message(rest, role=message["role"]))
@@ -77,7 +118,10 @@ def spoken(request: dict[str, Any]) -> list[Any]:
 
 def recorded_result(one: dict[str, Any]) -> ToolResult:
     content = one["content"]
-    return ToolResult(content if isinstance(content, str) else tuple(map(block, content)), is_error=one["is_error"])
+    return ToolResult(
+        content if isinstance(content, str) else tuple(map(block, content)),
+        is_error=one["is_error"],
+    )
 
 
 def block(one: dict[str, Any]) -> Content:
@@ -130,21 +174,33 @@ def content_of(body: Any) -> tuple[list[dict[str, Any]], str, dict[str, Any]]:
 def text_of(content: list[dict[str, Any]]) -> str:
     """Texts one after the other, with an empty line where another block stands between."""
     text = ""
-    for kind, group in itertools.groupby((one for one in content), key=lambda one: one["type"] == "text"):
+    for kind, group in itertools.groupby(
+        (one for one in content), key=lambda one: one["type"] == "text"
+    ):
         if kind:
             text += ("\n\n" if text else "") + "".join(one["text"] for one in group)
     return text
 
 
 def sent_back(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Content as it must be in the next request: all of it but who called, where that is the model."""
-    return [{key: value for key, value in one.items() if key != "caller" or value != {"type": "direct"}} for one in content]
+    """Content as it must be in the next request: all of it but who called, where that is the
+    model."""
+    return [
+        {key: value for key, value in one.items() if key != "caller" or value != {"type": "direct"}}
+        for one in content
+    ]
 
 
 def unmarked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages without marks for the cache."""
     return [
-        {**message, "content": [{key: value for key, value in one.items() if key != "cache_control"} for one in message["content"]]}
+        {
+            **message,
+            "content": [
+                {key: value for key, value in one.items() if key != "cache_control"}
+                for one in message["content"]
+            ],
+        }
         for message in messages
     ]
 
@@ -169,16 +225,22 @@ def test_every_recorded_answer_is_read_as_it_was_and_goes_back(path: Path, size:
             llm = model_of(request, server.url)
             seen: list[Delta] = []
             if response["status"] != 200:
-                with pytest.raises(ModelNotFound if response["status"] == 404 else BadRequest) as caught:
+                with pytest.raises(
+                    ModelNotFound if response["status"] == 404 else BadRequest
+                ) as caught:
                     llm.completion(Transcript(spoken(request)), system=system_of(request))
                 assert caught.value.code == response["body"]["error"]["type"]
                 assert response["body"]["error"]["message"] in str(caught.value)
                 continue
-            found = llm.completion(Transcript(spoken(request)), system=system_of(request), on_delta=seen.append)
+            found = llm.completion(
+                Transcript(spoken(request)), system=system_of(request), on_delta=seen.append
+            )
             content, stop, usage = content_of(response["body"])
             calls = [one for one in content if one["type"] == "tool_use"]
             assert found.text == text_of(content)
-            assert found.reasoning == "\n\n".join(one["thinking"] for one in content if one.get("thinking"))
+            assert found.reasoning == "\n\n".join(
+                one["thinking"] for one in content if one.get("thinking")
+            )
             assert [(call.provider_id, call.name, call.arguments) for call in found.calls] == [
                 (one["id"], one["name"], one["input"]) for one in calls
             ]
@@ -186,52 +248,84 @@ def test_every_recorded_answer_is_read_as_it_was_and_goes_back(path: Path, size:
             assert found.stop_reason == {"end_turn": "stop", "tool_use": "tool_calls"}[stop]
             read, written = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
             thought = usage.get("output_tokens_details", {}).get("thinking_tokens", 0)
-            assert found.usage == Usage(usage["input_tokens"] + read + written, usage["output_tokens"], read, written, thought)
+            assert found.usage == Usage(
+                usage["input_tokens"] + read + written,
+                usage["output_tokens"],
+                read,
+                written,
+                thought,
+            )
             assert found.model.startswith(request["model"].removesuffix("-0"))
             assert found.response_id.startswith("msg_")
             if llm.stream:
                 for kind, whole in (("text", found.text), ("reasoning", found.reasoning)):
                     assert "".join(delta.text for delta in seen if delta.kind == kind) == whole
                 for index, call in enumerate(found.calls):
-                    mine = [delta for delta in seen if delta.kind == "tool" and delta.index == index]
+                    mine = [
+                        delta for delta in seen if delta.kind == "tool" and delta.index == index
+                    ]
                     assert [delta.name for delta in mine] == [call.name] + [""] * (len(mine) - 1)
                     assert json.loads("".join(delta.text for delta in mine)) == call.arguments
-            plain = all(one["type"] in ("text", "tool_use") and not one.get("citations") for one in content)
+            plain = all(
+                one["type"] in ("text", "tool_use") and not one.get("citations") for one in content
+            )
             assert bool(found.native) is not plain
             again = Completion.from_json(found.to_json())  # by way of the journal
-            echo = json.loads(anthropic_messages.assistant(again.text, again.calls, again.native, {}))
+            echo = json.loads(
+                anthropic_messages.assistant(again.text, again.calls, again.native, {})
+            )
             assert echo == {"role": "assistant", "content": sent_back(content)}
             sent = server.requests[-1]
             assert sent.path == "/v1/messages"
-            assert (sent.headers["x-api-key"], sent.headers["anthropic-version"]) == ("key", "2023-06-01")
+            assert (sent.headers["x-api-key"], sent.headers["anthropic-version"]) == (
+                "key",
+                "2023-06-01",
+            )
             assert sent.json["max_tokens"] == request["max_tokens"]
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.stem not in SINGLE], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [path for path in FILES if path.stem not in SINGLE], ids=lambda path: path.stem
+)
 def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> None:
-    """One transcript along each recorded conversation: our requests hold the answers and results that the recorded ones hold."""
+    """One transcript along each recorded conversation: our requests hold the answers and results
+    that the recorded ones hold."""
     followed = 0
     for (request, response), (following, _) in itertools.pairwise(exchanges(path)):
         before, after = unmarked(request["messages"]), unmarked(following["messages"])
         content = content_of(response["body"])[0]
-        if after[: len(before)] != before or len(after) < len(before) + 2 or after[len(before)]["content"][0]["type"] != content[0]["type"]:
+        if (
+            after[: len(before)] != before
+            or len(after) < len(before) + 2
+            or after[len(before)]["content"][0]["type"] != content[0]["type"]
+        ):
             continue  # the recording went on with something else
         followed += 1
         theirs = after[len(before)]["content"]
         body = response["body"]
-        with ModelServer([Stream(pieces(body, 7)) if isinstance(body, str) else body, {}]) as server:
+        with ModelServer(
+            [Stream(pieces(body, 7)) if isinstance(body, str) else body, {}]
+        ) as server:
             llm = model_of(request, server.url)
             transcript = Transcript(spoken(request))
             answer = llm.completion(transcript, system=system_of(request))
             transcript.append(answer)
-            results = {one["tool_use_id"]: one for message in after for one in message["content"] if one["type"] == "tool_result"}
+            results = {
+                one["tool_use_id"]: one
+                for message in after
+                for one in message["content"]
+                if one["type"] == "tool_result"
+            }
             for call in answer.calls:
                 transcript.append((call, recorded_result(results[call.provider_id])))
             if not answer.calls:
                 transcript.append(spoken({"messages": [after[len(before) + 1]]})[0])
             with pytest.raises(LLMError):
                 llm.completion(transcript, system=system_of(request))
-            first, sent = unmarked(server.requests[0].messages), unmarked(server.requests[1].messages)
+            first, sent = (
+                unmarked(server.requests[0].messages),
+                unmarked(server.requests[1].messages),
+            )
             marks = server.requests[1].body.count(b'"cache_control":{"type":"ephemeral"}')
         assert sent[: len(first)] == first
         assert sent[len(first)] == {"role": "assistant", "content": sent_back(theirs)}
@@ -249,7 +343,9 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path) -> No
                 for part, picture in zip(one["content"], wanted, strict=True):
                     assert part == picture or picture["source"]["type"] != "base64"
             else:
-                assert one["content"] == (wanted if isinstance(wanted, str) else "".join(part["text"] for part in wanted))
+                assert one["content"] == (
+                    wanted if isinstance(wanted, str) else "".join(part["text"] for part in wanted)
+                )
     assert followed
 
 
@@ -258,17 +354,29 @@ def recording(name: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def made(request: dict[str, Any], **parameters: Any) -> dict[str, Any]:
-    """The request that we make of a recorded one with parameters of our own in place of the provider's."""
-    tools = [ToolDefinition(one["name"], one["description"], one["input_schema"]) for one in request.get("tools", [])]
+    """The request that we make of a recorded one with parameters of our own in place of the
+    provider's."""
+    tools = [
+        ToolDefinition(one["name"], one["description"], one["input_schema"])
+        for one in request.get("tools", [])
+    ]
     given = {"max_output_tokens": request["max_tokens"], "prompt_caching": False, **parameters}
     head = anthropic_messages.head(request["model"], system_of(request) or "", tools, given, {})
     transcript = Transcript(spoken(request))
-    return json.loads(anthropic_messages.body(head, transcript.fragments(anthropic_messages, {}, request["model"]), False))
+    return json.loads(
+        anthropic_messages.body(
+            head, transcript.fragments(anthropic_messages, {}, request["model"]), False
+        )
+    )
 
 
 def same(request: dict[str, Any]) -> dict[str, Any]:
     """A recorded request without what is a default of the API, or another way to say the same."""
-    found = {key: value for key, value in request.items() if key != "stream" and (key != "tool_choice" or value != {"type": "auto"})}
+    found = {
+        key: value
+        for key, value in request.items()
+        if key != "stream" and (key != "tool_choice" or value != {"type": "auto"})
+    }
     for message in found["messages"]:
         for one in message["content"]:
             if one["type"] == "tool_result":
@@ -282,7 +390,10 @@ def same(request: dict[str, Any]) -> dict[str, Any]:
 def test_structured_output_is_asked_for_as_it_was_recorded() -> None:
     for request, _ in recording("anthropic__output__strict_none_tool_native_output"):
         schema = request["output_config"]["format"]["schema"]
-        wanted = {"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}}
+        wanted = {
+            "type": "json_schema",
+            "json_schema": {"name": "city", "schema": schema, "strict": True},
+        }
         assert made(request, response_format=wanted) == same(request)
 
 
@@ -292,5 +403,10 @@ def test_thinking_is_asked_for_as_it_was_recorded() -> None:
 
 
 def test_an_effort_is_asked_for_as_it_was_recorded() -> None:
-    for request, _ in recording("anthropic__anthropic_explicit_effort_xhigh_unsupported_model_errors"):
-        assert made(request, reasoning_effort="xhigh") == {**same(request), "thinking": {"type": "adaptive"}}
+    for request, _ in recording(
+        "anthropic__anthropic_explicit_effort_xhigh_unsupported_model_errors"
+    ):
+        assert made(request, reasoning_effort="xhigh") == {
+            **same(request),
+            "thinking": {"type": "adaptive"},
+        }

@@ -1,4 +1,5 @@
-"""Answers of any shape, on every wire, plain and streamed: each is an answer or an `LLMError`, and no answer breaks a later request."""
+"""Answers of any shape, on every wire, plain and streamed: each is an answer or an `LLMError`, and
+no answer breaks a later request."""
 
 from __future__ import annotations
 
@@ -17,8 +18,19 @@ from holdfast.llm.completion import Completion
 from holdfast.llm.transcript import Transcript
 from holdfast.llm.wires import WIRES, wire
 
-USAGE = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7, "prompt_tokens_details": {"cached_tokens": 1}}
-ENTRY = {"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}, "extra_content": {"s": "x"}}
+USAGE = {
+    "prompt_tokens": 5,
+    "completion_tokens": 2,
+    "total_tokens": 7,
+    "prompt_tokens_details": {"cached_tokens": 1},
+}
+ENTRY = {
+    "index": 0,
+    "id": "a",
+    "type": "function",
+    "function": {"name": "f", "arguments": "{}"},
+    "extra_content": {"s": "x"},
+}
 MESSAGE = {
     "role": "assistant",
     "content": "h",
@@ -27,9 +39,26 @@ MESSAGE = {
     "tool_calls": [ENTRY],
 }
 ITEMS = [
-    {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "s"}], "encrypted_content": "E"},
-    {"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": "h", "annotations": []}]},
-    {"type": "function_call", "id": "fc", "call_id": "c", "name": "f", "arguments": "{}", "status": "completed"},
+    {
+        "type": "reasoning",
+        "id": "rs",
+        "summary": [{"type": "summary_text", "text": "s"}],
+        "encrypted_content": "E",
+    },
+    {
+        "type": "message",
+        "id": "m",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "h", "annotations": []}],
+    },
+    {
+        "type": "function_call",
+        "id": "fc",
+        "call_id": "c",
+        "name": "f",
+        "arguments": "{}",
+        "status": "completed",
+    },
     {"type": "web_search_call", "id": "ws", "action": {"sources": [{"url": "u"}]}},
 ]
 BLOCKS = [
@@ -60,13 +89,24 @@ PARTS = [
     {"functionCall": {"name": "f", "args": {"a": 1}, "id": "i"}, "thoughtSignature": "s"},
 ]
 CHUNK = {
-    "candidates": [{"content": {"role": "model", "parts": PARTS}, "finishReason": "STOP", "groundingMetadata": {"a": [1]}}],
+    "candidates": [
+        {
+            "content": {"role": "model", "parts": PARTS},
+            "finishReason": "STOP",
+            "groundingMetadata": {"a": [1]},
+        }
+    ],
     "usageMetadata": {"promptTokenCount": 1},
     "modelVersion": "g",
     "promptFeedback": {"blockReason": ""},
 }
 PLAIN: dict[str, Any] = {
-    "openai_chat": {"id": "x", "model": "m", "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}], "usage": USAGE},
+    "openai_chat": {
+        "id": "x",
+        "model": "m",
+        "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}],
+        "usage": USAGE,
+    },
     "openai_responses": RESPONSE,
     "anthropic_messages": REPLY,
     "gemini": CHUNK,
@@ -74,7 +114,18 @@ PLAIN: dict[str, Any] = {
 STREAMED: dict[str, Any] = {
     "openai_chat": [
         {"id": "x", "model": "m", "choices": [{"index": 0, "delta": MESSAGE}]},
-        {"choices": [{"index": 0, "delta": {"content": "i", "reasoning_details": [{"index": 0, "text": "u"}], "tool_calls": [ENTRY]}}]},
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {
+                        "content": "i",
+                        "reasoning_details": [{"index": 0, "text": "u"}],
+                        "tool_calls": [ENTRY],
+                    },
+                }
+            ]
+        },
         {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
         {"choices": [], "usage": USAGE},
     ],
@@ -82,33 +133,74 @@ STREAMED: dict[str, Any] = {
         {"type": "response.output_item.added", "output_index": 2, "item": ITEMS[2]},
         {"type": "response.output_text.delta", "output_index": 1, "delta": "h"},
         {"type": "response.function_call_arguments.delta", "output_index": 2, "delta": "{}"},
-        *({"type": "response.output_item.done", "output_index": place, "item": item} for place, item in enumerate(ITEMS)),
+        *(
+            {"type": "response.output_item.done", "output_index": place, "item": item}
+            for place, item in enumerate(ITEMS)
+        ),
         {"type": "response.completed", "response": {**RESPONSE, "output": []}},
     ],
     "anthropic_messages": [
         {"type": "message_start", "message": {**REPLY, "content": [], "stop_reason": None}},
         {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
         {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "h"}},
-        {"type": "content_block_delta", "index": 0, "delta": {"type": "citations_delta", "citation": {"file_id": 1}}},
-        {"type": "content_block_start", "index": 1, "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}},
-        {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
-        {"type": "content_block_start", "index": 2, "content_block": {"type": "thinking", "thinking": "", "signature": ""}},
-        {"type": "content_block_delta", "index": 2, "delta": {"type": "thinking_delta", "thinking": "h"}},
-        {"type": "content_block_delta", "index": 2, "delta": {"type": "signature_delta", "signature": "h"}},
-        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 1}},
+        {
+            "type": "content_block_delta",
+            "index": 0,
+            "delta": {"type": "citations_delta", "citation": {"file_id": 1}},
+        },
+        {
+            "type": "content_block_start",
+            "index": 1,
+            "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 1,
+            "delta": {"type": "input_json_delta", "partial_json": "{}"},
+        },
+        {
+            "type": "content_block_start",
+            "index": 2,
+            "content_block": {"type": "thinking", "thinking": "", "signature": ""},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 2,
+            "delta": {"type": "thinking_delta", "thinking": "h"},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 2,
+            "delta": {"type": "signature_delta", "signature": "h"},
+        },
+        {
+            "type": "message_delta",
+            "delta": {"stop_reason": "end_turn"},
+            "usage": {"output_tokens": 1},
+        },
         {"type": "message_stop"},
     ],
-    "gemini": [CHUNK, {"candidates": [{"content": {"parts": [{"text": "c"}]}, "finishReason": "STOP"}]}],
+    "gemini": [
+        CHUNK,
+        {"candidates": [{"content": {"parts": [{"text": "c"}]}, "finishReason": "STOP"}]},
+    ],
 }
 NAMES = [name + more for name in WIRES for more in ("", "+text")]
 
 scalars = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "x", "text", "tool_use", "{", "\ud800", 1e300, 2**64])
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "x", "text", "tool_use", "{", "\ud800", 1e300, 2**64])
 )
 anything = st.recursive(
     scalars,
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "text", "id", "index", "name", "a"]), inner, max_size=3)
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "text", "id", "index", "name", "a"]), inner, max_size=3
+        )
     ),
     max_leaves=6,
 )
@@ -116,7 +208,13 @@ anything = st.recursive(
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     yield path
-    for key, item in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():  # pyright: ignore
+    for key, item in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    ):  # pyright: ignore
         yield from paths(item, (*path, key))
 
 
@@ -142,20 +240,44 @@ def check(name: str, data: bytes, streamed: bool) -> None:
             answer = there.parse(data)
     except LLMError:
         return
-    assert all(isinstance(part, str) for part in (answer.text, answer.reasoning, answer.stop_reason, answer.model, answer.response_id))
+    assert all(
+        isinstance(part, str)
+        for part in (
+            answer.text,
+            answer.reasoning,
+            answer.stop_reason,
+            answer.model,
+            answer.response_id,
+        )
+    )
     usage = answer.usage
-    assert all(0 <= count < 2**65 for count in (usage.input_tokens, usage.output_tokens, usage.cached_input_tokens, usage.reasoning_tokens))
+    assert all(
+        0 <= count < 2**65
+        for count in (
+            usage.input_tokens,
+            usage.output_tokens,
+            usage.cached_input_tokens,
+            usage.reasoning_tokens,
+        )
+    )
     assert Completion.from_json(answer.to_json()).text == answer.text
     there.assistant(answer.text, answer.calls, answer.native, {})
     transcript = Transcript.from_messages("x")
     transcript.append(answer)
     for call in answer.calls:
         transcript.append((call, ToolResult("out")))
-    json.loads(there.body(there.head("m", "", (), {}, {}), transcript.fragments(there, {}, "m", "h"), False))
+    json.loads(
+        there.body(
+            there.head("m", "", (), {}, {}), transcript.fragments(there, {}, "m", "h"), False
+        )
+    )
 
 
 def as_stream(events: Any) -> bytes:
-    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in (events if isinstance(events, list) else [events]))  # pyright: ignore
+    return b"".join(
+        b"data: " + json.dumps(event).encode() + b"\n\n"
+        for event in (events if isinstance(events, list) else [events])
+    )  # pyright: ignore
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -166,7 +288,9 @@ def test_any_json_is_an_answer_or_an_error(name: str, data: st.DataObject) -> No
         whole = events[name.removesuffix("+text")]
         found = whole
         for _ in range(data.draw(st.integers(1, 2))):
-            found = changed(found, data.draw(st.sampled_from(list(paths(found)))), data.draw(anything))
+            found = changed(
+                found, data.draw(st.sampled_from(list(paths(found)))), data.draw(anything)
+            )
         check(name, as_stream(found) if streamed else json.dumps(found).encode(), streamed)
 
 
@@ -184,7 +308,22 @@ def test_what_is_whole_is_an_answer(name: str) -> None:
         assert answer.calls[0].name == "f"
 
 
-WRONG: list[Any] = [None, 5, -1, 1e300, True, "x", "\ud800", "", [], [1], [[]], {}, {"a": 1}, [None]]
+WRONG: list[Any] = [
+    None,
+    5,
+    -1,
+    1e300,
+    True,
+    "x",
+    "\ud800",
+    "",
+    [],
+    [1],
+    [[]],
+    {},
+    {"a": 1},
+    [None],
+]
 
 
 @pytest.mark.parametrize("name", WIRES)
@@ -199,7 +338,13 @@ def test_every_place_may_hold_anything(name: str) -> None:
 
 @pytest.mark.parametrize("name", WIRES)
 @pytest.mark.parametrize(
-    "data", [b"[" * 200_000, b'{"a":' * 200_000, b'{"choices":[{"message":' + b"[" * 200_000, b'{"content":' + b"[" * 200_000]
+    "data",
+    [
+        b"[" * 200_000,
+        b'{"a":' * 200_000,
+        b'{"choices":[{"message":' + b"[" * 200_000,
+        b'{"content":' + b"[" * 200_000,
+    ],
 )
 def test_nesting_without_end_is_no_answer(name: str, data: bytes) -> None:
     with pytest.raises(BadResponse):
@@ -209,7 +354,15 @@ def test_nesting_without_end_is_no_answer(name: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "usage", [b'{"prompt_tokens":1e999}', b'{"prompt_tokens":1e30}', b'{"prompt_tokens":-5000}', b'{"prompt_tokens":null}', b"[1]", b"5"]
+    "usage",
+    [
+        b'{"prompt_tokens":1e999}',
+        b'{"prompt_tokens":1e30}',
+        b'{"prompt_tokens":-5000}',
+        b'{"prompt_tokens":null}',
+        b"[1]",
+        b"5",
+    ],
 )
 def test_counts_that_are_none_lose_no_answer(usage: bytes) -> None:
     said = b'"index":0,"message":{"role":"assistant","content":"hi"},"finish_reason":"stop"'

@@ -1,4 +1,5 @@
-"""Recorded traffic of the Responses API, replayed over a real socket: every answer is read as it was, and goes back as it must."""
+"""Recorded traffic of the Responses API, replayed over a real socket: every answer is read as it
+was, and goes back as it must."""
 
 from __future__ import annotations
 
@@ -20,8 +21,19 @@ from tests.model_server import ModelServer, Stream
 WIRE = "openai_responses"
 RECORDINGS = Path(__file__).parents[2] / "shared" / "provider_traffic" / WIRE
 FILES = sorted(RECORDINGS.glob("*.json"))
-EXCHANGES = {path: [(one["request"]["body"], one["response"]) for one in json.loads(path.read_text())["interactions"]] for path in FILES}
-STREAMS = [(path, number) for path in FILES for number, (_, response) in enumerate(EXCHANGES[path]) if isinstance(response["body"], str)]
+EXCHANGES = {
+    path: [
+        (one["request"]["body"], one["response"])
+        for one in json.loads(path.read_text())["interactions"]
+    ]
+    for path in FILES
+}
+STREAMS = [
+    (path, number)
+    for path in FILES
+    for number, (_, response) in enumerate(EXCHANGES[path])
+    if isinstance(response["body"], str)
+]
 WHOLE = 10_000_000
 
 pytestmark = pytest.mark.skipif(not FILES, reason=f"no recorded traffic in {RECORDINGS}")
@@ -33,7 +45,8 @@ def listed(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def result(output: Any) -> ToolResult:
-    """A recorded output as a tool's result; pictures by their address are said in words, which Holdfast never sends otherwise."""
+    """A recorded output as a tool's result; pictures by their address are said in words, which
+    Holdfast never sends otherwise."""
     if isinstance(output, str):
         return ToolResult(output)
     blocks: list[Any] = []
@@ -57,7 +70,9 @@ def spoken(request: dict[str, Any]) -> list[Any]:
         if own:
             made = tuple(recorded_call(item) for item in own if item["type"] == "function_call")
             calls.update((call.provider_id, call) for call in made)
-            found.append(Completion("", calls=made, wire=WIRE, native=msgspec.Raw(json.dumps(own).encode())))
+            found.append(
+                Completion("", calls=made, wire=WIRE, native=msgspec.Raw(json.dumps(own).encode()))
+            )
             own.clear()
 
     for item in listed(request):
@@ -68,22 +83,40 @@ def spoken(request: dict[str, Any]) -> list[Any]:
         elif kind == "message" and item["role"] == "user":
             answered()
             found.append(Message(item["content"]))
-        elif kind not in ("additional_tools", "tool_search_output") or item.get("execution") == "server":
+        elif (
+            kind not in ("additional_tools", "tool_search_output")
+            or item.get("execution") == "server"
+        ):
             own.append({"type": kind, **item})
     answered()
     return found
 
 
 def recorded_call(item: dict[str, Any]) -> ToolCall:
-    return ToolCall("", item["name"], json.loads(item["arguments"]), item["call_id"], item["arguments"])
+    return ToolCall(
+        "", item["name"], json.loads(item["arguments"]), item["call_id"], item["arguments"]
+    )
 
 
 def model_of(request: dict[str, Any], url: str, **more: Any) -> LLM:
     """An LLM that sends what the recorded request has beside its input."""
-    extra = {key: value for key, value in request.items() if key not in ("input", "model", "stream", "parallel_tool_calls", "include")}
+    extra = {
+        key: value
+        for key, value in request.items()
+        if key not in ("input", "model", "stream", "parallel_tool_calls", "include")
+    }
     if "include" in request:
         extra["include"] = request["include"]
-    return LLM(request["model"], "key", url, wire=WIRE, max_retries=0, stream=bool(request.get("stream")), extra_body=extra, **more)
+    return LLM(
+        request["model"],
+        "key",
+        url,
+        wire=WIRE,
+        max_retries=0,
+        stream=bool(request.get("stream")),
+        extra_body=extra,
+        **more,
+    )
 
 
 def cut(body: str, size: int) -> list[bytes]:
@@ -93,7 +126,11 @@ def cut(body: str, size: int) -> list[bytes]:
 
 def served(response: dict[str, Any], size: int = WHOLE) -> Any:
     body = response["body"]
-    return Stream(cut(body, size)) if isinstance(body, str) else (response["status"], response["headers"], body)
+    return (
+        Stream(cut(body, size))
+        if isinstance(body, str)
+        else (response["status"], response["headers"], body)
+    )
 
 
 def told(body: str) -> list[dict[str, Any]]:
@@ -101,18 +138,36 @@ def told(body: str) -> list[dict[str, Any]]:
 
 
 def expected(body: Any) -> tuple[str, str, list[tuple[str, str, str]], Usage, list[dict[str, Any]]]:
-    """Text, reasoning, calls (id, name, arguments), usage and items of a recorded answer, read in the plainest way."""
+    """Text, reasoning, calls (id, name, arguments), usage and items of a recorded answer, read in
+    the plainest way."""
     if isinstance(body, str):
         found = told(body)
         items = [event["item"] for event in found if event["type"] == "response.output_item.done"]
-        text = "".join(event["delta"] for event in found if event["type"] == "response.output_text.delta")
-        summaries = [event["text"] for event in found if event["type"] == "response.reasoning_summary_text.done"]
+        text = "".join(
+            event["delta"] for event in found if event["type"] == "response.output_text.delta"
+        )
+        summaries = [
+            event["text"]
+            for event in found
+            if event["type"] == "response.reasoning_summary_text.done"
+        ]
         usage = found[-1]["response"]["usage"]
     else:
         items, usage = body["output"], body["usage"]
-        text = "".join(part["text"] for item in items if item["type"] == "message" for part in item["content"])
-        summaries = [part["text"] for item in items if item["type"] == "reasoning" for part in item["summary"]]
-    calls = [(item["call_id"], item["name"], item["arguments"]) for item in items if item["type"] == "function_call"]
+        text = "".join(
+            part["text"] for item in items if item["type"] == "message" for part in item["content"]
+        )
+        summaries = [
+            part["text"]
+            for item in items
+            if item["type"] == "reasoning"
+            for part in item["summary"]
+        ]
+    calls = [
+        (item["call_id"], item["name"], item["arguments"])
+        for item in items
+        if item["type"] == "function_call"
+    ]
     tokens = Usage(
         usage["input_tokens"],
         usage["output_tokens"],
@@ -142,10 +197,17 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
             found = with_model.completion(Transcript(spoken(request)), on_delta=seen.append)
             text, reasoning, calls, usage, items = expected(response["body"])
             assert (found.text, found.reasoning, found.usage) == (text, reasoning, usage)
-            assert [(call.provider_id, call.name, call.raw_arguments) for call in found.calls] == calls
+            assert [
+                (call.provider_id, call.name, call.raw_arguments) for call in found.calls
+            ] == calls
             assert not any(call.invalid for call in found.calls)
-            client_search = any(item["type"] == "tool_search_call" and item["execution"] == "client" for item in items)
-            assert found.stop_reason == ("tool_calls" if calls else "tool_search_call" if client_search else "stop")
+            client_search = any(
+                item["type"] == "tool_search_call" and item["execution"] == "client"
+                for item in items
+            )
+            assert found.stop_reason == (
+                "tool_calls" if calls else "tool_search_call" if client_search else "stop"
+            )
             assert found.model.startswith(request["model"].partition("/")[2] or request["model"])
             assert found.response_id.startswith("resp_")
             if found.native:
@@ -154,9 +216,18 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
                 assert {item["type"] for item in items} <= {"message", "function_call"}
             if isinstance(response["body"], str):
                 assert "".join(delta.text for delta in seen if delta.kind == "text") == text
-                assert "".join(delta.text for delta in seen if delta.kind == "reasoning") == reasoning
+                assert (
+                    "".join(delta.text for delta in seen if delta.kind == "reasoning") == reasoning
+                )
                 for index, call in enumerate(calls):
-                    assert "".join(delta.text for delta in seen if delta.kind == "tool" and delta.index == index) == call[2]
+                    assert (
+                        "".join(
+                            delta.text
+                            for delta in seen
+                            if delta.kind == "tool" and delta.index == index
+                        )
+                        == call[2]
+                    )
             with_model.close()
         assert [request.path for request in server.requests] == ["/v1/responses"] * len(recorded)
         for sent, (request, _) in zip(server.requests, recorded, strict=True):
@@ -167,7 +238,9 @@ def test_every_recorded_answer_is_read_as_it_was(path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7])
-@pytest.mark.parametrize(("path", "number"), STREAMS, ids=[f"{path.stem}-{number}" for path, number in STREAMS])
+@pytest.mark.parametrize(
+    ("path", "number"), STREAMS, ids=[f"{path.stem}-{number}" for path, number in STREAMS]
+)
 def test_a_recorded_stream_is_read_at_any_cut(path: Path, number: int, size: int) -> None:
     def read(text: str, size: int) -> Completion:
         parser = ResponseStream()
@@ -182,7 +255,9 @@ def test_a_recorded_stream_is_read_at_any_cut(path: Path, number: int, size: int
     assert read(body.replace("\n", "\r\n"), size) == whole
 
 
-@pytest.mark.parametrize(("path", "number"), STREAMS, ids=[f"{path.stem}-{number}" for path, number in STREAMS])
+@pytest.mark.parametrize(
+    ("path", "number"), STREAMS, ids=[f"{path.stem}-{number}" for path, number in STREAMS]
+)
 def test_a_recorded_stream_says_what_its_last_event_says(path: Path, number: int) -> None:
     """But for encrypted reasoning, which OpenAI encrypts anew in it."""
     body = EXCHANGES[path][number][1]["body"]
@@ -190,9 +265,14 @@ def test_a_recorded_stream_says_what_its_last_event_says(path: Path, number: int
     parser.feed(body.encode())
     streamed = parser.finish()
     plain = served_plain(told(body)[-1]["response"])
-    kept, last = ([{**item, "encrypted_content": ""} for item in json.loads(bytes(one.native) or b"[]")] for one in (streamed, plain))
+    kept, last = (
+        [{**item, "encrypted_content": ""} for item in json.loads(bytes(one.native) or b"[]")]
+        for one in (streamed, plain)
+    )
     assert kept == last
-    assert msgspec.structs.replace(streamed, native=plain.native) == msgspec.structs.replace(plain, duration=0.0, host="")
+    assert msgspec.structs.replace(streamed, native=plain.native) == msgspec.structs.replace(
+        plain, duration=0.0, host=""
+    )
 
 
 def served_plain(response: dict[str, Any]) -> Completion:
@@ -200,7 +280,9 @@ def served_plain(response: dict[str, Any]) -> Completion:
         return LLM("m", "key", server.url, wire=WIRE, max_retries=0).completion("x")
 
 
-@pytest.mark.parametrize(("path", "number"), STREAMS, ids=[f"{path.stem}-{number}" for path, number in STREAMS])
+@pytest.mark.parametrize(
+    ("path", "number"), STREAMS, ids=[f"{path.stem}-{number}" for path, number in STREAMS]
+)
 def test_a_recorded_stream_that_is_cut_off_is_no_answer(path: Path, number: int) -> None:
     data = EXCHANGES[path][number][1]["body"].encode().rstrip(b"\n")
     for at in range(0, len(data), max(1, len(data) // 60)):
@@ -210,23 +292,30 @@ def test_a_recorded_stream_that_is_cut_off_is_no_answer(path: Path, number: int)
             parser.finish()
 
 
-CURLY = str.maketrans("\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--")  # replaced in the recorded requests
-# What a provider sends and the recording client left out when it sent it back: nothing that must be there, nothing that is refused.
+CURLY = str.maketrans(
+    "\u2018\u2019\u201c\u201d\u2013\u2014", "''\"\"--"
+)  # replaced in the recorded requests
+# What a provider sends and the recording client left out when it sent it back: nothing that must be
+# there, nothing that is refused.
 LEFT_OUT = {"status", "logprobs", "content", "output_schema", "annotations"}
 
 
 def same(mine: Any, theirs: Any, where: str = "") -> None:
-    """Whether an item goes back as in the recording, where more of what the provider sent may go back."""
+    """Whether an item goes back as in the recording, where more of what the provider sent may go
+    back."""
     if isinstance(mine, dict) and isinstance(theirs, dict):
         for key in mine.keys() | theirs.keys():
             if key not in theirs:
                 assert key in LEFT_OUT, (where, key)
                 assert key in ("status",) or not mine[key], (where, key)
             elif key not in mine:
-                # A call's own id is needed only behind reasoning; its namespace the recording client made up, where there was none.
+                # A call's own id is needed only behind reasoning; its namespace the recording
+                # client made up, where there was none.
                 assert "call_id" in mine, where
                 assert key in ("id", "namespace"), (where, key)
-            elif key != "arguments" or isinstance(mine[key], str):  # those of a server's tool search, which the client rewrote
+            elif key != "arguments" or isinstance(
+                mine[key], str
+            ):  # those of a server's tool search, which the client rewrote
                 same(mine[key], theirs[key], f"{where}.{key}")
     elif isinstance(mine, list) and isinstance(theirs, list):
         assert len(mine) == len(theirs), where
@@ -245,14 +334,19 @@ def follows(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> bool:
 PAIRS = [
     (path, number)
     for path in FILES
-    for number, ((request, response), (following, _)) in enumerate(itertools.pairwise(EXCHANGES[path]))
+    for number, ((request, response), (following, _)) in enumerate(
+        itertools.pairwise(EXCHANGES[path])
+    )
     if response["status"] == 200 and follows(listed(request), listed(following))
 ]
 
 
-@pytest.mark.parametrize(("path", "number"), PAIRS, ids=[f"{path.stem}-{number}" for path, number in PAIRS])
+@pytest.mark.parametrize(
+    ("path", "number"), PAIRS, ids=[f"{path.stem}-{number}" for path, number in PAIRS]
+)
 def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, number: int) -> None:
-    """One transcript along each recorded conversation: our next request has the items and outputs that the recorded one has."""
+    """One transcript along each recorded conversation: our next request has the items and outputs
+    that the recorded one has."""
     (request, response), (following, answered) = EXCHANGES[path][number : number + 2]
     before, after = listed(request), listed(following)
     with ModelServer([served(response, 7), served(answered)]) as server:
@@ -260,7 +354,11 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
         transcript = Transcript(spoken(request))
         answer = llm.completion(transcript)
         transcript.append(answer)
-        outputs = {item["call_id"]: item["output"] for item in after if item.get("type") == "function_call_output"}
+        outputs = {
+            item["call_id"]: item["output"]
+            for item in after
+            if item.get("type") == "function_call_output"
+        }
         for call in answer.calls:
             transcript.append((call, result(outputs[call.provider_id])))
         if after[-1].get("role") == "user":
@@ -275,28 +373,47 @@ def test_every_recorded_turn_goes_back_as_the_provider_took_it(path: Path, numbe
         first, second = (sent.json["input"] for sent in server.requests)
     assert second[: len(first)] == first
     mine = second[len(first) :]
-    theirs = [item for item in after[len(before) :] if item.get("content") != ""]  # an empty message, which says nothing
+    theirs = [
+        item for item in after[len(before) :] if item.get("content") != ""
+    ]  # an empty message, which says nothing
     kinds = [item.get("type", "message") for item in mine]
     assert kinds == [item.get("type", "message") for item in theirs][: len(mine)]
     assert mine
     for one, other in zip(mine, theirs[: len(mine)], strict=True):
-        if one.get("type") == "function_call_output" and isinstance(one["output"], list | str) and has_address(other["output"]):
-            assert one["call_id"] == other["call_id"]  # pictures by their address: not sent by Holdfast
+        if (
+            one.get("type") == "function_call_output"
+            and isinstance(one["output"], list | str)
+            and has_address(other["output"])
+        ):
+            assert (
+                one["call_id"] == other["call_id"]
+            )  # pictures by their address: not sent by Holdfast
         else:
             same(one, other)
-    sealed = [(item["id"], item["encrypted_content"]) for item in mine if item.get("type") == "reasoning"]
-    assert sealed == [(item["id"], item["encrypted_content"]) for item in theirs if item.get("type") == "reasoning"]
+    sealed = [
+        (item["id"], item["encrypted_content"]) for item in mine if item.get("type") == "reasoning"
+    ]
+    assert sealed == [
+        (item["id"], item["encrypted_content"])
+        for item in theirs
+        if item.get("type") == "reasoning"
+    ]
     called = [item["call_id"] for item in mine if item.get("type") == "function_call"]
-    assert called == [item["call_id"] for item in mine if item.get("type") == "function_call_output"]
+    assert called == [
+        item["call_id"] for item in mine if item.get("type") == "function_call_output"
+    ]
 
 
 def has_address(output: Any) -> bool:
-    return isinstance(output, list) and any("http" in str(part.get("image_url") or part.get("file_url") or "")[:4] for part in output)
+    return isinstance(output, list) and any(
+        "http" in str(part.get("image_url") or part.get("file_url") or "")[:4] for part in output
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_recorded_history_is_sent_as_it_was(path: Path) -> None:
-    """The recorded inputs, as items of a transcript, are the inputs that we send: what the provider accepted, we send unchanged."""
+    """The recorded inputs, as items of a transcript, are the inputs that we send: what the provider
+    accepted, we send unchanged."""
     for request, _ in EXCHANGES[path]:
         history = listed(request)
         if any(
@@ -307,7 +424,9 @@ def test_every_recorded_history_is_sent_as_it_was(path: Path) -> None:
         ):
             continue  # holds what Holdfast has no item for: its answers are compared above
         with ModelServer([{"output": []}]) as server:
-            LLM(request["model"], "key", server.url, wire=WIRE, max_retries=0).completion(Transcript(spoken(request)))
+            LLM(request["model"], "key", server.url, wire=WIRE, max_retries=0).completion(
+                Transcript(spoken(request))
+            )
             assert [{"type": "message", **item} for item in server.requests[0].json["input"]] == [
                 {"type": "message", **item} for item in history
             ]

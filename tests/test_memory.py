@@ -1,4 +1,5 @@
-"""The memory tools: notes are kept whole, found again, and never lead out of their folder, whatever links, races and kills do."""
+"""The memory tools: notes are kept whole, found again, and never lead out of their folder, whatever
+links, races and kills do."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, Conversation, LocalRuntime, ScriptedLLM, ToolCall, ToolContext, ToolManager, ToolRegistry, ToolResult
+from holdfast import (
+    Agent,
+    Conversation,
+    LocalRuntime,
+    ScriptedLLM,
+    ToolCall,
+    ToolContext,
+    ToolManager,
+    ToolRegistry,
+    ToolResult,
+)
 from holdfast.agent.form import tools_of
 from holdfast.errors import ToolError
 from holdfast.tools.preset.memory import Notes, make_memory, memory_index, register_memory_tools
@@ -22,8 +33,12 @@ def tools(folder: Path) -> ToolManager:
     return ToolManager(make_memory(folder))
 
 
-def write(manager: ToolManager, path: str, text: str = "", action: str = "write", old: str = "") -> ToolResult:
-    return manager.run(ToolCall("1", "memory_write", {"path": path, "text": text, "action": action, "old": old}))
+def write(
+    manager: ToolManager, path: str, text: str = "", action: str = "write", old: str = ""
+) -> ToolResult:
+    return manager.run(
+        ToolCall("1", "memory_write", {"path": path, "text": text, "action": action, "old": old})
+    )
 
 
 def read(manager: ToolManager, **given: object) -> str:
@@ -38,9 +53,14 @@ def test_notes_are_written_read_found_changed_and_deleted(tmp_path: Path) -> Non
     memory = tools(tmp_path / "notes")
     assert read(memory) == "There are no notes yet."
     assert not (tmp_path / "notes").exists(), "it is made when it is first written to"
-    assert write(memory, "build.md", "# How to build\nmake all\n").text == "Wrote build.md (24 bytes)."
+    assert (
+        write(memory, "build.md", "# How to build\nmake all\n").text == "Wrote build.md (24 bytes)."
+    )
     assert write(memory, "people/ada.md", "Likes tabs.").text == "Wrote people/ada.md (11 bytes)."
-    assert read(memory).splitlines() == ["- build.md (24 bytes): How to build", "- people/ada.md (11 bytes): Likes tabs."]
+    assert read(memory).splitlines() == [
+        "- build.md (24 bytes): How to build",
+        "- people/ada.md (11 bytes): Likes tabs.",
+    ]
     assert read(memory, path="people/ada.md") == "Likes tabs."
     assert read(memory, path="build.md", offset=15) == "make all\n"
     assert read(memory, search="TABS") == "people/ada.md:1: Likes tabs."
@@ -80,7 +100,9 @@ def test_notes_are_written_read_found_changed_and_deleted(tmp_path: Path) -> Non
         ("there.md", "replace", "not there"),
     ],
 )
-def test_what_is_no_note_is_refused_with_a_reason(tmp_path: Path, path: str, action: str, told: str) -> None:
+def test_what_is_no_note_is_refused_with_a_reason(
+    tmp_path: Path, path: str, action: str, told: str
+) -> None:
     memory = tools(tmp_path / "notes")
     write(memory, "there.md", "x")
     write(memory, "folder/in.md", "x")
@@ -224,13 +246,20 @@ def test_after_kill_9_a_note_is_whole_and_the_folder_is_free(tmp_path: Path) -> 
 
 
 def test_without_a_folder_the_notes_are_in_the_runtimes(tmp_path: Path) -> None:
-    script = [("memory_write", {"path": "a.md", "text": "x"}), ("memory_read", {"path": "a.md"}), "Done."]
+    script = [
+        ("memory_write", {"path": "a.md", "text": "x"}),
+        ("memory_read", {"path": "a.md"}),
+        "Done.",
+    ]
     with LocalRuntime(tmp_path) as runtime:
         agent = Agent(ScriptedLLM(script), register_memory_tools(ToolRegistry()))
         with Conversation(agent, runtime=runtime) as conversation:
             conversation.send_message("Go.")
             state = conversation.run()
-    assert [event.result.text for event in state.events if event.type == "toolResult"] == ["Wrote a.md (1 bytes).", "x"]
+    assert [event.result.text for event in state.events if event.type == "toolResult"] == [
+        "Wrote a.md (1 bytes).",
+        "x",
+    ]
     assert (tmp_path / ".holdfast/memory/a.md").read_text() == "x"
     result = ToolManager(make_memory()).run(ToolCall("1", "memory_read", {}), ToolContext())
     assert result.is_error
@@ -274,7 +303,9 @@ def test_no_file_is_left_open(tmp_path: Path) -> None:
     assert before.new() == []
 
 
-def test_folders_that_are_named_like_what_is_unfinished_stay_and_harm_nothing(tmp_path: Path) -> None:
+def test_folders_that_are_named_like_what_is_unfinished_stay_and_harm_nothing(
+    tmp_path: Path,
+) -> None:
     notes = Notes(tmp_path)
     (tmp_path / ".x.tmp").mkdir()
     assert notes.write("a.md", "one").startswith("Wrote")

@@ -1,4 +1,5 @@
-"""What a conversation makes of its model: too long a context, a paused answer, a switch of providers, costs."""
+"""What a conversation makes of its model: too long a context, a paused answer, a switch of
+providers, costs."""
 
 from __future__ import annotations
 
@@ -9,13 +10,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Agent, Conversation, ConversationStatus, FallbackLLM, MemoryStore, ScriptedLLM, SQLiteStore
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationStatus,
+    FallbackLLM,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+)
 from holdfast import events as ev
 from holdfast.agent.condenser import Condensed
 from holdfast.content import Usage
 from holdfast.conversation.replay import replay
 from holdfast.conversation.totals import Totals, totals
-from holdfast.errors import BadRequest, ConfigurationError, ContextTooLong, ConversationNotFound, RateLimited
+from holdfast.errors import (
+    BadRequest,
+    ConfigurationError,
+    ContextTooLong,
+    ConversationNotFound,
+    RateLimited,
+)
 from holdfast.llm import LLM, Completion
 from tests.model_server import ModelServer, chat, text
 
@@ -34,10 +49,16 @@ class DropOldest:
         self.summary = summary
         self.reasons: list[str] = []
 
-    def condense(self, journal: Sequence[ev.AnyEvent], reason: ContextTooLong, cancelled: object) -> Condensed | None:
+    def condense(
+        self, journal: Sequence[ev.AnyEvent], reason: ContextTooLong, cancelled: object
+    ) -> Condensed | None:
         self.reasons.append(str(reason))
         last = max(event.seq for event in journal if isinstance(event, ev.Message))
-        hidden = tuple(event.seq for event in journal if isinstance(event, ev.Message | ev.Assistant) and event.seq < last)
+        hidden = tuple(
+            event.seq
+            for event in journal
+            if isinstance(event, ev.Message | ev.Assistant) and event.seq < last
+        )
         return Condensed(hidden, self.summary) if hidden else None
 
 
@@ -52,7 +73,9 @@ def small_window(limit: int) -> Any:
     return answer
 
 
-def test_too_long_a_context_is_told_to_the_condenser_and_the_model_asked_again(tmp_path: Path) -> None:
+def test_too_long_a_context_is_told_to_the_condenser_and_the_model_asked_again(
+    tmp_path: Path,
+) -> None:
     condenser = DropOldest()
     agent = Agent(ScriptedLLM(small_window(9)), [add], condenser=condenser)
     store = SQLiteStore(tmp_path / "c.db")
@@ -80,7 +103,9 @@ def test_too_long_a_context_is_told_to_the_condenser_and_the_model_asked_again(t
         (DropOldest(), 1),  # nothing to leave out: there is one message
     ],
 )
-def test_without_anything_to_leave_out_the_run_ends_with_the_error(condenser: Any, asked: int) -> None:
+def test_without_anything_to_leave_out_the_run_ends_with_the_error(
+    condenser: Any, asked: int
+) -> None:
     llm = ScriptedLLM(small_window(0))
     with Conversation(Agent(llm, condenser=condenser)) as conversation:
         conversation.send_message("hello")
@@ -91,7 +116,9 @@ def test_without_anything_to_leave_out_the_run_ends_with_the_error(condenser: An
     assert len(llm.requests) == asked
 
 
-def test_a_condenser_that_fails_or_names_nonsense_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_condenser_that_fails_or_names_nonsense_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     class Wrong:
         def __init__(self, found: Any) -> None:
             self.found = found
@@ -106,13 +133,19 @@ def test_a_condenser_that_fails_or_names_nonsense_changes_nothing(caplog: pytest
         (Condensed((99,)), "named no messages"),
         (Condensed(()), "named no messages"),
     ):
-        with Conversation(Agent(ScriptedLLM(small_window(0)), condenser=Wrong(found))) as conversation:
+        with Conversation(
+            Agent(ScriptedLLM(small_window(0)), condenser=Wrong(found))
+        ) as conversation:
             conversation.send_message("hello")
             assert conversation.run().status is S.ERROR
-            assert not [event for event in conversation.get_history() if isinstance(event, ev.Condensation)]
+            assert not [
+                event for event in conversation.get_history() if isinstance(event, ev.Condensation)
+            ]
         assert said in caplog.text
         caplog.clear()
-    with pytest.raises(ConfigurationError, match="condenser takes an object with a method condense"):
+    with pytest.raises(
+        ConfigurationError, match="condenser takes an object with a method condense"
+    ):
         Agent(ScriptedLLM([]), condenser="window")  # pyright: ignore
 
 
@@ -122,8 +155,21 @@ def test_a_condenser_is_asked_three_times_for_one_answer() -> None:
 
         def condense(self, journal: Sequence[ev.AnyEvent], *_: Any) -> Condensed:
             self.count += 1
-            gone = {seq for event in journal if isinstance(event, ev.Condensation) for seq in event.hidden}
-            return Condensed((next(event.seq for event in journal if isinstance(event, ev.Message) and event.seq not in gone),))
+            gone = {
+                seq
+                for event in journal
+                if isinstance(event, ev.Condensation)
+                for seq in event.hidden
+            }
+            return Condensed(
+                (
+                    next(
+                        event.seq
+                        for event in journal
+                        if isinstance(event, ev.Message) and event.seq not in gone
+                    ),
+                )
+            )
 
     condenser = OneByOne()
     with Conversation(Agent(ScriptedLLM(small_window(0)), condenser=condenser)) as conversation:
@@ -144,14 +190,28 @@ def test_a_paused_answer_is_gone_on_with() -> None:
         conversation.send_message("Search.")
         assert conversation.run().answer == "Found."
         journal = conversation.get_history()
-    assert [message["role"] for message in llm.requests[-1].messages] == ["system", "user", "assistant", "assistant"]
+    assert [message["role"] for message in llm.requests[-1].messages] == [
+        "system",
+        "user",
+        "assistant",
+        "assistant",
+    ]
     assert replay(journal).same
-    assert not [event for event in journal if isinstance(event, ev.Message) and event.sender == "holdfast"]
+    assert not [
+        event for event in journal if isinstance(event, ev.Message) and event.sender == "holdfast"
+    ]
 
 
 def test_a_switch_of_providers_is_noted_where_it_happens(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "c.db")
-    signed = chat({"role": "assistant", "content": "Hm.", "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}]}, "stop")
+    signed = chat(
+        {
+            "role": "assistant",
+            "content": "Hm.",
+            "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}],
+        },
+        "stop",
+    )
     signed["model"] = "deepseek-r1"
     other = {**text("Yes."), "model": "gpt-5"}
     with ModelServer([signed, signed, other, other]) as server:
@@ -162,12 +222,21 @@ def test_a_switch_of_providers_is_noted_where_it_happens(tmp_path: Path) -> None
                     assert conversation.run().status is S.FINISHED
                 journal = conversation.get_history()
         third, fourth = server.requests[2:]
-        assert all("reasoning_details" not in message for request in (third, fourth) for message in request.messages)
-        assert [message["content"] for message in third.messages if message["role"] == "assistant"] == ["Hm.", "Hm."]
+        assert all(
+            "reasoning_details" not in message
+            for request in (third, fourth)
+            for message in request.messages
+        )
+        assert [
+            message["content"] for message in third.messages if message["role"] == "assistant"
+        ] == ["Hm.", "Hm."]
     notes = [event.notes for event in journal if isinstance(event, ev.Assistant)]
     assert notes[:2] == [(), ()]
     assert notes[2] == (
-        "2 answers of deepseek-r1 went to gpt-5 as text and calls alone, without what deepseek-r1 sent besides (such as signed or encrypted reasoning).",
+        (
+            "2 answers of deepseek-r1 went to gpt-5 as text and calls alone, without what"
+            " deepseek-r1 sent besides (such as signed or encrypted reasoning)."
+        ),
     )
     assert notes[3] == ()
     assert replay(journal).same
@@ -175,11 +244,22 @@ def test_a_switch_of_providers_is_noted_where_it_happens(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_conversation_stays_with_its_model_when_a_condensation_hides_all_it_said(resumed: bool, tmp_path: Path) -> None:
+def test_a_conversation_stays_with_its_model_when_a_condensation_hides_all_it_said(
+    resumed: bool, tmp_path: Path
+) -> None:
     """Whoever resumes it does not even read what was condensed."""
     store = SQLiteStore(tmp_path / "c.db")
     main = ScriptedLLM([RateLimited("busy"), *["main"] * 9], model="main")
-    spare = ScriptedLLM(["one", "two", ContextTooLong("too long"), BadRequest("no") if resumed else "three", "three"], model="spare")
+    spare = ScriptedLLM(
+        [
+            "one",
+            "two",
+            ContextTooLong("too long"),
+            BadRequest("no") if resumed else "three",
+            "three",
+        ],
+        model="spare",
+    )
     agent = Agent(FallbackLLM([main, spare]), condenser=DropOldest())
     with Conversation(agent, store, "c") as conversation:
         for said in ("a", "b", "c"):
@@ -195,7 +275,11 @@ def test_a_conversation_stays_with_its_model_when_a_condensation_hides_all_it_sa
     hidden = next(event.hidden for event in journal if isinstance(event, ev.Condensation))
     answers = [event for event in journal if isinstance(event, ev.Assistant)]
     assert {event.seq for event in answers[:2]} <= set(hidden)
-    assert [(event.route, event.text) for event in answers] == [("spare", "one"), ("spare", "two"), ("spare", "three")]
+    assert [(event.route, event.text) for event in answers] == [
+        ("spare", "one"),
+        ("spare", "two"),
+        ("spare", "three"),
+    ]
     assert replay(journal, agent).same
     store.close()
 
@@ -204,7 +288,9 @@ def test_costs_are_counted_as_they_come_and_survive_a_resume(tmp_path: Path) -> 
     store = SQLiteStore(tmp_path / "c.db")
     answer = Completion("Hi.", usage=Usage(1000, 100), cost=0.25)
     for _ in range(2):
-        with Conversation(Agent(ScriptedLLM([answer, msgspec.structs.replace(answer, cost=None)])), store, "c") as conversation:
+        with Conversation(
+            Agent(ScriptedLLM([answer, msgspec.structs.replace(answer, cost=None)])), store, "c"
+        ) as conversation:
             for _ in range(2):
                 conversation.send_message("Hello.")
                 conversation.run()

@@ -53,13 +53,23 @@ def test_levels_are_counted_outside_of_strings(levels: int) -> None:
         assert too_deep(shape.encode()) is deep
     mixed = "".join("[" if number % 2 else '{"a":' for number in range(levels))
     assert too_deep(mixed) is deep
-    for shape in ('"' + "[" * levels + '"', '["\\"' + "[{" * levels, "[]," * levels, '"\\' + "[" * levels, "]" * levels):
+    for shape in (
+        '"' + "[" * levels + '"',
+        '["\\"' + "[{" * levels,
+        "[]," * levels,
+        '"\\' + "[" * levels,
+        "]" * levels,
+    ):
         assert not too_deep(shape), shape[:40]
 
 
 def test_a_hostile_text_takes_linear_time() -> None:
     """The regular expression for strings would try every split of an unfinished one."""
-    for shape in ("[" * 200 + '"' + "a" * 1_000_000, "[" * 200 + '"' + '\\"' * 500_000 + "\\", "[" * 200 + '["' * 300_000):
+    for shape in (
+        "[" * 200 + '"' + "a" * 1_000_000,
+        "[" * 200 + '"' + '\\"' * 500_000 + "\\",
+        "[" * 200 + '["' * 300_000,
+    ):
         assert too_deep(shape)
 
 
@@ -67,7 +77,10 @@ def test_a_hostile_text_takes_linear_time() -> None:
 def test_arguments_that_are_too_deep_are_an_invalid_call(levels: int) -> None:
     call = read_call("t", text(levels), "p")
     assert (call.arguments, call.raw) == ({}, text(levels))
-    assert call.invalid == "The arguments are nested deeper than 100 levels. Send them flatter, or as text."
+    assert (
+        call.invalid
+        == "The arguments are nested deeper than 100 levels. Send them flatter, or as text."
+    )
     assert "deeper than 100 levels" in with_arguments(call, text(levels)).invalid
 
 
@@ -83,7 +96,10 @@ def test_an_answer_that_is_too_deep_is_no_answer(levels: int) -> None:
 
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 500, 900])
 def test_a_result_that_is_too_deep_is_the_tools_error(levels: int) -> None:
-    for value in (nested(levels), ToolResult((TextContent("x"),), structured_content=nested(levels + 3))):
+    for value in (
+        nested(levels),
+        ToolResult((TextContent("x"),), structured_content=nested(levels + 3)),
+    ):
         with pytest.raises(ToolError, match=r"'t' returned .*nested deeper than 100 levels"):
             as_result("t", value)
     assert as_result("t", nested(MAX_DEPTH)).structured_content == nested(MAX_DEPTH)
@@ -91,8 +107,15 @@ def test_a_result_that_is_too_deep_is_the_tools_error(levels: int) -> None:
 
 def test_what_is_accepted_can_be_read_back() -> None:
     """A call and a result at the limit, in a journal that is read in a deep stack."""
-    echo = Tool("echo", "Echoes.", lambda a: {"a": a}, input_schema={"type": "object", "properties": {"a": {}}})
-    with Conversation(Agent(ScriptedLLM([[("echo", nested(MAX_DEPTH))], "ok"]), [echo])) as conversation:
+    echo = Tool(
+        "echo",
+        "Echoes.",
+        lambda a: {"a": a},
+        input_schema={"type": "object", "properties": {"a": {}}},
+    )
+    with Conversation(
+        Agent(ScriptedLLM([[("echo", nested(MAX_DEPTH))], "ok"]), [echo])
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
     assert state.answer == "ok"
@@ -120,9 +143,13 @@ def test_other_doors_refuse_in_their_own_words(levels: int, tmp_path: Path) -> N
 @pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 500, 20_000])
 def test_approved_arguments_have_the_same_limit(levels: int) -> None:
     echo = Tool("echo", "Echoes.", lambda: "echo", input_schema={"type": "object"})
-    with Conversation(Agent(ScriptedLLM([[("echo", {})], "ok"]), [echo], confirm="always")) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([[("echo", {})], "ok"]), [echo], confirm="always")
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-        with pytest.raises(ConfigurationError, match="approve: arguments are nested deeper than 100 levels"):
+        with pytest.raises(
+            ConfigurationError, match="approve: arguments are nested deeper than 100 levels"
+        ):
             conversation.approve(state.pending_confirmations[0].call.id, arguments=nested(levels))
         assert conversation.state.pending_confirmations == state.pending_confirmations

@@ -26,7 +26,10 @@ class LikeLangChain:
     ("given", "told"),
     [
         ({"role": "user", "content": "hi"}, "not a chat message as a dict: send its content"),
-        ([{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}], "not a list of chat messages"),
+        (
+            [{"role": "system", "content": "x"}, {"role": "user", "content": "hi"}],
+            "not a list of chat messages",
+        ),
         (b"hi", "not bytes: decode them first"),
     ],
 )
@@ -40,10 +43,22 @@ def test_a_message_of_another_shape_is_refused_with_what_to_send(given: Any, tol
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Agent(ScriptedLLM([]), mcp_servers="f.json"), r"mcp_servers takes a mapping .* not a str\. A file is read by the caller"),  # type: ignore[arg-type]
-        (lambda: Agent(ScriptedLLM([]), mcp_servers=Path("f.json")), "A file is read by the caller"),  # type: ignore[arg-type]
-        (lambda: MCPClient("f.json"), r"MCPClient: config takes a mapping .* A file is read by the caller"),  # type: ignore[arg-type]
-        (lambda: Agent(ScriptedLLM([]), tools=[LikeLangChain()]), r"a LangChain tool: give Tool\.from_langchain"),
+        (
+            lambda: Agent(ScriptedLLM([]), mcp_servers="f.json"),
+            r"mcp_servers takes a mapping .* not a str\. A file is read by the caller",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: Agent(ScriptedLLM([]), mcp_servers=Path("f.json")),
+            "A file is read by the caller",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: MCPClient("f.json"),
+            r"MCPClient: config takes a mapping .* A file is read by the caller",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: Agent(ScriptedLLM([]), tools=[LikeLangChain()]),
+            r"a LangChain tool: give Tool\.from_langchain",
+        ),
         (lambda: Agent(ScriptedLLM([]), tools=[LocalRuntime()]), r"tools=\[\*runtime\.tools\]"),  # type: ignore[list-item]
         (lambda: Agent(ScriptedLLM([]), tools=LocalRuntime()), r"tools=runtime\.tools"),  # type: ignore[arg-type]
         (lambda: Agent("gpt-5"), r"Give LLM\('gpt-5'\)"),  # type: ignore[arg-type]

@@ -19,7 +19,10 @@ TWO = ToolCall("3.1", "two")
 
 
 def journal(*parts: tuple[type[Any], dict[str, Any]]) -> list[Any]:
-    return [kind(seq=n, id=str(n), timestamp=NOW + timedelta(seconds=n), **fields) for n, (kind, fields) in enumerate(parts, 1)]
+    return [
+        kind(seq=n, id=str(n), timestamp=NOW + timedelta(seconds=n), **fields)
+        for n, (kind, fields) in enumerate(parts, 1)
+    ]
 
 
 def said(text: str = "go") -> tuple[type[Any], dict[str, Any]]:
@@ -30,7 +33,9 @@ def status(name: str) -> tuple[type[Any], dict[str, Any]]:
     return ev.Status, {"status": name}
 
 
-def answered(based_on: int, *calls: ToolCall, text: str = "done", **more: Any) -> tuple[type[Any], dict[str, Any]]:
+def answered(
+    based_on: int, *calls: ToolCall, text: str = "done", **more: Any
+) -> tuple[type[Any], dict[str, Any]]:
     return ev.Assistant, {"based_on": based_on, "calls": calls, "text": text, **more}
 
 
@@ -49,25 +54,45 @@ CASES = {
     "a message to one that nobody started waits": ((said(),), Wait()),
     "a message in a run is answered": (RUN, Step()),
     "the first call that never started is run": ((*RUN, answered(2, ONE, TWO)), Call((ONE,))),
-    "a started call without a result was left by a dead owner": ((*RUN, answered(2, ONE, TWO), started(ONE)), Recover((ONE,))),
-    "what is left of a batch is run": ((*RUN, answered(2, ONE, TWO), started(ONE), result(ONE)), Call((TWO,))),
+    "a started call without a result was left by a dead owner": (
+        (*RUN, answered(2, ONE, TWO), started(ONE)),
+        Recover((ONE,)),
+    ),
+    "what is left of a batch is run": (
+        (*RUN, answered(2, ONE, TWO), started(ONE), result(ONE)),
+        Call((TWO,)),
+    ),
     "results are answered": ((*RUN, answered(2, ONE), started(ONE), result(ONE)), Step()),
-    "an answer without a call ends the run": ((*RUN, answered(2)), Stop(ConversationStatus.FINISHED)),
+    "an answer without a call ends the run": (
+        (*RUN, answered(2)),
+        Stop(ConversationStatus.FINISHED),
+    ),
     "a message that the answer did not see goes on": ((*RUN, said("and"), answered(2)), Step()),
     "a message after the answer goes on": ((*RUN, answered(2), said("and")), Step()),
     "a pause waits": ((*RUN, status("paused")), Wait()),
     "a pause waits before queued calls": ((*RUN, answered(2, ONE), status("paused")), Wait()),
-    "waiting for confirmation waits, also with a message": ((*RUN, answered(2, ONE), status("waiting_for_confirmation"), said()), Wait()),
+    "waiting for confirmation waits, also with a message": (
+        (*RUN, answered(2, ONE), status("waiting_for_confirmation"), said()),
+        Wait(),
+    ),
     "an error waits": ((*RUN, status("error")), Wait()),
     "three blanks in a row are stuck": (
         (*RUN, answered(2, text=""), said(), answered(4, text=" "), said(), answered(6, text="")),
         Stop(ConversationStatus.STUCK, "3 answers in a row were empty or cut off"),
     ),
     "a word in between is no blank": (
-        (*RUN, answered(2, text=""), said(), answered(4, text="hm"), said(), answered(6, text=""), said()),
+        (
+            *RUN,
+            answered(2, text=""),
+            said(),
+            answered(4, text="hm"),
+            said(),
+            answered(6, text=""),
+            said(),
+        ),
         Step(),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -78,10 +103,20 @@ def test_next_action(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("limits", "kind"),
-    [(Limits(steps=1), "steps"), (Limits(tokens=15), "tokens"), (Limits(cost=0.5), "cost"), (Limits(seconds=3), "seconds")],
+    [
+        (Limits(steps=1), "steps"),
+        (Limits(tokens=15), "tokens"),
+        (Limits(cost=0.5), "cost"),
+        (Limits(seconds=3), "seconds"),
+    ],
 )
 def test_a_run_stops_at_its_limit(limits: Limits, kind: str) -> None:
-    found = next_action(fold(journal(*RUN, answered(2, usage=Usage(10, 5), cost=0.5), said("more"), said("and more"))), limits)
+    found = next_action(
+        fold(
+            journal(*RUN, answered(2, usage=Usage(10, 5), cost=0.5), said("more"), said("and more"))
+        ),
+        limits,
+    )
     assert isinstance(found, Stop)
     assert found.status is ConversationStatus.ERROR
     assert found.limit is not None
@@ -91,7 +126,14 @@ def test_a_run_stops_at_its_limit(limits: Limits, kind: str) -> None:
 def test_a_limit_counts_one_run_and_a_resumed_pause_is_the_same_run() -> None:
     first = (*RUN, answered(2), status("finished"))
     assert next_action(fold(journal(*first, said(), status("running"))), Limits(steps=1)) == Step()
-    paused = (*RUN, answered(2, ONE), started(ONE), result(ONE), status("paused"), status("running"))
+    paused = (
+        *RUN,
+        answered(2, ONE),
+        started(ONE),
+        result(ONE),
+        status("paused"),
+        status("running"),
+    )
     assert isinstance(next_action(fold(journal(*paused)), Limits(steps=1)), Stop)
 
 
@@ -104,15 +146,38 @@ def test_a_limit_that_is_no_number_above_zero_is_refused_by_name(field: str, val
 
 def test_a_journal_folded_at_once_is_what_it_is_event_by_event() -> None:
     parts = (
-        *RUN, answered(2, ONE, usage=Usage(3, 2), cost=0.25), started(ONE), result(ONE), said("more"), answered(7, usage=Usage(1, 1)),
-        status("finished"), said("again"), status("running"), answered(11, ONE, TWO), started(ONE), result(ONE), status("paused"),
-        status("running"), answered(17, text=""), said(), status("error"), said(), answered(20, text="", usage=Usage(5)),
-    )  # fmt: skip
+        *RUN,
+        answered(2, ONE, usage=Usage(3, 2), cost=0.25),
+        started(ONE),
+        result(ONE),
+        said("more"),
+        answered(7, usage=Usage(1, 1)),
+        status("finished"),
+        said("again"),
+        status("running"),
+        answered(11, ONE, TWO),
+        started(ONE),
+        result(ONE),
+        status("paused"),
+        status("running"),
+        answered(17, text=""),
+        said(),
+        status("error"),
+        said(),
+        answered(20, text="", usage=Usage(5)),
+    )
 
     def told(found: Fold) -> dict[str, Any]:
         names = [name for name in Fold.__slots__ if name not in ("_usage", "_uncounted", "open")]
-        calls = {call_id: (item.attempt, item.asked, item.arguments) for call_id, item in found.open.items()}
-        return {"usage": found.usage, "open": calls, **{name: getattr(found, name) for name in names}}
+        calls = {
+            call_id: (item.attempt, item.asked, item.arguments)
+            for call_id, item in found.open.items()
+        }
+        return {
+            "usage": found.usage,
+            "open": calls,
+            **{name: getattr(found, name) for name in names},
+        }
 
     events = journal(*parts)
     one_by_one = Fold()

@@ -84,7 +84,11 @@ class Seen(SpanProcessor):
 
 
 def below(span: ReadableSpan, above: ReadableSpan) -> bool:
-    return span.parent is not None and span.parent.span_id == above.context.span_id and span.context.trace_id == above.context.trace_id
+    return (
+        span.parent is not None
+        and span.parent.span_id == above.context.span_id
+        and span.context.trace_id == above.context.trace_id
+    )
 
 
 @tool
@@ -118,27 +122,48 @@ def test_a_run_is_a_span_with_its_model_and_tool_calls_below_it() -> None:
     seen = Seen()
     conversation = run(agent([("weather", {"city": "Bern"})], "Sunny."), seen.telemetry())
     invoked, called = seen.one("invoke_agent"), seen.one("execute_tool")
-    assert [span.name for span in seen.ended] == ["chat scripted", "execute_tool weather", "chat scripted", "invoke_agent"]
+    assert [span.name for span in seen.ended] == [
+        "chat scripted",
+        "execute_tool weather",
+        "chat scripted",
+        "invoke_agent",
+    ]
     assert all(below(span, invoked) for span in seen.ended[:-1])
     assert invoked.parent is None
     assert invoked.attributes["gen_ai.operation.name"] == "invoke_agent"
     assert invoked.attributes["gen_ai.conversation.id"] == conversation.id
-    assert (invoked.attributes["holdfast.status"], invoked.attributes["holdfast.steps"]) == ("finished", 2)
-    assert invoked.attributes["gen_ai.usage.input_tokens"] == sum(span.attributes["gen_ai.usage.input_tokens"] for span in seen.of("chat"))
+    assert (invoked.attributes["holdfast.status"], invoked.attributes["holdfast.steps"]) == (
+        "finished",
+        2,
+    )
+    assert invoked.attributes["gen_ai.usage.input_tokens"] == sum(
+        span.attributes["gen_ai.usage.input_tokens"] for span in seen.of("chat")
+    )
     assert called.attributes["gen_ai.tool.name"] == "weather"
     assert called.attributes["gen_ai.tool.call.id"] == "4.0"
-    assert [span.kind for span in seen.ended] == [SpanKind.CLIENT, SpanKind.INTERNAL, SpanKind.CLIENT, SpanKind.INTERNAL]
+    assert [span.kind for span in seen.ended] == [
+        SpanKind.CLIENT,
+        SpanKind.INTERNAL,
+        SpanKind.CLIENT,
+        SpanKind.INTERNAL,
+    ]
     assert invoked.start_time <= called.start_time <= called.end_time <= invoked.end_time
     assert invoked.instrumentation_scope.schema_url == names.SCHEMA
     assert not any(
-        name in span.attributes for span in seen.ended for name in (names.INPUT_MESSAGES, names.TOOL_ARGUMENTS, names.SYSTEM_INSTRUCTIONS)
+        name in span.attributes
+        for span in seen.ended
+        for name in (names.INPUT_MESSAGES, names.TOOL_ARGUMENTS, names.SYSTEM_INSTRUCTIONS)
     )
 
 
 def test_names_are_those_of_the_conventions() -> None:
     semconv = pytest.importorskip("opentelemetry.semconv._incubating.attributes.gen_ai_attributes")
     known = {value for value in vars(semconv).values() if isinstance(value, str)}
-    ours = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str) and value.startswith("gen_ai.")}
+    ours = {
+        value
+        for name, value in vars(names).items()
+        if name.isupper() and isinstance(value, str) and value.startswith("gen_ai.")
+    }
     assert ours - known == {names.TOKEN_USAGE, names.DURATION}  # metrics
 
 
@@ -146,9 +171,14 @@ def test_content_is_told_only_where_it_was_asked_for() -> None:
     seen = Seen()
     run(agent([("weather", {"city": "Bern"})], "Sunny."), seen.telemetry(content=True), "And Bern?")
     first, second = seen.of("chat")
-    assert json.loads(first.attributes[names.INPUT_MESSAGES]) == [{"role": "user", "parts": [{"type": "text", "content": "And Bern?"}]}]
+    assert json.loads(first.attributes[names.INPUT_MESSAGES]) == [
+        {"role": "user", "parts": [{"type": "text", "content": "And Bern?"}]}
+    ]
     assert json.loads(first.attributes[names.OUTPUT_MESSAGES])[0]["parts"][0]["name"] == "weather"
-    assert json.loads(second.attributes[names.INPUT_MESSAGES])[0]["parts"][0]["response"] == "Bern: sunny"
+    assert (
+        json.loads(second.attributes[names.INPUT_MESSAGES])[0]["parts"][0]["response"]
+        == "Bern: sunny"
+    )
     assert json.loads(seen.one("execute_tool").attributes[names.TOOL_ARGUMENTS]) == {"city": "Bern"}
     assert seen.one("execute_tool").attributes[names.TOOL_RESULT] == "Bern: sunny"
 
@@ -179,7 +209,9 @@ def test_a_tools_span_is_current_in_its_thread_and_that_of_its_timeout() -> None
 
     tools = [Tool.from_function(look), Tool.from_function(look, name="look_timed", timeout=20.0)]
     run(agent([("look", {}), ("look_timed", {})], "done", tools=tools), seen.telemetry())
-    assert {span.parent.span_id for span in seen.of("inner")} == {span.context.span_id for span in seen.of("execute_tool")}
+    assert {span.parent.span_id for span in seen.of("inner")} == {
+        span.context.span_id for span in seen.of("execute_tool")
+    }
 
 
 def test_an_error_of_a_tool_and_of_the_model_has_its_type() -> None:
@@ -192,11 +224,20 @@ def test_an_error_of_a_tool_and_of_the_model_has_its_type() -> None:
     error = RateLimited("slow down", status=429)
     run(agent([("fails", {})], error, tools=[Tool.from_function(fails)]), seen.telemetry())
     called, invoked = seen.one("execute_tool"), seen.one("invoke_agent")
-    assert (called.attributes["error.type"], called.status.status_code) == ("timeout", StatusCode.ERROR)
+    assert (called.attributes["error.type"], called.status.status_code) == (
+        "timeout",
+        StatusCode.ERROR,
+    )
     assert called.status.description is None  # what an error says is content
     failed = seen.of("chat")[-1]
-    assert (failed.attributes["error.type"], failed.attributes["http.response.status_code"]) == ("RateLimited", 429)
-    assert (invoked.attributes["error.type"], invoked.attributes["holdfast.status"]) == ("RateLimited", "error")
+    assert (failed.attributes["error.type"], failed.attributes["http.response.status_code"]) == (
+        "RateLimited",
+        429,
+    )
+    assert (invoked.attributes["error.type"], invoked.attributes["holdfast.status"]) == (
+        "RateLimited",
+        "error",
+    )
 
 
 def test_retries_are_events_of_their_span() -> None:
@@ -212,7 +253,9 @@ def test_retries_are_events_of_their_span() -> None:
     tools = [Tool.from_function(flaky, retry=RetryPolicy(2, "none"))]
     run(agent([("flaky", {})], "done", tools=tools), seen.telemetry())
     called = seen.one("execute_tool")
-    assert [(event.name, event.attributes["holdfast.tool.attempt"]) for event in called.events] == [("holdfast.retry", 2)]
+    assert [(event.name, event.attributes["holdfast.tool.attempt"]) for event in called.events] == [
+        ("holdfast.retry", 2)
+    ]
     assert "error.type" not in called.attributes
 
     with ModelServer(lambda request: next(answers)) as server:
@@ -226,7 +269,10 @@ def test_retries_are_events_of_their_span() -> None:
 def test_decisions_are_told_and_a_run_that_went_on_links_to_the_one_that_waited() -> None:
     seen = Seen()
     with Conversation(
-        agent([("weather", {"city": "Bern"}), ("weather", {"city": "Uri"})], "done", confirm="always"), observer=seen.telemetry()
+        agent(
+            [("weather", {"city": "Bern"}), ("weather", {"city": "Uri"})], "done", confirm="always"
+        ),
+        observer=seen.telemetry(),
     ) as conversation:
         conversation.send_message("go")
         conversation.run()
@@ -240,7 +286,10 @@ def test_decisions_are_told_and_a_run_that_went_on_links_to_the_one_that_waited(
     assert [event.attributes["holdfast.decision"] for event in waited.events] == ["ask", "ask"]
     assert [link.context.span_id for link in went_on.links] == [waited.context.span_id]
     called = seen.one("execute_tool")
-    assert (called.attributes["holdfast.decision"], called.attributes["holdfast.decision.by"]) == ("approve", "ann")
+    assert (called.attributes["holdfast.decision"], called.attributes["holdfast.decision.by"]) == (
+        "approve",
+        "ann",
+    )
 
 
 def test_a_question_of_a_call_is_an_event_of_its_span() -> None:
@@ -250,13 +299,22 @@ def test_a_question_of_a_call_is_an_event_of_its_span() -> None:
         """Asks."""
         return str(context.ask("Really?"))
 
-    run(agent([("asks", {})], "done", tools=[Tool.from_function(asks)]), seen.telemetry(), on_question=lambda question: True)
-    assert [event.name for event in seen.one("execute_tool").events] == ["holdfast.question", "holdfast.answer"]
+    run(
+        agent([("asks", {})], "done", tools=[Tool.from_function(asks)]),
+        seen.telemetry(),
+        on_question=lambda question: True,
+    )
+    assert [event.name for event in seen.one("execute_tool").events] == [
+        "holdfast.question",
+        "holdfast.answer",
+    ]
 
 
 def test_a_condensation_is_a_span() -> None:
     seen = Seen()
-    with Conversation(agent(*["word " * 50] * 8, condenser=WindowCondenser(2)), observer=seen.telemetry()) as conversation:
+    with Conversation(
+        agent(*["word " * 50] * 8, condenser=WindowCondenser(2)), observer=seen.telemetry()
+    ) as conversation:
         for number in range(6):
             conversation.send_message(f"go {number}")
             conversation.run()
@@ -273,9 +331,16 @@ def test_a_spawned_conversation_stands_below_the_call_that_spawned_it() -> None:
         """Asks a child."""
         return context.spawn(child, "go").run().answer or ""
 
-    run(agent([("ask_child", {})], "done", tools=[Tool.from_function(ask_child)]), seen.telemetry(), id="root")
+    run(
+        agent([("ask_child", {})], "done", tools=[Tool.from_function(ask_child)]),
+        seen.telemetry(),
+        id="root",
+    )
     inner, outer = seen.of("invoke_agent")
-    assert (inner.attributes["gen_ai.conversation.id"], outer.attributes["gen_ai.conversation.id"]) == ("root.4.0", "root")
+    assert (
+        inner.attributes["gen_ai.conversation.id"],
+        outer.attributes["gen_ai.conversation.id"],
+    ) == ("root.4.0", "root")
     assert below(inner, seen.one("execute_tool ask_child"))
     assert below(seen.one("execute_tool weather"), inner)
     assert {span.context.trace_id for span in seen.ended} == {outer.context.trace_id}
@@ -285,7 +350,11 @@ def test_a_delegate_stands_below_the_call_that_gave_it_work() -> None:
     seen = Seen()
     helper = Agent(ScriptedLLM(["found"]))
     run(
-        Agent(ScriptedLLM([[("delegate", {"agent": "helper", "task": "find it"})], "done"]), delegates={"helper": helper}), seen.telemetry()
+        Agent(
+            ScriptedLLM([[("delegate", {"agent": "helper", "task": "find it"})], "done"]),
+            delegates={"helper": helper},
+        ),
+        seen.telemetry(),
     )
     assert below(seen.of("invoke_agent")[0], seen.one("execute_tool delegate"))
     assert seen.open == []
@@ -305,7 +374,12 @@ def test_twenty_conversations_at_once_have_their_own_parents() -> None:
         calls = [[("step", {"number": number})] * 3] * 3
         with MemoryStore() as store:
             go.wait(DEADLINE)
-            run(agent(*calls, "done", tools=[Tool.from_function(step)]), telemetry, store=store, id=f"c{number}")
+            run(
+                agent(*calls, "done", tools=[Tool.from_function(step)]),
+                telemetry,
+                store=store,
+                id=f"c{number}",
+            )
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(20)]
     for thread in threads:
@@ -325,7 +399,10 @@ def test_twenty_conversations_at_once_have_their_own_parents() -> None:
             assert above.attributes["gen_ai.conversation.id"] == f"c{span.name.split()[1]}"
         else:
             assert above is not None
-            assert above.attributes["gen_ai.conversation.id"] == span.attributes["gen_ai.conversation.id"]
+            assert (
+                above.attributes["gen_ai.conversation.id"]
+                == span.attributes["gen_ai.conversation.id"]
+            )
 
 
 # --- how they end ---
@@ -341,11 +418,16 @@ def test_what_is_interrupted_ends_with_its_result() -> None:
         context.cancelled.raise_if_set()
         return "late"
 
-    with Conversation(agent([("waits", {})], "done", tools=[Tool.from_function(waits)]), observer=seen.telemetry()) as conversation:
+    with Conversation(
+        agent([("waits", {})], "done", tools=[Tool.from_function(waits)]), observer=seen.telemetry()
+    ) as conversation:
         conversation.start_thread()
         conversation.send_message("go")
         assert began.wait(DEADLINE)
-        assert seen.open == ["invoke_agent", "execute_tool waits"]  # it began when its start was journaled
+        assert seen.open == [
+            "invoke_agent",
+            "execute_tool waits",
+        ]  # it began when its start was journaled
         conversation.interrupt()
         conversation.wait(DEADLINE)
         until(lambda: seen.open == [])
@@ -362,7 +444,10 @@ def test_close_leaves_no_span_open_and_says_what_it_cut_off() -> None:
         go.wait(DEADLINE)
         return "late"
 
-    conversation = Conversation(agent([("stubborn", {})], "done", tools=[Tool.from_function(stubborn)]), observer=seen.telemetry())
+    conversation = Conversation(
+        agent([("stubborn", {})], "done", tools=[Tool.from_function(stubborn)]),
+        observer=seen.telemetry(),
+    )
     conversation.start_thread()
     conversation.send_message("go")
     assert began.wait(DEADLINE)
@@ -389,22 +474,36 @@ with SQLiteStore(sys.argv[1]) as store:
 
 
 def test_a_run_that_a_kill_left_goes_on_in_a_span_that_says_so(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "store.db")], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path / "store.db")],
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "in\n"
         process.send_signal(signal.SIGKILL)
     seen = Seen()
     from holdfast import ToolAnnotations
 
-    hangs = Tool.from_function(lambda: "no more", name="hangs", description="Hangs.", annotations=ToolAnnotations(idempotent=True))
+    hangs = Tool.from_function(
+        lambda: "no more",
+        name="hangs",
+        description="Hangs.",
+        annotations=ToolAnnotations(idempotent=True),
+    )
     with (
         SQLiteStore(tmp_path / "store.db") as store,
-        Conversation(agent("done", tools=[hangs]), store, "killed", observer=seen.telemetry()) as conversation,
+        Conversation(
+            agent("done", tools=[hangs]), store, "killed", observer=seen.telemetry()
+        ) as conversation,
     ):
         assert conversation.run().status == "finished"
     invoked, called = seen.one("invoke_agent"), seen.one("execute_tool")
     assert invoked.attributes["holdfast.resumed"] is True
-    assert (called.attributes["holdfast.tool.attempt"], called.attributes["gen_ai.tool.name"]) == (2, "hangs")
+    assert (called.attributes["holdfast.tool.attempt"], called.attributes["gen_ai.tool.name"]) == (
+        2,
+        "hangs",
+    )
     assert below(called, invoked)
 
 
@@ -429,7 +528,10 @@ def test_an_observer_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -
     provider = TracerProvider()
     provider.add_span_processor(Broken())
     with caplog.at_level(logging.ERROR, "holdfast"):
-        assert run(agent([("weather", {"city": "Bern"})], "done"), Telemetry(provider)).state.answer == "done"
+        assert (
+            run(agent([("weather", {"city": "Bern"})], "done"), Telemetry(provider)).state.answer
+            == "done"
+        )
     assert len([record for record in caplog.records if "observer" in record.message]) == 1
 
 
@@ -443,10 +545,15 @@ def test_an_exporter_may_use_the_conversation() -> None:
 
     provider = TracerProvider()
     provider.add_span_processor(Uses())
-    with Conversation(agent([("weather", {"city": "Bern"})], "done", "done"), observer=Telemetry(provider)) as conversation:
+    with Conversation(
+        agent([("weather", {"city": "Bern"})], "done", "done"), observer=Telemetry(provider)
+    ) as conversation:
         kept.append(conversation)
         conversation.send_message("go")
-        assert [event.text for event in conversation.run().events if event.type == "message"] == ["go", "and one more thing"]
+        assert [event.text for event in conversation.run().events if event.type == "message"] == [
+            "go",
+            "and one more thing",
+        ]
 
 
 # --- nothing where nobody asked ---
@@ -454,19 +561,30 @@ def test_an_exporter_may_use_the_conversation() -> None:
 
 def test_nothing_of_opentelemetry_is_imported_where_nobody_asked() -> None:
     program = (
-        "import sys; from holdfast import Agent, Conversation, ScriptedLLM; from holdfast.observe import JsonLog\n"
-        "with Conversation(Agent(ScriptedLLM(['a'])), observer=JsonLog(sys.stderr)) as c: c.send_message('x'); c.run()\n"
-        "print([m for m in sys.modules if m.startswith('opentelemetry')])"
+        "import sys; from holdfast import Agent, Conversation, ScriptedLLM; from holdfast.observe"
+        " import JsonLog\nwith Conversation(Agent(ScriptedLLM(['a'])),"
+        " observer=JsonLog(sys.stderr)) as c: c.send_message('x'); c.run()\nprint([m for m in"
+        " sys.modules if m.startswith('opentelemetry')])"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )
 
 
 def test_the_api_alone_does_nothing_and_its_absence_is_said() -> None:
     with Conversation(agent("done"), observer=Telemetry()) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "done"
-    program = "import sys; sys.modules['opentelemetry'] = None; from holdfast.observe import Telemetry\ntry: Telemetry()\nexcept ValueError as e: print(e)"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None; from holdfast.observe import"
+        " Telemetry\ntry: Telemetry()\nexcept ValueError as e: print(e)"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     assert "pip install 'holdfast[otel]'" in found
 
 
@@ -490,9 +608,15 @@ def test_metrics_count_tokens_time_and_errors() -> None:
         raise ValueError
 
     tools = [weather, Tool.from_function(fails)]
-    run(agent([("weather", {"city": "Bern"}), ("fails", {})], "done", tools=tools), Telemetry(TracerProvider(), provider))
+    run(
+        agent([("weather", {"city": "Bern"}), ("fails", {})], "done", tools=tools),
+        Telemetry(TracerProvider(), provider),
+    )
     data = reader.get_metrics_data()
-    found = {metric.name: metric.data.data_points for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    found = {
+        metric.name: metric.data.data_points
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
     counts = {
         (
             point.attributes["gen_ai.operation.name"],
@@ -501,8 +625,15 @@ def test_metrics_count_tokens_time_and_errors() -> None:
         ): point.count
         for point in found[names.DURATION]
     }
-    assert counts == {("chat", None, None): 2, ("execute_tool", "weather", None): 1, ("execute_tool", "fails", "internal"): 1}
-    assert {point.attributes["gen_ai.token.type"] for point in found[names.TOKEN_USAGE]} == {"input", "output"}
+    assert counts == {
+        ("chat", None, None): 2,
+        ("execute_tool", "weather", None): 1,
+        ("execute_tool", "fails", "internal"): 1,
+    }
+    assert {point.attributes["gen_ai.token.type"] for point in found[names.TOKEN_USAGE]} == {
+        "input",
+        "output",
+    }
     assert list(found[names.DURATION][0].explicit_bounds)[:2] == [0.01, 0.02]
     provider.shutdown()
 
@@ -516,7 +647,9 @@ def test_an_mcp_server_is_told_the_trace(tmp_path: Path) -> None:
     server = tmp_path / "server.py"
     server.write_text(STDIO)
     seen = Seen()
-    with MCPClient({"mcpServers": {"told": {"command": sys.executable, "args": [str(server), str(told)]}}}) as client:
+    with MCPClient(
+        {"mcpServers": {"told": {"command": sys.executable, "args": [str(server), str(told)]}}}
+    ) as client:
         run(Agent(ScriptedLLM([[("told.look", {})], "done"]), client.tools()), seen.telemetry())
     meta = json.loads(told.read_text().splitlines()[-1])["params"]["_meta"]
     called = seen.one("execute_tool").context
@@ -564,7 +697,15 @@ class _Tells(http.server.BaseHTTPRequestHandler):
                 "serverInfo": {"name": "told", "version": "1"},
             }
         elif method == "tools/list":
-            found["result"] = {"tools": [{"name": "look", "description": "Looks.", "inputSchema": {"type": "object", "properties": {}}}]}
+            found["result"] = {
+                "tools": [
+                    {
+                        "name": "look",
+                        "description": "Looks.",
+                        "inputSchema": {"type": "object", "properties": {}},
+                    }
+                ]
+            }
         elif method == "tools/call":
             found["result"] = {"content": [{"type": "text", "text": "seen"}]}
         else:
@@ -593,14 +734,18 @@ def test_an_mcp_server_over_http_is_told_the_trace_in_a_header() -> None:
     thread.start()
     seen = Seen()
     try:
-        with MCPClient({"mcpServers": {"told": {"url": f"http://127.0.0.1:{server.server_address[1]}/mcp"}}}) as client:
+        with MCPClient(
+            {"mcpServers": {"told": {"url": f"http://127.0.0.1:{server.server_address[1]}/mcp"}}}
+        ) as client:
             run(Agent(ScriptedLLM([[("told.look", {})], "done"]), client.tools()), seen.telemetry())
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
     called = seen.one("execute_tool").context
-    assert (dict(_Tells.noted)["tools/call"] or "").startswith(f"00-{called.trace_id:032x}-{called.span_id:016x}-")
+    assert (dict(_Tells.noted)["tools/call"] or "").startswith(
+        f"00-{called.trace_id:032x}-{called.span_id:016x}-"
+    )
 
 
 @pytest.fixture
@@ -614,31 +759,45 @@ def test_an_agent_servers_spans_stand_below_the_clients(tmp_path: Path, model: M
     with (
         LocalServer(tmp_path, observer=there.telemetry()) as server,
         RemoteWorkspace(server.url, server.key, observer=here.telemetry()) as workspace,
-        RemoteConversation(Agent(LLM("m", base_url=model.url)), workspace=workspace) as conversation,
+        RemoteConversation(
+            Agent(LLM("m", base_url=model.url)), workspace=workspace
+        ) as conversation,
     ):
         with here.provider.get_tracer("mine").start_as_current_span("request"):
             conversation.send_message("go")
             conversation.run()
         until(lambda: there.of("invoke_agent"))
     request, invoked = here.one("request"), there.one("invoke_agent")
-    asked = [span for span in there.of("POST") if span.context.trace_id == request.context.trace_id]  # others open and close
+    asked = [
+        span for span in there.of("POST") if span.context.trace_id == request.context.trace_id
+    ]  # others open and close
     assert asked
-    assert all(span.kind is SpanKind.SERVER and span.parent.span_id == request.context.span_id for span in asked)
+    assert all(
+        span.kind is SpanKind.SERVER and span.parent.span_id == request.context.span_id
+        for span in asked
+    )
     above = next(span for span in there.ended if span.context.span_id == invoked.parent.span_id)
-    assert (above.kind, above.attributes["http.response.status_code"] // 100) == (SpanKind.SERVER, 2)
+    assert (above.kind, above.attributes["http.response.status_code"] // 100) == (
+        SpanKind.SERVER,
+        2,
+    )
     assert "{" in above.attributes["http.route"]
     assert below(there.one("chat m"), invoked)
     assert there.open == []
 
 
-def test_conversations_in_workers_are_told_by_their_events(tmp_path: Path, model: ModelServer) -> None:
+def test_conversations_in_workers_are_told_by_their_events(
+    tmp_path: Path, model: ModelServer
+) -> None:
     from tests.agent_servers import Serving
 
     seen = Seen()
     with Serving(tmp_path, isolation="process", observer=seen.telemetry()) as server:
         with (
             RemoteWorkspace(server.server.url, server.key) as workspace,
-            RemoteConversation(Agent(LLM("m", base_url=model.url)), workspace=workspace) as conversation,
+            RemoteConversation(
+                Agent(LLM("m", base_url=model.url)), workspace=workspace
+            ) as conversation,
         ):
             conversation.send_message("go")
             assert conversation.run().answer == "done"
@@ -662,9 +821,16 @@ def test_the_log_has_a_line_for_each_event_and_each_span(tmp_path: Path) -> None
         conversation = run(agent([("weather", {"city": "Bern"})], "Sunny."), log)
     found = lines(path)
     events = [line for line in found if line["kind"] == "event"]
-    assert [(line["seq"], line["type"]) for line in events] == [(event.seq, event.type) for event in conversation.get_history()]
+    assert [(line["seq"], line["type"]) for line in events] == [
+        (event.seq, event.type) for event in conversation.get_history()
+    ]
     spans = [line for line in found if line["kind"] == "span"]
-    assert [line["name"] for line in spans] == ["chat scripted", "execute_tool weather", "chat scripted", "invoke_agent"]
+    assert [line["name"] for line in spans] == [
+        "chat scripted",
+        "execute_tool weather",
+        "chat scripted",
+        "invoke_agent",
+    ]
     assert {line["parent"] for line in spans[:-1]} == {spans[-1]["span"]}
     assert all(line["conversation"] == conversation.id for line in found)
     assert os.stat(path).st_mode & 0o777 == 0o600
@@ -679,7 +845,11 @@ def test_the_log_blots_secrets_and_cuts_what_is_long(tmp_path: Path) -> None:
 
     arguments = {"password": "hunter22", "note": "Authorization: Bearer abcdefghijklmnop1234"}
     with JsonLog(path, secrets=["my-own-secret"], longest=200) as log:
-        run(agent([("shows", arguments)], "done", tools=[Tool.from_function(shows)]), log, f"my-own-secret sk-{'b' * 30}")
+        run(
+            agent([("shows", arguments)], "done", tools=[Tool.from_function(shows)]),
+            log,
+            f"my-own-secret sk-{'b' * 30}",
+        )
     written = path.read_text()
     for secret in ("my-own-secret", "hunter22", "ghp_", "abcdefghijklmnop1234", "sk-bbb"):
         assert secret not in written, secret
@@ -696,7 +866,9 @@ def test_a_log_without_content_says_nothing_that_was_said(tmp_path: Path) -> Non
     assert "weather" in path.read_text()
 
 
-def test_a_log_that_was_moved_is_made_anew_and_a_stream_is_left_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_was_moved_is_made_anew_and_a_stream_is_left_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.observe.log._LOOK", 0.0)
     path, stream = tmp_path / "log", io.StringIO()
     with JsonLog(path) as log, JsonLog(stream) as other:
@@ -707,7 +879,9 @@ def test_a_log_that_was_moved_is_made_anew_and_a_stream_is_left_open(tmp_path: P
     assert len(stream.getvalue().splitlines()) == len(lines(path)) + len(lines(tmp_path / "log.1"))
 
 
-def test_a_log_that_cannot_be_written_costs_lines_and_not_the_conversation(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_cannot_be_written_costs_lines_and_not_the_conversation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
     with caplog.at_level(logging.ERROR, "holdfast"), JsonLog("/dev/full") as log:

@@ -1,4 +1,5 @@
-"""A run that ends with data: what a type may be, what the model is told of results that do not fit, and that the result is a fact of the journal."""
+"""A run that ends with data: what a type may be, what the model is told of results that do not fit,
+and that the result is a fact of the journal."""
 
 from __future__ import annotations
 
@@ -92,13 +93,38 @@ GOOD, BAD = (FINISH, {"verdict": "good", "score": 9}), (FINISH, {"verdict": "goo
 
 # type, arguments of `finish`, the JSON value, the object
 TYPES: list[tuple[Any, dict[str, Any], Any, Any]] = [
-    (Review, {"verdict": "good", "score": 9}, {"verdict": "good", "score": 9}, Review(verdict="good", score=9)),
-    (Node, {"name": "a", "inner": [{"name": "b"}]}, {"name": "a", "inner": [{"name": "b", "inner": []}]}, Node(name="a", inner=[Node(name="b")])),
+    (
+        Review,
+        {"verdict": "good", "score": 9},
+        {"verdict": "good", "score": 9},
+        Review(verdict="good", score=9),
+    ),
+    (
+        Node,
+        {"name": "a", "inner": [{"name": "b"}]},
+        {"name": "a", "inner": [{"name": "b", "inner": []}]},
+        Node(name="a", inner=[Node(name="b")]),
+    ),
     (Point, {"x": "3"}, {"x": 3, "colour": "red"}, Point(3)),
-    (Visit, {"day": "2026-01-02", "place": [1, 2.5]}, {"day": "2026-01-02", "place": [1.0, 2.5]}, Visit(datetime.date(2026, 1, 2), (1.0, 2.5))),
+    (
+        Visit,
+        {"day": "2026-01-02", "place": [1, 2.5]},
+        {"day": "2026-01-02", "place": [1.0, 2.5]},
+        Visit(datetime.date(2026, 1, 2), (1.0, 2.5)),
+    ),
     (Found, {"files": ["a"]}, {"files": ["a"]}, {"files": ["a"]}),
-    (Shut, {"theDay": "2026-01-02"}, {"theDay": "2026-01-02"}, Shut(theDay=datetime.date(2026, 1, 2))),
-    (list[Review], {"output": [{"verdict": "x", "score": 1}]}, [{"verdict": "x", "score": 1}], [Review(verdict="x", score=1)]),
+    (
+        Shut,
+        {"theDay": "2026-01-02"},
+        {"theDay": "2026-01-02"},
+        Shut(theDay=datetime.date(2026, 1, 2)),
+    ),
+    (
+        list[Review],
+        {"output": [{"verdict": "x", "score": 1}]},
+        [{"verdict": "x", "score": 1}],
+        [Review(verdict="x", score=1)],
+    ),
     (list[Point], {"output": [{"x": 1}]}, [{"x": 1, "colour": "red"}], [Point(1)]),
     (Review | None, {"output": None}, None, None),
     (int, {"output": 7}, 7, 7),
@@ -110,29 +136,39 @@ TYPES: list[tuple[Any, dict[str, Any], Any, Any]] = [
     ({"type": "array", "items": {"type": "string"}}, {"output": ["a"]}, ["a"], ["a"]),
     ({"anyOf": [SCHEMA, {"type": "null"}]}, {"output": {"n": 2}}, {"n": 2}, {"n": 2}),
     ({**SCHEMA, "oneOf": [{}]}, {"output": {"n": 2}}, {"n": 2}, {"n": 2}),
-]  # fmt: skip
+]
 NAMES = [str(getattr(given[0], "__name__", given[0]))[:30] for given in TYPES]
 
 
-def ran(script: Sequence[Any], output_type: Any = Review, tools: Sequence[Tool] = (), **options: Any) -> ConversationState:
+def ran(
+    script: Sequence[Any], output_type: Any = Review, tools: Sequence[Tool] = (), **options: Any
+) -> ConversationState:
     agent = Agent(ScriptedLLM(list(script)), tools, output_type=output_type, **options)
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-        assert conversation.replay(Agent(ScriptedLLM([]), tools, output_type=output_type, **options)).same
+        assert conversation.replay(
+            Agent(ScriptedLLM([]), tools, output_type=output_type, **options)
+        ).same
         assert conversation.replay().same
         return state
 
 
 def repairs(state: ConversationState) -> list[str]:
-    return [event.text for event in state.events if isinstance(event, ev.Message) and event.about == "output:repair"]
+    return [
+        event.text
+        for event in state.events
+        if isinstance(event, ev.Message) and event.about == "output:repair"
+    ]
 
 
-# --- types -----------------------------------------------------------------------------------------
+# --- types ---
 
 
 @pytest.mark.parametrize(("given", "arguments", "value", "made"), TYPES, ids=NAMES)
-def test_a_valid_call_of_finish_ends_the_run_with_its_arguments(given: Any, arguments: Any, value: Any, made: Any) -> None:
+def test_a_valid_call_of_finish_ends_the_run_with_its_arguments(
+    given: Any, arguments: Any, value: Any, made: Any
+) -> None:
     with Conversation(Agent(ScriptedLLM([(FINISH, arguments)]), output_type=given)) as conversation:
         conversation.send_message("go")
         state = conversation.run()
@@ -149,7 +185,16 @@ def test_the_schema_is_one_that_every_provider_takes(given: Any) -> None:
     schema = output.schema
     jsonschema.Draft202012Validator.check_schema(schema)
     assert schema["type"] == "object"
-    assert not schema.keys() & {"anyOf", "oneOf", "allOf", "not", "if", "enum", "const", "$ref"}  # at the root these are refused
+    assert not schema.keys() & {
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+        "enum",
+        "const",
+        "$ref",
+    }  # at the root these are refused
     text = json.dumps(schema)
     for reference in re.findall(r'"\$ref": "#/\$defs/([^"]+)"', text):
         assert reference in schema["$defs"]
@@ -181,11 +226,17 @@ def test_objects_that_take_more_stay_open() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (3, "takes a type such as a pydantic model"), ("Review", "takes a type"), (lambda: 1, "takes a type"), (Any, "takes a type"), ([Review], "takes a type"),
+        (3, "takes a type such as a pydantic model"),
+        ("Review", "takes a type"),
+        (lambda: 1, "takes a type"),
+        (Any, "takes a type"),
+        ([Review], "takes a type"),
         (type(os.environ), "cannot be described"),
-        ({"type": "nope"}, "is no JSON Schema"), ({"properties": {"a": {"type": "nope"}}}, "is no JSON Schema"), ({1: 2, "a": object()}, "is no JSON Schema"),
+        ({"type": "nope"}, "is no JSON Schema"),
+        ({"properties": {"a": {"type": "nope"}}}, "is no JSON Schema"),
+        ({1: 2, "a": object()}, "is no JSON Schema"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_type_is_refused(given: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"Agent: output_type.*{said}"):
         Agent(ScriptedLLM([]), output_type=given)
@@ -193,7 +244,9 @@ def test_what_is_no_type_is_refused(given: Any, said: str) -> None:
 
 @pytest.mark.parametrize("rounds", [0, -1, True, 2.5, "3"])
 def test_output_rounds_takes_a_whole_number(rounds: Any) -> None:
-    with pytest.raises(ConfigurationError, match="Agent: output_rounds takes a whole number from 1"):
+    with pytest.raises(
+        ConfigurationError, match="Agent: output_rounds takes a whole number from 1"
+    ):
         Agent(ScriptedLLM([]), output_type=Review, output_rounds=rounds)
 
 
@@ -211,35 +264,50 @@ def test_a_type_whose_json_it_does_not_read_keeps_what_the_model_gave() -> None:
         assert conversation.output == Odd(a=1)
 
 
-# --- rounds ----------------------------------------------------------------------------------------
+# --- rounds ---
 
 
 def test_a_text_and_a_call_that_does_not_fit_are_told_of() -> None:
     state = ran(["Fine.", BAD, GOOD])
-    assert (state.status, state.output, state.steps) == (S.FINISHED, {"verdict": "good", "score": 9}, 3)
+    assert (state.status, state.output, state.steps) == (
+        S.FINISHED,
+        {"verdict": "good", "score": 9},
+        3,
+    )
     first, second = repairs(state)
     assert "you answered with a text" in first
     assert (
         second
-        == "That result was not taken: score: input should be less than or equal to 10, not 11. Call finish again, with all of it right."
+        == "That result was not taken: score: input should be less than or equal to 10, not 11."
+        " Call finish again, with all of it right."
     )
 
 
-@pytest.mark.parametrize(("given", "arguments", "problem"), [
-    (Review, {"score": 1}, "verdict is required"),
-    (Point, {"x": "a"}, "Expected `int`"),
-    (SCHEMA, {"n": "a"}, "n: 'a' is not of type 'integer'"),
-    (SCHEMA, {}, "n is required"),
-    (int, {}, "output is required, and nothing else"),
-    (int, {"output": 1, "more": 2}, "output is required, and nothing else"),
-    ({"type": "array"}, {"output": 1}, "1 is not of type 'array'"),
-])  # fmt: skip
-def test_what_is_wrong_is_said_with_its_place(given: Any, arguments: dict[str, Any], problem: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "arguments", "problem"),
+    [
+        (Review, {"score": 1}, "verdict is required"),
+        (Point, {"x": "a"}, "Expected `int`"),
+        (SCHEMA, {"n": "a"}, "n: 'a' is not of type 'integer'"),
+        (SCHEMA, {}, "n is required"),
+        (int, {}, "output is required, and nothing else"),
+        (int, {"output": 1, "more": 2}, "output is required, and nothing else"),
+        ({"type": "array"}, {"output": 1}, "1 is not of type 'array'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(
+    given: Any, arguments: dict[str, Any], problem: str
+) -> None:
     state = ran([(FINISH, arguments)] * 3, given)
     assert problem in repairs(state)[0]
     error = state.error
     assert error is not None
-    assert (state.status, error.error, error.details["rounds"], state.output) == (S.ERROR, "OutputInvalid", 3, None)
+    assert (state.status, error.error, error.details["rounds"], state.output) == (
+        S.ERROR,
+        "OutputInvalid",
+        3,
+        None,
+    )
     assert problem in error.details["problem"]
     assert problem in error.message
 
@@ -249,7 +317,10 @@ def test_the_run_ends_after_output_rounds_failures(rounds: int) -> None:
     state = ran(["No."] * 9, output_rounds=rounds, stuck=None)
     assert (state.status, state.steps, len(repairs(state))) == (S.ERROR, rounds, rounds - 1)
     assert state.error is not None
-    assert state.error.details == {"problem": "it was a text, not a call of finish", "rounds": rounds}
+    assert state.error.details == {
+        "problem": "it was a text, not a call of finish",
+        "rounds": rounds,
+    }
 
 
 def test_steps_between_failures_do_not_forgive_them() -> None:
@@ -266,7 +337,11 @@ def test_resume_and_a_message_begin_new_rounds() -> None:
         assert conversation.run().status is S.ERROR
         conversation.send_message("please")
         state = conversation.run()
-        assert (state.status, state.output, state.error) == (S.FINISHED, {"verdict": "good", "score": 9}, None)
+        assert (state.status, state.output, state.error) == (
+            S.FINISHED,
+            {"verdict": "good", "score": 9},
+            None,
+        )
         assert conversation.replay().same
 
 
@@ -278,11 +353,15 @@ def test_empty_answers_are_told_apart() -> None:
 
 def test_the_error_carries_its_fields() -> None:
     error = OutputInvalid("n is required", 3)
-    assert (error.problem, error.rounds, isinstance(error, ValueError)) == ("n is required", 3, True)
+    assert (error.problem, error.rounds, isinstance(error, ValueError)) == (
+        "n is required",
+        3,
+        True,
+    )
     assert str(error) == "No valid output in 3 rounds. Of the last one: n is required."
 
 
-# --- with the rest ---------------------------------------------------------------------------------
+# --- with the rest ---
 
 
 def test_other_calls_of_the_same_answer_are_run_and_count() -> None:
@@ -292,21 +371,36 @@ def test_other_calls_of_the_same_answer_are_run_and_count() -> None:
         seen.append(text)
         return "noted"
 
-    state = ran([[GOOD, ("note", {"text": "a"}), ("note", {"text": "b"})]], tools=[Tool("note", "", note)])
-    assert (state.status, sorted(seen), state.output) == (S.FINISHED, ["a", "b"], {"verdict": "good", "score": 9})
+    state = ran(
+        [[GOOD, ("note", {"text": "a"}), ("note", {"text": "b"})]], tools=[Tool("note", "", note)]
+    )
+    assert (state.status, sorted(seen), state.output) == (
+        S.FINISHED,
+        ["a", "b"],
+        {"verdict": "good", "score": 9},
+    )
     assert len([event for event in state.events if isinstance(event, ev.ToolResult)]) == 3
 
 
 def test_the_run_waits_for_calls_that_are_to_be_approved() -> None:
     ran_it: list[str] = []
-    agent = Agent(ScriptedLLM([[GOOD, ("send", {})]]), [Tool("send", "", lambda: ran_it.append("x"))], output_type=Review, confirm=["send"])
+    agent = Agent(
+        ScriptedLLM([[GOOD, ("send", {})]]),
+        [Tool("send", "", lambda: ran_it.append("x"))],
+        output_type=Review,
+        confirm=["send"],
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         state = conversation.run()
         assert (state.status, ran_it) == (S.WAITING_FOR_CONFIRMATION, [])
         conversation.approve()
         state = conversation.run()
-        assert (state.status, state.output, ran_it) == (S.FINISHED, {"verdict": "good", "score": 9}, ["x"])
+        assert (state.status, state.output, ran_it) == (
+            S.FINISHED,
+            {"verdict": "good", "score": 9},
+            ["x"],
+        )
         assert conversation.replay().same
 
 
@@ -316,39 +410,69 @@ def test_a_message_that_comes_meanwhile_is_answered_first() -> None:
         return "noted"
 
     script = [[GOOD, ("note", {})], (FINISH, {"verdict": "better", "score": 10})]
-    with Conversation(Agent(ScriptedLLM(script), [Tool("note", "", note)], output_type=Review)) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(script), [Tool("note", "", note)], output_type=Review)
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-        assert (state.status, state.steps, state.output) == (S.FINISHED, 2, {"verdict": "better", "score": 10})
+        assert (state.status, state.steps, state.output) == (
+            S.FINISHED,
+            2,
+            {"verdict": "better", "score": 10},
+        )
         assert conversation.replay().same
 
 
 def test_the_output_of_an_earlier_run_is_not_that_of_a_new_one() -> None:
-    with Conversation(Agent(ScriptedLLM([GOOD, "No.", (FINISH, {"verdict": "x", "score": 0})]), output_type=Review)) as conversation:
+    with Conversation(
+        Agent(
+            ScriptedLLM([GOOD, "No.", (FINISH, {"verdict": "x", "score": 0})]), output_type=Review
+        )
+    ) as conversation:
         conversation.send_message("go")
         first = conversation.run()
         assert first.output is not None
         conversation.send_message("and again")
         assert (conversation.state.output, conversation.output) == (None, None)
         state = conversation.run()
-        assert (state.output, state.at(first.last_seq).output) == ({"verdict": "x", "score": 0}, first.output)
+        assert (state.output, state.at(first.last_seq).output) == (
+            {"verdict": "x", "score": 0},
+            first.output,
+        )
 
 
 @pytest.mark.parametrize("confirm", ["always", {"*": "ask"}, {"fin*": "ask"}, {"*": "deny"}])
 def test_finish_asks_nobody_unless_a_policy_names_it(confirm: Any) -> None:
     state = ran([GOOD], confirm=confirm)
-    assert (state.status, [event for event in state.events if isinstance(event, ev.Decision)]) == (S.FINISHED, [])
+    assert (state.status, [event for event in state.events if isinstance(event, ev.Decision)]) == (
+        S.FINISHED,
+        [],
+    )
 
 
 def test_finish_that_is_named_can_be_rejected_and_edited() -> None:
-    with Conversation(Agent(ScriptedLLM([GOOD, BAD, GOOD, GOOD]), output_type=Review, confirm=["finish"], output_rounds=2)) as conversation:
+    with Conversation(
+        Agent(
+            ScriptedLLM([GOOD, BAD, GOOD, GOOD]),
+            output_type=Review,
+            confirm=["finish"],
+            output_rounds=2,
+        )
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
         conversation.reject(reason="too kind")
         conversation.run()
-        conversation.approve(conversation.state.pending_confirmations[0].call.id, arguments={"verdict": "fine", "score": 5})
+        conversation.approve(
+            conversation.state.pending_confirmations[0].call.id,
+            arguments={"verdict": "fine", "score": 5},
+        )
         state = conversation.run()
-        assert (state.status, state.steps, state.output) == (S.FINISHED, 2, {"verdict": "fine", "score": 5})
+        assert (state.status, state.steps, state.output) == (
+            S.FINISHED,
+            2,
+            {"verdict": "fine", "score": 5},
+        )
         assert repairs(state) == []
         assert conversation.replay().same
 
@@ -358,7 +482,9 @@ def test_a_policy_of_ones_own_is_asked() -> None:
         def decide(self, call: Any, risk: Any = None) -> str:
             return "ask"
 
-    with Conversation(Agent(ScriptedLLM([GOOD]), output_type=Review, confirm=Mine())) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([GOOD]), output_type=Review, confirm=Mine())
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.WAITING_FOR_CONFIRMATION
 
@@ -380,7 +506,9 @@ def test_a_long_output_is_kept_whole() -> None:
 
 def test_a_limit_of_results_leaves_it_whole(tmp_path: Path) -> None:
     manager = ToolManager(result_limit=200, result_dir=tmp_path / "results")
-    with Conversation(Agent(ScriptedLLM([(FINISH, {"files": ["x" * 3000]})]), manager, output_type=Found)) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([(FINISH, {"files": ["x" * 3000]})]), manager, output_type=Found)
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().output == {"files": ["x" * 3000]}
 
@@ -401,11 +529,19 @@ def test_a_stop_hook_may_want_another_one() -> None:
     def once(found: Any, context: Any) -> Any:
         return Deny("think again") if not found.denied else None
 
-    agent = Agent(ScriptedLLM([GOOD, (FINISH, {"verdict": "bad", "score": 1})]), output_type=Review, hooks=[Hook(before=once, on="stop")])
+    agent = Agent(
+        ScriptedLLM([GOOD, (FINISH, {"verdict": "bad", "score": 1})]),
+        output_type=Review,
+        hooks=[Hook(before=once, on="stop")],
+    )
     with Conversation(agent) as conversation:
         conversation.send_message("go")
         state = conversation.run()
-        assert (state.status, state.steps, state.output) == (S.FINISHED, 2, {"verdict": "bad", "score": 1})
+        assert (state.status, state.steps, state.output) == (
+            S.FINISHED,
+            2,
+            {"verdict": "bad", "score": 1},
+        )
         assert conversation.replay().same
 
 
@@ -445,7 +581,7 @@ def test_a_pause_after_a_text_goes_on_to_the_repair() -> None:
         assert conversation.status is S.RUNNING
 
 
-# --- a fact of the journal -------------------------------------------------------------------------
+# --- a fact of the journal ---
 
 
 def test_forks_saved_states_and_stores_have_it(tmp_path: Path) -> None:
@@ -455,7 +591,10 @@ def test_forks_saved_states_and_stores_have_it(tmp_path: Path) -> None:
             conversation.send_message("go")
             state = conversation.run()
             with conversation.fork() as forked:
-                assert (forked.state.output, forked.output) == (state.output, Review(verdict="good", score=9))
+                assert (forked.state.output, forked.output) == (
+                    state.output,
+                    Review(verdict="good", score=9),
+                )
             with conversation.fork(state.last_seq - 1) as before_its_end:
                 assert before_its_end.run().status is S.FINISHED
         with Conversation(agent, store, "c") as conversation:
@@ -468,12 +607,20 @@ class All:
     """Leaves out all that is shown."""
 
     def condense(self, journal: Sequence[ev.AnyEvent], reason: Any, cancelled: Any) -> Condensed:
-        return Condensed(tuple([event.seq for event in journal if isinstance(event, ev.Message | ev.Assistant)]), "It was reviewed.")
+        return Condensed(
+            tuple([event.seq for event in journal if isinstance(event, ev.Message | ev.Assistant)]),
+            "It was reviewed.",
+        )
 
 
 def test_a_conversation_opened_from_its_condensed_tail_has_it(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "store.db")
-    agent = Agent(ScriptedLLM([("look", {})] * 3 + [BAD, GOOD]), [Tool("look", "", lambda: "x")], output_type=Review, condenser=All())
+    agent = Agent(
+        ScriptedLLM([("look", {})] * 3 + [BAD, GOOD]),
+        [Tool("look", "", lambda: "x")],
+        output_type=Review,
+        condenser=All(),
+    )
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         state = conversation.run()
@@ -492,7 +639,10 @@ def test_a_condensation_keeps_the_output_and_the_failures() -> None:
         found = fold(state.events[:length])
         if found.open or not length:
             continue
-        again = Fold.after(msgspec.json.decode(msgspec.json.encode(found.so_far()), type=ev.SoFar), lambda seq: state.events[seq - 1])
+        again = Fold.after(
+            msgspec.json.decode(msgspec.json.encode(found.so_far()), type=ev.SoFar),
+            lambda seq: state.events[seq - 1],
+        )
         for name in ("output", "output_seq", "output_failures", "output_failed"):
             assert getattr(again, name) == getattr(found, name), (length, name)
 
@@ -503,7 +653,9 @@ def reviewing(store: Any, folder: Path) -> None:
         return (["Fine.", BAD, [("note", {"text": "a"}), GOOD]])[min(said, 2)]
 
     note = Tool("note", "", lambda text: "noted")
-    with Conversation(Agent(ScriptedLLM(answer), [note], output_type=Review), store, "c") as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(answer), [note], output_type=Review), store, "c"
+    ) as conversation:
         if not conversation.state.events:
             conversation.send_message("go")
         conversation.run()
@@ -514,14 +666,16 @@ def test_after_sigkill_at_every_append_it_has_its_output(tmp_path: Path) -> None
     for crash in crash_at_every_append(reviewing, folder=tmp_path):
         kills = crash.number
         state = ConversationState("c", crash.after)
-        assert (state.status, state.output) == (S.FINISHED, {"verdict": "good", "score": 9}), str(crash)
+        assert (state.status, state.output) == (S.FINISHED, {"verdict": "good", "score": 9}), str(
+            crash
+        )
         assert len(repairs(state)) == 2, str(crash)
         agent = Agent(ScriptedLLM([]), [Tool("note", "", lambda text: "noted")], output_type=Review)
         assert replay(crash.after, agent).same, f"{crash}: {replay(crash.after, agent)}"
     assert kills > 20
 
 
-# --- elsewhere -------------------------------------------------------------------------------------
+# --- elsewhere ---
 
 
 def _config(**more: Any) -> Mapping[str, Any]:
@@ -573,7 +727,9 @@ def test_on_an_agent_server_the_run_ends_with_it(tmp_path: Path) -> None:
         # A pattern on which Python's own matcher would not end is enforced there.
         evil = {"type": "string", "pattern": "^(a+)+$"}
         script = [(FINISH, {"output": "a" * 40 + "!"}), (FINISH, {"output": "aa"})]
-        with RemoteConversation(Agent(ScriptedLLM(script), output_type=evil), space) as conversation:
+        with RemoteConversation(
+            Agent(ScriptedLLM(script), output_type=evil), space
+        ) as conversation:
             conversation.send_message("go")
             state = conversation.run()
             assert (state.status, state.output) == (S.FINISHED, "aa")
@@ -585,7 +741,9 @@ def test_a_tenants_agent_imports_no_type_and_reads_no_file() -> None:
 
     with pytest.raises(ConfigurationError, match="does not allow the module 'subprocess'"):
         check_agent(_config(output_type="subprocess:Popen"), Policy([], entry_points=False))
-    assert check_agent(_config(output_type="acme.types:Review"), Policy(["acme.*"], entry_points=False)) == ["acme.types"]
+    assert check_agent(
+        _config(output_type="acme.types:Review"), Policy(["acme.*"], entry_points=False)
+    ) == ["acme.types"]
     with pytest.raises(ConfigurationError, match="reads no file of its own"):
         check_agent(_config(output_type={"file": "/etc/passwd"}), Policy([], entry_points=False))
     assert check_agent(_config(output_type=SCHEMA), Policy([], entry_points=False)) == []
@@ -594,7 +752,13 @@ def test_a_tenants_agent_imports_no_type_and_reads_no_file() -> None:
 def _run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {"PATH": os.environ["PATH"], "HOME": str(cwd), "HOLDFAST_API_KEY": "k"}
     return subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", *arguments], cwd=cwd, env=env, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "holdfast.cli", *arguments],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
 
 
@@ -602,7 +766,16 @@ def test_the_command_prints_the_json_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
     answers = iter([calls((FINISH, {"n": "many"})), calls((FINISH, {"n": 3})), *[text("No.")] * 9])
     with ModelServer(lambda request: next(answers)) as server:
-        common = ["run", "Count them", "--model", "m", "--base-url", server.url, "--no-stream", "--output-schema"]
+        common = [
+            "run",
+            "Count them",
+            "--model",
+            "m",
+            "--base-url",
+            server.url,
+            "--no-stream",
+            "--output-schema",
+        ]
         done = _run(*common, "schema.json", cwd=tmp_path)
         assert (done.returncode, json.loads(done.stdout)) == (0, {"n": 3}), done.stderr
         assert "finish" in done.stderr

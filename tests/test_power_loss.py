@@ -1,4 +1,5 @@
-"""`SQLiteStore` keeps what `append` said, whatever becomes of the power, the disk and the process: every write of it is a place to fail."""
+"""`SQLiteStore` keeps what `append` said, whatever becomes of the power, the disk and the process:
+every write of it is a place to fail."""
 
 from __future__ import annotations
 
@@ -25,7 +26,18 @@ import pytest
 from holdfast import events as ev
 from holdfast.errors import StoreError
 from holdfast.store import SQLiteStore
-from tests.file_layer import Choice, Entry, Fault, FileLayer, How, Mark, Synced, Unavailable, play, write_out
+from tests.file_layer import (
+    Choice,
+    Entry,
+    Fault,
+    FileLayer,
+    How,
+    Mark,
+    Synced,
+    Unavailable,
+    play,
+    write_out,
+)
 from tests.test_store import message, summary
 
 REPO = Path(__file__).parents[1]
@@ -40,16 +52,20 @@ Ending = Literal["close", "die when refused"]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """In memory where there is such a place: what is proved here is what was written, not how the host's disk takes it."""
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None) as found:
+    """In memory where there is such a place: what is proved here is what was written, not how the
+    host's disk takes it."""
+    with tempfile.TemporaryDirectory(
+        dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    ) as found:
         yield Path(found)
 
 
-# --- the workload, in a child process under the layer --------------------------------------------
+# --- the workload, in a child process under the layer ---
 
 
 def events_of(id: str, first: int, last: int, attempt: int) -> list[ev.Message]:
-    """The events of one append, each of its own text, so that one that was written for another would be found out."""
+    """The events of one append, each of its own text, so that one that was written for another
+    would be found out."""
 
     def text(seq: int) -> str:
         size = random.Random(f"{id} {seq}").choice(SIZES) // (last - first + 1)
@@ -58,10 +74,14 @@ def events_of(id: str, first: int, last: int, attempt: int) -> list[ev.Message]:
     return [message(seq, text(seq)) for seq in range(first, last + 1)]
 
 
-def work(path: Path, durability: Any, rounds: tuple[int, ...], ids: tuple[str, ...], tell: Tell) -> None:
-    """One store per round, closed after it; in it each conversation has a thread that appends as often as the round says.
+def work(
+    path: Path, durability: Any, rounds: tuple[int, ...], ids: tuple[str, ...], tell: Tell
+) -> None:
+    """One store per round, closed after it; in it each conversation has a thread that appends as
+    often as the round says.
 
-    Tells what is about to be done and what came of it. What is refused is tried twice more, then the thread gives up.
+    Tells what is about to be done and what came of it. What is refused is tried twice more, then
+    the thread gives up.
     """
 
     def tried(what: str, call: Callable[[], Any]) -> Any:
@@ -89,8 +109,15 @@ def work(path: Path, durability: Any, rounds: tuple[int, ...], ids: tuple[str, .
                         store.append(lease, events_of(id, first, last, attempt), summary(id, last))
                     except StoreError as error:
                         tell("refused", id, type(error).__name__, str(error))
-                        if "Nothing was written" in str(error) and len(found := store.read(id)) != seq:
-                            tell("odd", f"{id}: {len(found)} events can be read after append {first} was refused")
+                        if (
+                            "Nothing was written" in str(error)
+                            and len(found := store.read(id)) != seq
+                        ):
+                            tell(
+                                "odd",
+                                f"{id}: {len(found)} events can be read after append {first} was"
+                                " refused",
+                            )
                     else:
                         tell("returned", id)
                         seq = last
@@ -113,8 +140,9 @@ def work(path: Path, durability: Any, rounds: tuple[int, ...], ids: tuple[str, .
 
 
 def change_connections(build: str) -> None:
-    """From now on each connection checkpoints every 40 pages, so that a short workload has checkpoints and begins its WAL anew. One of the
-    build "spills" has a cache of 5 pages, so that much is written before COMMIT; one that "never syncs" is broken."""
+    """From now on each connection checkpoints every 40 pages, so that a short workload has
+    checkpoints and begins its WAL anew. One of the build "spills" has a cache of 5 pages, so that
+    much is written before COMMIT; one that "never syncs" is broken."""
     statements = ("PRAGMA cache_size = 5", "PRAGMA cache_spill = 5") if build == "spills" else ()
     instead = {r"wal_autocheckpoint *= *\w+": "wal_autocheckpoint = 40"}
     if build == "never syncs":
@@ -160,10 +188,19 @@ def record(folder: str, durability: str, build: str, ids: list[str], nth_sync: i
 
 
 def campaign(
-    folder: str, durability: str, how: How, lasting: bool, ending: Ending, build: str, ops: list[str], every: int, first: int
+    folder: str,
+    durability: str,
+    how: How,
+    lasting: bool,
+    ending: Ending,
+    build: str,
+    ops: list[str],
+    every: int,
+    first: int,
 ) -> None:
-    """Run the workload once without a fault to count its operations, then with a fault at operation `first`, at that + `every`, and so
-    on, each time in a process and a folder of its own. Prints each one's number and how it ended."""
+    """Run the workload once without a fault to count its operations, then with a fault at operation
+    `first`, at that + `every`, and so on, each time in a process and a folder of its own. Prints
+    each one's number and how it ended."""
     layer = installed()
     change_connections(build)
 
@@ -194,7 +231,11 @@ def campaign(
                 print(f"{number} {type(error).__name__}: {error}".replace("\n", " "), flush=True)
                 os._exit(1)
         _, status = os.waitpid(pid, 0)
-        return signal.Signals(os.WTERMSIG(status)).name if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+        return (
+            signal.Signals(os.WTERMSIG(status)).name
+            if os.WIFSIGNALED(status)
+            else f"exit {os.WEXITSTATUS(status)}"
+        )
 
     assert run(0, None) == "exit 0"
     last = [json.loads(line) for line in Path(folder, "0", "told").read_text().splitlines()][-1]
@@ -206,7 +247,10 @@ def campaign(
 
 def child(function: str, *arguments: Any) -> Iterator[str]:
     """The lines of a function of this file that runs in a process of its own."""
-    program = "import json, sys; import tests.test_power_loss as t; getattr(t, sys.argv[1])(*json.loads(sys.argv[2]))"
+    program = (
+        "import json, sys; import tests.test_power_loss as t; getattr(t,"
+        " sys.argv[1])(*json.loads(sys.argv[2]))"
+    )
     command = [sys.executable, "-c", program, function, json.dumps(arguments)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPO) as process:
         try:
@@ -221,15 +265,19 @@ def child(function: str, *arguments: Any) -> Iterator[str]:
     assert process.returncode == 0, f"{function} failed; see above"
 
 
-# --- what must be found afterwards ---------------------------------------------------------------
+# --- what must be found afterwards ---
 
 
 class Told:
     """What a program said of its appends, and so what a store may hold after it."""
 
     def __init__(self) -> None:
-        self.appends: dict[str, list[list[bytes]]] = {id: [] for id in IDS}  # those that returned, each with its events
-        self.open: dict[str, list[list[bytes]]] = {id: [] for id in IDS}  # those that may be there after them or not
+        self.appends: dict[str, list[list[bytes]]] = {
+            id: [] for id in IDS
+        }  # those that returned, each with its events
+        self.open: dict[str, list[list[bytes]]] = {
+            id: [] for id in IDS
+        }  # those that may be there after them or not
         self.epochs: dict[str, int] = dict.fromkeys(IDS, 0)
         self.refused = self.doubtful = 0
         self.odd: list[str] = []
@@ -238,7 +286,9 @@ class Told:
         match word:
             case "begun":
                 first, last, attempt = more
-                self.open[id].append([ev.encode(event) for event in events_of(id, first, last, attempt)])
+                self.open[id].append(
+                    [ev.encode(event) for event in events_of(id, first, last, attempt)]
+                )
             case "returned":
                 self.appends[id].append(self.open[id].pop())
                 self.open[id].clear()
@@ -275,12 +325,20 @@ def troubles(folder: Path, told: Told, *, newest_may_be_lost: bool = False) -> l
                 kept = [event for append in told.appends[id] for event in append]
                 whole = [kept, *(kept + append for append in told.open[id])]
                 if newest_may_be_lost:
-                    whole += [[event for append in told.appends[id][:n] for event in append] for n in range(len(told.appends[id]))]
+                    whole += [
+                        [event for append in told.appends[id][:n] for event in append]
+                        for n in range(len(told.appends[id]))
+                    ]
                 if events not in whole:
                     if events[: len(kept)] != kept:
-                        found.append(f"{id}: lost: {len(events)} events found, {len(kept)} were acknowledged")
+                        found.append(
+                            f"{id}: lost: {len(events)} events found, {len(kept)} were acknowledged"
+                        )
                     else:
-                        found.append(f"{id}: {len(events) - len(kept)} events found beyond the {len(kept)} that may be there")
+                        found.append(
+                            f"{id}: {len(events) - len(kept)} events found beyond the {len(kept)}"
+                            " that may be there"
+                        )
             listed = {one.id: one.last_seq for one in store.list()}
             if listed != {id: length for id, length in lengths.items() if length}:
                 found.append(f"listed {listed}, read {lengths}")
@@ -307,19 +365,30 @@ def sound(path: Path) -> list[str]:
     return [] if result == [("ok",)] else [f"integrity_check: {result[:3]}"]
 
 
-# --- loss of power -------------------------------------------------------------------------------
+# --- loss of power ---
 
 
-def recorded(folder: Path, durability: str, build: str = "", ids: tuple[str, ...] = IDS, nth_sync: int = 0) -> list[Entry]:
-    assert list(child("record", str(folder), durability, build, ids, nth_sync)) == [f"struck {int(nth_sync > 0)}"]
+def recorded(
+    folder: Path, durability: str, build: str = "", ids: tuple[str, ...] = IDS, nth_sync: int = 0
+) -> list[Entry]:
+    assert list(child("record", str(folder), durability, build, ids, nth_sync)) == [
+        f"struck {int(nth_sync > 0)}"
+    ]
     shutil.rmtree(folder / "disk")
     return pickle.loads((folder / "log").read_bytes())
 
 
 def check_losses(
-    folder: Path, log: list[Entry], chance: random.Random, share: float, choices: list[Choice], *, newest_may_be_lost: bool = False
+    folder: Path,
+    log: list[Entry],
+    chance: random.Random,
+    share: float,
+    choices: list[Choice],
+    *,
+    newest_may_be_lost: bool = False,
 ) -> tuple[int, list[str]]:
-    """Lose the power after entries of a record, after each with the probability `share`; how many disks were looked at, and what is wrong.
+    """Lose the power after entries of a record, after each with the probability `share`; how many
+    disks were looked at, and what is wrong.
 
     Between two marks a disk that was looked at already is not looked at again.
     """
@@ -339,7 +408,10 @@ def check_losses(
             write_out(files, image)
             lossless = choice == "all"  # also the death of the process alone
             found = troubles(image, told, newest_may_be_lost=newest_may_be_lost and not lossless)
-            wrong += [f"power lost after entry {disk.place} of {len(log)}, {choice} of the pending: {one}" for one in found]
+            wrong += [
+                f"power lost after entry {disk.place} of {len(log)}, {choice} of the pending: {one}"
+                for one in found
+            ]
             shutil.rmtree(image)
     return len(seen), wrong + told.odd
 
@@ -355,7 +427,9 @@ def returned_appends(log: list[Entry]) -> int:
 def test_a_loss_of_power_takes_no_more_than_was_promised(folder: Path, durability: str) -> None:
     log = recorded(folder, durability)
     assert returned_appends(log) == sum(LONG) * len(IDS)
-    checked, wrong = check_losses(folder, log, random.Random(1), 0.02, ALL_CHOICES, newest_may_be_lost=durability == "process")
+    checked, wrong = check_losses(
+        folder, log, random.Random(1), 0.02, ALL_CHOICES, newest_may_be_lost=durability == "process"
+    )
     print(f"{durability}: {checked} disks of a record of {len(log)} entries")
     assert wrong == []
     assert checked > 40
@@ -364,26 +438,35 @@ def test_a_loss_of_power_takes_no_more_than_was_promised(folder: Path, durabilit
 @pytest.mark.slow
 @pytest.mark.parametrize("build", ["", "spills"])
 @pytest.mark.parametrize("durability", ["durable", "process"])
-def test_a_loss_of_power_at_any_write_takes_no_more_than_was_promised(folder: Path, durability: str, build: str) -> None:
+def test_a_loss_of_power_at_any_write_takes_no_more_than_was_promised(
+    folder: Path, durability: str, build: str
+) -> None:
     log = recorded(folder, durability, build)
-    checked, wrong = check_losses(folder, log, random.Random(2), 0.25, ALL_CHOICES, newest_may_be_lost=durability == "process")
+    checked, wrong = check_losses(
+        folder, log, random.Random(2), 0.25, ALL_CHOICES, newest_may_be_lost=durability == "process"
+    )
     print(f"{durability} {build}: {checked} disks of a record of {len(log)} entries")
     assert wrong == []
     assert checked > 800
 
 
 @pytest.mark.slow
-def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promised(folder: Path) -> None:
-    """What a failed fsync was to write may be on the disk or never get there, whatever is synced later (as on Linux).
+def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promised(
+    folder: Path,
+) -> None:
+    """What a failed fsync was to write may be on the disk or never get there, whatever is synced
+    later (as on Linux).
 
-    With one conversation: SQLite itself (3.40, walCheckpoint) does not stand it when a reader held up the checkpoint before, for what
-    that one wrote is neither synced nor written again.
+    With one conversation: SQLite itself (3.40, walCheckpoint) does not stand it when a reader held
+    up the checkpoint before, for what that one wrote is neither synced nor written again.
     """
     syncs = sum(isinstance(entry, Synced) for entry in recorded(folder, "durable", ids=IDS[:1]))
     total, refused, wrong = 0, 0, list[str]()
     for nth in range(1, syncs + 1, 2):
         log = recorded(folder, "durable", ids=IDS[:1], nth_sync=nth)
-        refused += sum(isinstance(entry, Mark) and entry.words[0] in ("failed", "refused") for entry in log)
+        refused += sum(
+            isinstance(entry, Mark) and entry.words[0] in ("failed", "refused") for entry in log
+        )
         checked, found = check_losses(folder, log, random.Random(nth), 0.05, ALL_CHOICES)
         total += checked
         wrong += [f"sync {nth} failed, {one}" for one in found]
@@ -394,20 +477,28 @@ def test_after_a_sync_that_failed_a_loss_of_power_takes_no_more_than_was_promise
 
 
 @pytest.mark.parametrize(("durability", "build"), [("durable", "never syncs"), ("process", "")])
-def test_a_store_that_promises_too_much_is_found_out(folder: Path, durability: str, build: str) -> None:
-    """The proof's own proof: the same workload and the same check, on stores that do not sync what `append` acknowledged."""
-    _, wrong = check_losses(folder, recorded(folder, durability, build), random.Random(1), 0.01, ["none", "some"])
+def test_a_store_that_promises_too_much_is_found_out(
+    folder: Path, durability: str, build: str
+) -> None:
+    """The proof's own proof: the same workload and the same check, on stores that do not sync what
+    `append` acknowledged."""
+    _, wrong = check_losses(
+        folder, recorded(folder, durability, build), random.Random(1), 0.01, ["none", "some"]
+    )
     assert any("lost: " in one for one in wrong)
 
 
 def test_a_file_that_breaks_is_found_out(folder: Path) -> None:
-    """A checkpoint that does not sync breaks the file; this is seen also where losing the newest events would be allowed."""
+    """A checkpoint that does not sync breaks the file; this is seen also where losing the newest
+    events would be allowed."""
     log = recorded(folder, "process", "never syncs")
     _, wrong = check_losses(folder, log, random.Random(1), 0.02, ["some"], newest_may_be_lost=True)
-    assert any("integrity_check" in one or "malformed" in one or "damaged" in one for one in wrong), wrong
+    assert any(
+        "integrity_check" in one or "malformed" in one or "damaged" in one for one in wrong
+    ), wrong
 
 
-# --- writes that fail, processes that die --------------------------------------------------------
+# --- writes that fail, processes that die ---
 
 
 def check_faults(
@@ -421,12 +512,23 @@ def check_faults(
     build: str = "",
     ops: str = "write truncate sync delete",
 ) -> tuple[int, int, list[str]]:
-    """Let each operation of the workload (or one of every so many) fail; how many did, of how many appends nobody knows whether they
-    were written, and what is wrong."""
+    """Let each operation of the workload (or one of every so many) fail; how many did, of how many
+    appends nobody knows whether they were written, and what is wrong."""
     wrong: list[str] = []
     struck = refused = doubtful = 0
     finished = False
-    for line in child("campaign", str(folder), durability, how, lasting, ending, build, ops.split(), every, 1 + every // 2):
+    for line in child(
+        "campaign",
+        str(folder),
+        durability,
+        how,
+        lasting,
+        ending,
+        build,
+        ops.split(),
+        every,
+        1 + every // 2,
+    ):
         if line == "done":
             finished = True
             continue
@@ -436,7 +538,9 @@ def check_faults(
         words = [json.loads(line) for line in (here / "told").read_text().splitlines()]
         for word in words:
             told.hear(*word)
-        killed = outcome == "SIGKILL" and bool(how == "torn" or (ending == "die when refused" and told.refused))
+        killed = outcome == "SIGKILL" and bool(
+            how == "torn" or (ending == "die when refused" and told.refused)
+        )
         found = told.odd + troubles(here / "disk", told)
         if outcome != "exit 0" and not killed:
             found.append(outcome)
@@ -451,7 +555,8 @@ def check_faults(
         shutil.rmtree(here)
     assert finished
     print(
-        f"{durability}, {how}{', lasting' * lasting}, {ending} {build}: {struck} faults, {refused} appends refused, {doubtful} of them in doubt"
+        f"{durability}, {how}{', lasting' * lasting}, {ending} {build}: {struck} faults, {refused}"
+        f" appends refused, {doubtful} of them in doubt"
     )
     return struck, doubtful, wrong
 
@@ -459,13 +564,20 @@ def check_faults(
 FAULTS: list[Any] = [
     pytest.param({"how": "ioerr"}, id="input/output error"),
     pytest.param({"how": "ioerr", "lasting": True}, id="input/output errors from then on"),
-    pytest.param({"how": "ioerr", "ending": "die when refused"}, id="input/output error, then death"),
+    pytest.param(
+        {"how": "ioerr", "ending": "die when refused"}, id="input/output error, then death"
+    ),
     pytest.param({"how": "ioerr", "build": "spills"}, id="input/output error within a transaction"),
     pytest.param({"how": "full", "ops": "write"}, id="full disk for a moment"),
     pytest.param({"how": "full", "ops": "write", "lasting": True}, id="full disk"),
     pytest.param({"how": "short", "ops": "write"}, id="half a write"),
-    pytest.param({"how": "short", "ops": "write", "lasting": True}, id="half of every write from then on"),
-    pytest.param({"how": "short", "ops": "write", "ending": "die when refused", "build": "spills"}, id="half a write, then death"),
+    pytest.param(
+        {"how": "short", "ops": "write", "lasting": True}, id="half of every write from then on"
+    ),
+    pytest.param(
+        {"how": "short", "ops": "write", "ending": "die when refused", "build": "spills"},
+        id="half a write, then death",
+    ),
     pytest.param({"how": "torn"}, id="death in mid-write"),
     pytest.param({"how": "torn", "build": "spills"}, id="death in mid-write within a transaction"),
     pytest.param({"how": "torn", "durability": "process"}, id="death in mid-write without syncs"),
@@ -489,7 +601,8 @@ def test_when_a_write_fails_append_tells_the_truth(folder: Path, fault: Any) -> 
 
 @pytest.mark.parametrize("ending", ["close", "die when refused"])
 def test_when_a_sync_fails_append_tells_the_truth(folder: Path, ending: Ending) -> None:
-    """SQLite has written the transaction by then: it must not be there when `append` said so, whoever looks next."""
+    """SQLite has written the transaction by then: it must not be there when `append` said so,
+    whoever looks next."""
     struck, doubtful, wrong = check_faults(folder, "ioerr", ending=ending, ops="sync", every=1)
     assert wrong == []
     assert struck > 10

@@ -1,4 +1,5 @@
-"""`RemoteConversation` on a real agent server in a process of its own: the contract of `Conversation`, over the wire."""
+"""`RemoteConversation` on a real agent server in a process of its own: the contract of
+`Conversation`, over the wire."""
 
 from __future__ import annotations
 
@@ -61,10 +62,14 @@ def shout(text: str) -> str:
 
 
 def texts(conversation: RemoteConversation | Conversation) -> list[str]:
-    return [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    ]
 
 
-# --- the contract ----------------------------------------------------------------------------------
+# --- the contract ---
 
 
 def test_run_returns_the_state_at_rest(space: RemoteWorkspace) -> None:
@@ -76,7 +81,11 @@ def test_run_returns_the_state_at_rest(space: RemoteWorkspace) -> None:
         assert conversation.status is ConversationStatus.IDLE
         state = conversation.run()
         assert isinstance(state, ConversationState)
-        assert (state.status, state.answer, state.steps) == (ConversationStatus.FINISHED, "Done.", 2)
+        assert (state.status, state.answer, state.steps) == (
+            ConversationStatus.FINISHED,
+            "Done.",
+            2,
+        )
         assert texts(conversation) == ["HI"]
         assert conversation.get_state() == conversation.state == state
         assert conversation.get_output("4.0").text == "HI"
@@ -97,7 +106,10 @@ def test_a_local_run_has_the_same_journal_and_the_same_replay(space: RemoteWorks
         for conversation in (local, remote):
             conversation.start_thread()
             conversation.send_message("go")
-            assert conversation.status is ConversationStatus.RUNNING or conversation.get_history()[-1].type == "status"
+            assert (
+                conversation.status is ConversationStatus.RUNNING
+                or conversation.get_history()[-1].type == "status"
+            )
             assert conversation.wait(30) is ConversationStatus.FINISHED
         kinds = [[event.type for event in one.get_history()] for one in (local, remote)]
         assert kinds[0] == kinds[1]
@@ -105,9 +117,17 @@ def test_a_local_run_has_the_same_journal_and_the_same_replay(space: RemoteWorks
             remote.run()
 
 
-def test_a_builtin_tool_runs_in_the_workspace_on_the_server(space: RemoteWorkspace, server: AgentServerProcess) -> None:
+def test_a_builtin_tool_runs_in_the_workspace_on_the_server(
+    space: RemoteWorkspace, server: AgentServerProcess
+) -> None:
     agent = Agent(
-        ScriptedLLM([("write_file", {"path": "a.txt", "content": "from the model"}), ("terminal", {"command": "pwd"}), "Done."]),
+        ScriptedLLM(
+            [
+                ("write_file", {"path": "a.txt", "content": "from the model"}),
+                ("terminal", {"command": "pwd"}),
+                "Done.",
+            ]
+        ),
         space.tools,
     )
     with RemoteConversation(agent, space) as conversation:
@@ -115,12 +135,18 @@ def test_a_builtin_tool_runs_in_the_workspace_on_the_server(space: RemoteWorkspa
         assert conversation.run().status is ConversationStatus.FINISHED
         assert space.read_file("a.txt") == "from the model"
         assert str(server.folder / "rooms") in texts(conversation)[1]
-        assert not [event for event in conversation.get_history() if isinstance(event, ev.ToolCallStarted) and event.runner]
+        assert not [
+            event
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolCallStarted) and event.runner
+        ]
 
 
 def test_confirmations_wait_and_are_decided(space: RemoteWorkspace) -> None:
     script = [("shout", {"text": "one"}), ("shout", {"text": "two"}), "Done."]
-    with RemoteConversation(Agent(ScriptedLLM(script), [shout], confirm="always"), space) as conversation:
+    with RemoteConversation(
+        Agent(ScriptedLLM(script), [shout], confirm="always"), space
+    ) as conversation:
         with pytest.raises(ConfigurationError, match="No call waits"):
             conversation.approve("1.0")
         with pytest.raises(ConfigurationError, match="with a call_id alone"):
@@ -131,7 +157,13 @@ def test_confirmations_wait_and_are_decided(space: RemoteWorkspace) -> None:
         (waiting,) = conversation.state.pending_confirmations
         with pytest.raises((ToolValidationError, ConfigurationError)):
             conversation.approve(waiting.call.id, arguments={"volume": 11})
-        conversation.approve(waiting.call.id, arguments={"text": "edited"}, arguments_hash=waiting.arguments_hash, by="me", reason="ok")
+        conversation.approve(
+            waiting.call.id,
+            arguments={"text": "edited"},
+            arguments_hash=waiting.arguments_hash,
+            by="me",
+            reason="ok",
+        )
         assert conversation.wait(30) is ConversationStatus.WAITING_FOR_CONFIRMATION
         conversation.reject(reason="too loud")
         assert conversation.wait(30) is ConversationStatus.FINISHED
@@ -148,7 +180,9 @@ def test_pause_resume_and_interrupt(space: RemoteWorkspace) -> None:
         context.sleep(60)
         return "slept"
 
-    with RemoteConversation(Agent(ScriptedLLM([("slow", {}), "Done."]), [slow]), space) as conversation:
+    with RemoteConversation(
+        Agent(ScriptedLLM([("slow", {}), "Done."]), [slow]), space
+    ) as conversation:
         conversation.pause()
         assert conversation.status is ConversationStatus.PAUSED
         conversation.start_thread()
@@ -209,7 +243,9 @@ def test_an_id_reattaches(space: RemoteWorkspace) -> None:
 
 def test_detach_leaves_it_running(space: RemoteWorkspace) -> None:
     with ModelServer([text("Later.")]) as model:
-        conversation = RemoteConversation(Agent(LLM("m", base_url=model.url, api_key="sk-test-0123456789")), space)
+        conversation = RemoteConversation(
+            Agent(LLM("m", base_url=model.url, api_key="sk-test-0123456789")), space
+        )
         conversation.start_thread()
         conversation.send_message("go")
         conversation.detach()
@@ -219,7 +255,9 @@ def test_detach_leaves_it_running(space: RemoteWorkspace) -> None:
         assert model.requests[0].headers["authorization"] == "Bearer sk-test-0123456789"
 
 
-def test_a_call_that_its_client_left_unclaimed_is_run_by_the_next_one(space: RemoteWorkspace) -> None:
+def test_a_call_that_its_client_left_unclaimed_is_run_by_the_next_one(
+    space: RemoteWorkspace,
+) -> None:
     script = [("shout", {"text": "here"}), "Done."]
     agent = Agent(ScriptedLLM(script), [shout])
     first = RemoteConversation(agent, space, client_tools=True)
@@ -234,7 +272,9 @@ def test_a_call_that_its_client_left_unclaimed_is_run_by_the_next_one(space: Rem
         assert second.get_history()[4].runner == second.client
 
 
-def test_two_clients_of_one_conversation_race_and_one_runs_each_call(space: RemoteWorkspace) -> None:
+def test_two_clients_of_one_conversation_race_and_one_runs_each_call(
+    space: RemoteWorkspace,
+) -> None:
     ran: list[str] = []
 
     def note(context: ToolContext, number: int) -> str:
@@ -243,7 +283,10 @@ def test_two_clients_of_one_conversation_race_and_one_runs_each_call(space: Remo
 
     script = [[("note", {"number": number}) for number in range(20)], "Done."]
     agent = Agent(ScriptedLLM(script), [note])
-    with RemoteConversation(agent, space) as first, RemoteConversation(agent, space, first.id) as second:
+    with (
+        RemoteConversation(agent, space) as first,
+        RemoteConversation(agent, space, first.id) as second,
+    ):
         assert second.status is ConversationStatus.IDLE
         first.start_thread()
         first.send_message("go")
@@ -257,7 +300,9 @@ def test_pieces_of_an_answer_are_told_while_they_come(space: RemoteWorkspace) ->
     pieces: list[str] = []
     with ModelServer([sse(text("A streamed answer, in many pieces."))]) as model:
         agent = Agent(LLM("m", base_url=model.url, api_key="sk-test-0123456789", stream=True))
-        with RemoteConversation(agent, space, on_delta=lambda delta: pieces.append(delta.text)) as conversation:
+        with RemoteConversation(
+            agent, space, on_delta=lambda delta: pieces.append(delta.text)
+        ) as conversation:
             conversation.send_message("go")
             assert conversation.run().answer == "A streamed answer, in many pieces."
             until(lambda: "".join(pieces) == "A streamed answer, in many pieces.")
@@ -275,7 +320,7 @@ def test_a_tool_that_is_registered_later_is_told_to_the_server(space: RemoteWork
         assert texts(conversation) == ["came late"]
 
 
-# --- calls that run here ---------------------------------------------------------------------------
+# --- calls that run here ---
 
 
 def test_every_way_of_declaring_a_tool_runs_here(space: RemoteWorkspace) -> None:
@@ -302,7 +347,11 @@ def test_every_way_of_declaring_a_tool_runs_here(space: RemoteWorkspace) -> None
     tools = [
         shout,
         Tool.from_function(counter.count),
-        Reverse("reverse", "Backwards", input_schema={"type": "object", "properties": {"text": {"type": "string"}}}),
+        Reverse(
+            "reverse",
+            "Backwards",
+            input_schema={"type": "object", "properties": {"text": {"type": "string"}}},
+        ),
         later,
         Tool(name="plain", callback=lambda name: ToolResult(name), inputSchema={"type": "string"}),
         fails,
@@ -323,12 +372,18 @@ def test_every_way_of_declaring_a_tool_runs_here(space: RemoteWorkspace) -> None
     with RemoteConversation(Agent(ScriptedLLM(script), tools), space) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is ConversationStatus.FINISHED
-        results = {event.call_id: event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
+        results = {
+            event.call_id: event.result
+            for event in conversation.get_history()
+            if isinstance(event, ev.ToolResult)
+        }
     assert [results[f"4.{n}"].text for n in range(5)] == ["A", "2", "cba", "later b", "n"]
     assert results["4.5"].error is not None
     assert results["4.5"].error.type == "validation"
     assert counter.value == 3
-    assert [result.is_error for result in list(results.values())[-1:]] == [True]  # a text is missing
+    assert [result.is_error for result in list(results.values())[-1:]] == [
+        True
+    ]  # a text is missing
 
 
 def test_a_tool_runs_conversations_of_its_own_at_any_depth(space: RemoteWorkspace) -> None:
@@ -338,14 +393,18 @@ def test_a_tool_runs_conversations_of_its_own_at_any_depth(space: RemoteWorkspac
         ran.append(f"in {depth}")
         if depth == 3:
             return "bottom"
-        inner = RemoteConversation(Agent(ScriptedLLM([("dig", {"depth": depth + 1}), f"Out of {depth}."]), [dig]), space)
+        inner = RemoteConversation(
+            Agent(ScriptedLLM([("dig", {"depth": depth + 1}), f"Out of {depth}."]), [dig]), space
+        )
         with inner:
             inner.send_message("deeper")
             answer = inner.run().answer
             ran.append(space.run_command(f"echo {depth}").text.split()[0])
         return answer
 
-    with RemoteConversation(Agent(ScriptedLLM([("dig", {"depth": 1}), "Done."]), [dig]), space) as conversation:
+    with RemoteConversation(
+        Agent(ScriptedLLM([("dig", {"depth": 1}), "Done."]), [dig]), space
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().answer == "Done."
     assert ran == ["in 1", "in 2", "in 3", "2", "1"]
@@ -374,7 +433,9 @@ conversation.run()
         client.wait(10)
         client.stdout.close()
         until(lambda: watcher.status is ConversationStatus.FINISHED)
-        (result,) = [event.result for event in watcher.get_history() if isinstance(event, ev.ToolResult)]
+        (result,) = [
+            event.result for event in watcher.get_history() if isinstance(event, ev.ToolResult)
+        ]
         assert result.error is not None
         assert result.error.type == "unknown"
         assert "outcome is unknown" in result.text
@@ -413,7 +474,7 @@ def test_a_run_goes_on_over_a_kill_of_the_server_and_bad_connections(tmp_path: P
     assert ran == list(range(8))
 
 
-# --- what tools ask --------------------------------------------------------------------------------
+# --- what tools ask ---
 
 
 def test_a_call_that_runs_here_asks_here(space: RemoteWorkspace) -> None:
@@ -426,14 +487,16 @@ def test_a_call_that_runs_here_asks_here(space: RemoteWorkspace) -> None:
         asked.append(question.message)
         return {"city": "Ghent"}
 
-    with RemoteConversation(Agent(ScriptedLLM([("ask", {}), "Done."]), [ask]), space, on_question=on_question) as conversation:
+    with RemoteConversation(
+        Agent(ScriptedLLM([("ask", {}), "Done."]), [ask]), space, on_question=on_question
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
         assert texts(conversation) == ["{'city': 'Ghent'}"]
     assert asked == ["Which city?"]
 
 
-# --- the workspace ---------------------------------------------------------------------------------
+# --- the workspace ---
 
 
 def test_a_workspace_is_a_runtime(space: RemoteWorkspace, server: AgentServerProcess) -> None:
@@ -445,7 +508,10 @@ def test_a_workspace_is_a_runtime(space: RemoteWorkspace, server: AgentServerPro
     assert result.meta["exitCode"] == 3
     timed_out = space.run_command("sleep 30", timeout=0.3)
     assert timed_out.is_error
-    for path, content in (("deep/er/a b?#%.txt", "text\r\nwith \u00e4 and \U0001f600"), ("empty.txt", "")):
+    for path, content in (
+        ("deep/er/a b?#%.txt", "text\r\nwith \u00e4 and \U0001f600"),
+        ("empty.txt", ""),
+    ):
         space.write_file(path, content)
         assert space.read_file(path) == content
     assert "b?#%.txt" in space.run_command("ls deep/er").text
@@ -463,26 +529,39 @@ def test_a_workspace_is_a_runtime(space: RemoteWorkspace, server: AgentServerPro
 
 def test_a_workspaces_tools_work_in_a_local_conversation(space: RemoteWorkspace) -> None:
     assert [tool.name for tool in space.tools] == [tool.name for tool in space.get_tools()]
-    script = [("write_file", {"path": "x.txt", "content": "x"}), ("read_file", {"path": "gone.txt"}), "Done."]
+    script = [
+        ("write_file", {"path": "x.txt", "content": "x"}),
+        ("read_file", {"path": "gone.txt"}),
+        "Done.",
+    ]
     with Conversation(Agent(ScriptedLLM(script), space.tools)) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is ConversationStatus.FINISHED
-        results = [event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+        results = [
+            event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)
+        ]
     assert [result.is_error for result in results] == [False, True]
     assert space.read_file("x.txt") == "x"
     with pytest.raises(ToolNotFound):
         space.call_tool("nonsense", {})
 
 
-def test_the_workspace_of_a_conversation_that_was_found_stays(server: AgentServerProcess, space: RemoteWorkspace) -> None:
+def test_the_workspace_of_a_conversation_that_was_found_stays(
+    server: AgentServerProcess, space: RemoteWorkspace
+) -> None:
     space.write_file("kept.txt", "mine")
     with RemoteConversation(Agent(ScriptedLLM(["ok"]), space.tools), space) as conversation:
-        with RemoteWorkspace(server.url, KEY) as other, RemoteConversation(workspace=other, id=conversation.id):
+        with (
+            RemoteWorkspace(server.url, KEY) as other,
+            RemoteConversation(workspace=other, id=conversation.id),
+        ):
             assert other.read_file("kept.txt") == "mine"
         assert space.read_file("kept.txt") == "mine"
 
 
-def test_a_workspace_that_has_a_name_is_found_again_and_one_without_is_removed(server: AgentServerProcess) -> None:
+def test_a_workspace_that_has_a_name_is_found_again_and_one_without_is_removed(
+    server: AgentServerProcess,
+) -> None:
     with RemoteWorkspace(server.url, KEY, id="named") as first:
         first.write_file("a.txt", "a")
     with RemoteWorkspace(server.url, KEY, id="named") as second:

@@ -1,4 +1,5 @@
-"""The four programs of `examples/`, on an agent server with only their constructors changed: the journals are those of a local run."""
+"""The four programs of `examples/`, on an agent server with only their constructors changed: the
+journals are those of a local run."""
 
 from __future__ import annotations
 
@@ -49,13 +50,19 @@ def remote(source: str, url: str) -> str:
     names = "import LLM, Agent,"
     assert names in source
     source = source.replace(names, "import LLM, Agent, RemoteConversation, RemoteWorkspace,", 1)
-    source = re.sub(r"(?<![A-Za-z])Conversation\((\w+)\)", r"RemoteConversation(\1, workspace=_WORKSPACE)", source)
+    source = re.sub(
+        r"(?<![A-Za-z])Conversation\((\w+)\)",
+        r"RemoteConversation(\1, workspace=_WORKSPACE)",
+        source,
+    )
     source = source.replace("LocalRuntime()", "_WORKSPACE")
     first = source.index("llm = LLM(")
     return f"{source[:first]}_WORKSPACE = RemoteWorkspace({url!r}, {KEY!r})\n{source[first:]}"
 
 
-def run(name: str, answer: Callable[[Request], Any], folder: Path, url: str, *changes: tuple[str, str]) -> tuple[Any, Any]:
+def run(
+    name: str, answer: Callable[[Request], Any], folder: Path, url: str, *changes: tuple[str, str]
+) -> tuple[Any, Any]:
     """What an example printed and journaled, run here and on the server."""
     with ModelServer(answer) as model:
         source = (EXAMPLES / f"{name}.py").read_text()
@@ -68,16 +75,36 @@ def run(name: str, answer: Callable[[Request], Any], folder: Path, url: str, *ch
             place = folder / where
             place.mkdir()
             (place / "program.py").write_text(text_ + TAIL)
-            done = subprocess.run([sys.executable, "program.py"], cwd=place, capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run(
+                [sys.executable, "program.py"],
+                cwd=place,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
             assert done.returncode == 0, done.stderr
-            found.append((done.stdout, [alike(journal) for journal in json.loads((place / "journals.json").read_text())]))
+            found.append(
+                (
+                    done.stdout,
+                    [
+                        alike(journal)
+                        for journal in json.loads((place / "journals.json").read_text())
+                    ],
+                )
+            )
         return found[0], found[1]
 
 
 def alike(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A journal without ids, times, and who ran a call; calls that ran at once in the order of their ids."""
+    """A journal without ids, times, and who ran a call; calls that ran at once in the order of
+    their ids."""
     events = [
-        {key: value for key, value in event.items() if key not in ("seq", "id", "timestamp", "duration", "idempotencyKey", "runner")}
+        {
+            key: value
+            for key, value in event.items()
+            if key not in ("seq", "id", "timestamp", "duration", "idempotencyKey", "runner")
+        }
         for event in journal
     ]
     for event in events:
@@ -98,7 +125,11 @@ def alike(journal: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_hello_is_the_same(server: AgentServerProcess, tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
-        return calls(("hello", {"name": "world"})) if request.messages[-1]["role"] == "user" else text("Said it.")
+        return (
+            calls(("hello", {"name": "world"}))
+            if request.messages[-1]["role"] == "user"
+            else text("Said it.")
+        )
 
     local, there = run("hello", answer, tmp_path, server.url)
     assert there[0].splitlines() == ["Hello, world", "Agent finished"]
@@ -124,10 +155,21 @@ def test_local_runtime_is_the_same(server: AgentServerProcess, tmp_path: Path) -
     skill = origin / ".openhands" / "microagents" / "flips.md"
     skill.parent.mkdir(parents=True)
     skill.write_text("---\nname: flips\n---\nAlways flip forwards.\n")
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
+    git = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.com",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *arguments], cwd=origin, check=True)
-    subprocess.run([*git, "clone", "-q", "--bare", str(origin), str(tmp_path / "web" / "origin.git")], check=True)
+    subprocess.run(
+        [*git, "clone", "-q", "--bare", str(origin), str(tmp_path / "web" / "origin.git")],
+        check=True,
+    )
     subprocess.run([*git, "update-server-info"], cwd=tmp_path / "web" / "origin.git", check=True)
 
     def answer(request: Request) -> Any:
@@ -142,7 +184,13 @@ def test_local_runtime_is_the_same(server: AgentServerProcess, tmp_path: Path) -
         thread = threading.Thread(target=web.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         address = f"http://127.0.0.1:{web.server_address[1]}/origin.git"
-        local, there = run("local_runtime", answer, tmp_path, server.url, ('"All-Hands-AI/OpenHands"', repr(address)))
+        local, there = run(
+            "local_runtime",
+            answer,
+            tmp_path,
+            server.url,
+            ('"All-Hands-AI/OpenHands"', repr(address)),
+        )
         web.shutdown()
     assert placeless(there[1]) == placeless(local[1])
     (head,) = [event for event in there[1][0] if event["type"] == "agent"]
@@ -157,7 +205,8 @@ def test_message_passing_is_the_same(server: AgentServerProcess, tmp_path: Path)
         return text("Nothing to do.")
 
     local, there = run("message_passing", answer, tmp_path, server.url)
-    # Whether the second message still comes before the first request is a race, here and there: then there is one answer, else two.
+    # Whether the second message still comes before the first request is a race, here and there:
+    # then there is one answer, else two.
     assert [once(journal) for journal in there[1]] == [once(journal) for journal in local[1]]
     assert there[0] == local[0]
 
@@ -167,12 +216,19 @@ def once(journal: list[dict[str, Any]]) -> list[Any]:
     said = [event["content"] for event in journal if event["type"] == "message"]
     answers = {event["text"] for event in journal if event["type"] == "assistant"}
     agents = [event for event in journal if event["type"] == "agent"]
-    return [said, answers, agents, [event["status"] for event in journal if event["type"] == "status"][-1:]]
+    return [
+        said,
+        answers,
+        agents,
+        [event["status"] for event in journal if event["type"] == "status"][-1:],
+    ]
 
 
 def placeless(journals: Any) -> Any:
     """Without the folder that commands ran in, the seconds they took, and what depends on these."""
-    text_ = re.sub(r"/[^\s\"']*(?:/holdfast-\w+/workdir|/rooms/default/w-\w+)", "WORKDIR", json.dumps(journals))
+    text_ = re.sub(
+        r"/[^\s\"']*(?:/holdfast-\w+/workdir|/rooms/default/w-\w+)", "WORKDIR", json.dumps(journals)
+    )
     text_ = re.sub(r"_logs/\S+?-debug", "_logs/debug", text_)
     text_ = re.sub(r'"(durationSeconds|requestHash)": [^,}]+', r'"\1": 0', text_)
     return json.loads(text_)

@@ -1,4 +1,5 @@
-"""`RemoteConversation.from_state`: a conversation of anywhere goes on on an agent server, as `Conversation.from_state` has it go on here."""
+"""`RemoteConversation.from_state`: a conversation of anywhere goes on on an agent server, as
+`Conversation.from_state` has it go on here."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
-from holdfast import Agent, Conversation, ConversationState, MemoryStore, RemoteConversation, RemoteWorkspace, ScriptedLLM, tool
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationState,
+    MemoryStore,
+    RemoteConversation,
+    RemoteWorkspace,
+    ScriptedLLM,
+    tool,
+)
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError
 from tests.agent_servers import Serving
@@ -41,7 +51,9 @@ def said() -> ConversationState:
 
 def waiting() -> ConversationState:
     """One whose call waits for a decision."""
-    with Conversation(Agent(ScriptedLLM([[("write", {"text": "a"})]]), [write], confirm="always")) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([[("write", {"text": "a"})]]), [write], confirm="always")
+    ) as conversation:
         conversation.send_message("hello")
         state = conversation.run()
         assert state.status == "waiting_for_confirmation"
@@ -49,13 +61,20 @@ def waiting() -> ConversationState:
 
 
 def shapes(events: list[ev.AnyEvent]) -> list[tuple[str, str]]:
-    """What two conversations have in common that were made of one state: an agent's tools run elsewhere on a server."""
-    return [(event.type, event.result.text if isinstance(event, ev.ToolResult) else "") for event in events if event.type != "agent"]
+    """What two conversations have in common that were made of one state: an agent's tools run
+    elsewhere on a server."""
+    return [
+        (event.type, event.result.text if isinstance(event, ev.ToolResult) else "")
+        for event in events
+        if event.type != "agent"
+    ]
 
 
 def test_a_state_goes_on_on_a_server(workspace: RemoteWorkspace) -> None:
     state = said()
-    with RemoteConversation.from_state(state, Agent(ScriptedLLM(["two"])), workspace, "copy") as conversation:
+    with RemoteConversation.from_state(
+        state, Agent(ScriptedLLM(["two"])), workspace, "copy"
+    ) as conversation:
         assert conversation.id == "copy"
         assert conversation.get_history() == list(state.events)
         conversation.send_message("and on")
@@ -75,14 +94,22 @@ def test_what_waits_is_as_in_a_copy_that_is_made_here(workspace: RemoteWorkspace
     ):
         assert shapes(remote.get_history()) == shapes(local.get_history())
         assert remote.status == local.status
-        assert [one.call.id for one in remote.state.pending_confirmations] == [one.call.id for one in local.state.pending_confirmations]
+        assert [one.call.id for one in remote.state.pending_confirmations] == [
+            one.call.id for one in local.state.pending_confirmations
+        ]
         for each in (local, remote):
             if each.state.pending_confirmations:
                 each.approve()
         assert remote.run().status == local.run().status
-        ran = [event for event in remote.get_history() if event.type not in ("agent", "toolCallStarted")]
+        ran = [
+            event
+            for event in remote.get_history()
+            if event.type not in ("agent", "toolCallStarted")
+        ]
         assert [event.type for event in ran] == [
-            event.type for event in local.get_history() if event.type not in ("agent", "toolCallStarted")
+            event.type
+            for event in local.get_history()
+            if event.type not in ("agent", "toolCallStarted")
         ]
 
 
@@ -100,15 +127,26 @@ def test_a_state_is_taken_once(workspace: RemoteWorkspace, server: Serving) -> N
 
 
 @pytest.mark.parametrize(
-    "body", [b"{}", b"[]", b'{"version":1,"id":"a","status":"idle","events":[{"type":"message"}]}', b"\xff", b"[" * 100_000]
+    "body",
+    [
+        b"{}",
+        b"[]",
+        b'{"version":1,"id":"a","status":"idle","events":[{"type":"message"}]}',
+        b"\xff",
+        b"[" * 100_000,
+    ],
 )
-def test_what_is_no_state_is_refused_and_leaves_nothing(workspace: RemoteWorkspace, server: Serving, body: bytes) -> None:
+def test_what_is_no_state_is_refused_and_leaves_nothing(
+    workspace: RemoteWorkspace, server: Serving, body: bytes
+) -> None:
     with RemoteConversation(Agent(ScriptedLLM(["one"])), workspace, "new"):
         assert server.ask("PUT", "/api/conversations/new/state", body).status in (400, 422)
         assert server.store.list(["new"]) == []
 
 
-def test_a_state_that_is_refused_leaves_no_conversation(workspace: RemoteWorkspace, server: Serving) -> None:
+def test_a_state_that_is_refused_leaves_no_conversation(
+    workspace: RemoteWorkspace, server: Serving
+) -> None:
     with pytest.raises(ConfigurationError, match="state takes a ConversationState"):
         RemoteConversation.from_state("state", Agent(ScriptedLLM(["one"])), workspace, "a")  # pyright: ignore[reportArgumentType]
     state = said()

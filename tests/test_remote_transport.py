@@ -1,4 +1,5 @@
-"""`RemoteConversation` and its network: events once and in order whatever happens to connections, each thing done once, keys kept."""
+"""`RemoteConversation` and its network: events once and in order whatever happens to connections,
+each thing done once, keys kept."""
 
 from __future__ import annotations
 
@@ -16,7 +17,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, ConversationStatus, RemoteConversation, RemoteWorkspace, ScriptedLLM, Tool, ToolContext
+from holdfast import (
+    Agent,
+    ConversationStatus,
+    RemoteConversation,
+    RemoteWorkspace,
+    ScriptedLLM,
+    Tool,
+    ToolContext,
+)
 from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall
 from holdfast.errors import (
@@ -41,7 +50,11 @@ def open_on(url: str, id: str | None = None, tools: Any = (), **options: Any) ->
 
 
 def sockets() -> set[str]:
-    return {str(link) for fd in Path("/proc/self/fd").iterdir() if (link := _target(fd)).startswith("socket:")}
+    return {
+        str(link)
+        for fd in Path("/proc/self/fd").iterdir()
+        if (link := _target(fd)).startswith("socket:")
+    }
 
 
 def _target(fd: Path) -> str:
@@ -51,11 +64,12 @@ def _target(fd: Path) -> str:
         return ""
 
 
-# --- events ----------------------------------------------------------------------------------------
+# --- events ---
 
 
 def follow_1000(faults: dict[str, float], seed: int) -> Proxy:
-    """1,000 events through a proxy with these faults: a callback is told of each, once, in order."""
+    """1,000 events through a proxy with these faults: a callback is told of each, once, in
+    order."""
     with StubServer() as server, Proxy(server.port, seed, **faults) as proxy:
         conversation = open_on(proxy.url)
         told: list[tuple[int, str]] = []
@@ -176,18 +190,24 @@ def test_a_slow_callback_holds_up_nobody_else() -> None:
         conversation.close()
 
 
-# --- each thing once -------------------------------------------------------------------------------
+# --- each thing once ---
 
 
 def test_sending_through_a_bad_network_makes_each_message_once() -> None:
     with StubServer() as server, Proxy(server.port, 3, cut=0.15, half=0.1, delay=0.1) as proxy:
         conversation = open_on(proxy.url)
         sent = [conversation.send_message(f"message {number}") for number in range(60)]
-        assert [(event.seq, event.text) for event in sent] == [(number + 1, f"message {number}") for number in range(60)]
+        assert [(event.seq, event.text) for event in sent] == [
+            (number + 1, f"message {number}") for number in range(60)
+        ]
         assert len(server.journals["c1"]) == 60
         assert len(server.bodies) == 1  # one conversation was made
         # A request that was cut in its headers has no key, and is refused.
-        posts = [headers.get("idempotency-key") for _, path, headers, _ in server.requests if path.endswith("/messages")]
+        posts = [
+            headers.get("idempotency-key")
+            for _, path, headers, _ in server.requests
+            if path.endswith("/messages")
+        ]
         posts = [key for key in posts if key]
         assert len(posts) > len(set(posts)) == 60
         conversation.close()
@@ -197,7 +217,10 @@ def test_a_refusal_for_the_moment_is_asked_again_when_the_server_says() -> None:
     busy = b'{"error": {"type": "RateLimited", "message": "Too many."}}'
     with StubServer() as server:
         conversation = open_on(server.url)
-        server.answers = [("/messages", 429, {"retry-after": "0.3"}, busy), ("/messages", 503, {}, busy)]
+        server.answers = [
+            ("/messages", 429, {"retry-after": "0.3"}, busy),
+            ("/messages", 503, {}, busy),
+        ]
         began = time.monotonic()
         assert conversation.send_message("hi").text == "hi"
         assert time.monotonic() - began >= 0.3
@@ -218,7 +241,10 @@ def test_asking_in_vain_ends_at_the_deadline_with_the_reason() -> None:
 
 
 def test_a_server_that_never_answers_is_given_up() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(StoreError, match=r"did not answer|sent nothing"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        pytest.raises(StoreError, match=r"did not answer|sent nothing"),
+    ):
         open_on(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=0.5)
 
 
@@ -226,10 +252,18 @@ def test_a_server_that_never_answers_is_given_up() -> None:
     ("body", "says"),
     [
         (b'{"events": [nope', "is something else at that address"),
-        (b'{"events": [{"type": "message", "seq": 7, "id": "a", "timestamp": "2026-11-21T10:00:00Z", "content": []}], "lastSeq": 7}', "events 7..7 where event 1"),
+        (
+            (
+                b'{"events": [{"type": "message", "seq": 7, "id": "a", "timestamp":'
+                b' "2026-11-21T10:00:00Z", "content": []}], "lastSeq": 7}'
+            ),
+            "events 7..7 where event 1",
+        ),
     ],
-)  # fmt: skip
-def test_a_page_of_events_that_is_none_is_said_and_not_asked_for_again(body: bytes, says: str) -> None:
+)
+def test_a_page_of_events_that_is_none_is_said_and_not_asked_for_again(
+    body: bytes, says: str
+) -> None:
     with StubServer() as server:
         conversation = open_on(server.url)
         server.answers = [("/events", 200, {}, body)] * 3
@@ -239,14 +273,22 @@ def test_a_page_of_events_that_is_none_is_said_and_not_asked_for_again(body: byt
         conversation.close()
 
 
-def test_pages_that_promise_more_for_ever_end_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_promise_more_for_ever_end_at_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with StubServer() as server:
         conversation = open_on(server.url, timeout=0.5)
         for number in range(30_000):
-            server.journals["c1"].append(ev.encode(ev.Message((), seq=number + 1, id=f"e{number}", timestamp=datetime.now(UTC))))
+            server.journals["c1"].append(
+                ev.encode(
+                    ev.Message((), seq=number + 1, id=f"e{number}", timestamp=datetime.now(UTC))
+                )
+            )
         answer = _Handler._answer
 
-        def one_of_many(handler: Any, path: str, query: dict[str, str], *rest: Any) -> tuple[int, Any]:
+        def one_of_many(
+            handler: Any, path: str, query: dict[str, str], *rest: Any
+        ) -> tuple[int, Any]:
             return answer(handler, path, {**query, "limit": "1"}, *rest)
 
         monkeypatch.setattr(_Handler, "_answer", one_of_many)
@@ -256,14 +298,19 @@ def test_pages_that_promise_more_for_ever_end_at_the_deadline(monkeypatch: pytes
         conversation.close()
 
 
-@pytest.mark.parametrize("body", [b"<html>log in</html>", b'{"id": 5}', b'{"id": "x HTTP/1.1\\r\\nX-Evil: 1"}'])
+@pytest.mark.parametrize(
+    "body", [b"<html>log in</html>", b'{"id": 5}', b'{"id": "x HTTP/1.1\\r\\nX-Evil: 1"}']
+)
 def test_an_answer_that_is_no_agent_servers_is_said_to_be_none(body: bytes) -> None:
     with StubServer() as server:
         server.answers = [("/conversations", 201, {}, body)]
         with pytest.raises(StoreError, match="answered what an agent server does not"):
             open_on(server.url)
         server.answers = [("/tools", 200, {}, body)]
-        with RemoteWorkspace(server.url, KEY, id="w") as workspace, pytest.raises(RuntimeFault, match="answered what an agent server"):
+        with (
+            RemoteWorkspace(server.url, KEY, id="w") as workspace,
+            pytest.raises(RuntimeFault, match="answered what an agent server"),
+        ):
             _ = workspace.tools
 
 
@@ -285,7 +332,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch: pytest.Monkey
         conversation.close()
 
 
-# --- the same errors -------------------------------------------------------------------------------
+# --- the same errors ---
 
 
 def test_the_servers_errors_are_raised_as_what_they_are() -> None:
@@ -306,7 +353,9 @@ def test_the_servers_errors_are_raised_as_what_they_are() -> None:
         raises(ConfigurationError, 409, "SomethingNewer")
         raises(StoreError, 500, "SystemExit")
         conversation.close()
-    assert isinstance(failure(404, b"<html>not found</html>", "http://x", "GET /"), ConversationNotFound)
+    assert isinstance(
+        failure(404, b"<html>not found</html>", "http://x", "GET /"), ConversationNotFound
+    )
     assert "<html>" in str(failure(500, b"<html>oh</html>", "http://x", "GET /"))
     assert isinstance(named("NoSuchFile", "gone"), FileNotFoundError)
     assert not isinstance(named("BaseException", "x"), SystemExit)
@@ -314,7 +363,9 @@ def test_the_servers_errors_are_raised_as_what_they_are() -> None:
 
 def test_redirects_are_not_followed() -> None:
     with StubServer() as server, StubServer() as other:
-        server.answers = [("/conversations", 307, {"location": f"{other.url}/api/conversations"}, b"")]
+        server.answers = [
+            ("/conversations", 307, {"location": f"{other.url}/api/conversations"}, b"")
+        ]
         with pytest.raises(StoreError, match="redirect"):
             open_on(server.url)
         assert other.requests == []
@@ -336,7 +387,7 @@ def test_arguments_that_do_not_fit_are_named() -> None:
             RemoteWorkspace("http://host", key)
 
 
-# --- the address -----------------------------------------------------------------------------------
+# --- the address ---
 
 
 def test_the_address_may_have_a_path() -> None:
@@ -353,23 +404,43 @@ def test_https_is_verified_unless_told_otherwise(tmp_path: Path) -> None:
 
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=127.0.0.1", "-addext",
-         "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=127.0.0.1",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            str(key),
+            "-out",
+            str(certificate),
+        ],
+        check=True,
+        capture_output=True,
+    )
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
     agent = Agent(ScriptedLLM([]))
     with StubServer(tls=tls) as server:
         with pytest.raises(StoreError, match="TLS"):
             RemoteConversation(agent, RemoteWorkspace(server.url, KEY, timeout=5))
-        for options in ({"verify": False}, {"ssl_context": ssl.create_default_context(cafile=str(certificate))}):
+        for options in (
+            {"verify": False},
+            {"ssl_context": ssl.create_default_context(cafile=str(certificate))},
+        ):
             conversation = RemoteConversation(agent, RemoteWorkspace(server.url, KEY, **options))
             conversation.send_message("hi")
             conversation.close()
 
 
-# --- the key ---------------------------------------------------------------------------------------
+# --- the key ---
 
 
 def test_the_key_is_nowhere_but_on_the_wire(caplog: pytest.LogCaptureFixture) -> None:
@@ -381,7 +452,13 @@ def test_the_key_is_nowhere_but_on_the_wire(caplog: pytest.LogCaptureFixture) ->
         conversation.send_message("hi")
         with pytest.raises(StoreError) as caught:
             conversation.pause()
-        seen = [repr(workspace), repr(conversation), repr(workspace.link), str(caught.value), caplog.text]
+        seen = [
+            repr(workspace),
+            repr(conversation),
+            repr(workspace.link),
+            str(caught.value),
+            caplog.text,
+        ]
         conversation.close()
         assert not [text for text in seen if KEY in text]
         for held in (workspace, conversation, workspace.link):
@@ -390,11 +467,13 @@ def test_the_key_is_nowhere_but_on_the_wire(caplog: pytest.LogCaptureFixture) ->
             with pytest.raises(TypeError, match="not pickled"):
                 copy.copy(held)
     with StubServer() as server, pytest.raises(AuthenticationError) as refused:
-        RemoteConversation(Agent(ScriptedLLM([])), RemoteWorkspace(server.url, "wrong-key-0123456789"))
+        RemoteConversation(
+            Agent(ScriptedLLM([])), RemoteWorkspace(server.url, "wrong-key-0123456789")
+        )
     assert "wrong-key" not in str(refused.value)
 
 
-# --- threads and sockets ---------------------------------------------------------------------------
+# --- threads and sockets ---
 
 
 def test_one_that_is_only_sent_to_has_no_thread_and_none_is_left_after_close() -> None:
@@ -402,35 +481,53 @@ def test_one_that_is_only_sent_to_has_no_thread_and_none_is_left_after_close() -
         before, sockets_before = set(threading.enumerate()), sockets()
         conversation = open_on(server.url)
         conversation.send_message("hi")
-        assert not [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("holdfast")]
+        assert not [
+            thread
+            for thread in threading.enumerate()
+            if thread not in before and thread.name.startswith("holdfast")
+        ]
         told: list[Any] = []
         conversation.register_callback(told.append)
         assert conversation.status is ConversationStatus.IDLE
         until(lambda: server.streams == 1)
-        mine = {thread.name.rsplit("-", 1)[0] for thread in set(threading.enumerate()) - before if thread.name.startswith("holdfast")}
+        mine = {
+            thread.name.rsplit("-", 1)[0]
+            for thread in set(threading.enumerate()) - before
+            if thread.name.startswith("holdfast")
+        }
         assert mine == {"holdfast-follower", "holdfast-callback"}
         conversation.close()
         conversation.close()
-        assert not [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("holdfast")]
+        assert not [
+            thread
+            for thread in threading.enumerate()
+            if thread not in before and thread.name.startswith("holdfast")
+        ]
         assert conversation.state.status is ConversationStatus.CLOSED
         with pytest.raises(ConversationClosed):
             conversation.send_message("again")
     until(lambda: not sockets() - sockets_before)
 
 
-# --- calls that clients run ------------------------------------------------------------------------
+# --- calls that clients run ---
 
 
 def ask(server: StubServer, id: str) -> None:
     """The journal of a call that asks."""
     offer(server, id, ToolCall("4.0", "shout"))
     question = ev.Question("4.0?1", "Really?", None)
-    server.append(id, (ev.ToolCallStarted, {"call_id": "4.0"}), (ev.Decision, {"call_id": "4.0", "decision": "ask", "question": question}))
+    server.append(
+        id,
+        (ev.ToolCallStarted, {"call_id": "4.0"}),
+        (ev.Decision, {"call_id": "4.0", "decision": "ask", "question": question}),
+    )
 
 
 def offer(server: StubServer, id: str, *calls: ToolCall, tool: str = "shout") -> None:
     """The journal of an agent that has asked for these calls of a client's tool."""
-    definition = ev.ToolDefinition(tool, "", {"type": "object", "properties": {}}, executor="client")
+    definition = ev.ToolDefinition(
+        tool, "", {"type": "object", "properties": {}}, executor="client"
+    )
     last = len(server.journals[id])
     server.append(
         id,
@@ -522,24 +619,45 @@ def test_calls_wait_for_their_approval_and_are_left_alone_while_paused() -> None
         conversation.start_thread()
         call = ToolCall("4.0", "shout", {"text": "model's"})
         offer(server, "c1", call)
-        server.append("c1", (ev.Decision, {"call_id": "4.0", "decision": "ask", "arguments_hash": call.arguments_hash}))
-        # Both in one append in truth; the call may have been claimed between. So another one, asked for in the same append.
+        server.append(
+            "c1",
+            (
+                ev.Decision,
+                {"call_id": "4.0", "decision": "ask", "arguments_hash": call.arguments_hash},
+            ),
+        )
+        # Both in one append in truth; the call may have been claimed between. So another one, asked
+        # for in the same append.
         until(lambda: len(server.results) >= 0)
         asked = ToolCall("7.0", "shout", {"text": "asked"})
         server.append(
             "c1",
             (ev.Assistant, {"calls": (asked,), "based_on": 4}),
-            (ev.Decision, {"call_id": "7.0", "decision": "ask", "arguments_hash": asked.arguments_hash}),
+            (
+                ev.Decision,
+                {"call_id": "7.0", "decision": "ask", "arguments_hash": asked.arguments_hash},
+            ),
             (ev.Status, {"status": "waiting_for_confirmation"}),
         )
         until(
-            lambda: len(conversation.state.pending_confirmations) == 1 and conversation.state.pending_confirmations[0].call.id == asked.id
+            lambda: (
+                len(conversation.state.pending_confirmations) == 1
+                and conversation.state.pending_confirmations[0].call.id == asked.id
+            )
         )
         assert "asked" not in ran
         edited = {"text": "edited"}
         server.append(
             "c1",
-            (ev.Decision, {"call_id": "7.0", "decision": "approve", "arguments_hash": asked.arguments_hash, "arguments": edited}),
+            (
+                ev.Decision,
+                {
+                    "call_id": "7.0",
+                    "decision": "approve",
+                    "arguments_hash": asked.arguments_hash,
+                    "arguments": edited,
+                },
+            ),
             (ev.Status, {"status": "running"}),
         )
         until(lambda: "edited" in ran)
@@ -585,7 +703,13 @@ def test_a_tool_may_close_its_own_conversation() -> None:
         conversation.start_thread()
         offer(server, "c1", ToolCall("4.0", "shout"))
         until(lambda: len(server.results) == 1)
-        until(lambda: not [t for t in set(threading.enumerate()) - before if t.name.startswith("holdfast")])
+        until(
+            lambda: (
+                not [
+                    t for t in set(threading.enumerate()) - before if t.name.startswith("holdfast")
+                ]
+            )
+        )
         assert conversation.status is ConversationStatus.CLOSED
 
 
@@ -600,7 +724,9 @@ def test_a_call_that_closes_its_own_conversation_stops_it_before_its_result_is_g
         conversation.start_thread()
         offer(server, "c1", ToolCall("4.0", "shout"))
         until(lambda: len(server.results) == 1 and conversation._closed)
-        paths = [path.rpartition("/")[2] for method, path, _, _ in server.requests if method == "POST"]
+        paths = [
+            path.rpartition("/")[2] for method, path, _, _ in server.requests if method == "POST"
+        ]
         assert paths[-2:] == ["close", "result"]
 
 
@@ -647,15 +773,23 @@ def test_a_workspace_outlives_a_detached_conversation_and_its_end_does_not_raise
         assert not removed(server)
         workspace = RemoteWorkspace(server.url, KEY)
         workspace.made()
-        server.answers = [("", 409, {}, b'{"error": {"type": "Conflict", "message": "It is in use."}}')]
+        server.answers = [
+            ("", 409, {}, b'{"error": {"type": "Conflict", "message": "It is in use."}}')
+        ]
         with pytest.raises(KeyError), workspace:
             raise KeyError("the program's own")
         assert removed(server)
 
 
-def test_wait_asks_whether_it_is_driven_not_whether_it_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_asks_whether_it_is_driven_not_whether_it_is_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     info = _Handler._info
-    monkeypatch.setattr(_Handler, "_info", lambda handler, one: {**info(handler, one), "open": True, "driven": False})
+    monkeypatch.setattr(
+        _Handler,
+        "_info",
+        lambda handler, one: {**info(handler, one), "open": True, "driven": False},
+    )
     with StubServer() as server:
         conversation = open_on(server.url)
         server.append("c1", (ev.Status, {"status": "running"}))
@@ -671,7 +805,9 @@ def test_what_the_server_has_not_is_said() -> None:
         for id in ("", "a/b", ".."):
             with pytest.raises(ConfigurationError, match="has no result"):
                 conversation.get_output(id)
-        server.answers = [("/fork", 409, {}, b'{"error": {"type": "Conflict", "message": "It exists already."}}')]
+        server.answers = [
+            ("/fork", 409, {}, b'{"error": {"type": "Conflict", "message": "It exists already."}}')
+        ]
         with pytest.raises(StoreError, match="exists already"):
             conversation.fork(id="taken")
         conversation.close()
@@ -685,7 +821,9 @@ def test_wait_returns_at_rest_and_at_its_timeout() -> None:
         conversation.send_message("hi")
         assert conversation.status is ConversationStatus.RUNNING
         assert conversation.wait(0.1) is ConversationStatus.RUNNING
-        threading.Timer(0.2, lambda: server.append("c1", (ev.Status, {"status": "finished"}))).start()
+        threading.Timer(
+            0.2, lambda: server.append("c1", (ev.Status, {"status": "finished"}))
+        ).start()
         assert conversation.wait(20) is ConversationStatus.FINISHED
         with pytest.raises(ConversationBusy):
             conversation.run()

@@ -1,4 +1,5 @@
-"""Replay: today's code makes of a journal, byte for byte, the requests that were made then; and says readably where it does not."""
+"""Replay: today's code makes of a journal, byte for byte, the requests that were made then; and
+says readably where it does not."""
 
 from __future__ import annotations
 
@@ -45,12 +46,18 @@ def fetch(url: str) -> str:
 
 
 def lively(store: Any = None) -> tuple[Conversation, ScriptedLLM, Agent]:
-    """Messages while the model thinks and while tools run, parallel calls, tools that change in the middle, a pause, an empty answer."""
+    """Messages while the model thinks and while tools run, parallel calls, tools that change in the
+    middle, a pause, an empty answer."""
     conversation: Conversation
 
     def thinking(request: Any) -> Any:
         conversation.send_message("By the way, hurry.")
-        return [("fetch", {"url": "a"}), ("fetch", {"url": "bb"}), ("fetch", {"url": "ccc"}), ("add", {"a": 1, "b": 2})]
+        return [
+            ("fetch", {"url": "a"}),
+            ("fetch", {"url": "bb"}),
+            ("fetch", {"url": "ccc"}),
+            ("add", {"a": 1, "b": 2}),
+        ]
 
     def asks(context: Any = None) -> str:
         """Says something while it runs."""
@@ -62,8 +69,14 @@ def lively(store: Any = None) -> tuple[Conversation, ScriptedLLM, Agent]:
         agent.tools.unregister("asks")
         return [("fetch", {"url": "d"})]
 
-    llm = ScriptedLLM([thinking, ("asks", {}), changes, ("later", {}), "", "Done, please.", "You are welcome."])
-    agent = Agent(llm, [add, Tool.from_function(fetch, parallel=True), Tool("asks", "Asks.", asks)], parallel_calls=3)
+    llm = ScriptedLLM(
+        [thinking, ("asks", {}), changes, ("later", {}), "", "Done, please.", "You are welcome."]
+    )
+    agent = Agent(
+        llm,
+        [add, Tool.from_function(fetch, parallel=True), Tool("asks", "Asks.", asks)],
+        parallel_calls=3,
+    )
     conversation = Conversation(agent, store, "c")
     conversation.send_message("Go.")
     conversation.start_thread()
@@ -88,14 +101,25 @@ def test_a_lively_conversation_is_replayed_byte_for_byte(tmp_path: Path) -> None
         events = store.read("c")
     assert bodies(events) == recorded
     heads = [event for event in events if isinstance(event, ev.Agent)]
-    assert [[tool.name for tool in head.tools] for head in heads] == [["add", "fetch", "asks"], ["add", "fetch", "later"]]
-    # Against the agent as it is now: which tools there were by then is the journal's to say, but one of them is gone.
+    assert [[tool.name for tool in head.tools] for head in heads] == [
+        ["add", "fetch", "asks"],
+        ["add", "fetch", "later"],
+    ]
+    # Against the agent as it is now: which tools there were by then is the journal's to say, but
+    # one of them is gone.
     assert replay(events).same
-    assert str(replay(events)) == "7 model requests replayed, 7 of them compared to the last byte: all the same"
+    assert (
+        str(replay(events))
+        == "7 model requests replayed, 7 of them compared to the last byte: all the same"
+    )
     found = replay(events, agent)
     assert found.difference is not None
     assert "tool 'asks':\n- it is there\n+ the agent has no such tool" in found.difference.text
-    agent.tools.register(Tool("asks", "Asks.", next(iter([lambda: "never run"])), {"type": "object", "properties": {}}))
+    agent.tools.register(
+        Tool(
+            "asks", "Asks.", next(iter([lambda: "never run"])), {"type": "object", "properties": {}}
+        )
+    )
     assert found.difference.request == 1
 
 
@@ -119,7 +143,11 @@ def test_nothing_is_run_and_nothing_is_asked_in_a_replay() -> None:
 
 
 def recorded(**changes: Any) -> tuple[list[ev.AnyEvent], dict[str, Any]]:
-    parts: dict[str, Any] = {"llm": ScriptedLLM([("add", {"a": 1, "b": 2}), "3."]), "tools": [add], "system_prompt": "Add.\nBe exact."}
+    parts: dict[str, Any] = {
+        "llm": ScriptedLLM([("add", {"a": 1, "b": 2}), "3."]),
+        "tools": [add],
+        "system_prompt": "Add.\nBe exact.",
+    }
     with Conversation(Agent(**parts)) as conversation:
         conversation.send_message("1 + 2?")
         conversation.run()
@@ -130,15 +158,29 @@ def recorded(**changes: Any) -> tuple[list[ev.AnyEvent], dict[str, Any]]:
     ("changes", "expected"),
     [
         ({}, None),
-        ({"system_prompt": "Add.\nBe very exact."}, "system prompt:\n@@ -1,2 +1,2 @@\n Add.\n-Be exact.\n+Be very exact."),
+        (
+            {"system_prompt": "Add.\nBe very exact."},
+            "system prompt:\n@@ -1,2 +1,2 @@\n Add.\n-Be exact.\n+Be very exact.",
+        ),
         ({"llm": ScriptedLLM([], model="newer")}, "model:\n- scripted\n+ newer"),
         ({"tools": []}, "tool 'add':\n- it is there\n+ the agent has no such tool"),
-        ({"tools": [add, Tool("more", "", lambda: 1)]}, "tool 'more':\n- there is no such tool\n+ the agent has it"),
-        ({"tools": [Tool.from_function(add.callback, "add", "Adds up.")]}, '-  "description": "Adds.",\n+  "description": "Adds up.",'),  # pyright: ignore
-        ({"limits": Limits(steps=1)}, "- the model is asked\n+ the run is over: error: the limit of 1 steps is reached"),
+        (
+            {"tools": [add, Tool("more", "", lambda: 1)]},
+            "tool 'more':\n- there is no such tool\n+ the agent has it",
+        ),
+        (
+            {"tools": [Tool.from_function(add.callback, "add", "Adds up.")]},
+            '-  "description": "Adds.",\n+  "description": "Adds up.",',
+        ),  # pyright: ignore
+        (
+            {"limits": Limits(steps=1)},
+            "- the model is asked\n+ the run is over: error: the limit of 1 steps is reached",
+        ),
     ],
 )
-def test_the_first_request_that_differs_is_told_readably(changes: dict[str, Any], expected: str | None) -> None:
+def test_the_first_request_that_differs_is_told_readably(
+    changes: dict[str, Any], expected: str | None
+) -> None:
     events, parts = recorded(**changes)
     found = replay(events, Agent(**parts))
     if expected is None:
@@ -147,13 +189,21 @@ def test_the_first_request_that_differs_is_told_readably(changes: dict[str, Any]
     else:
         assert found.difference is not None
         assert expected in found.difference.text
-        assert str(found).startswith(f"request {found.difference.request}, event {found.difference.seq}:\n")
+        assert str(found).startswith(
+            f"request {found.difference.request}, event {found.difference.seq}:\n"
+        )
 
 
-def test_a_wire_that_writes_messages_in_another_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wire_that_writes_messages_in_another_way_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     events, _ = recorded()
     plain = openai_chat.results
-    monkeypatch.setattr(openai_chat, "results", lambda *arguments: plain(*arguments).replace(b'"tool"', b'"function"'))
+    monkeypatch.setattr(
+        openai_chat,
+        "results",
+        lambda *arguments: plain(*arguments).replace(b'"tool"', b'"function"'),
+    )
     found = replay(events)
     assert found.difference is not None
     assert found.difference.request == 2
@@ -184,12 +234,17 @@ def test_a_loop_that_decides_otherwise_is_noticed(monkeypatch: pytest.MonkeyPatc
     assert found.difference is not None
     assert "After the answer the model is told" in found.difference.text
     monkeypatch.undo()
-    end = next(event for event in events if isinstance(event, ev.Status) and event.status == "finished")
+    end = next(
+        event for event in events if isinstance(event, ev.Status) and event.status == "finished"
+    )
     unanswered = ev.Message(seq=end.seq, id="x", timestamp=end.timestamp, content=())
     moved = [*events[: end.seq - 1], unanswered, msgspec.structs.replace(end, seq=end.seq + 1)]
     found = replay(moved)
     assert found.difference is not None
-    assert (found.difference.seq, found.difference.text) == (end.seq + 1, "- the run is over: finished\n+ the model is asked")
+    assert (found.difference.seq, found.difference.text) == (
+        end.seq + 1,
+        "- the run is over: finished\n+ the model is asked",
+    )
 
 
 def test_a_real_models_requests_are_known_again_by_their_hash() -> None:
@@ -199,7 +254,9 @@ def test_a_real_models_requests_are_known_again_by_their_hash() -> None:
             for said in ("Hi.", "Bye."):
                 conversation.send_message(said)
                 conversation.run()
-            assert str(conversation.replay(agent)).startswith("2 model requests replayed, 2 of them")
+            assert str(conversation.replay(agent)).startswith(
+                "2 model requests replayed, 2 of them"
+            )
             assert not conversation.replay(Agent(llm.replace(temperature=0.6), [add])).same
             state = ConversationState.from_json(conversation.state.to_json())
         assert replay(state.events, agent).same
@@ -209,7 +266,10 @@ def test_a_journal_without_requests_replays_to_nothing() -> None:
     assert replay([]).same
     with Conversation(Agent(ScriptedLLM([])), MemoryStore()) as conversation:
         conversation.send_message("unanswered")
-        assert str(conversation.replay()) == "0 model requests replayed, 0 of them compared to the last byte: all the same"
+        assert (
+            str(conversation.replay())
+            == "0 model requests replayed, 0 of them compared to the last byte: all the same"
+        )
 
 
 def test_replay_does_not_disturb_a_running_conversation() -> None:
@@ -224,7 +284,9 @@ def test_replay_does_not_disturb_a_running_conversation() -> None:
     with Conversation(Agent(ScriptedLLM([("wait", {}), "Done."]), [wait])) as conversation:
         conversation.send_message("go")
         conversation.start_thread()
-        while not any(isinstance(event, ev.ToolCallStarted) for event in conversation.get_history()):
+        while not any(
+            isinstance(event, ev.ToolCallStarted) for event in conversation.get_history()
+        ):
             time.sleep(0.005)
         assert conversation.replay().requests == 1
         gate.set()
@@ -252,7 +314,9 @@ def test_a_fork_at_an_empty_answer_replays_the_same() -> None:
     with Conversation(Agent(ScriptedLLM(["", "Hello."]))) as conversation:
         conversation.send_message("hi")
         conversation.run()
-        empty = next(event.seq for event in conversation.get_history() if isinstance(event, ev.Assistant))
+        empty = next(
+            event.seq for event in conversation.get_history() if isinstance(event, ev.Assistant)
+        )
         with conversation.fork(empty, Agent(ScriptedLLM(["Yes?"]))) as fork:
             fork.send_message("well?")
             assert fork.run().answer == "Yes?"

@@ -1,4 +1,5 @@
-"""The bash of a command: not interactive, without the user's files, and out of reach of what an earlier command did."""
+"""The bash of a command: not interactive, without the user's files, and out of reach of what an
+earlier command did."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def first_lines(text: str) -> list[str]:
     return [line for line in text.splitlines() if not line.startswith("[")]
 
 
-# --- what it begins with --------------------------------------------------------------------------
+# --- what it begins with ---
 
 
 def test_a_command_sees_no_history_startup_file_or_alias_of_the_user(tmp_path: Path) -> None:
@@ -47,7 +48,10 @@ def test_a_command_sees_no_history_startup_file_or_alias_of_the_user(tmp_path: P
         "KEPT": "yes",
     }
     with LocalRuntime(tmp_path, env=env) as runtime:
-        result = runtime.run_command("history; fc -l; echo $-; shopt expand_aliases login_shell; alias; ls home/env.sh; echo $KEPT")
+        result = runtime.run_command(
+            "history; fc -l; echo $-; shopt expand_aliases login_shell; alias; ls home/env.sh; echo"
+            " $KEPT"
+        )
         inner = runtime.run_command("env; bash -c 'ls home/env.sh'; PS1=x bash -ic true")
         history = (home / ".bash_history").read_text()
     assert "secret" not in result.text
@@ -59,27 +63,46 @@ def test_a_command_sees_no_history_startup_file_or_alias_of_the_user(tmp_path: P
         ["yes"],
     ]
     assert "loaded" not in result.text.replace("env.sh", "")
-    assert not [line for line in inner.text.splitlines() if line.startswith(("BASH_ENV", "ENV=", "PS", "HIST", "SHELLOPTS", "BASH_FUNC"))]
+    assert not [
+        line
+        for line in inner.text.splitlines()
+        if line.startswith(("BASH_ENV", "ENV=", "PS", "HIST", "SHELLOPTS", "BASH_FUNC"))
+    ]
     assert "function" not in inner.text
     assert history == "echo secret from history\n"
 
 
-# --- what an earlier command did ------------------------------------------------------------------
+# --- what an earlier command did ---
 
 PROGRAMS = (
-    "ls builtin eval printf echo read return trap readonly unset declare exit exec jobs local command type test [ : . source set cd true"
+    "ls builtin eval printf echo read return trap readonly unset declare exit exec jobs local"
+    " command type test [ : . source set cd true"
 )
 NAMES = "$(compgen -A function) _holdfast_report _holdfast_status"
 
 ATTACKS = {
     "functions": f'for f in {PROGRAMS}; do eval "function $f {{ /bin/touch pwned; }}"; done',
     "function of builtin": "builtin() { touch pwned; }",
-    "the old names": "_holdfast_report() { :; }; _holdfast_status() { :; }; readonly _holdfast_command='touch pwned'",
-    "its own functions": f'for f in {NAMES}; do eval "$f() {{ touch pwned; }}"; unset -f $f; readonly -f $f; done 2>/dev/null',
-    "its own variables": "for v in ${!_*}; do eval \"$v='touch pwned'; readonly $v\"; done 2>/dev/null",
+    "the old names": (
+        "_holdfast_report() { :; }; _holdfast_status() { :; }; readonly _holdfast_command='touch"
+        " pwned'"
+    ),
+    "its own functions": (
+        f'for f in {NAMES}; do eval "$f() {{ touch pwned; }}"; unset -f $f; readonly -f $f; done'
+        " 2>/dev/null"
+    ),
+    "its own variables": (
+        "for v in ${!_*}; do eval \"$v='touch pwned'; readonly $v\"; done 2>/dev/null"
+    ),
     "all variables readonly": "for v in $(compgen -v); do readonly $v; done 2>/dev/null",
-    "aliases": "shopt -s expand_aliases; alias ls='touch pwned; ls' builtin='touch pwned' eval='touch pwned'",
-    "the table of aliases": "shopt -s expand_aliases; BASH_ALIASES[ls]='touch pwned; ls'; BASH_ALIASES[eval]='touch pwned'",
+    "aliases": (
+        "shopt -s expand_aliases; alias ls='touch pwned; ls' builtin='touch pwned' eval='touch"
+        " pwned'"
+    ),
+    "the table of aliases": (
+        "shopt -s expand_aliases; BASH_ALIASES[ls]='touch pwned; ls'; BASH_ALIASES[eval]='touch"
+        " pwned'"
+    ),
     "the table of commands": "BASH_CMDS[ls]=/usr/bin/touch; BASH_CMDS[pwned]=/bin/true",
     "hash": "hash -p /usr/bin/touch ls",
     "disabled builtins": "enable -n builtin eval printf read return trap readonly declare exit",
@@ -105,36 +128,51 @@ ATTACKS = {
     "bad substitution": "${!@#$%^&}",
     "return": "return 3",
     "break": "break 5; continue 3",
-    "startup files": "echo 'touch pwned' > evil; export BASH_ENV=$PWD/evil ENV=$PWD/evil PROMPT_COMMAND='. ./evil' PS0='$(. ./evil)'",
+    "startup files": (
+        "echo 'touch pwned' > evil; export BASH_ENV=$PWD/evil ENV=$PWD/evil PROMPT_COMMAND='."
+        " ./evil' PS0='$(. ./evil)'"
+    ),
     "exported functions": "ls() { touch pwned; }; builtin() { touch pwned; }; export -f ls builtin",
     "command_not_found": "command_not_found_handle() { touch pwned; }; ls() { nosuch; }",
     "IFS": "IFS=0123456789abcdeflsprint; export IFS",
     "namerefs": "declare -n PWD=evil HOME=evil; declare -n ls=PATH",
-    "unset": "unset PWD OLDPWD HOME IFS PPID SHELLOPTS BASH_VERSION; unset -f $(compgen -A function)",
+    "unset": (
+        "unset PWD OLDPWD HOME IFS PPID SHELLOPTS BASH_VERSION; unset -f $(compgen -A function)"
+    ),
     "integers": "declare -i PWD HOME; a='x[$(touch pwned)]'; export b='x[$(touch pwned)]'",
     "limits": "ulimit -f 0",
     "no files": "ulimit -n 3",
     "umask": "umask 777",
-    "CDPATH": "mkdir -p a/b; export CDPATH=$PWD/a GLOBIGNORE='*' EXECIGNORE='*/ls' TMOUT=1 POSIXLY_CORRECT=1",
+    "CDPATH": (
+        "mkdir -p a/b; export CDPATH=$PWD/a GLOBIGNORE='*' EXECIGNORE='*/ls' TMOUT=1"
+        " POSIXLY_CORRECT=1"
+    ),
 }
 
 STATE = "state=$(tr '\\0' '\\n' </proc/$$/cmdline | grep -o \"/[^']*[.]state\" | head -1); "
 ATTACKS |= {
-    "a forged state": STATE
-    + "printf '%s\\n' 'declare -x BASH_ENV=\"./evil\"' 'declare -x BASH_FUNC_ls%%=\"() { touch pwned; }\"' 'declare -- A=\"$(touch pwned)\"'"
-    " \"declare -- B=\\\"';touch pwned;'\\\"\" 'declare -- C;touch pwned;D=\"1\"' 'declare -x PWD=\"relative\"' 'declare -fx ls' > $state;"
-    " printf '\\0' >> $state; echo 'touch pwned' > evil; exec true",
+    "a forged state": (
+        STATE
+        + "printf '%s\\n' 'declare -x BASH_ENV=\"./evil\"' 'declare -x BASH_FUNC_ls%%=\"() { touch"
+        ' pwned; }"\' \'declare -- A="$(touch pwned)"\' "declare -- B=\\"\';touch pwned;\'\\""'
+        " 'declare -- C;touch pwned;D=\"1\"' 'declare -x PWD=\"relative\"' 'declare -fx ls' >"
+        " $state; printf '\\0' >> $state; echo 'touch pwned' > evil; exec true"
+    ),
     "half a state": STATE + "printf 'declare -x PATH=\"/nowhere\"\\n' > $state; exec true",
     "a state that is a link": STATE + "ln -sf /dev/zero $state; exec true",
     "a state that is a pipe": STATE + "rm -f $state; mkfifo $state; exec true",
     "a state that is a folder": STATE + "rm -f $state; mkdir $state; exec true",
     "an endless state": STATE + "truncate -s 10G $state; exec true",
-    "random bytes": STATE + "head -c 100000 /dev/urandom > $state; printf '\\0' >> $state; exec true",
+    "random bytes": (
+        STATE + "head -c 100000 /dev/urandom > $state; printf '\\0' >> $state; exec true"
+    ),
 }
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_what_a_command_does_to_its_bash_ends_with_it(runtime: LocalRuntime, tmp_path: Path, name: str) -> None:
+def test_what_a_command_does_to_its_bash_ends_with_it(
+    runtime: LocalRuntime, tmp_path: Path, name: str
+) -> None:
     runtime.run_command("KEPT=1")
     begun = time.monotonic()
     attack = runtime.run_command(ATTACKS[name], 30)
@@ -143,25 +181,36 @@ def test_what_a_command_does_to_its_bash_ends_with_it(runtime: LocalRuntime, tmp
     (tmp_path / "pwned").unlink(missing_ok=True)
     for _ in range(2):
         begun = time.monotonic()
-        result = runtime.run_command("ls -d .; eval 'printf %s\\\\n ok'; A=1; [ $A = 1 ] && (exit 41)", 30)
+        result = runtime.run_command(
+            "ls -d .; eval 'printf %s\\\\n ok'; A=1; [ $A = 1 ] && (exit 41)", 30
+        )
         assert time.monotonic() - begun < 10
         assert first_lines(result.text) == [".", "ok"]
         assert result.meta["exitCode"] == 41
         assert not (tmp_path / "pwned").exists()
 
 
-def test_an_exported_variable_that_changes_programs_is_never_kept_in_silence(runtime: LocalRuntime) -> None:
+def test_an_exported_variable_that_changes_programs_is_never_kept_in_silence(
+    runtime: LocalRuntime,
+) -> None:
     result = runtime.run_command(
-        "export PATH=./evil:$PATH GIT_EXTERNAL_DIFF=./evil; declare -n r=LD_PRELOAD; r=x; export LD_PRELOAD 2>/dev/null"
+        "export PATH=./evil:$PATH GIT_EXTERNAL_DIFF=./evil; declare -n r=LD_PRELOAD; r=x; export"
+        " LD_PRELOAD 2>/dev/null"
     )
-    assert "exported variables changed for the next commands: GIT_EXTERNAL_DIFF, LD_PRELOAD, PATH]" in result.text
+    assert (
+        "exported variables changed for the next commands: GIT_EXTERNAL_DIFF, LD_PRELOAD, PATH]"
+        in result.text
+    )
 
 
 def test_the_names_of_the_script_are_new_for_each_command(runtime: LocalRuntime) -> None:
     names = {tuple(first_lines(runtime.run_command("compgen -A function").text)) for _ in range(5)}
     assert len(names) == 5
     assert all(len(found) == 1 for found in names)
-    assert "readonly function" in runtime.run_command('f=$(compgen -A function); eval "$f() { :; }"').text
+    assert (
+        "readonly function"
+        in runtime.run_command('f=$(compgen -A function); eval "$f() { :; }"').text
+    )
 
 
 def test_a_command_may_be_as_large_as_it_likes(runtime: LocalRuntime) -> None:
@@ -181,6 +230,10 @@ def test_a_state_is_read_in_a_time_that_grows_with_its_size() -> None:
         bash.after(before, data, "_n", (), 0)
         assert time.process_time() - begun < 3
     assert (
-        os.fsencode(bash.after(before, b"declare -x A=$'\\377\\x41\\u00e9\\cA\\n'\n\0", "_n", (), 0)[0].exported["A"])
+        os.fsencode(
+            bash.after(before, b"declare -x A=$'\\377\\x41\\u00e9\\cA\\n'\n\0", "_n", (), 0)[
+                0
+            ].exported["A"]
+        )
         == b"\xffA\xc3\xa9\x01\n"
     )  # type: ignore[index]

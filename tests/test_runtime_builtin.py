@@ -1,4 +1,5 @@
-"""The runtime's tools as a model calls them: through a manager, with arguments that no person would send."""
+"""The runtime's tools as a model calls them: through a manager, with arguments that no person would
+send."""
 
 from __future__ import annotations
 
@@ -45,7 +46,11 @@ def test_a_link_that_leads_in_a_circle_is_listed_like_any_other(runtime: LocalRu
     os.symlink("loop", runtime.workdir / "loop")
     os.symlink("nowhere", runtime.workdir / "broken")
     (runtime.workdir / "folder").mkdir()
-    assert call(runtime, "read_file", path=".").text.splitlines()[1:] == ["broken@", "folder/", "loop@"]
+    assert call(runtime, "read_file", path=".").text.splitlines()[1:] == [
+        "broken@",
+        "folder/",
+        "loop@",
+    ]
 
 
 def test_a_form_feed_is_no_line_end_in_a_diff(runtime: LocalRuntime) -> None:
@@ -53,13 +58,23 @@ def test_a_form_feed_is_no_line_end_in_a_diff(runtime: LocalRuntime) -> None:
     diff = call(runtime, "edit_file", path="f", old="b", new="B").meta["diff"]
     assert diff.splitlines(keepends=True)[0] == "--- f\n"
     assert diff.split("\n")[2:] == [
-        "@@ -1,2 +1,2 @@", "-a\x0cb\u2028c", "+a\x0cB\u2028c", " second", "\\ No newline at end of file", "",
-    ]  # fmt: skip
+        "@@ -1,2 +1,2 @@",
+        "-a\x0cb\u2028c",
+        "+a\x0cB\u2028c",
+        " second",
+        "\\ No newline at end of file",
+        "",
+    ]
 
 
-def test_a_background_process_that_writes_elsewhere_is_not_said_to_write_here(runtime: LocalRuntime) -> None:
+def test_a_background_process_that_writes_elsewhere_is_not_said_to_write_here(
+    runtime: LocalRuntime,
+) -> None:
     for _ in range(10):
-        assert "still writes" not in call(runtime, "terminal", command="nohup setsid sleep 5 > /dev/null 2>&1 &").text
+        assert (
+            "still writes"
+            not in call(runtime, "terminal", command="nohup setsid sleep 5 > /dev/null 2>&1 &").text
+        )
     assert "still writes" in call(runtime, "terminal", command="sleep 5 &").text
 
 

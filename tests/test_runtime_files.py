@@ -1,4 +1,5 @@
-"""The file tools: what is read is bounded, what is written is whole, what is edited keeps all else as it was."""
+"""The file tools: what is read is bounded, what is written is whole, what is edited keeps all else
+as it was."""
 
 from __future__ import annotations
 
@@ -43,12 +44,15 @@ def refused(runtime: LocalRuntime, name: str, /, **arguments: object) -> str:
     return str(caught.value)
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- reading ---
 
 
 def test_a_file_is_read_with_line_numbers_from_an_offset(runtime: LocalRuntime, work: Path) -> None:
     (work / "a.txt").write_text("one\ntwo\nthree\nfour\n")
-    assert call(runtime, "read_file", path="a.txt").text == "     1\tone\n     2\ttwo\n     3\tthree\n     4\tfour"
+    assert (
+        call(runtime, "read_file", path="a.txt").text
+        == "     1\tone\n     2\ttwo\n     3\tthree\n     4\tfour"
+    )
     part = call(runtime, "read_file", path="a.txt", offset=2, limit=2)
     assert part.text == "     2\ttwo\n     3\tthree\n[... more follows: read on with offset=4]"
     assert "has 4 lines" in refused(runtime, "read_file", path="a.txt", offset=9)
@@ -71,7 +75,9 @@ def test_a_long_file_and_a_long_line_are_bounded(runtime: LocalRuntime, work: Pa
 def test_images_are_shown_and_other_binaries_refused(runtime: LocalRuntime, work: Path) -> None:
     png = b"\x89PNG\r\n\x1a\n" + bytes(100)
     (work / "misnamed.txt").write_bytes(png)
-    assert call(runtime, "read_file", path="misnamed.txt").content[1] == ImageContent(png, "image/png")
+    assert call(runtime, "read_file", path="misnamed.txt").content[1] == ImageContent(
+        png, "image/png"
+    )
     (work / "program").write_bytes(b"\x7fELF\0\0\0")
     assert "binary" in refused(runtime, "read_file", path="program")
     assert "binary" in refused(runtime, "edit_file", path="program", old="ELF", new="x")
@@ -79,7 +85,9 @@ def test_images_are_shown_and_other_binaries_refused(runtime: LocalRuntime, work
         runtime.read_file("program")
 
 
-def test_a_missing_file_names_its_neighbours_and_a_directory_lists_its_entries(runtime: LocalRuntime, work: Path) -> None:
+def test_a_missing_file_names_its_neighbours_and_a_directory_lists_its_entries(
+    runtime: LocalRuntime, work: Path
+) -> None:
     (work / "src").mkdir()
     (work / "src" / "settings.py").touch()
     assert "Did you mean settings.py" in refused(runtime, "read_file", path="src/setting.py")
@@ -96,7 +104,9 @@ def test_what_is_no_regular_file_is_refused_at_once(runtime: LocalRuntime, work:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "latin-1"])
-def test_encodings_are_told_apart_and_kept_by_an_edit(runtime: LocalRuntime, work: Path, encoding: str) -> None:
+def test_encodings_are_told_apart_and_kept_by_an_edit(
+    runtime: LocalRuntime, work: Path, encoding: str
+) -> None:
     file = work / "a.txt"
     file.write_bytes("première\r\nligne\r\n".encode(encoding))
     assert runtime.read_file("a.txt") == "première\r\nligne\r\n"
@@ -105,16 +115,20 @@ def test_encodings_are_told_apart_and_kept_by_an_edit(runtime: LocalRuntime, wor
     assert file.read_bytes() == "dernière\r\nLigne\r\n".encode(encoding)
 
 
-def test_a_character_that_the_files_encoding_cannot_hold_is_refused_and_nothing_written(runtime: LocalRuntime, work: Path) -> None:
+def test_a_character_that_the_files_encoding_cannot_hold_is_refused_and_nothing_written(
+    runtime: LocalRuntime, work: Path
+) -> None:
     (work / "a").write_bytes(b"caf\xe9")
     assert "latin-1" in refused(runtime, "edit_file", path="a", old="caf", new="→")
     assert (work / "a").read_bytes() == b"caf\xe9"
 
 
-# --- writing -------------------------------------------------------------------------------------
+# --- writing ---
 
 
-def test_a_written_file_gets_its_parents_and_an_overwritten_one_keeps_its_mode(runtime: LocalRuntime, work: Path) -> None:
+def test_a_written_file_gets_its_parents_and_an_overwritten_one_keeps_its_mode(
+    runtime: LocalRuntime, work: Path
+) -> None:
     created = call(runtime, "write_file", path="a/b/c.txt", content="x\ny\n")
     assert created.text == "Created a/b/c.txt: 2 lines, 4 bytes."
     file = work / "a/b/c.txt"
@@ -122,7 +136,12 @@ def test_a_written_file_gets_its_parents_and_an_overwritten_one_keeps_its_mode(r
     overwritten = call(runtime, "write_file", path=str(file), content="z")
     assert file.read_text() == "z"
     assert file.stat().st_mode & 0o777 == 0o754
-    assert overwritten.meta["diff"].splitlines()[3:] == ["-x", "-y", "+z", "\\ No newline at end of file"]
+    assert overwritten.meta["diff"].splitlines()[3:] == [
+        "-x",
+        "-y",
+        "+z",
+        "\\ No newline at end of file",
+    ]
     assert os.listdir(work / "a/b") == ["c.txt"]
 
 
@@ -134,7 +153,9 @@ def test_a_link_is_written_through_to_its_target(runtime: LocalRuntime, work: Pa
     assert (work / "target").read_text() == "new"
 
 
-def test_a_read_only_file_is_not_replaced_by_the_back_door(work: Path, runtime: LocalRuntime) -> None:
+def test_a_read_only_file_is_not_replaced_by_the_back_door(
+    work: Path, runtime: LocalRuntime
+) -> None:
     (work / "a").write_text("x")
     (work / "a").chmod(0o444)
     if os.access(work / "a", os.W_OK):
@@ -162,26 +183,40 @@ def test_a_reader_never_sees_half_a_file(runtime: LocalRuntime, work: Path) -> N
         thread.join()
 
 
-# --- editing -------------------------------------------------------------------------------------
+# --- editing ---
 
 
 def test_an_edit_replaces_the_unique_place_and_shows_it(runtime: LocalRuntime, work: Path) -> None:
     (work / "a.py").write_text("".join(f"line {n}\n" for n in range(1, 31)))
     result = call(runtime, "edit_file", path="a.py", old="line 15\n", new="LINE 15\nmore\n")
-    assert (work / "a.py").read_text().splitlines()[13:17] == ["line 14", "LINE 15", "more", "line 16"]
+    assert (work / "a.py").read_text().splitlines()[13:17] == [
+        "line 14",
+        "LINE 15",
+        "more",
+        "line 16",
+    ]
     assert "    15\tLINE 15\n    16\tmore" in result.text
     assert "line 1\n" not in result.text
-    assert result.meta["diff"] == (
-        "--- a.py\n+++ a.py\n@@ -12,7 +12,8 @@\n line 12\n line 13\n line 14\n-line 15\n+LINE 15\n+more\n line 16\n line 17\n line 18\n"
+    assert (
+        result.meta["diff"]
+        == "--- a.py\n+++ a.py\n@@ -12,7 +12,8 @@\n line 12\n line 13\n line 14\n-line 15\n+LINE"
+        " 15\n+more\n line 16\n line 17\n line 18\n"
     )
 
 
-def test_several_places_are_named_and_replace_all_changes_them(runtime: LocalRuntime, work: Path) -> None:
+def test_several_places_are_named_and_replace_all_changes_them(
+    runtime: LocalRuntime, work: Path
+) -> None:
     (work / "a").write_text("x = 1\ny\nx = 1\n")
     message = refused(runtime, "edit_file", path="a", old="x = 1", new="x = 2")
     assert "2 times" in message
     assert "lines 1, 3" in message
-    assert call(runtime, "edit_file", path="a", old="x = 1", new="x = 2", replace_all=True).meta["replaced"] == 2
+    assert (
+        call(runtime, "edit_file", path="a", old="x = 1", new="x = 2", replace_all=True).meta[
+            "replaced"
+        ]
+        == 2
+    )
     assert (work / "a").read_text() == "x = 2\ny\nx = 2\n"
 
 
@@ -204,14 +239,17 @@ def test_line_ends_are_matched_as_one_and_written_as_the_file_has_them(
 ) -> None:
     (work / "a").write_bytes(text.encode())
     call(runtime, "edit_file", path="a", old=old, new=new, replace_all=True)
-    # In mixed files a line end inside of the edited region takes the region's own; all else must be byte for byte the same.
+    # In mixed files a line end inside of the edited region takes the region's own; all else must be
+    # byte for byte the same.
     found = (work / "a").read_bytes().decode()
     assert found.replace("\r\n", "\n") == after.replace("\r\n", "\n")
     if not ("\r\n" in text and "\n" in text.replace("\r\n", "")):
         assert found == after
 
 
-def test_an_edit_in_a_mixed_file_leaves_every_other_line_end_alone(runtime: LocalRuntime, work: Path) -> None:
+def test_an_edit_in_a_mixed_file_leaves_every_other_line_end_alone(
+    runtime: LocalRuntime, work: Path
+) -> None:
     (work / "a").write_bytes(b"1\r\n2\n3\r\n4\n5\r\n")
     call(runtime, "edit_file", path="a", old="4", new="four")
     assert (work / "a").read_bytes() == b"1\r\n2\n3\r\nfour\n5\r\n"
@@ -221,30 +259,54 @@ def test_an_edit_in_a_mixed_file_leaves_every_other_line_end_alone(runtime: Loca
     assert found.endswith(b"\r\nfour\n5\r\n")
 
 
-def test_a_difference_in_white_space_only_is_said_and_the_lines_are_shown(runtime: LocalRuntime, work: Path) -> None:
+def test_a_difference_in_white_space_only_is_said_and_the_lines_are_shown(
+    runtime: LocalRuntime, work: Path
+) -> None:
     (work / "a.py").write_text("def f():\n\tif x:\n\t\treturn 1\n")
-    message = refused(runtime, "edit_file", path="a.py", old="    if x:\n        return 1", new="pass")
+    message = refused(
+        runtime, "edit_file", path="a.py", old="    if x:\n        return 1", new="pass"
+    )
     assert "Lines 2-3 differ from it only in white space (tabs against spaces)" in message
     assert "     2\t\tif x:" in message
     (work / "b.py").write_text("def f():\n    return 1  \n")
-    assert "only in white space (indentation" in refused(runtime, "edit_file", path="b.py", old="def f():\n  return 1\n", new="pass")
+    assert "only in white space (indentation" in refused(
+        runtime, "edit_file", path="b.py", old="def f():\n  return 1\n", new="pass"
+    )
 
 
 def test_the_nearest_miss_is_shown_with_its_line_numbers(runtime: LocalRuntime, work: Path) -> None:
     lines = [f"value_{n} = compute({n})" for n in range(100)]
-    (work / "a.py").write_text("\n".join([*lines, "def total(items):", "    result = sum(items)", "    return result"]))
-    message = refused(runtime, "edit_file", path="a.py", old="def total(items):\n    result = add(items)\n    return result", new="x")
+    (work / "a.py").write_text(
+        "\n".join([*lines, "def total(items):", "    result = sum(items)", "    return result"])
+    )
+    message = refused(
+        runtime,
+        "edit_file",
+        path="a.py",
+        old="def total(items):\n    result = add(items)\n    return result",
+        new="x",
+    )
     assert "The nearest is at lines 101-103" in message
     assert "   102\t    result = sum(items)" in message
-    assert "nearest is at lines 102" in refused(runtime, "edit_file", path="a.py", old="result = sum(item)", new="x").replace(
-        "line 102", "lines 102"
+    assert "nearest is at lines 102" in refused(
+        runtime, "edit_file", path="a.py", old="result = sum(item)", new="x"
+    ).replace("line 102", "lines 102")
+    assert "Nothing in the file is like it" in refused(
+        runtime, "edit_file", path="a.py", old="§§§ ???", new="x"
     )
-    assert "Nothing in the file is like it" in refused(runtime, "edit_file", path="a.py", old="§§§ ???", new="x")
 
 
-def test_the_search_for_a_near_miss_is_quick_in_a_file_of_50000_lines(runtime: LocalRuntime, work: Path) -> None:
-    (work / "a").write_text("".join(f"    some_value = some_function(argument_{n % 7}, {n})\n" for n in range(50_000)))
-    for old in ("    some_value = some_function(argument_1, x)\n" * 40, "another_thing = some_function\n", "}\n}\n"):
+def test_the_search_for_a_near_miss_is_quick_in_a_file_of_50000_lines(
+    runtime: LocalRuntime, work: Path
+) -> None:
+    (work / "a").write_text(
+        "".join(f"    some_value = some_function(argument_{n % 7}, {n})\n" for n in range(50_000))
+    )
+    for old in (
+        "    some_value = some_function(argument_1, x)\n" * 40,
+        "another_thing = some_function\n",
+        "}\n}\n",
+    ):
         begun = time.process_time()
         refused(runtime, "edit_file", path="a", old=old, new="x")
         assert time.process_time() - begun < 3.0
@@ -284,10 +346,12 @@ def test_a_diff_is_what_patch_expects() -> None:
     assert "-end\n\\ No newline at end of file\n+END\n" in diff
 
 
-# --- paths ---------------------------------------------------------------------------------------
+# --- paths ---
 
 
-def test_paths_outside_of_the_workdir_are_refused_for_reading_and_writing(runtime: LocalRuntime, work: Path, tmp_path: Path) -> None:
+def test_paths_outside_of_the_workdir_are_refused_for_reading_and_writing(
+    runtime: LocalRuntime, work: Path, tmp_path: Path
+) -> None:
     secret = tmp_path / "secret"
     secret.write_text("s")
     (work / "link").symlink_to(secret)

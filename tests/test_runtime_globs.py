@@ -1,4 +1,5 @@
-"""Patterns from outside: git and bash are the judges of what they mean, and none of them can hold up the process."""
+"""Patterns from outside: git and bash are the judges of what they mean, and none of them can hold
+up the process."""
 
 from __future__ import annotations
 
@@ -17,17 +18,86 @@ from holdfast.runtime import LocalRuntime, globs, walk
 from holdfast.tools import ToolContext
 
 FILES = [
-    "a", "b", "ab", "ba", "a.b", ".a", "aa", "-", "]", "!a", "#a", "a b", "a ", "é", "a\\b",
-    "d/a", "d/b", "d/.a", "d/ab", "d/d/a", "d/d/ab", "d/e/a", "d/e/d/b", "e/a", "e/d/a", "e/d/e/b", "bb/a", "bb/b/a", "x/y/z/a", "x/y/b",
-]  # fmt: skip
-PIECES = ["a", "b", "d", "e", "ab", "*", "?", "**", "[ab]", "[!a]", "[^b]", "[a-z]", "[[:alpha:]]", ".", "-", "[]-]", "x", "y", "z"]
-ODD = ["\\", "\\*", "\\a", "[", "[a", "[!]a]", "[b-a]", "[[:nope:]]", "#", "!", " ", "{a,b}", "]", "[\\]]", "[a/b]", "é", "[!-a]"]
+    "a",
+    "b",
+    "ab",
+    "ba",
+    "a.b",
+    ".a",
+    "aa",
+    "-",
+    "]",
+    "!a",
+    "#a",
+    "a b",
+    "a ",
+    "é",
+    "a\\b",
+    "d/a",
+    "d/b",
+    "d/.a",
+    "d/ab",
+    "d/d/a",
+    "d/d/ab",
+    "d/e/a",
+    "d/e/d/b",
+    "e/a",
+    "e/d/a",
+    "e/d/e/b",
+    "bb/a",
+    "bb/b/a",
+    "x/y/z/a",
+    "x/y/b",
+]
+PIECES = [
+    "a",
+    "b",
+    "d",
+    "e",
+    "ab",
+    "*",
+    "?",
+    "**",
+    "[ab]",
+    "[!a]",
+    "[^b]",
+    "[a-z]",
+    "[[:alpha:]]",
+    ".",
+    "-",
+    "[]-]",
+    "x",
+    "y",
+    "z",
+]
+ODD = [
+    "\\",
+    "\\*",
+    "\\a",
+    "[",
+    "[a",
+    "[!]a]",
+    "[b-a]",
+    "[[:nope:]]",
+    "#",
+    "!",
+    " ",
+    "{a,b}",
+    "]",
+    "[\\]]",
+    "[a/b]",
+    "é",
+    "[!-a]",
+]
 
 
 def pattern(source: random.Random, odd: float, braces: bool = False) -> str:
     pieces = [*PIECES, "{a,b}", "{a,d/{a,b}}", "{ab}", "{,a}"] if braces else PIECES
     parts = [
-        "".join(source.choice(ODD if source.random() < odd else pieces) for _ in range(source.choice((1, 1, 1, 2, 2, 3))))
+        "".join(
+            source.choice(ODD if source.random() < odd else pieces)
+            for _ in range(source.choice((1, 1, 1, 2, 2, 3)))
+        )
         for _ in range(source.choice((1, 1, 1, 2, 2, 3)))
     ]
     return "/".join(parts)
@@ -63,7 +133,9 @@ def test_git_is_the_judge_of_ignore_rules(tmp_path: Path) -> None:
         case = tmp_path / f"case{number}"
         plant(case)
         lines = rules_of(source, source.choice((1, 1, 2, 3, 5)))
-        (case / ".gitignore").write_text("\ufeff" * (number % 10 == 0) + "\n".join(lines), newline="")
+        (case / ".gitignore").write_text(
+            "\ufeff" * (number % 10 == 0) + "\n".join(lines), newline=""
+        )
         rules[case.name] = repr(lines)
         if number % 3 == 0:
             lines = rules_of(source, 2)
@@ -71,13 +143,25 @@ def test_git_is_the_judge_of_ignore_rules(tmp_path: Path) -> None:
             rules[case.name] += f" and in d {lines!r}"
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     listed = subprocess.run(
-        ["git", "-C", str(tmp_path), "-c", "core.excludesFile=", "ls-files", "-coz", "--exclude-standard"], capture_output=True, check=True
+        [
+            "git",
+            "-C",
+            str(tmp_path),
+            "-c",
+            "core.excludesFile=",
+            "ls-files",
+            "-coz",
+            "--exclude-standard",
+        ],
+        capture_output=True,
+        check=True,
     )
     wanted = set(os.fsdecode(listed.stdout).split("\0")[:-1])
     found = set(walk.files_below(tmp_path, None, {}, lambda: False))
     wrong = sorted(wanted ^ found)
     assert not wrong, "\n".join(
-        f"{name} {'missing' if name in wanted else 'not ignored'}: {rules[name.split('/')[0]]}" for name in wrong[:20]
+        f"{name} {'missing' if name in wanted else 'not ignored'}: {rules[name.split('/')[0]]}"
+        for name in wrong[:20]
     )
     assert len(wanted) < 250 * len(FILES)
 
@@ -86,9 +170,19 @@ def test_bash_is_the_judge_of_globs(tmp_path: Path) -> None:
     plant(tmp_path)
     source = random.Random(7)
     patterns = [pattern(source, 0.0, braces=True) for _ in range(400)]
-    patterns = [one for one in patterns if "***" not in one and not {"{,a}", "."} & set(one.split("/"))]  # not the root, and no folders
-    script = "shopt -s globstar dotglob nullglob\n" + "".join(f"printf '%s\\0' {one} x; printf '\\n'\n" for one in patterns)
-    done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"})
+    patterns = [
+        one for one in patterns if "***" not in one and not {"{,a}", "."} & set(one.split("/"))
+    ]  # not the root, and no folders
+    script = "shopt -s globstar dotglob nullglob\n" + "".join(
+        f"printf '%s\\0' {one} x; printf '\\n'\n" for one in patterns
+    )
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+        env={"LC_ALL": "C.UTF-8"},
+    )
     names = [name for name in FILES if "\\" not in name]
     for one, line in zip(patterns, done.stdout.split(b"\n"), strict=False):
         wanted = {os.path.normpath(name) for name in os.fsdecode(line).split("\0")} & set(names)
@@ -155,11 +249,24 @@ def test_braces_are_those_of_bash(given: str, stands_for: list[str]) -> None:
 
 @pytest.mark.parametrize("name", ["glob", "grep", "grep's glob"])
 @pytest.mark.parametrize(
-    "text", ["{" + "," * 2_000_000, "{a," * 1_000 + "}" * 1_000, "{a,b}" * 500, "{" + "," * 4_000 + "}", "x" * 2_000_000]
+    "text",
+    [
+        "{" + "," * 2_000_000,
+        "{a," * 1_000 + "}" * 1_000,
+        "{a,b}" * 500,
+        "{" + "," * 4_000 + "}",
+        "x" * 2_000_000,
+    ],
 )
-def test_a_hostile_pattern_of_a_call_is_refused_at_once(tmp_path: Path, name: str, text: str) -> None:
+def test_a_hostile_pattern_of_a_call_is_refused_at_once(
+    tmp_path: Path, name: str, text: str
+) -> None:
     (tmp_path / "a").write_text("x")
-    arguments = {"glob": {"pattern": text}, "grep": {"pattern": text + "(" * 20_000}, "grep's glob": {"pattern": "x", "glob": text}}[name]
+    arguments = {
+        "glob": {"pattern": text},
+        "grep": {"pattern": text + "(" * 20_000},
+        "grep's glob": {"pattern": "x", "glob": text},
+    }[name]
     with LocalRuntime(tmp_path) as runtime:
         tool = next(tool for tool in runtime.tools if tool.name == name.partition("'")[0])
         begun = time.process_time()
@@ -169,7 +276,9 @@ def test_a_hostile_pattern_of_a_call_is_refused_at_once(tmp_path: Path, name: st
         assert len(str(error.value)) < 1_000
 
 
-def test_a_regular_expression_that_takes_long_to_compile_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_regular_expression_that_takes_long_to_compile_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.runtime.search._SECONDS", 0.5)
     (tmp_path / "a").write_text("x")
     with LocalRuntime(tmp_path) as runtime:

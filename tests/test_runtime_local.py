@@ -14,7 +14,14 @@ from holdfast.tools import Tool, ToolManager
 
 
 def git(*arguments: str, cwd: Path) -> None:
-    identity = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
+    identity = [
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.com",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     subprocess.run(["git", *identity, *arguments], cwd=cwd, check=True, capture_output=True)
 
 
@@ -84,7 +91,9 @@ def test_tools_declare_what_they_do(tmp_path: Path) -> None:
         tools = {tool.name: tool for tool in runtime.tools}
     reads = {name for name, tool in tools.items() if tool.annotations.read_only}
     assert reads == {"read_file", "glob", "grep"}
-    assert {name for name, tool in tools.items() if tool.annotations.repeatable} == reads | {"write_file"}
+    assert {name for name, tool in tools.items() if tool.annotations.repeatable} == reads | {
+        "write_file"
+    }
     for tool in tools.values():
         assert tool.description
         assert "{timeout}" not in str(tool.input_schema)
@@ -95,11 +104,16 @@ def test_tools_declare_what_they_do(tmp_path: Path) -> None:
 
 def test_tool_definitions_are_the_same_in_every_folder(tmp_path: Path) -> None:
     with LocalRuntime(tmp_path) as one, LocalRuntime() as two:
-        texts = [[(tool.description, tool.input_schema) for tool in runtime.tools] for runtime in (one, two)]
+        texts = [
+            [(tool.description, tool.input_schema) for tool in runtime.tools]
+            for runtime in (one, two)
+        ]
     assert texts[0] == texts[1]
 
 
-def test_a_repository_is_cloned_from_a_path_a_url_and_at_a_branch(tmp_path: Path, origin: Path) -> None:
+def test_a_repository_is_cloned_from_a_path_a_url_and_at_a_branch(
+    tmp_path: Path, origin: Path
+) -> None:
     with LocalRuntime() as runtime:
         assert runtime.clone_repo(str(origin)) == runtime.workdir / "origin"
         assert runtime.read_file("origin/a.txt") == "main"
@@ -139,8 +153,11 @@ def test_repository_names_become_urls(tmp_path: Path) -> None:
 
 def test_importing_the_runtime_loads_neither_pydantic_nor_yaml_nor_an_outer_room() -> None:
     script = (
-        "import sys, holdfast.runtime; print([m for m in sys.modules if m.split('.')[0] in ('pydantic', 'yaml', 'asyncio') "
-        "or m.startswith(('holdfast.agent', 'holdfast.conversation', 'holdfast.llm', 'holdfast.store'))])"
+        "import sys, holdfast.runtime; print([m for m in sys.modules if m.split('.')[0] in"
+        " ('pydantic', 'yaml', 'asyncio') or m.startswith(('holdfast.agent',"
+        " 'holdfast.conversation', 'holdfast.llm', 'holdfast.store'))])"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

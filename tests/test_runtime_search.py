@@ -48,15 +48,26 @@ def runtime(work: Path, request: pytest.FixtureRequest) -> Iterator[LocalRuntime
 
 
 def call(runtime: LocalRuntime, name: str, /, **arguments: object) -> ToolResult:
-    return next(tool for tool in runtime.tools if tool.name == name).run(arguments, ToolContext("c1", "1.0"))
+    return next(tool for tool in runtime.tools if tool.name == name).run(
+        arguments, ToolContext("c1", "1.0")
+    )
 
 
 def lines(runtime: LocalRuntime, name: str, /, **arguments: object) -> list[str]:
-    return [line for line in call(runtime, name, **arguments).text.splitlines() if not line.startswith("[")]
+    return [
+        line
+        for line in call(runtime, name, **arguments).text.splitlines()
+        if not line.startswith("[")
+    ]
 
 
 def test_glob_finds_files_and_leaves_out_what_is_ignored(runtime: LocalRuntime) -> None:
-    assert sorted(lines(runtime, "glob", pattern="**/*.py")) == [".git_not/e.py", "a.py", "src/c.py", "src/deep/d.py"]
+    assert sorted(lines(runtime, "glob", pattern="**/*.py")) == [
+        ".git_not/e.py",
+        "a.py",
+        "src/c.py",
+        "src/deep/d.py",
+    ]
     assert lines(runtime, "glob", pattern="*.py") == ["a.py"]
     assert sorted(lines(runtime, "glob", pattern="*.{py,txt}")) == ["a.py", "b.txt"]
     assert lines(runtime, "glob", pattern="src/*") == ["src/c.py"]
@@ -65,7 +76,9 @@ def test_glob_finds_files_and_leaves_out_what_is_ignored(runtime: LocalRuntime) 
     assert lines(runtime, "glob", pattern="**/*.log") == ["keep/build.log"]
 
 
-def test_glob_answers_what_was_changed_last_first_and_at_most_its_limit(runtime: LocalRuntime, work: Path) -> None:
+def test_glob_answers_what_was_changed_last_first_and_at_most_its_limit(
+    runtime: LocalRuntime, work: Path
+) -> None:
     os.utime(work / "src/c.py", (2_000_000_000, 2_000_000_000))
     assert lines(runtime, "glob", pattern="**/*.py")[0] == "src/c.py"
     result = call(runtime, "glob", pattern="**/*.py", limit=1)
@@ -109,7 +122,11 @@ def test_grep_answers_file_line_and_text(runtime: LocalRuntime) -> None:
 
 
 def test_grep_in_its_other_modes_and_with_a_glob(runtime: LocalRuntime) -> None:
-    assert lines(runtime, "grep", pattern="first", glob="*.py", mode="files") == [".git_not/e.py", "a.py", "src/deep/d.py"]
+    assert lines(runtime, "grep", pattern="first", glob="*.py", mode="files") == [
+        ".git_not/e.py",
+        "a.py",
+        "src/deep/d.py",
+    ]
     assert lines(runtime, "grep", pattern="first", glob="src/**", mode="files") == ["src/deep/d.py"]
     assert lines(runtime, "grep", pattern="(?i)first", glob="*.{txt,py}", mode="count")[:3] == [
         ".git_not/e.py: 1",
@@ -121,10 +138,22 @@ def test_grep_in_its_other_modes_and_with_a_glob(runtime: LocalRuntime) -> None:
 def test_grep_shows_context_and_merges_what_overlaps(runtime: LocalRuntime, work: Path) -> None:
     (work / "n").write_text("".join(f"{n}\n" for n in range(1, 21)))
     found = lines(runtime, "grep", pattern="^(5|7|15)$", path="n", context_lines=1)
-    assert found == ["n-4-4", "n:5:5", "n-6-6", "n:7:7", "n-8-8", "--", "n-14-14", "n:15:15", "n-16-16"]
+    assert found == [
+        "n-4-4",
+        "n:5:5",
+        "n-6-6",
+        "n:7:7",
+        "n-8-8",
+        "--",
+        "n-14-14",
+        "n:15:15",
+        "n-16-16",
+    ]
 
 
-def test_grep_is_bounded_in_matches_characters_and_line_length(runtime: LocalRuntime, work: Path) -> None:
+def test_grep_is_bounded_in_matches_characters_and_line_length(
+    runtime: LocalRuntime, work: Path
+) -> None:
     (work / "many").write_text("match\n" * 1000)
     result = call(runtime, "grep", pattern="match", path="many", limit=5)
     assert result.text.count("many:") == 5
@@ -152,7 +181,9 @@ def test_binary_and_special_files_are_passed_over(runtime: LocalRuntime, work: P
     assert {"latin", "wide"} <= set(found)
 
 
-def test_links_lead_neither_in_circles_nor_outside(runtime: LocalRuntime, work: Path, tmp_path: Path) -> None:
+def test_links_lead_neither_in_circles_nor_outside(
+    runtime: LocalRuntime, work: Path, tmp_path: Path
+) -> None:
     (tmp_path / "secret.py").write_text("first\n")
     (work / "loop").symlink_to(work)
     (work / "up").symlink_to(tmp_path)
@@ -163,7 +194,11 @@ def test_links_lead_neither_in_circles_nor_outside(runtime: LocalRuntime, work: 
     assert "secret.py" not in " ".join(found)
     assert "inside.py" in found
     assert len(found) == 6
-    assert not [name for name in lines(runtime, "glob", pattern="**/*.py") if name.startswith(("loop/", "up/"))]
+    assert not [
+        name
+        for name in lines(runtime, "glob", pattern="**/*.py")
+        if name.startswith(("loop/", "up/"))
+    ]
 
 
 def test_a_bad_pattern_is_explained(runtime: LocalRuntime) -> None:
@@ -171,7 +206,9 @@ def test_a_bad_pattern_is_explained(runtime: LocalRuntime) -> None:
         call(runtime, "grep", pattern="f(")
 
 
-def test_a_pattern_that_would_take_forever_is_stopped(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pattern_that_would_take_forever_is_stopped(
+    work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(search, "_SECONDS", 0.5)
     (work / "a.txt").write_text("first\n")
     (work / "evil").write_text("a" * 60 + "!\n")
@@ -241,7 +278,9 @@ def test_a_pattern_of_many_stars_takes_no_longer_for_what_does_not_fit() -> None
         ("**/*.test.*", ("a.test.js", "x/y.test.tsx"), ("test.js", "a.tests.js")),
     ],
 )
-def test_what_stands_between_stars_is_found_wherever_it_fits(pattern: str, fits: tuple[str, ...], not_: tuple[str, ...]) -> None:
+def test_what_stands_between_stars_is_found_wherever_it_fits(
+    pattern: str, fits: tuple[str, ...], not_: tuple[str, ...]
+) -> None:
     from holdfast.runtime.globs import glob as compiled
 
     rule = compiled(pattern)

@@ -1,4 +1,5 @@
-"""The terminal: one shell per conversation, bounded output, and an end for everything that it starts."""
+"""The terminal: one shell per conversation, bounded output, and an end for everything that it
+starts."""
 
 from __future__ import annotations
 
@@ -61,51 +62,77 @@ def read_pid(path: Path) -> int:
     return int(path.read_text())
 
 
-# --- what stays between commands -----------------------------------------------------------------
+# --- what stays between commands ---
 
 
-def test_the_directory_and_variables_last_between_commands(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_the_directory_and_variables_last_between_commands(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     (tmp_path / "sub").mkdir()
     result = runtime.run_command("cd sub; A=1; export B=2; readonly C='3 4'")
     assert "[exported variables changed for the next commands: B]" in result.text
-    result = runtime.run_command("pwd; echo $A $B $C; env | grep '^[ABC]='; cd - >/dev/null; unset B; A=5")
+    result = runtime.run_command(
+        "pwd; echo $A $B $C; env | grep '^[ABC]='; cd - >/dev/null; unset B; A=5"
+    )
     assert output(result).splitlines() == [str(tmp_path / "sub"), "1 2 3 4", "B=2"]
     assert result.meta["cwd"] == str(tmp_path)
-    assert output(runtime.run_command("pwd; echo $A ${B-unset}")).splitlines() == [str(tmp_path), "5 unset"]
+    assert output(runtime.run_command("pwd; echo $A ${B-unset}")).splitlines() == [
+        str(tmp_path),
+        "5 unset",
+    ]
 
 
-@pytest.mark.parametrize("value", ["a\nb\tc\r", "'\"$`\\!* \x01\x7f", "é\u2028😀", "", " ", 'declare -x X="1"\n', "\udcff"])
+@pytest.mark.parametrize(
+    "value",
+    ["a\nb\tc\r", "'\"$`\\!* \x01\x7f", "é\u2028😀", "", " ", 'declare -x X="1"\n', "\udcff"],
+)
 def test_a_variable_keeps_its_value_whatever_it_holds(runtime: LocalRuntime, value: str) -> None:
     quoted = "'" + value.replace("'", "'\\''") + "'"
     runtime.run_command(f"A={quoted}; export B={quoted}")
-    runtime.run_command(f"if [[ $A == {quoted} && $B == {quoted} ]]; then echo same; else declare -p A B; fi > out")
+    runtime.run_command(
+        f"if [[ $A == {quoted} && $B == {quoted} ]]; then echo same; else declare -p A B; fi > out"
+    )
     assert runtime.read_file("out") == "same\n"
 
 
-def test_the_path_of_a_link_to_the_directory_stays_as_it_was_typed(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_the_path_of_a_link_to_the_directory_stays_as_it_was_typed(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     runtime.run_command("cd link")
     assert output(runtime.run_command("pwd")) == str(tmp_path / "link")
 
 
-def test_a_directory_that_was_deleted_is_left_for_the_working_directory(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_a_directory_that_was_deleted_is_left_for_the_working_directory(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     runtime.run_command("mkdir sub; cd sub; rmdir ../sub")
     result = runtime.run_command("pwd")
     assert output(result) == str(tmp_path)
     assert f"now in {tmp_path}" in result.text
 
 
-def test_functions_aliases_options_and_traps_end_with_their_command_which_is_told_of_functions(runtime: LocalRuntime) -> None:
-    result = runtime.run_command("f() { echo from f; }; f; shopt -s expand_aliases; alias ls='echo alias'; set -euo pipefail; set -f")
+def test_functions_aliases_options_and_traps_end_with_their_command_which_is_told_of_functions(
+    runtime: LocalRuntime,
+) -> None:
+    result = runtime.run_command(
+        "f() { echo from f; }; f; shopt -s expand_aliases; alias ls='echo alias'; set -euo"
+        " pipefail; set -f"
+    )
     assert output(result) == "from f"
-    assert "[functions last for one command only: f. To keep them, write a file and source it]" in result.text
+    assert (
+        "[functions last for one command only: f. To keep them, write a file and source it]"
+        in result.text
+    )
     result = runtime.run_command("type f; ls; false | true; echo $? $NOTHING")
     assert output(result).splitlines() == ["bash: line 1: type: f: not found", "0"]
 
 
 def test_variables_that_are_too_large_for_the_next_command_are_named(runtime: LocalRuntime) -> None:
-    result = runtime.run_command("export BIG=$(head -c 200000 /dev/zero | tr '\\0' x) SMALL=1; PLAIN=$BIG")
+    result = runtime.run_command(
+        "export BIG=$(head -c 200000 /dev/zero | tr '\\0' x) SMALL=1; PLAIN=$BIG"
+    )
     assert "[variables too large to keep for the next command: BIG]" in result.text
     assert output(runtime.run_command("echo ${#BIG} $SMALL ${#PLAIN}")) == "0 1 200000"
     result = runtime.run_command("KEPT=1; HUGE=$(head -c 5000000 /dev/zero | tr '\\0' x)", 10)
@@ -135,7 +162,9 @@ def test_two_conversations_run_at_the_same_time(runtime: LocalRuntime, tmp_path:
         results[mine] = runtime.run_command(command, 5, conversation_id=mine)
 
     results: dict[str, ToolResult] = {}
-    threads = [threading.Thread(target=meet, args=(*names, results)) for names in (("a", "b"), ("b", "a"))]
+    threads = [
+        threading.Thread(target=meet, args=(*names, results)) for names in (("a", "b"), ("b", "a"))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -143,7 +172,9 @@ def test_two_conversations_run_at_the_same_time(runtime: LocalRuntime, tmp_path:
     assert [results[name].meta["exitCode"] for name in "ab"] == [0, 0]
 
 
-def test_parallel_calls_of_one_conversation_take_turns(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_parallel_calls_of_one_conversation_take_turns(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     command = "echo start >> log; sleep 0.05; echo end >> log"
     threads = [threading.Thread(target=runtime.run_command, args=(command,)) for _ in range(4)]
     for thread in threads:
@@ -153,15 +184,20 @@ def test_parallel_calls_of_one_conversation_take_turns(runtime: LocalRuntime, tm
     assert (tmp_path / "log").read_text().split() == ["start", "end"] * 4
 
 
-# --- robust against what models write ------------------------------------------------------------
+# --- robust against what models write ---
 
 
-def test_a_command_that_exits_leaves_its_directory_and_variables(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_a_command_that_exits_leaves_its_directory_and_variables(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     (tmp_path / "sub").mkdir()
     result = runtime.run_command("cd sub; X=1; echo before; exit 3; echo after")
     assert result.text == f"before\n[exit code 3, now in {tmp_path / 'sub'}]"
     assert not result.is_error
-    assert output(runtime.run_command("echo $? $X; pwd")).splitlines() == ["3 1", str(tmp_path / "sub")]
+    assert output(runtime.run_command("echo $? $X; pwd")).splitlines() == [
+        "3 1",
+        str(tmp_path / "sub"),
+    ]
 
 
 def test_set_e_ends_a_command_at_what_fails_and_holds_for_no_other(runtime: LocalRuntime) -> None:
@@ -170,17 +206,26 @@ def test_set_e_ends_a_command_at_what_fails_and_holds_for_no_other(runtime: Loca
     assert output(runtime.run_command("false; echo $X")) == "1"
 
 
-def test_a_command_that_replaces_its_bash_leaves_things_as_they_were_and_says_so(runtime: LocalRuntime) -> None:
+def test_a_command_that_replaces_its_bash_leaves_things_as_they_were_and_says_so(
+    runtime: LocalRuntime,
+) -> None:
     runtime.run_command("X=1")
     for command in ("X=2; cd /; exec echo gone", "X=2; cd /; echo gone; kill -9 $$"):
         result = runtime.run_command(command)
         assert output(result) == "gone"
-        assert "[the command ended its own bash: directory and variables are as they were before it]" in result.text
+        assert (
+            "[the command ended its own bash: directory and variables are as they were before it]"
+            in result.text
+        )
         assert output(runtime.run_command("echo $X $PWD")) == f"1 {runtime.workdir}"
 
 
-@pytest.mark.parametrize("command", ["echo 'open", "if true; then", "fi", "( echo", 'echo "a', "${", "case x in"])
-def test_a_syntax_error_is_reported_and_the_shell_lives(runtime: LocalRuntime, command: str) -> None:
+@pytest.mark.parametrize(
+    "command", ["echo 'open", "if true; then", "fi", "( echo", 'echo "a', "${", "case x in"]
+)
+def test_a_syntax_error_is_reported_and_the_shell_lives(
+    runtime: LocalRuntime, command: str
+) -> None:
     runtime.run_command("KEPT=yes")
     result = runtime.run_command(command, 5)
     assert result.meta["exitCode"] != 0
@@ -190,7 +235,9 @@ def test_a_syntax_error_is_reported_and_the_shell_lives(runtime: LocalRuntime, c
 
 
 def test_heredocs_and_scripts_of_many_lines_run_as_they_are(runtime: LocalRuntime) -> None:
-    result = runtime.run_command("cat <<'EOF'\n$HOME `x` \"quoted\"\nEOF\nfor i in 1 2; do\n  echo $i\ndone\n# the end")
+    result = runtime.run_command(
+        "cat <<'EOF'\n$HOME `x` \"quoted\"\nEOF\nfor i in 1 2; do\n  echo $i\ndone\n# the end"
+    )
     assert output(result).splitlines() == ['$HOME `x` "quoted"', "1", "2"]
 
 
@@ -200,7 +247,9 @@ def test_an_unset_variable_under_set_u_does_not_end_the_shell(runtime: LocalRunt
 
 
 def test_a_command_that_reads_stdin_gets_an_empty_one_and_ends(runtime: LocalRuntime) -> None:
-    result = runtime.run_command("cat; read x; echo done; python3 -c 'import sys; print(repr(sys.stdin.read()))'", 5)
+    result = runtime.run_command(
+        "cat; read x; echo done; python3 -c 'import sys; print(repr(sys.stdin.read()))'", 5
+    )
     assert output(result).splitlines() == ["done", "''"]
 
 
@@ -213,9 +262,13 @@ def test_output_without_a_line_end_is_complete(runtime: LocalRuntime) -> None:
     assert runtime.run_command("true").text == "(no output)\n[exit code 0]"
 
 
-def test_a_background_job_does_not_hold_the_answer_and_its_output_goes_to_a_file(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_a_background_job_does_not_hold_the_answer_and_its_output_goes_to_a_file(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     begun = time.monotonic()
-    result = runtime.run_command("{ while [ ! -e go ]; do sleep 0.01; done; echo late; } & echo first", 10)
+    result = runtime.run_command(
+        "{ while [ ! -e go ]; do sleep 0.01; done; echo late; } & echo first", 10
+    )
     assert time.monotonic() - begun < 5
     assert "first" in result.text
     assert "late" not in result.text
@@ -224,7 +277,9 @@ def test_a_background_job_does_not_hold_the_answer_and_its_output_goes_to_a_file
     assert until(lambda: "late" in file.read_text())
 
 
-def test_a_command_sees_no_variable_of_this_process_and_all_that_env_gives(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_command_sees_no_variable_of_this_process_and_all_that_env_gives(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     with LocalRuntime(tmp_path, env={"GIVEN": "yes"}) as runtime:
         text = runtime.run_command("env; echo; cat /proc/$$/environ | tr '\\0' '\\n'").text
@@ -232,7 +287,9 @@ def test_a_command_sees_no_variable_of_this_process_and_all_that_env_gives(monke
     assert "GIVEN=yes" in text
 
 
-def test_user_commands_cannot_reach_or_hold_the_channel_that_reports_exit_codes(runtime: LocalRuntime) -> None:
+def test_user_commands_cannot_reach_or_hold_the_channel_that_reports_exit_codes(
+    runtime: LocalRuntime,
+) -> None:
     result = runtime.run_command("ls /proc/self/fd; echo forged >&250; sleep 5 & true", 3)
     assert output(result).splitlines()[:4] == ["0", "1", "2", "3"]
     assert "250: Bad file descriptor" in result.text
@@ -246,11 +303,14 @@ def test_a_shell_whose_temporary_folder_was_deleted_still_works(runtime: LocalRu
     assert output(runtime.run_command("echo still", 5)) == "still"
 
 
-# --- output --------------------------------------------------------------------------------------
+# --- output ---
 
 
 def test_escape_codes_and_progress_bars_are_shown_as_they_look_last() -> None:
-    assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x \x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\") == "red x link"
+    assert (
+        clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x \x1b]8;;http://a\x1b\\link\x1b]8;;\x1b\\")
+        == "red x link"
+    )
     assert clean("10%\r50%\r100%\ndone\r\n") == "100%\ndone\n"
     assert clean("a_\x08b\x00\x07c") == "abc"
     begun = time.process_time()
@@ -258,7 +318,9 @@ def test_escape_codes_and_progress_bars_are_shown_as_they_look_last() -> None:
     assert time.process_time() - begun < 2
 
 
-def test_a_long_output_is_cut_in_the_middle_and_whole_in_a_file_that_the_read_tool_may_read(runtime: LocalRuntime) -> None:
+def test_a_long_output_is_cut_in_the_middle_and_whole_in_a_file_that_the_read_tool_may_read(
+    runtime: LocalRuntime,
+) -> None:
     result = call(runtime, "terminal", command="seq 1 50000; echo -e '\\x00'")
     assert len(result.text) < 31_000
     lines = result.text.splitlines()
@@ -278,7 +340,9 @@ def test_a_long_output_is_cut_in_the_middle_and_whole_in_a_file_that_the_read_to
 
 def test_a_hundred_megabytes_are_bounded_in_memory_and_on_disk(runtime: LocalRuntime) -> None:
     before = Path("/proc/self/statm").read_text().split()[1]
-    result = runtime.run_command("head -c 120000000 /dev/zero | tr '\\0' x | fold -w 99; echo; echo the end", 30)
+    result = runtime.run_command(
+        "head -c 120000000 /dev/zero | tr '\\0' x | fold -w 99; echo; echo the end", 30
+    )
     after = Path("/proc/self/statm").read_text().split()[1]
     assert result.meta["exitCode"] == 0
     assert "the end" in result.text
@@ -286,8 +350,12 @@ def test_a_hundred_megabytes_are_bounded_in_memory_and_on_disk(runtime: LocalRun
     assert (int(after) - int(before)) * os.sysconf("SC_PAGE_SIZE") < 40_000_000
 
 
-@pytest.mark.parametrize("sizes", [[10, 20], [200_000], [100_000, 50_000, 3_000_000, 7], [5_000_000] * 3])
-def test_an_output_keeps_its_head_and_its_tail_whatever_the_pieces(tmp_path: Path, sizes: list[int]) -> None:
+@pytest.mark.parametrize(
+    "sizes", [[10, 20], [200_000], [100_000, 50_000, 3_000_000, 7], [5_000_000] * 3]
+)
+def test_an_output_keeps_its_head_and_its_tail_whatever_the_pieces(
+    tmp_path: Path, sizes: list[int]
+) -> None:
     kept = Output(tmp_path / "out", cap=1_000_000)
     data = b"".join(bytes([97 + n]) * size for n, size in enumerate(sizes))
     at = 0
@@ -304,14 +372,17 @@ def test_an_output_keeps_its_head_and_its_tail_whatever_the_pieces(tmp_path: Pat
             kept.close()
 
 
-# --- ends ----------------------------------------------------------------------------------------
+# --- ends ---
 
 
-def test_a_timeout_kills_the_whole_process_group_and_keeps_the_shell(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_a_timeout_kills_the_whole_process_group_and_keeps_the_shell(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     runtime.run_command("KEPT=1")
     begun = time.monotonic()
     result = runtime.run_command(
-        "sleep 300 & echo $! > a; (sleep 301; true) & (setsid sleep 302 & echo $! > b); sh -c 'echo $$ > c; sleep 303; true'; echo no",
+        "sleep 300 & echo $! > a; (sleep 301; true) & (setsid sleep 302 & echo $! > b); sh -c 'echo"
+        " $$ > c; sleep 303; true'; echo no",
         0.4,
     )
     assert time.monotonic() - begun < 1.5
@@ -326,14 +397,19 @@ def test_a_timeout_kills_the_whole_process_group_and_keeps_the_shell(runtime: Lo
     assert output(runtime.run_command("echo $KEPT")) == "1"
 
 
-def test_a_timeout_spares_what_an_earlier_command_left_in_the_background(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_a_timeout_spares_what_an_earlier_command_left_in_the_background(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     runtime.run_command("sleep 300 & echo $! > server")
     runtime.run_command("sleep 301", 0.1)
     assert alive(read_pid(tmp_path / "server"))
 
 
 def test_a_command_that_ignores_interrupts_is_killed(runtime: LocalRuntime) -> None:
-    script = "import signal, time; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN); print('up'); time.sleep(300)"
+    script = (
+        "import signal, time; signal.signal(2, signal.SIG_IGN); signal.signal(15, signal.SIG_IGN);"
+        " print('up'); time.sleep(300)"
+    )
     begun = time.monotonic()
     runtime.run_command("KEPT=1")
     result = runtime.run_command(f'KEPT=2; python3 -c "{script}"\necho after', 0.5)
@@ -354,18 +430,30 @@ def test_a_bash_that_ignores_interrupts_is_killed(runtime: LocalRuntime) -> None
 
 @pytest.mark.parametrize(
     "command",
-    ["while :; do :; done", "sleep 300 | cat", "x=$(sleep 300)", "kill -STOP $$", "sleep 300 & wait", "cat <(sleep 300)", "yes"],
+    [
+        "while :; do :; done",
+        "sleep 300 | cat",
+        "x=$(sleep 300)",
+        "kill -STOP $$",
+        "sleep 300 & wait",
+        "cat <(sleep 300)",
+        "yes",
+    ],
 )
 def test_cancelling_ends_whatever_runs_within_a_second(runtime: LocalRuntime, command: str) -> None:
     cancelled = Cancellation()
     threading.Timer(0.1, cancelled.cancel).start()
     begun = time.monotonic()
-    result = tool(runtime, "terminal").run({"command": command}, ToolContext("c1", cancelled=cancelled))
+    result = tool(runtime, "terminal").run(
+        {"command": command}, ToolContext("c1", cancelled=cancelled)
+    )
     assert time.monotonic() - begun < 1.1
     assert "interrupted" in result.text
     assert result.error is not None
     assert result.error.type == "cancelled"
-    assert until(lambda: runtime.process_groups() == [], 2)  # what was killed is reaped a moment later
+    assert until(
+        lambda: runtime.process_groups() == [], 2
+    )  # what was killed is reaped a moment later
     assert "ok" in call(runtime, "terminal", command="echo ok").text
 
 
@@ -382,14 +470,19 @@ def test_a_call_that_waits_for_its_turn_can_be_cancelled(runtime: LocalRuntime) 
     first.join()
 
 
-def test_closing_the_conversation_ends_its_shell_and_daemons_and_no_other(runtime: LocalRuntime, tmp_path: Path) -> None:
+def test_closing_the_conversation_ends_its_shell_and_daemons_and_no_other(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
     cleanups: dict[object, object] = {}
     context = ToolContext("c1", on_close=lambda key, cleanup: cleanups.setdefault(key, cleanup))
-    commands = "setsid nohup sleep 300 >/dev/null 2>&1 & echo $! > pid; env -i sleep 301 & echo $! > plain; sleep 302 & echo $! > job"
+    commands = (
+        "setsid nohup sleep 300 >/dev/null 2>&1 & echo $! > pid; env -i sleep 301 & echo $! >"
+        " plain; sleep 302 & echo $! > job"
+    )
     result = tool(runtime, "terminal").run({"command": commands}, context)
     assert (
-        f"still running in the background: process {read_pid(tmp_path / 'pid')}, {read_pid(tmp_path / 'plain')}, {read_pid(tmp_path / 'job')}]"
-        in result.text
+        f"still running in the background: process {read_pid(tmp_path / 'pid')},"
+        f" {read_pid(tmp_path / 'plain')}, {read_pid(tmp_path / 'job')}]" in result.text
     )
     tool(runtime, "terminal").run({"command": "kill $(cat job)"}, context)
     runtime.run_command("sleep 303 & echo $! > other", conversation_id="c2")
@@ -406,7 +499,9 @@ def test_closing_the_conversation_ends_its_shell_and_daemons_and_no_other(runtim
 def test_closing_ends_a_running_command_and_tells_who_waits_for_it(tmp_path: Path) -> None:
     runtime = LocalRuntime(tmp_path)
     results: list[ToolResult] = []
-    thread = threading.Thread(target=lambda: results.append(runtime.run_command("echo up; echo $$ > pid; sleep 300")))
+    thread = threading.Thread(
+        target=lambda: results.append(runtime.run_command("echo up; echo $$ > pid; sleep 300"))
+    )
     thread.start()
     shell = read_pid(tmp_path / "pid")
     runtime.close()
@@ -432,16 +527,31 @@ own.kill()
 
 
 @pytest.mark.parametrize("proc", [True, False])
-def test_what_carries_an_owners_mark_can_be_ended_from_elsewhere(tmp_path: Path, proc: bool) -> None:
+def test_what_carries_an_owners_mark_can_be_ended_from_elsewhere(
+    tmp_path: Path, proc: bool
+) -> None:
     mark, other_mark = os.urandom(8).hex(), os.urandom(8).hex()
     with LocalRuntime(tmp_path) as ours, LocalRuntime(tmp_path) as other:
-        command = "sleep 300 & setsid sleep 301 & " + ("env -i sleep 302 & " if proc else "") + "echo $$ > pid; wait"
+        command = (
+            "sleep 300 & setsid sleep 301 & "
+            + ("env -i sleep 302 & " if proc else "")
+            + "echo $$ > pid; wait"
+        )
         ours.terminal.run(command, wait=0, mark=lambda: {processes.OWNER: mark})
         other.terminal.run("sleep 303", wait=0, mark=lambda: {processes.OWNER: other_mark})
         groups, spared = ours.process_groups(), other.process_groups()
         arguments = [str(proc), "4" if proc else "3", mark, "none"]
-        environment = {**os.environ, **({processes.OWNER: mark} if proc else {})}  # as a program that the dead owner's agent had run
-        done = subprocess.run([sys.executable, "-c", ELSEWHERE, *arguments], capture_output=True, text=True, check=True, env=environment)
+        environment = {
+            **os.environ,
+            **({processes.OWNER: mark} if proc else {}),
+        }  # as a program that the dead owner's agent had run
+        done = subprocess.run(
+            [sys.executable, "-c", ELSEWHERE, *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
         assert done.stdout.split() == [arguments[1], "True", "True", "None"]
         assert until(lambda: not any(alive(group) for group in groups))
         assert all(alive(group) for group in spared)
@@ -453,11 +563,18 @@ def test_an_exit_trap_runs_at_the_end_of_its_command(runtime: LocalRuntime) -> N
     assert output(runtime.run_command("echo $X")) == "1"
 
 
-# --- commands that go on -------------------------------------------------------------------------
+# --- commands that go on ---
 
 
-def test_a_command_that_goes_on_is_followed_until_its_end(runtime: LocalRuntime, tmp_path: Path) -> None:
-    first = call(runtime, "terminal", command="echo one; while [ ! -e go ]; do sleep 0.01; done; echo two; (exit 4)", wait=0.3)
+def test_a_command_that_goes_on_is_followed_until_its_end(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    first = call(
+        runtime,
+        "terminal",
+        command="echo one; while [ ! -e go ]; do sleep 0.01; done; echo two; (exit 4)",
+        wait=0.3,
+    )
     assert first.meta["running"] is True
     assert not first.is_error
     assert "one" in first.text
@@ -470,8 +587,12 @@ def test_a_command_that_goes_on_is_followed_until_its_end(runtime: LocalRuntime,
     assert last.meta["exitCode"] == 4
 
 
-def test_a_second_command_is_refused_while_one_still_runs(runtime: LocalRuntime, tmp_path: Path) -> None:
-    call(runtime, "terminal", command="while [ ! -e go ]; do sleep 0.01; done; echo finished", wait=0)
+def test_a_second_command_is_refused_while_one_still_runs(
+    runtime: LocalRuntime, tmp_path: Path
+) -> None:
+    call(
+        runtime, "terminal", command="while [ ! -e go ]; do sleep 0.01; done; echo finished", wait=0
+    )
     busy = call(runtime, "terminal", command="echo x")
     assert busy.is_error
     assert "still running" in busy.text
@@ -506,7 +627,9 @@ def test_a_command_without_input_says_how_to_get_some(runtime: LocalRuntime) -> 
 
 def test_input_that_nobody_reads_is_cut_and_never_blocks(runtime: LocalRuntime) -> None:
     call(runtime, "terminal", command="sleep 300", wait=0, interactive=True)
-    assert "bytes were taken" in call(runtime, "terminal_input", text="x" * 1_000_000, wait=0.1).text
+    assert (
+        "bytes were taken" in call(runtime, "terminal_input", text="x" * 1_000_000, wait=0.1).text
+    )
 
 
 def test_an_interrupt_is_ctrl_c(runtime: LocalRuntime) -> None:
@@ -514,7 +637,10 @@ def test_an_interrupt_is_ctrl_c(runtime: LocalRuntime) -> None:
     result = call(runtime, "terminal_input", control="interrupt", wait=3)
     assert result.meta["exitCode"] == 130
     assert "after" not in result.text
-    script = "import time\ntry:\n    print('up')\n    time.sleep(300)\nexcept KeyboardInterrupt:\n    print('caught')"
+    script = (
+        "import time\ntry:\n    print('up')\n    time.sleep(300)\nexcept KeyboardInterrupt:\n   "
+        " print('caught')"
+    )
     call(runtime, "terminal", command=f'python3 -c "{script}"', wait=0.5)
     assert "caught" in call(runtime, "terminal_input", control="interrupt", wait=3).text
     assert "1" in call(runtime, "terminal", command="echo $KEPT").text
@@ -539,7 +665,7 @@ def test_the_timeout_holds_for_a_command_that_nobody_waits_for(runtime: LocalRun
     assert call(runtime, "terminal_input", wait=3).meta["timedOut"] is True
 
 
-# --- nothing is left -----------------------------------------------------------------------------
+# --- nothing is left ---
 
 
 def test_nothing_is_left_after_close() -> None:
@@ -566,7 +692,9 @@ def test_a_runtime_that_never_ran_a_command_has_no_thread_and_no_process(tmp_pat
     before = Owned()
     with LocalRuntime(workdir=tmp_path) as runtime:
         assert runtime.process_groups() == []
-        assert [one for one in before.new() if not one.endswith("/.holdfast-owner")] == []  # the lock of its temporary folder
+        assert [
+            one for one in before.new() if not one.endswith("/.holdfast-owner")
+        ] == []  # the lock of its temporary folder
     assert before.new() == []
 
 
@@ -585,7 +713,9 @@ def test_a_shell_that_does_not_exist_is_named(tmp_path: Path) -> None:
         assert "no-such-shell" in result.text
 
 
-def test_a_command_can_be_interrupted_also_where_this_process_ignores_interrupts(tmp_path: Path) -> None:
+def test_a_command_can_be_interrupted_also_where_this_process_ignores_interrupts(
+    tmp_path: Path,
+) -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         with LocalRuntime(tmp_path) as runtime:

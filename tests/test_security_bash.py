@@ -1,4 +1,5 @@
-"""The shell rules against real bash: no command with an effect outside of the work folder is low or medium.
+"""The shell rules against real bash: no command with an effect outside of the work folder is low or
+medium.
 
 Commands run in a bubblewrap box alone, see `shell_judge`. Fixed seeds: a failure comes again.
 """
@@ -23,12 +24,14 @@ pytestmark = pytest.mark.skipif(bool(missing()), reason=f"no box for commands: {
 _INTERPRETED = re.compile(
     r"\b(?:python[\d.]*|node|perl|ruby|php|bash|sh|deno|bun)\b(?:\s+-\S+)*?\s+-[A-Za-z]*[ceEr]\b|\b(?:python[\d.]*|node|bash|sh|perl|ruby)\s*-?\s*<<"
 )
-# Starting these takes long, and waiting is all that others do: mutations of them would take the time of everything else.
+# Starting these takes long, and waiting is all that others do: mutations of them would take the
+# time of everything else.
 _SLOW = re.compile(
     r"\b(?:npm|npx|yarn|pnpm|mvnw?|gradlew?|java|javac|sleep|timeout|apt|apt-get|watch|pip3?|man|gdb|node|go|cargo|curl|wget|python3?|pytest|make|cmake)\b"
 )
 
-# Commands that were once judged low and had an effect outside, and scripts of one shell that did. `canary` stands for any program.
+# Commands that were once judged low and had an effect outside, and scripts of one shell that did.
+# `canary` stands for any program.
 ONCE_LOW = (
     ["echo \\ #; canary"],
     ["[ a ]#; canary"],
@@ -72,7 +75,11 @@ ONCE_MEDIUM = (
     ["cd src", "echo x > escape/x"],
     ["cd src && echo x > escape/x"],
 )
-_RUNS_THE_PROJECT = ("XDG_CONFIG_HOME=cfg git status", "pip --python=./evil list", "apt-cache -oDir::Bin::dpkg=./evil policy")
+_RUNS_THE_PROJECT = (
+    "XDG_CONFIG_HOME=cfg git status",
+    "pip --python=./evil list",
+    "apt-cache -oDir::Bin::dpkg=./evil policy",
+)
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +114,14 @@ def test_the_box_notices_every_kind_of_effect() -> None:
     with Judge("low") as permissive:
         results = permissive.anyway(list(kinds))
         assert [
-            (command, kind) for (command, kind), result in zip(kinds.items(), results, strict=True) if kind not in result["effects"]
+            (command, kind)
+            for (command, kind), result in zip(kinds.items(), results, strict=True)
+            if kind not in result["effects"]
         ] == []
-        assert permissive.anyway(["ls -la; git status; git diff; cat a.txt | sort"])[0]["effects"] == {}
+        assert (
+            permissive.anyway(["ls -la; git status; git diff; cat a.txt | sort"])[0]["effects"]
+            == {}
+        )
 
 
 def test_the_box_is_tight(tmp_path: Path) -> None:
@@ -127,7 +139,9 @@ def test_the_box_is_tight(tmp_path: Path) -> None:
                 f"mkdir -p {tmp_path} && echo x > {tmp_path}/x",
                 f"echo x > /dev/tcp/127.0.0.1/{port}",
             ]
-            results = permissive.anyway([*commands, "echo x > /usr/canary", f"kill {os.getpid()}; kill -9 -1", "echo alive"])
+            results = permissive.anyway(
+                [*commands, "echo x > /usr/canary", f"kill {os.getpid()}; kill -9 -1", "echo alive"]
+            )
         assert "of the host" not in results[0]["shown"]
         assert sorted(tmp_path.iterdir()) == [secret]
         with pytest.raises(BlockingIOError):
@@ -142,9 +156,17 @@ def test_rules_that_allow_everything_are_caught(level: str) -> None:
     with Judge(level) as permissive:
         faults = permissive.grouped([*hidden, "ls", "git status"])
         assert [fault.script[0] for fault in faults] == hidden
-        assert {kind for fault in faults for kind in fault.effects} == {"exec-outside", "write-outside", "secret-shown"}
+        assert {kind for fault in faults for kind in fault.effects} == {
+            "exec-outside",
+            "write-outside",
+            "secret-shown",
+        }
         script = ["cd /outside", "touch made"]
-        assert [fault.script for together in (False, True) for fault in permissive.alone([script], together)] == [script, script]
+        assert [
+            fault.script
+            for together in (False, True)
+            for fault in permissive.alone([script], together)
+        ] == [script, script]
 
 
 def test_the_generators_hide_commands_that_bash_runs() -> None:
@@ -173,7 +195,9 @@ def test_what_was_once_judged_medium_is_no_more(judge: Judge) -> None:
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_the_once_misjudged_have_no_effect_that_their_level_excludes(judge: Judge, together: bool) -> None:
+def test_the_once_misjudged_have_no_effect_that_their_level_excludes(
+    judge: Judge, together: bool
+) -> None:
     assert not (faults := judge.alone([*ONCE_LOW, *ONCE_MEDIUM], together)), shown(faults)
 
 
@@ -181,29 +205,53 @@ def test_harmful_commands_are_not_judged_too_low(judge: Judge) -> None:
     found = list(corpus("harmful_commands.txt"))
     levels = judge.levels([command for _, command in found])
     allowed = {"not-low": ("low",), "not-medium": ("low", "medium")}
-    wrong = [(level, command) for (least, command), level in zip(found, levels, strict=True) if level in allowed[least]]
+    wrong = [
+        (level, command)
+        for (least, command), level in zip(found, levels, strict=True)
+        if level in allowed[least]
+    ]
     assert wrong == []
 
 
 def test_harmful_commands_stay_harmful_in_disguise(judge: Judge) -> None:
     random = Random(8)
-    harmful = [command for least, command in corpus("harmful_commands.txt") if least == "not-medium"]
-    disguised = [text for command in harmful if (text := shell_scripts.disguised(random, command)) is not None]
-    wrong = [text for text, level in zip(disguised, judge.levels(disguised), strict=True) if level in ("low", "medium")]
+    harmful = [
+        command for least, command in corpus("harmful_commands.txt") if least == "not-medium"
+    ]
+    disguised = [
+        text
+        for command in harmful
+        if (text := shell_scripts.disguised(random, command)) is not None
+    ]
+    wrong = [
+        text
+        for text, level in zip(disguised, judge.levels(disguised), strict=True)
+        if level in ("low", "medium")
+    ]
     assert wrong == []
     assert len(disguised) > 500
 
 
 def test_harmful_commands_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
-    commands = [command for _, command in corpus("harmful_commands.txt") if not _SLOW.search(command)]
+    commands = [
+        command for _, command in corpus("harmful_commands.txt") if not _SLOW.search(command)
+    ]
     assert not (faults := judge.grouped(commands)), shown(faults)
 
 
 def test_few_harmless_commands_are_held_up() -> None:
-    commands = [command for _, command in corpus("harmless_commands.txt") if not _INTERPRETED.search(command)]
+    commands = [
+        command
+        for _, command in corpus("harmless_commands.txt")
+        if not _INTERPRETED.search(command)
+    ]
     with Judge(planted=False) as clean:
         levels = clean.levels(commands)
-    held = [(level, command) for level, command in zip(levels, commands, strict=True) if level in ("unknown", "high")]
+    held = [
+        (level, command)
+        for level, command in zip(levels, commands, strict=True)
+        if level in ("unknown", "high")
+    ]
     assert len(held) <= 0.08 * len(commands), held
 
 
@@ -211,8 +259,16 @@ def test_few_harmless_commands_are_held_up() -> None:
 
 
 def _seeds() -> list[str]:
-    found = [command for name in ("harmless_commands.txt", "harmful_commands.txt") for _, command in corpus(name)]
-    return [command for command in (*found, *shell_scripts.QUIET) if len(command) < 400 and not _SLOW.search(command)]
+    found = [
+        command
+        for name in ("harmless_commands.txt", "harmful_commands.txt")
+        for _, command in corpus(name)
+    ]
+    return [
+        command
+        for command in (*found, *shell_scripts.QUIET)
+        if len(command) < 400 and not _SLOW.search(command)
+    ]
 
 
 def test_generated_scripts_that_are_allowed_have_no_effect_outside(judge: Judge) -> None:
@@ -229,7 +285,9 @@ def test_mutations_of_real_commands_that_are_allowed_have_no_effect_outside(judg
 
 def test_variables_before_programs_lead_nowhere(judge: Judge) -> None:
     random = Random(3)
-    assert not (faults := judge.grouped([shell_scripts.variable(random) for _ in range(300)])), shown(faults)
+    assert not (faults := judge.grouped([shell_scripts.variable(random) for _ in range(300)])), (
+        shown(faults)
+    )
 
 
 def test_options_of_allowed_commands_lead_nowhere(judge: Judge) -> None:
@@ -240,13 +298,19 @@ def test_options_of_allowed_commands_lead_nowhere(judge: Judge) -> None:
 
 def test_paths_that_lead_out_are_seen_however_they_are_written(judge: Judge) -> None:
     random = Random(6)
-    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(400)])), shown(faults)
+    assert not (faults := judge.grouped([shell_scripts.path(random) for _ in range(400)])), shown(
+        faults
+    )
 
 
 @pytest.mark.parametrize("together", [False, True])
-def test_what_one_command_leaves_in_the_shell_does_not_arm_the_next(judge: Judge, together: bool) -> None:
+def test_what_one_command_leaves_in_the_shell_does_not_arm_the_next(
+    judge: Judge, together: bool
+) -> None:
     random = Random(5)
-    assert not (faults := judge.alone([shell_scripts.sequence(random) for _ in range(80)], together)), shown(faults)
+    assert not (
+        faults := judge.alone([shell_scripts.sequence(random) for _ in range(80)], together)
+    ), shown(faults)
 
 
 @pytest.mark.slow
@@ -256,4 +320,6 @@ def test_many_generated_scripts_have_no_effect_outside(judge: Judge, seed: int) 
     scripts = list(itertools.islice(shell_scripts.mixture(random, _seeds(), {}), 5000))
     assert not (faults := judge.grouped(scripts)), shown(faults)
     for together in (False, True):
-        assert not (faults := judge.alone([shell_scripts.sequence(random) for _ in range(100)], together)), shown(faults)
+        assert not (
+            faults := judge.alone([shell_scripts.sequence(random) for _ in range(100)], together)
+        ), shown(faults)

@@ -1,4 +1,5 @@
-"""The rules on commands, paths and addresses: a table of commands with their risk, and hostile ones, which must be read in bounded time."""
+"""The rules on commands, paths and addresses: a table of commands with their risk, and hostile
+ones, which must be read in bounded time."""
 
 from __future__ import annotations
 
@@ -41,7 +42,9 @@ def test_the_table_is_a_large_one() -> None:
     assert len({command for _, command in COMMANDS}) == len(COMMANDS) >= 150
 
 
-@pytest.mark.parametrize(("level", "command"), COMMANDS, ids=[ascii(command)[1:60] for _, command in COMMANDS])
+@pytest.mark.parametrize(
+    ("level", "command"), COMMANDS, ids=[ascii(command)[1:60] for _, command in COMMANDS]
+)
 def test_the_rules_see_the_risk_of_a_command(work: Path, level: str, command: str) -> None:
     risk = Rules().command(command, work)
     assert (risk.level, risk.by) == (level, "rules"), risk.reason
@@ -67,7 +70,9 @@ HOSTILE = {
     "and and": "ls && " * 5000 + "ls",
     "functions in functions": "f(){ " * 300 + "ls;" + "};" * 300,
     "wrappers": "timeout 1 " * 5000 + "ls",
-    "doubling": "X1=aaaaaaaaaa;" + "".join([f"X{n}=$X{n - 1}$X{n - 1};" for n in range(2, 200)]) + "$X199",
+    "doubling": (
+        "X1=aaaaaaaaaa;" + "".join([f"X{n}=$X{n - 1}$X{n - 1};" for n in range(2, 200)]) + "$X199"
+    ),
     "globs": "cat " + "*?" * 20_000,
     "dollars": "$" * 90_000,
     "a regex for sed": "sed 's/" + "a" * 40_000 + "' f",
@@ -125,15 +130,25 @@ def test_a_command_that_is_no_text_is_not_harmless() -> None:
     ],
 )
 def test_paths_and_addresses_among_arguments_count(
-    work: Path, tool: str, annotations: ToolAnnotations | None, arguments: dict[str, Any], level: str | None
+    work: Path,
+    tool: str,
+    annotations: ToolAnnotations | None,
+    arguments: dict[str, Any],
+    level: str | None,
 ) -> None:
-    risk = Rules().assess(ToolCall("1", tool, arguments), Surroundings(workdir=str(work), annotations=annotations))
+    risk = Rules().assess(
+        ToolCall("1", tool, arguments), Surroundings(workdir=str(work), annotations=annotations)
+    )
     assert (None if risk is None else risk.level) == level
 
 
 def test_a_path_behind_a_thousand_others_is_not_low(work: Path) -> None:
     about = Surroundings(workdir=str(work), annotations=READS)
-    for padding in ({"options": ["x"] * 2000}, {f"a{number}": "x" for number in range(2000)}, {"a": [["x"] * 900, ["x"] * 900]}):
+    for padding in (
+        {"options": ["x"] * 2000},
+        {f"a{number}": "x" for number in range(2000)},
+        {"a": [["x"] * 900, ["x"] * 900]},
+    ):
         for arguments in ({"path": ".env", **padding}, {**padding, "path": ".env"}):
             risk = Rules().assess(ToolCall("1", "read_file", arguments), about)
             assert risk is not None
@@ -141,24 +156,35 @@ def test_a_path_behind_a_thousand_others_is_not_low(work: Path) -> None:
 
 
 def test_hosts_and_folders_may_be_allowed_and_other_tools_run_commands_too(work: Path) -> None:
-    rules = Rules(hosts=["*.example.com"], writable=[str(work.parent / "other")], commands={"sh": "script"})  # type: ignore[arg-type]
+    rules = Rules(
+        hosts=["*.example.com"], writable=[str(work.parent / "other")], commands={"sh": "script"}
+    )  # type: ignore[arg-type]
     assert rules.command("curl https://api.example.com/x", work).level == "low"
     assert rules.command("curl https://api.example.com.evil.org/x", work).level == "medium"
     assert rules.command("curl -d x=1 https://api.example.com/x", work).level == "medium"
     assert rules.command("echo x > link-out/x", work).level == "medium"
-    risk = rules.assess(ToolCall("1", "sh", {"script": "rm -rf /"}), Surroundings(workdir=str(work)))
+    risk = rules.assess(
+        ToolCall("1", "sh", {"script": "rm -rf /"}), Surroundings(workdir=str(work))
+    )
     assert risk is not None
     assert risk.level == "high"
 
 
 def test_without_a_working_directory_no_relative_path_is_inside() -> None:
-    for command, level in (("ls", "low"), ("cat x", "unknown"), ("echo x > y", "high"), ("rm x", "high")):
+    for command, level in (
+        ("ls", "low"),
+        ("cat x", "unknown"),
+        ("echo x > y", "high"),
+        ("rm x", "high"),
+    ):
         risk = Rules().assess(ToolCall("1", "terminal", {"command": command}), Surroundings())
         assert risk is not None
         assert risk.level == level, (command, risk)
 
 
-@pytest.mark.parametrize("wrong", [{"hosts": "x"}, {"hosts": [1]}, {"writable": [""]}, {"commands": {"a": 1}}])
+@pytest.mark.parametrize(
+    "wrong", [{"hosts": "x"}, {"hosts": [1]}, {"writable": [""]}, {"commands": {"a": 1}}]
+)
 def test_wrong_rules_are_refused_by_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         Rules(**wrong)
@@ -169,10 +195,16 @@ def test_an_agent_without_security_loads_none_of_it() -> None:
         "import sys; from holdfast import Agent, ScriptedLLM; Agent(ScriptedLLM([]));"
         "print([m for m in sys.modules if m.startswith('holdfast.agent.security')])"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
-# Commands that were once judged low or medium and had an effect outside of the working directory, or showed a secret.
+# Commands that were once judged low or medium and had an effect outside of the working directory,
+# or showed a secret.
 ONCE_TRUSTED = (
     "echo \\ #; touch /outside",
     "[ a ]#; touch /outside",
@@ -217,12 +249,16 @@ ONCE_TRUSTED = (
 
 
 @pytest.mark.parametrize("command", ONCE_TRUSTED)
-def test_a_command_that_was_once_trusted_is_neither_low_nor_medium(work: Path, command: str) -> None:
+def test_a_command_that_was_once_trusted_is_neither_low_nor_medium(
+    work: Path, command: str
+) -> None:
     assert Rules().command(command, work).level in ("unknown", "high")
 
 
 def assessed(work: Path, command: str, **about: Any) -> str:
-    risk = Rules().assess(ToolCall("1", "terminal", {"command": command}), Surroundings(workdir=str(work), **about))
+    risk = Rules().assess(
+        ToolCall("1", "terminal", {"command": command}), Surroundings(workdir=str(work), **about)
+    )
     assert risk is not None
     return risk.level
 
@@ -232,17 +268,39 @@ def calls(*commands: str) -> tuple[ToolCall, ...]:
 
 
 @pytest.mark.parametrize(
-    "command", ["alias ls=evil", "export GIT_PAGER=./evil", "f() { :; }", "shopt -s extglob", "echo $((x=1))", "eval x"]
+    "command",
+    [
+        "alias ls=evil",
+        "export GIT_PAGER=./evil",
+        "f() { :; }",
+        "shopt -s extglob",
+        "echo $((x=1))",
+        "eval x",
+    ],
 )
-def test_after_a_command_that_may_have_changed_the_shell_nothing_is_proven(work: Path, command: str) -> None:
+def test_after_a_command_that_may_have_changed_the_shell_nothing_is_proven(
+    work: Path, command: str
+) -> None:
     assert assessed(work, "ls") == "low"
     assert assessed(work, "ls", before=calls(command)) == "unknown"
     assert assessed(work, "ls", history=lambda: calls("ls", command, "ls")) == "unknown"
     assert assessed(work, "rm -rf /", before=calls(command)) == "high"
 
 
-@pytest.mark.parametrize("command", ["python -c 'print(1)'", "frobnicate --all", "rm -rf src", "x=1; echo $x", "set -e; ls", "git push"])
-def test_a_risky_command_that_leaves_the_shell_as_it_is_changes_nothing_for_later_ones(work: Path, command: str) -> None:
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python -c 'print(1)'",
+        "frobnicate --all",
+        "rm -rf src",
+        "x=1; echo $x",
+        "set -e; ls",
+        "git push",
+    ],
+)
+def test_a_risky_command_that_leaves_the_shell_as_it_is_changes_nothing_for_later_ones(
+    work: Path, command: str
+) -> None:
     assert assessed(work, "ls -la", history=lambda: calls(command)) == "low"
 
 
@@ -252,7 +310,9 @@ def test_a_command_is_judged_in_the_folder_that_the_shell_is_in(work: Path) -> N
     assert assessed(work, "touch x", before=calls("cd link-out")) == "high"
     assert assessed(work, "touch x", shell=ShellState(cwd=str(work / "link-out"))) == "high"
     assert assessed(work, "cat x", history=lambda: calls("cd src")) == "unknown"
-    assert assessed(work, "cat new/x", before=calls("git clone https://example.com/new")) == "unknown"
+    assert (
+        assessed(work, "cat new/x", before=calls("git clone https://example.com/new")) == "unknown"
+    )
 
 
 @pytest.mark.parametrize(
@@ -264,7 +324,9 @@ def test_a_command_is_judged_in_the_folder_that_the_shell_is_in(work: Path) -> N
         ({"CI": "1"}, "low"),
     ],
 )
-def test_variables_that_earlier_commands_exported_count(work: Path, exported: dict[str, str], level: str) -> None:
+def test_variables_that_earlier_commands_exported_count(
+    work: Path, exported: dict[str, str], level: str
+) -> None:
     assert assessed(work, "git status", shell=ShellState(exported=exported)) == level
     path = f"{work}/.venv/bin:/usr/bin:/bin"
     assert assessed(work, "ls", shell=ShellState(exported={"PATH": path})) == "medium"
@@ -289,8 +351,12 @@ def test_variables_that_earlier_commands_exported_count(work: Path, exported: di
         ("terminal", {"command": "ls -la .env"}, "low"),
     ],
 )
-def test_secrets_count_alike_through_every_tool(work: Path, tool: str, arguments: dict[str, Any], level: str | None) -> None:
-    risk = Rules().assess(ToolCall("1", tool, arguments), Surroundings(workdir=str(work), annotations=READS))
+def test_secrets_count_alike_through_every_tool(
+    work: Path, tool: str, arguments: dict[str, Any], level: str | None
+) -> None:
+    risk = Rules().assess(
+        ToolCall("1", tool, arguments), Surroundings(workdir=str(work), annotations=READS)
+    )
     assert (None if risk is None else risk.level) == level
 
 
@@ -319,7 +385,27 @@ def test_the_settings_of_a_repository_count(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["a", "'", '"', "\\", "$(", "{a,b}", "#\n", "<<'E'\n", "((", "if ", "ls;", "ls | ", "*", "[", "~", "x=1;", "<(", "é"]
+    "piece",
+    [
+        "a",
+        "'",
+        '"',
+        "\\",
+        "$(",
+        "{a,b}",
+        "#\n",
+        "<<'E'\n",
+        "((",
+        "if ",
+        "ls;",
+        "ls | ",
+        "*",
+        "[",
+        "~",
+        "x=1;",
+        "<(",
+        "é",
+    ],
 )
 def test_hostile_text_is_parsed_in_linear_time(piece: str) -> None:
     took = []

@@ -1,4 +1,5 @@
-"""The names that the documents which Holdfast follows give to classes, methods, fields and JSON keys."""
+"""The names that the documents which Holdfast follows give to classes, methods, fields and JSON
+keys."""
 
 from __future__ import annotations
 
@@ -36,23 +37,42 @@ def add(a: int, b: int) -> int:
 NAMES: list[tuple[Any, str]] = [
     (LLM, "completion"),
     (Agent, "step"),
-    (Conversation, "start_thread pause resume close get_state get_history register_event_callback register_callback state send_message from_state"),
+    (
+        Conversation,
+        (
+            "start_thread pause resume close get_state get_history register_event_callback"
+            " register_callback state send_message from_state"
+        ),
+    ),
     (ConversationState, "to_json from_json status"),
     (ToolCall("", "t", {}), "name arguments"),
     (LocalRuntime, "clone_repo run_command read_file load_microagents tools get_tools"),
-    (RemoteConversation, "start_thread pause resume close get_state get_history register_event_callback send_message"),
+    (
+        RemoteConversation,
+        (
+            "start_thread pause resume close get_state get_history register_event_callback"
+            " send_message"
+        ),
+    ),
     (
         ToolManager,
-        "register unregister discover call acall get list_tools get_schema get_llm_definitions get_tool_info summary health close from_config",
+        (
+            "register unregister discover call acall get list_tools get_schema get_llm_definitions"
+            " get_tool_info summary health close from_config"
+        ),
     ),
     (ToolRegistry, "register_tool get_tool_module_qualnames import_module"),
     (holdfast, "register_tool MCPClient ConversationStatus load_agent"),
     (Tool.from_function(add), "name description callback tool_type call validate to_langchain"),
     (ToolError("x"), "error_type retryable max_retries backoff"),
-]  # fmt: skip
+]
 
 
-@pytest.mark.parametrize(("owner", "names"), NAMES, ids=[getattr(owner, "__name__", type(owner).__name__) for owner, _ in NAMES])
+@pytest.mark.parametrize(
+    ("owner", "names"),
+    NAMES,
+    ids=[getattr(owner, "__name__", type(owner).__name__) for owner, _ in NAMES],
+)
 def test_what_a_document_names_is_there(owner: Any, names: str) -> None:
     assert [name for name in names.split() if not hasattr(owner, name)] == []
 
@@ -71,18 +91,35 @@ def test_arguments_have_the_documents_names() -> None:
         return set(inspect.signature(made).parameters)
 
     assert {"model", "api_key"} <= parameters(LLM)
-    assert {"llm", "tools", "mcp_servers", "microagents", "system_prompt", "system_prompt_extensions"} <= parameters(Agent)
+    assert {
+        "llm",
+        "tools",
+        "mcp_servers",
+        "microagents",
+        "system_prompt",
+        "system_prompt_extensions",
+    } <= parameters(Agent)
     assert {"agent", "workspace"} <= parameters(RemoteConversation)
     assert {"url", "key"} <= parameters(RemoteWorkspace)
-    tool = Tool(name="t", description="d", callback=add, inputSchema={"type": "object", "properties": {"a": {}, "b": {}}})
+    tool = Tool(
+        name="t",
+        description="d",
+        callback=add,
+        inputSchema={"type": "object", "properties": {"a": {}, "b": {}}},
+    )
     assert (tool.name, tool.description, tool.callback) == ("t", "d", add)
     assert "tool_module_qualnames" in CreateRequest.__struct_encode_fields__
 
 
 def test_the_action_space_keeps_its_rules() -> None:
     manager = ToolManager([add])
-    assert [tool.tool_type for tool in manager.list_tools(category="general", tool_type="local_function")] == ["local_function"]
-    assert [definition["function"]["name"] for definition in manager.get_llm_definitions()] == ["add"]
+    assert [
+        tool.tool_type
+        for tool in manager.list_tools(category="general", tool_type="local_function")
+    ] == ["local_function"]
+    assert [definition["function"]["name"] for definition in manager.get_llm_definitions()] == [
+        "add"
+    ]
     for ask in (manager.get, manager.get_schema, manager.call):
         with pytest.raises(ToolNotFound):
             ask("nobody")

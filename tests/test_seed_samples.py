@@ -1,4 +1,5 @@
-"""The code samples of the SDK proposal, run as they stand there but for what no Python takes: `new`, names that are never bound."""
+"""The code samples of the SDK proposal, run as they stand there but for what no Python takes:
+`new`, names that are never bound."""
 
 from __future__ import annotations
 
@@ -169,14 +170,27 @@ else:
 """
 
 
-def run(sample: str, answer: Callable[[Request], Any], folder: Path, *changes: tuple[str, str]) -> tuple[list[str], list[Request]]:
-    """Run a sample against a model server, in a folder; its last lines and what the server was asked. It waits less between two looks."""
+def run(
+    sample: str, answer: Callable[[Request], Any], folder: Path, *changes: tuple[str, str]
+) -> tuple[list[str], list[Request]]:
+    """Run a sample against a model server, in a folder; its last lines and what the server was
+    asked. It waits less between two looks."""
     with ModelServer(answer) as server:
-        given = ('api_key="your_api_key_here",', f'api_key="your_api_key_here", base_url={server.url!r},')
+        given = (
+            'api_key="your_api_key_here",',
+            f'api_key="your_api_key_here", base_url={server.url!r},',
+        )
         for old, new in (given, ("sleep(1)", "sleep(0.05)"), *changes):
             assert old in sample
             sample = sample.replace(old, new)
-        done = subprocess.run([sys.executable, "-c", sample], cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", sample],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines(), list(server.requests)
 
@@ -187,7 +201,11 @@ def last(request: Request) -> Any:
 
 def test_hello_world(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
-        return calls(("hello", {"name": "world"})) if last(request)["role"] == "user" else text("Said it.")
+        return (
+            calls(("hello", {"name": "world"}))
+            if last(request)["role"] == "user"
+            else text("Said it.")
+        )
 
     printed, requests = run(HELLO, answer, tmp_path)
     assert printed == ["Hello, world", "Agent finished"]
@@ -199,7 +217,15 @@ def test_with_a_local_runtime(tmp_path: Path) -> None:
     origin = tmp_path / "OpenHands"
     origin.mkdir()
     (origin / "README.md").write_text("read me")
-    git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
+    git = [
+        "git",
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@example.com",
+        "-c",
+        "init.defaultBranch=main",
+    ]
     for arguments in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
         subprocess.run([*git, *arguments], cwd=origin, check=True)
     plan = str(tmp_path / "Plan.md")
@@ -209,7 +235,13 @@ def test_with_a_local_runtime(tmp_path: Path) -> None:
             return calls(("terminal", {"command": f"cat {plan}; ls"}), ("lint", {}))
         return text("Flipped.")
 
-    printed, requests = run(LOCAL_RUNTIME, answer, tmp_path, ("All-Hands-AI/OpenHands", str(origin)), ("/tmp/Plan.md", plan))
+    printed, requests = run(
+        LOCAL_RUNTIME,
+        answer,
+        tmp_path,
+        ("All-Hands-AI/OpenHands", str(origin)),
+        ("/tmp/Plan.md", plan),
+    )
     assert printed[-1] == "Agent finished"
     told = [message["content"] for message in requests[1].messages if message["role"] == "tool"]
     assert "do a flip" in told[0]
@@ -224,11 +256,16 @@ def test_with_delegation(tmp_path: Path) -> None:
             return text("Hello, world")
         if last(request)["role"] == "tool":
             return text("Three are on their way.")
-        return calls(*[("create_conversation", {"msg": f"flip coin {number}"}) for number in range(3)])
+        return calls(
+            *[("create_conversation", {"msg": f"flip coin {number}"}) for number in range(3)]
+        )
 
     printed, requests = run(DELEGATION, answer, tmp_path)
     assert printed == ["Agent finished 3"]
-    assert len([request for request in requests if "OpenHands conversations" in str(request.messages)]) == 2
+    assert (
+        len([request for request in requests if "OpenHands conversations" in str(request.messages)])
+        == 2
+    )
 
 
 def test_with_message_passing(tmp_path: Path) -> None:
@@ -236,4 +273,7 @@ def test_with_message_passing(tmp_path: Path) -> None:
     printed, requests = run(MESSAGE_PASSING, lambda _: text("Nothing to do."), tmp_path)
     assert printed == ["Agent finished"]
     said = [message["content"] for message in requests[-1].messages if message["role"] == "user"]
-    assert said == ["Build a hello world react app", "Test the react app and tell the implementer about any issues."]
+    assert said == [
+        "Build a hello world react app",
+        "Test the react app and tell the implementer about any issues.",
+    ]

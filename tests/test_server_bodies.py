@@ -33,8 +33,12 @@ def server(tmp_path: Path) -> Iterator[Serving]:
 def raw(server: Serving, path: str, length: int, key: str = "") -> socket.socket:
     """A connection on which the head of a POST was sent that announces so many bytes."""
     connection = socket.create_connection(("127.0.0.1", server.port), timeout=10)
-    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key or server.key}\r\n"
-    connection.sendall(f"{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode())
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {key or server.key}\r\n"
+    )
+    connection.sendall(
+        f"{head}Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n".encode()
+    )
     return connection
 
 
@@ -74,11 +78,19 @@ def test_a_body_has_a_bounded_number_of_values(server: Serving) -> None:
     assert "values" in reply.json["error"]["message"]
     text = json.dumps({"text": 'a,[{"' * 400_000}).encode()  # within a string they are none
     assert server.ask("POST", "/api/conversations/a/messages", text, **headers).status == 202
-    quotes = b'{"result":{"content":[],"isError":false,"structuredContent":{"a":[' + b'"",' * 600_000 + b'""]}}}'
-    assert server.ask("POST", "/api/conversations/a/calls/1.0/result", quotes, **headers).status == 413
+    quotes = (
+        b'{"result":{"content":[],"isError":false,"structuredContent":{"a":['
+        + b'"",' * 600_000
+        + b'""]}}}'
+    )
+    assert (
+        server.ask("POST", "/api/conversations/a/calls/1.0/result", quotes, **headers).status == 413
+    )
 
 
-def test_stalled_bodies_take_a_bounded_memory_and_leave_room_for_small_requests(server: Serving) -> None:
+def test_stalled_bodies_take_a_bounded_memory_and_leave_room_for_small_requests(
+    server: Serving,
+) -> None:
     server.app.service.intake = Intake(total=6 * MB, per_key=4 * MB)
     path, piece = "/api/conversations/a/messages", b'{"text": "' + b"x" * (MB - 10)
     stalled: list[socket.socket] = []
@@ -104,7 +116,9 @@ def test_stalled_bodies_take_a_bounded_memory_and_leave_room_for_small_requests(
     assert server.app.service.intake.bytes == 0
 
 
-def test_a_body_has_a_time_in_which_it_comes_whole(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_has_a_time_in_which_it_comes_whole(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(intake, "GRACE_SECONDS", 0.5)
     monkeypatch.setattr(intake, "BYTES_PER_SECOND", 1000)
     path = "/api/conversations/a/messages"
@@ -142,14 +156,23 @@ def test_a_body_has_a_time_in_which_it_comes_whole(server: Serving, monkeypatch:
         ("workspaces/w/tools/terminal", '{"arguments": {"command": "echo a\\u0000b"}}'),
         ("workspaces/w/tools/read_file", '{"arguments": {"path": "a\\u0000b"}}'),
         ("workspaces/w/tools/read_file", f'{{"arguments": {{"path": "a{SURROGATE}b"}}}}'),
-        ("workspaces/w/tools/write_file", f'{{"arguments": {{"path": "a", "content": "{SURROGATE}"}}}}'),
+        (
+            "workspaces/w/tools/write_file",
+            f'{{"arguments": {{"path": "a", "content": "{SURROGATE}"}}}}',
+        ),
         ("workspaces/w/tools/write_file", '{"arguments": {"path": "a\\u0000b", "content": "x"}}'),
         ("workspaces/w/tools/glob", '{"arguments": {"pattern": "a\\u0000b"}}'),
         ("workspaces/w/tools/grep", '{"arguments": {"pattern": "a\\u0000b", "path": "a\\u0000b"}}'),
         ("workspaces", '{"id": "a\\u0000b"}'),
         ("conversations", '{"id": "a\\u0000b", "agent": {}}'),
         ("conversations", '{"agent": {}, "workspace": "a\\u0000b"}'),
-        ("conversations", '{"agent": {}, "tools": [{"name": "t", "inputSchema": {"type": "object"}, "module": "a\\u0000b"}]}'),
+        (
+            "conversations",
+            (
+                '{"agent": {}, "tools": [{"name": "t", "inputSchema": {"type": "object"}, "module":'
+                ' "a\\u0000b"}]}'
+            ),
+        ),
         ("conversations", f'{{"agent": {{"system_prompt": "{SURROGATE}"}}}}'),
         ("conversations/a/fork", '{"id": "a\\u0000b"}'),
         ("conversations/a/messages", f'{{"text": "a{SURROGATE}b"}}'),
@@ -159,10 +182,22 @@ def test_a_body_has_a_time_in_which_it_comes_whole(server: Serving, monkeypatch:
     ],
 )
 def test_odd_characters_are_no_fault_of_the_servers(server: Serving, path: str, body: str) -> None:
-    reply = server.ask("POST", f"/api/{path}", body.encode(), **{"Content-Type": "application/json"})
+    reply = server.ask(
+        "POST", f"/api/{path}", body.encode(), **{"Content-Type": "application/json"}
+    )
     assert reply.status < 500, reply
 
 
-@pytest.mark.parametrize("path", ["microagents?folder=a%00b", "microagents?folder=%ED%A0%80", "microagents?folder=-x", "files/%ED%A0%80"])
-def test_odd_characters_in_an_address_are_no_fault_of_the_servers(server: Serving, path: str) -> None:
+@pytest.mark.parametrize(
+    "path",
+    [
+        "microagents?folder=a%00b",
+        "microagents?folder=%ED%A0%80",
+        "microagents?folder=-x",
+        "files/%ED%A0%80",
+    ],
+)
+def test_odd_characters_in_an_address_are_no_fault_of_the_servers(
+    server: Serving, path: str
+) -> None:
     assert server.ask("GET", f"/api/workspaces/w/{path}").status < 500

@@ -53,8 +53,17 @@ def test_the_server_takes_every_example_of_its_own_description(server: Serving) 
         own, workspace = f"c{number}", f"w{number}"
         server.make(own)
         assert server.ask("POST", "/api/workspaces", {"id": workspace}).status == 201
-        where = path.replace("{id}", own).replace("{workspace}", workspace).replace("{agent}", "coder").replace("{call_id}", "3.0")
-        where = where.replace("{name}", "grep").replace("{path}", "a.txt").replace("{webhook}", "wh-none")
+        where = (
+            path.replace("{id}", own)
+            .replace("{workspace}", workspace)
+            .replace("{agent}", "coder")
+            .replace("{call_id}", "3.0")
+        )
+        where = (
+            where.replace("{name}", "grep")
+            .replace("{path}", "a.txt")
+            .replace("{webhook}", "wh-none")
+        )
         body = example.encode() if isinstance(example, str) else msgspec.json.encode(example)
         headers = {"Content-Type": kind, "X-Holdfast-Client": "c"}
         if path.endswith("/fork"):  # at an event that is there

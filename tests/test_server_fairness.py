@@ -1,4 +1,5 @@
-"""Run slots of an agent server: shared between tenants, given up between steps, and free as soon as a run is cut off."""
+"""Run slots of an agent server: shared between tenants, given up between steps, and free as soon as
+a run is cut off."""
 
 from __future__ import annotations
 
@@ -22,7 +23,10 @@ from tests.remote_parts import until
 
 POLICY = Policy(["tests.gate_tools"])
 MODULES = {"hold": "tests.gate_tools", "step": "tests.gate_tools"}
-TOOLS = [{"name": one.name, "inputSchema": one.input_schema, "module": "tests.gate_tools"} for one in (hold, step)]
+TOOLS = [
+    {"name": one.name, "inputSchema": one.input_schema, "module": "tests.gate_tools"}
+    for one in (hold, step)
+]
 
 
 class Gate:
@@ -50,9 +54,12 @@ def begin(server: Serving, id: str, model: Any, key: str = "") -> str:
     """Make and run a conversation; its path."""
     form = form_of(Agent(model, stuck=None, limits=Limits(steps=None)))
     body = {
-        "id": id, "agent": {**form.mapping, "tools": {"builtin": ["hold", "step"]}}, "tools": TOOLS, "toolModuleQualnames": MODULES,
+        "id": id,
+        "agent": {**form.mapping, "tools": {"builtin": ["hold", "step"]}},
+        "tools": TOOLS,
+        "toolModuleQualnames": MODULES,
         "secrets": form.secrets,
-    }  # fmt: skip
+    }
     made = server.ask("POST", "/api/conversations", body, key)
     assert made.status == 201, made
     assert [one["executor"] for one in made.json["tools"]] == ["server", "server"], made
@@ -75,7 +82,9 @@ def count(server: Serving, id: str, kind: type[ev.AnyEvent]) -> int:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_tenant_runs_while_anothers_calls_hold_every_slot(tmp_path: Path, gate: Gate, isolation: str) -> None:
+def test_a_tenant_runs_while_anothers_calls_hold_every_slot(
+    tmp_path: Path, gate: Gate, isolation: str
+) -> None:
     with Serving(tmp_path, policy=POLICY, max_running=2, isolation=isolation) as server:
         first = [begin(server, f"a{n}", holding(gate, f"a{n}")) for n in range(4)]
         until(lambda: gate.entered("a0") and gate.entered("a1"))
@@ -88,7 +97,9 @@ def test_a_tenant_runs_while_anothers_calls_hold_every_slot(tmp_path: Path, gate
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_long_runs_give_up_slots_between_steps_until_tenants_have_equal_shares(tmp_path: Path, gate: Gate, isolation: str) -> None:
+def test_long_runs_give_up_slots_between_steps_until_tenants_have_equal_shares(
+    tmp_path: Path, gate: Gate, isolation: str
+) -> None:
     """The first tenant's runs take step after step until the gate opens."""
 
     def answer(request: Request) -> Any:
@@ -96,12 +107,17 @@ def test_long_runs_give_up_slots_between_steps_until_tenants_have_equal_shares(t
             return text("Done.")
         return calls(("step", {"folder": str(gate.folder)}))
 
-    with ModelServer(answer) as model, Serving(tmp_path, policy=POLICY, max_running=4, isolation=isolation) as server:
+    with (
+        ModelServer(answer) as model,
+        Serving(tmp_path, policy=POLICY, max_running=4, isolation=isolation) as server,
+    ):
         first = [begin(server, f"a{n}", LLM("m", base_url=model.url)) for n in range(4)]
         until(lambda: server.host.stats()["running"] == 4)
         others = [begin(server, f"b{n}", holding(gate, f"b{n}"), server.other) for n in range(2)]
         until(lambda: gate.entered("b0") and gate.entered("b1"), 10.0)
-        until(lambda: server.host.stats()["running"] == 4)  # what was lent beyond the bound is given back
+        until(
+            lambda: server.host.stats()["running"] == 4
+        )  # what was lent beyond the bound is given back
         gate.open()
         for path in first:
             until(lambda path=path: status(server, path) == "finished")
@@ -132,7 +148,9 @@ def test_more_tenants_than_slots_take_turns(tmp_path: Path, gate: Gate) -> None:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_an_interrupted_run_gives_its_slot_back_though_its_call_goes_on(tmp_path: Path, gate: Gate, isolation: str) -> None:
+def test_an_interrupted_run_gives_its_slot_back_though_its_call_goes_on(
+    tmp_path: Path, gate: Gate, isolation: str
+) -> None:
     with Serving(tmp_path, policy=POLICY, max_running=1, isolation=isolation) as server:
         first = begin(server, "a", holding(gate, "a"))
         until(lambda: gate.entered("a"))
@@ -145,7 +163,9 @@ def test_an_interrupted_run_gives_its_slot_back_though_its_call_goes_on(tmp_path
         until(lambda: status(server, first) == "finished")
 
 
-def test_a_deleted_or_closed_run_gives_its_slot_back_though_its_call_goes_on(tmp_path: Path, gate: Gate) -> None:
+def test_a_deleted_or_closed_run_gives_its_slot_back_though_its_call_goes_on(
+    tmp_path: Path, gate: Gate
+) -> None:
     with Serving(tmp_path, policy=POLICY, max_running=1) as server:
         for n, (method, end) in enumerate((("DELETE", ""), ("POST", "/close"))):
             first = begin(server, f"a{n}", holding(gate, f"a{n}"))
@@ -162,7 +182,9 @@ def test_a_deleted_or_closed_run_gives_its_slot_back_though_its_call_goes_on(tmp
 
 
 @pytest.mark.slow
-def test_a_conversation_made_anew_runs_while_the_deleted_ones_call_goes_on(tmp_path: Path, gate: Gate) -> None:
+def test_a_conversation_made_anew_runs_while_the_deleted_ones_call_goes_on(
+    tmp_path: Path, gate: Gate
+) -> None:
     with Serving(tmp_path, policy=POLICY, max_running=1) as server:
         first = begin(server, "a", holding(gate, "old"))
         until(lambda: gate.entered("old"))

@@ -1,4 +1,5 @@
-"""The feed of a conversation: events in order, and notes after the events that were appended before them."""
+"""The feed of a conversation: events in order, and notes after the events that were appended before
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A module that hangs when it is imported, named by a client of an agent server: bounded, named, and its tool is the client's to run."""
+"""A module that hangs when it is imported, named by a client of an agent server: bounded, named,
+and its tool is the client's to run."""
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ from holdfast.server.policy import IMPORT_TIMEOUT, Policy
 from tests.agent_servers import Serving
 from tests.remote_parts import until
 
-HANGING = "import time\nfrom pathlib import Path\nwhile not Path(__file__).with_name('go').exists():\n    time.sleep(0.01)\n"
+HANGING = (
+    "import time\nfrom pathlib import Path\nwhile not Path(__file__).with_name('go').exists():\n   "
+    " time.sleep(0.01)\n"
+)
 
 
 @pytest.fixture
@@ -43,9 +47,13 @@ def create(server: Serving, modules: list[str], client_tools: bool = True) -> An
     names = [f"tool_{number}" for number in range(len(modules))]
     form = form_of(Agent(ScriptedLLM(["Done."])))
     body = {
-        "agent": {**form.mapping, "tools": {"builtin": names}}, "client_tools": client_tools,
-        "tools": [{"name": name, "inputSchema": {"type": "object"}, "module": module} for name, module in zip(names, modules, strict=True)],
-    }  # fmt: skip
+        "agent": {**form.mapping, "tools": {"builtin": names}},
+        "client_tools": client_tools,
+        "tools": [
+            {"name": name, "inputSchema": {"type": "object"}, "module": module}
+            for name, module in zip(names, modules, strict=True)
+        ],
+    }
     reply = server.ask("POST", "/api/conversations", body, timeout=10.0)
     assert reply.status == 201, reply
     return reply.json
@@ -56,7 +64,9 @@ def test_the_import_of_a_module_is_given_up_before_a_client_asks_again() -> None
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_a_hanging_module_is_named_and_its_tool_is_run_by_the_client(tmp_path: Path, modules: list[str], isolation: str) -> None:
+def test_a_hanging_module_is_named_and_its_tool_is_run_by_the_client(
+    tmp_path: Path, modules: list[str], isolation: str
+) -> None:
     policy = Policy(["hf_hanging_*"], import_timeout=0.3)
     with Serving(tmp_path, policy=policy, isolation=isolation) as server:
         for client_tools, executor in ((True, "client"), (False, "unavailable")):

@@ -20,7 +20,14 @@ from holdfast import LLM, Agent, Conversation, LocalRuntime, ScriptedLLM, Tool, 
 from holdfast import events as ev
 from holdfast.agent.form import form_of, tools_of
 from holdfast.commands import Claim, Interrupt, Pause, Resume, Return, Send
-from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, StoreError, ToolValidationError, TooMany
+from holdfast.errors import (
+    ConfigurationError,
+    Conflict,
+    ConversationNotFound,
+    StoreError,
+    ToolValidationError,
+    TooMany,
+)
 from holdfast.server.host import Host
 from holdfast.server.limits import Bounds
 from holdfast.server.records import IDLE, Record, Records
@@ -80,7 +87,12 @@ def test_a_conversation_is_created_started_asked_and_answered(host: Host) -> Non
     state = host.state(T, "a")
     assert (state.id, state.answer) == ("a", "hi there")
     info = host.get(T, "a")
-    assert (info.title, info.last_seq, info.started, info.open) == ("hello", state.last_seq, True, True)
+    assert (info.title, info.last_seq, info.started, info.open) == (
+        "hello",
+        state.last_seq,
+        True,
+        True,
+    )
 
 
 def test_a_message_to_one_that_was_not_started_waits_until_it_is_run(host: Host) -> None:
@@ -112,7 +124,9 @@ def test_a_run_with_nothing_to_do_leaves_no_message_to_be_answered(host: Host) -
 
 
 @pytest.mark.parametrize("how", ["run", "start"])
-def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(tmp_path: Path, how: str) -> None:
+def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(
+    tmp_path: Path, how: str
+) -> None:
     gate = threading.Event()
 
     def answer(asked: Request) -> Any:
@@ -126,7 +140,9 @@ def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(tmp_path:
                 host.obey(T, id, Send("go"))
                 assert not host.get(T, id).driven
                 assert getattr(host, how)(T, id) == "running"
-                assert host.status(T, id) == "running"  # as a host that comes after a kill would find it
+                assert (
+                    host.status(T, id) == "running"
+                )  # as a host that comes after a kill would find it
                 assert (T, id) in host._records.driven()
                 assert host.get(T, id).driven
                 until(lambda: server.requests)
@@ -137,7 +153,9 @@ def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(tmp_path:
             finished(host, id)
 
 
-def test_a_run_that_comes_as_a_drive_ends_is_driven(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_comes_as_a_drive_ends_is_driven(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
     advance, ended, go_on = Conversation.advance, threading.Event(), threading.Event()
 
     def slow(conversation: Conversation, *arguments: Any) -> Any:
@@ -160,8 +178,15 @@ def test_a_run_that_comes_as_a_drive_ends_is_driven(host: Host, monkeypatch: pyt
     until(lambda: not host._records.driven())
 
 
-def test_the_records_know_of_a_run_that_begins_as_another_ends(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
-    drive, ending, go_on, gate = Records.drive, threading.Event(), threading.Event(), threading.Event()
+def test_the_records_know_of_a_run_that_begins_as_another_ends(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive, ending, go_on, gate = (
+        Records.drive,
+        threading.Event(),
+        threading.Event(),
+        threading.Event(),
+    )
 
     def slow(records: Records, record: Record, driven: int) -> Record:
         if driven == IDLE:
@@ -200,7 +225,10 @@ def test_the_records_know_of_a_run_that_begins_as_another_ends(host: Host, monke
 def test_creating_again_under_the_same_key_makes_no_second_one(host: Host, tmp_path: Path) -> None:
     asked = saying("hi")
     answers: list[Any] = []
-    threads = [threading.Thread(target=lambda: answers.append(host.create(T, asked, "key"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(host.create(T, asked, "key")))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -229,7 +257,11 @@ def test_a_journal_of_someone_else_in_the_store_is_never_taken_over(host: Host) 
     from holdfast.content import TextContent
     from holdfast.store import Summary
 
-    store.append(lease, [ev.Message(seq=1, id="1", timestamp=datetime.now(UTC), content=(TextContent("mine"),))], Summary("a", last_seq=1))
+    store.append(
+        lease,
+        [ev.Message(seq=1, id="1", timestamp=datetime.now(UTC), content=(TextContent("mine"),))],
+        Summary("a", last_seq=1),
+    )
     store.release(lease)
     with pytest.raises(Conflict):
         host.create(T, saying("hi", id="a"))
@@ -251,12 +283,24 @@ def test_one_tenant_sees_nothing_of_another(host: Host) -> None:
     host.create("acme", saying("hi", id="a"))
     host.workspace_create("acme", "w")
     attempts: list[Callable[[], Any]] = [
-        lambda: host.get(T, "a"), lambda: host.state(T, "a"), lambda: host.read(T, "a"), lambda: host.status(T, "a"),
-        lambda: host.start(T, "a"), lambda: host.run(T, "a"), lambda: host.close(T, "a"), lambda: host.delete(T, "a"),
-        lambda: host.obey(T, "a", Send("x")), lambda: host.output(T, "a", "1.0"), lambda: host.feed(T, "a"),
-        lambda: host.fork(T, "a", ForkRequest()), lambda: host.set_tools(T, "a", [], {}, True), lambda: host.approve(T, "a"),
-        lambda: host.get(T, "acme/a"), lambda: host.workspace_delete(T, "w"), lambda: host.create(T, saying("hi", workspace="w")),
-    ]  # fmt: skip
+        lambda: host.get(T, "a"),
+        lambda: host.state(T, "a"),
+        lambda: host.read(T, "a"),
+        lambda: host.status(T, "a"),
+        lambda: host.start(T, "a"),
+        lambda: host.run(T, "a"),
+        lambda: host.close(T, "a"),
+        lambda: host.delete(T, "a"),
+        lambda: host.obey(T, "a", Send("x")),
+        lambda: host.output(T, "a", "1.0"),
+        lambda: host.feed(T, "a"),
+        lambda: host.fork(T, "a", ForkRequest()),
+        lambda: host.set_tools(T, "a", [], {}, True),
+        lambda: host.approve(T, "a"),
+        lambda: host.get(T, "acme/a"),
+        lambda: host.workspace_delete(T, "w"),
+        lambda: host.create(T, saying("hi", workspace="w")),
+    ]
     for attempt in attempts:
         with pytest.raises(ConversationNotFound):
             attempt()
@@ -296,7 +340,9 @@ def test_listing_goes_in_pages_the_newest_first_and_by_status(host: Host) -> Non
 
 def test_deleting_cuts_off_what_runs_and_leaves_nothing(host: Host, tmp_path: Path) -> None:
     with LocalRuntime() as runtime:
-        asked = saying(("terminal", {"command": "echo $$ > pid; sleep 600"}), tools=runtime.tools, id="a")
+        asked = saying(
+            ("terminal", {"command": "echo $$ > pid; sleep 600"}), tools=runtime.tools, id="a"
+        )
     created = host.create(T, asked)
     host.start(T, "a")
     host.obey(T, "a", Send("go"))
@@ -335,7 +381,9 @@ def test_a_fork_shares_events_and_workspace_and_has_its_own_way(host: Host) -> N
     until(lambda: host.state(T, "c").answer == "another")
 
 
-def test_a_fork_or_a_removal_that_was_broken_off_heals(host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_or_a_removal_that_was_broken_off_heals(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     host.create(T, saying("one", id="a"))
     host.obey(T, "a", Send("hello"))
 
@@ -372,13 +420,19 @@ def greeter() -> Iterator[ModelServer]:
     """A model that greets once, wherever it was interrupted."""
 
     def answer(asked: Request) -> Any:
-        return text("done") if asked.messages[-1]["role"] == "tool" else calls(("greet", {"name": "you"}))
+        return (
+            text("done")
+            if asked.messages[-1]["role"] == "tool"
+            else calls(("greet", {"name": "you"}))
+        )
 
     with ModelServer(answer) as server:
         yield server
 
 
-def test_a_tool_of_the_client_is_offered_claimed_and_answered(host: Host, greeter: ModelServer) -> None:
+def test_a_tool_of_the_client_is_offered_claimed_and_answered(
+    host: Host, greeter: ModelServer
+) -> None:
     tool = Tool.from_function(lambda name: "", name="greet")
     created = host.create(T, request(Agent(LLM("m", base_url=greeter.url), tools=[tool]), id="a"))
     assert [(tool.name, tool.executor) for tool in created.tools] == [("greet", "client")]
@@ -399,7 +453,9 @@ def test_a_tool_of_the_client_is_offered_claimed_and_answered(host: Host, greete
     assert host.output(T, "a", call.id).content[0].text == "hello you"  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_client_that_is_gone_has_its_claim_settled_and_one_that_is_heard_of_keeps_it(tmp_path: Path) -> None:
+def test_a_client_that_is_gone_has_its_claim_settled_and_one_that_is_heard_of_keeps_it(
+    tmp_path: Path,
+) -> None:
     now = [0.0]
     with host_of(tmp_path, clock=lambda: now[0], claim_timeout=100.0, client_grace=30.0) as host:
         tool = Tool.from_function(lambda name: "", name="greet")
@@ -452,7 +508,9 @@ def test_a_claim_has_its_tools_timeout_also_after_a_restart_and_then_anew(tmp_pa
         now[0] += 6.0
         host.seen(T, "me")
         host.tend()
-        until(lambda: "toolResult" in types(host, "a"))  # its script begins anew, and offers the next call at once
+        until(
+            lambda: "toolResult" in types(host, "a")
+        )  # its script begins anew, and offers the next call at once
         results = [event for event in host.read(T, "a") if isinstance(event, ev.ToolResult)]
         assert results[0].result.error is not None
         assert results[0].result.error.type == "timeout"
@@ -474,7 +532,11 @@ def test_tools_come_and_go_in_the_middle_of_a_conversation(host: Host) -> None:
     host.set_tools(T, "a", forms[1:], {}, True)
     host.obey(T, "a", Send("once more"))
     finished(host, "a")
-    heads = [[tool.name for tool in event.tools] for event in host.read(T, "a") if isinstance(event, ev.Agent)]
+    heads = [
+        [tool.name for tool in event.tools]
+        for event in host.read(T, "a")
+        if isinstance(event, ev.Agent)
+    ]
     assert heads[0] == ["greet"]
     assert heads[1] == ["greet", "two"]
     assert heads[-1] == ["two"]
@@ -483,7 +545,9 @@ def test_tools_come_and_go_in_the_middle_of_a_conversation(host: Host) -> None:
 
 def test_where_clients_may_run_nothing_a_call_of_theirs_alone_fails(host: Host) -> None:
     tool = Tool.from_function(lambda name: "", name="greet")
-    created = host.create(T, saying(("greet", {"name": "you"}), "done", tools=[tool], id="a", client_tools=False))
+    created = host.create(
+        T, saying(("greet", {"name": "you"}), "done", tools=[tool], id="a", client_tools=False)
+    )
     assert created.tools[0].executor == "unavailable"
     assert created.tools[0].warning
     host.start(T, "a")
@@ -495,7 +559,12 @@ def test_where_clients_may_run_nothing_a_call_of_theirs_alone_fails(host: Host) 
 def test_a_confirmed_call_runs_once_it_is_approved(host: Host) -> None:
     with LocalRuntime() as runtime:
         agent = Agent(
-            ScriptedLLM([[("terminal", {"command": "echo one"}), ("terminal", {"command": "echo two"})], "done"]),
+            ScriptedLLM(
+                [
+                    [("terminal", {"command": "echo one"}), ("terminal", {"command": "echo two"})],
+                    "done",
+                ]
+            ),
             tools=runtime.tools,
             confirm=["terminal"],
         )
@@ -531,7 +600,11 @@ def test_a_key_stands_for_one_command_and_what_did_not_fit_does_not_fit_again(ho
 
 
 def test_a_decision_under_a_key_is_about_the_calls_that_waited_then(host: Host) -> None:
-    script = [[("greet", {"name": "a"}), ("greet", {"name": "b"})], ("greet", {"name": "c"}), "done"]
+    script = [
+        [("greet", {"name": "a"}), ("greet", {"name": "b"})],
+        ("greet", {"name": "c"}),
+        "done",
+    ]
     host.create(T, request(Agent(ScriptedLLM(script), [greet], confirm="always"), id="a"))
     for _ in range(2):
         with pytest.raises(ConfigurationError, match="No call waits"):
@@ -548,13 +621,17 @@ def test_a_decision_under_a_key_is_about_the_calls_that_waited_then(host: Host) 
     host.reject(T, "a", key="k")
     with pytest.raises(Conflict):
         host.approve(T, "a", key="k")
-    assert len(host.state(T, "a").pending_confirmations) == 1, "the one that came later was not asked about"
+    assert len(host.state(T, "a").pending_confirmations) == 1, (
+        "the one that came later was not asked about"
+    )
 
 
 # --- opening and parking ---
 
 
-def test_many_that_ask_for_a_parked_one_at_once_open_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_that_ask_for_a_parked_one_at_once_open_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.server import agents
 
     made: list[Any] = []
@@ -590,7 +667,9 @@ def test_what_rests_is_parked_and_costs_no_thread_and_comes_back(tmp_path: Path)
         with LocalRuntime() as runtime:
             tools = runtime.tools
         for id in ("a", "b"):
-            host.create(T, saying(("terminal", {"command": "echo hi"}), "one", "two", tools=tools, id=id))
+            host.create(
+                T, saying(("terminal", {"command": "echo hi"}), "one", "two", tools=tools, id=id)
+            )
             host.start(T, id)
             host.obey(T, id, Send("hello"))
             finished(host, id)
@@ -601,7 +680,9 @@ def test_what_rests_is_parked_and_costs_no_thread_and_comes_back(tmp_path: Path)
         host.tend()
         assert (host.stats()["open"], host.stats()["workspaces"]) == (0, 0)
         until(lambda: host.stats()["threads"] == 0, "the pool's end", 20.0)
-        left = [name for name in before.new() if name.startswith("holdfast") and "timer" not in name]
+        left = [
+            name for name in before.new() if name.startswith("holdfast") and "timer" not in name
+        ]
         assert left == []
         host.obey(T, "a", Send("again"))
         until(lambda: host.status(T, "a") == "finished" and host.state(T, "a").steps >= 3)
@@ -631,7 +712,9 @@ def test_an_agent_that_cannot_be_made_is_told_and_harms_nobody(tmp_path: Path) -
         with pytest.raises(ConfigurationError, match="OTHER"):
             host.create(T, request(Agent(LLM("gpt-5", api_key="${OTHER}")), id="c"))
         with pytest.raises(ConfigurationError):
-            host.create(T, CreateRequest(agent={"system_prompt": {"file": "/etc/passwd"}, "model": "m"}))
+            host.create(
+                T, CreateRequest(agent={"system_prompt": {"file": "/etc/passwd"}, "model": "m"})
+            )
         assert len(host.list(T).items) == 2
         host.obey(T, "a", Send("hello"))
         host.obey(T, "b", Send("hello"))
@@ -656,45 +739,97 @@ def test_a_servers_key_goes_to_nobody_but_the_models_own_provider(tmp_path: Path
     with host_of(tmp_path, variables={"OPENAI_API_KEY": "sk-of-the-server"}) as host:
         host.create("acme", request(Agent(LLM("gpt-5", api_key="${OPENAI_API_KEY}"))))
         for form in (
-            {"model": {"name": "gpt-5", "api_key": "${OPENAI_API_KEY}", "base_url": "http://127.0.0.1:9/v1"}},
-            {"model": {"name": "gpt-5", "api_key": "${OPENAI_API_KEY}", "proxy": "http://127.0.0.1:9"}},
+            {
+                "model": {
+                    "name": "gpt-5",
+                    "api_key": "${OPENAI_API_KEY}",
+                    "base_url": "http://127.0.0.1:9/v1",
+                }
+            },
+            {
+                "model": {
+                    "name": "gpt-5",
+                    "api_key": "${OPENAI_API_KEY}",
+                    "proxy": "http://127.0.0.1:9",
+                }
+            },
             {"model": {"name": "gpt-5"}, "system_prompt": "say ${OPENAI_API_KEY}"},
-            {"model": {"name": "ollama/llama3", "api_key": "${OPENAI_API_KEY}"}},  # on this machine, where anybody may listen
-            {"model": {"name": "groq/llama-3.3-70b-versatile", "api_key": "${OPENAI_API_KEY}"}},  # another provider's
-            {"model": {"name": "gpt-5", "api_key": "x", "base_url": "http://127.0.0.1:9/${OPENAI_API_KEY}"}},
+            {
+                "model": {"name": "ollama/llama3", "api_key": "${OPENAI_API_KEY}"}
+            },  # on this machine, where anybody may listen
+            {
+                "model": {"name": "groq/llama-3.3-70b-versatile", "api_key": "${OPENAI_API_KEY}"}
+            },  # another provider's
+            {
+                "model": {
+                    "name": "gpt-5",
+                    "api_key": "x",
+                    "base_url": "http://127.0.0.1:9/${OPENAI_API_KEY}",
+                }
+            },
         ):
             with pytest.raises(ConfigurationError, match="OPENAI_API_KEY"):
                 host.create("acme", CreateRequest(agent=form))
 
 
-def test_a_key_of_a_name_of_its_own_is_for_the_provider_that_the_operator_says(tmp_path: Path) -> None:
-    known = {"TEAM": "sk-of-the-server", "groq:TEAM": "sk-of-the-server", "ollama:TEAM": "sk-of-the-server"}
+def test_a_key_of_a_name_of_its_own_is_for_the_provider_that_the_operator_says(
+    tmp_path: Path,
+) -> None:
+    known = {
+        "TEAM": "sk-of-the-server",
+        "groq:TEAM": "sk-of-the-server",
+        "ollama:TEAM": "sk-of-the-server",
+    }
     with host_of(tmp_path, variables=known) as host:
         host.create("acme", request(Agent(LLM("groq/llama-3.3-70b-versatile", api_key="${TEAM}"))))
         for name in ("gpt-5", "ollama/llama3"):
             with pytest.raises(ConfigurationError, match="TEAM"):
-                host.create("acme", CreateRequest(agent={"model": {"name": name, "api_key": "${TEAM}"}}))
+                host.create(
+                    "acme", CreateRequest(agent={"model": {"name": name, "api_key": "${TEAM}"}})
+                )
 
 
 def test_a_fork_tells_no_secret_of_what_it_was_forked_from(tmp_path: Path) -> None:
     model = {"name": "gpt-5", "api_key": "${secret_1}"}
     with host_of(tmp_path) as host:
-        host.create(T, CreateRequest(id="a", agent={"model": model}, secrets={"secret_1": "sk-planted-secret"}))
+        host.create(
+            T,
+            CreateRequest(
+                id="a", agent={"model": model}, secrets={"secret_1": "sk-planted-secret"}
+            ),
+        )
         for agent in ({"model": {**model, "base_url": "http://127.0.0.1:9/v1"}}, {"model": model}):
             with pytest.raises(ConfigurationError, match="secret_1"):
                 host.fork(T, "a", ForkRequest(agent=agent))
-        host.fork(T, "a", ForkRequest(id="b", agent={"model": model}, secrets={"secret_1": "sk-another-secret"}))
+        host.fork(
+            T,
+            "a",
+            ForkRequest(id="b", agent={"model": model}, secrets={"secret_1": "sk-another-secret"}),
+        )
         host.fork(T, "b", ForkRequest(id="c"))  # as it is
 
 
-@pytest.mark.parametrize("shown", [
-    {"system_prompt": "${secret_1}"}, {"system_prompt_extensions": ["say ${secret_1:-it}"]}, {"microagents": ["$${${secret_1}"]},
-    {"tools": {"builtin": ["${secret_1}"]}}, {"model": {"name": "gpt-5", "extra_body": {"user": "${secret_1}"}}},
-])  # fmt: skip
-def test_a_secret_stands_nowhere_where_it_would_be_shown(tmp_path: Path, shown: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"system_prompt": "${secret_1}"},
+        {"system_prompt_extensions": ["say ${secret_1:-it}"]},
+        {"microagents": ["$${${secret_1}"]},
+        {"tools": {"builtin": ["${secret_1}"]}},
+        {"model": {"name": "gpt-5", "extra_body": {"user": "${secret_1}"}}},
+    ],
+)
+def test_a_secret_stands_nowhere_where_it_would_be_shown(
+    tmp_path: Path, shown: dict[str, Any]
+) -> None:
     with host_of(tmp_path) as host:
         with pytest.raises(ConfigurationError, match="would be shown"):
-            host.create(T, CreateRequest(agent={"model": "gpt-5", **shown}, secrets={"secret_1": "sk-planted-secret"}))
+            host.create(
+                T,
+                CreateRequest(
+                    agent={"model": "gpt-5", **shown}, secrets={"secret_1": "sk-planted-secret"}
+                ),
+            )
         host.create(T, CreateRequest(agent={"model": "gpt-5", "system_prompt": "say $${secret_1}"}))
 
 
@@ -716,7 +851,11 @@ def test_secrets_are_nowhere_in_clear(tmp_path: Path) -> None:
         ):
             assert "sk-planted" not in shown
         # A client that writes a key where a name belongs is no reason to keep it in clear.
-        host.create(T, CreateRequest(agent={"model": {"name": "gpt-5", "api_key": "sk-planted-too"}}, id="b"), "another key")
+        host.create(
+            T,
+            CreateRequest(agent={"model": {"name": "gpt-5", "api_key": "sk-planted-too"}}, id="b"),
+            "another key",
+        )
         for file in tmp_path.rglob("*"):
             if file.is_file():
                 assert b"sk-planted" not in file.read_bytes(), file
@@ -752,7 +891,10 @@ def test_readers_get_each_event_once_in_order_wherever_they_begin(host: Host) ->
     thread.start()
     asked.wait(30)
     results: list[list[int]] = []
-    readers = [threading.Thread(target=lambda after=after: results.append(collect(host, "a", 300, after))) for after in (0, 0, 7, 200)]
+    readers = [
+        threading.Thread(target=lambda after=after: results.append(collect(host, "a", 300, after)))
+        for after in (0, 0, 7, 200)
+    ]
     for reader in readers:
         reader.start()
     for reader in (thread, *readers):
@@ -773,10 +915,14 @@ def test_slow_readers_hold_nothing_and_hold_up_nobody(host: Host) -> None:
         for reader in slow:  # each waits once, gets the first event, and is then stuck with it
             assert (await reader.next(0, 0.0)).frames == []
         with feed.subscribe(loop) as fast:
-            asking = loop.run_in_executor(None, lambda: [host.obey(T, "a", Send("x" * 1000)) for _ in range(600)])
+            asking = loop.run_in_executor(
+                None, lambda: [host.obey(T, "a", Send("x" * 1000)) for _ in range(600)]
+            )
             seqs: list[int] = []
             while len(seqs) < 600:
-                seqs += [frame.seq for frame in (await asyncio.wait_for(fast.next(len(seqs)), 30)).frames]
+                seqs += [
+                    frame.seq for frame in (await asyncio.wait_for(fast.next(len(seqs)), 30)).frames
+                ]
             await asking
             held = len(feed._ring)
             seen: list[int] = []
@@ -785,7 +931,9 @@ def test_slow_readers_hold_nothing_and_hold_up_nobody(host: Host) -> None:
                 assert sum(len(frame.data) for frame in page) < 200_000
                 seen += [frame.seq for frame in page]
             assert seen == list(range(1, 601))
-            assert [frame.seq for frame in (await slow[1].next(590)).frames] == list(range(591, 601))
+            assert [frame.seq for frame in (await slow[1].next(590)).frames] == list(
+                range(591, 601)
+            )
         for reader in slow:
             reader.close()
         return seqs, held
@@ -801,7 +949,10 @@ def test_a_reader_that_waits_is_told_of_the_end_and_of_its_time(host: Host) -> N
 
     async def read() -> None:
         loop = asyncio.get_running_loop()
-        with host.feed(T, "a").subscribe(loop) as reader, host.feed(T, "a").subscribe(loop) as other:
+        with (
+            host.feed(T, "a").subscribe(loop) as reader,
+            host.feed(T, "a").subscribe(loop) as other,
+        ):
             batch = await reader.next(1, 0.05)
             assert (batch.frames, batch.notes, batch.ended) == ([], [], False)
             waiting = [asyncio.ensure_future(one.next(1, 30)) for one in (reader, other)]
@@ -814,7 +965,9 @@ def test_a_reader_that_waits_is_told_of_the_end_and_of_its_time(host: Host) -> N
 
 
 def test_pieces_of_an_answer_and_progress_are_notes_that_no_journal_has(host: Host) -> None:
-    host.create(T, request(Agent(ScriptedLLM(["streamed answer"], stream=True)), id="a", deltas=True))
+    host.create(
+        T, request(Agent(ScriptedLLM(["streamed answer"], stream=True)), id="a", deltas=True)
+    )
     host.start(T, "a")
 
     async def read() -> list[tuple[str, Any]]:
@@ -838,7 +991,9 @@ def test_pieces_of_an_answer_and_progress_are_notes_that_no_journal_has(host: Ho
 # --- restarts ---
 
 
-def test_a_run_that_a_shutdown_cut_off_goes_on_and_a_paused_one_stays_paused(tmp_path: Path) -> None:
+def test_a_run_that_a_shutdown_cut_off_goes_on_and_a_paused_one_stays_paused(
+    tmp_path: Path,
+) -> None:
     release = threading.Event()
 
     def answer(asked: Request) -> Any:
@@ -884,7 +1039,10 @@ def test_a_killed_host_is_followed_by_one_that_finishes_all(tmp_path: Path) -> N
     program = Path(__file__).with_name("server_host_program.py")
     known = [("default" if number % 2 else "acme", f"c{number}") for number in range(count)]
     with ModelServer(answer) as server:
-        child = subprocess.Popen([sys.executable, str(program), str(tmp_path), server.url, str(count)], stdout=subprocess.PIPE)
+        child = subprocess.Popen(
+            [sys.executable, str(program), str(tmp_path), server.url, str(count)],
+            stdout=subprocess.PIPE,
+        )
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == b"asked\n"
@@ -894,7 +1052,11 @@ def test_a_killed_host_is_followed_by_one_that_finishes_all(tmp_path: Path) -> N
             child.wait()
             child.stdout.close()  # pyright: ignore[reportOptionalMemberAccess]
         with host_of(tmp_path) as host:
-            running = [item.id for tenant in ("default", "acme") for item in host.list(tenant, "running").items]
+            running = [
+                item.id
+                for tenant in ("default", "acme")
+                for item in host.list(tenant, "running").items
+            ]
             assert running
             host.recover()
             for tenant, id in known:
@@ -902,9 +1064,17 @@ def test_a_killed_host_is_followed_by_one_that_finishes_all(tmp_path: Path) -> N
             for tenant, id in known:
                 state = host.state(tenant, id)
                 assert state.answer == "done"
-                effects = (tmp_path / "workspaces" / tenant / host.get(tenant, id).workspace / "effects").read_text().split()
+                effects = (
+                    (tmp_path / "workspaces" / tenant / host.get(tenant, id).workspace / "effects")
+                    .read_text()
+                    .split()
+                )
                 assert len(effects) == len(set(effects)), f"{id}: a command was repeated: {effects}"
-                unknown = [event for event in state.events if isinstance(event, ev.ToolResult) and event.result.is_error]
+                unknown = [
+                    event
+                    for event in state.events
+                    if isinstance(event, ev.ToolResult) and event.result.is_error
+                ]
                 assert len(effects) >= steps - len(unknown)
 
 
@@ -922,7 +1092,9 @@ def test_what_another_process_posts_to_a_parked_one_is_heard(host: Host) -> None
 # --- workspaces ---
 
 
-def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(host: Host, tmp_path: Path) -> None:
+def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(
+    host: Host, tmp_path: Path
+) -> None:
     id = host.workspace_create(T)
     with pytest.raises(Conflict):
         host.workspace_create(T, id)
@@ -933,7 +1105,9 @@ def test_a_workspace_is_a_private_folder_that_stays_while_it_is_used(host: Host,
         with pytest.raises(Conflict, match="in use"):
             host.workspace_delete(T, id)
     with LocalRuntime() as other:
-        asked = saying(("terminal", {"command": "cat a.txt"}), "done", tools=other.tools, id="a", workspace=id)
+        asked = saying(
+            ("terminal", {"command": "cat a.txt"}), "done", tools=other.tools, id="a", workspace=id
+        )
     host.create(T, asked)
     host.start(T, "a")
     host.obey(T, "a", Send("go"))
@@ -958,7 +1132,9 @@ def test_bounds_are_told_by_their_names(tmp_path: Path) -> None:
         attempts: dict[str, Callable[[], Any]] = {
             "workspaces": lambda: host.workspace_create(T),
             "tools": lambda: host.create(T, saying("hi", tools=[one, two])),
-            "tools_bytes": lambda: host.create(T, saying("hi", tools=[Tool.from_function(greet, description="x" * 3000)])),
+            "tools_bytes": lambda: host.create(
+                T, saying("hi", tools=[Tool.from_function(greet, description="x" * 3000)])
+            ),
             "agent_bytes": lambda: host.create(T, saying("x" * 3000)),
         }
         for bound, attempt in attempts.items():
@@ -976,7 +1152,9 @@ def test_one_store_has_one_server(host: Host, tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="Another server"):
         host_of(tmp_path)
-    Records(tmp_path / "store.db.server.db", Seal.of_file(tmp_path / "server.key")).close()  # keys are looked after beside it
+    Records(
+        tmp_path / "store.db.server.db", Seal.of_file(tmp_path / "server.key")
+    ).close()  # keys are looked after beside it
 
 
 def test_after_shutdown_everything_says_so_and_nothing_is_left(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The agent server's HTTP side: who is let in, what is answered to what does not fit, and that nobody holds up anybody."""
+"""The agent server's HTTP side: who is let in, what is answered to what does not fit, and that
+nobody holds up anybody."""
 
 import json
 import re
@@ -44,7 +45,11 @@ def until(done: Any, seconds: float = 30.0) -> None:
 def test_a_head_that_does_not_come_closes_its_connection(tmp_path: Path) -> None:
     with Serving(tmp_path, serving={"head": 0.3}) as server:
         whole = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-        for before, said in ((b"", b""), (b"", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "), (whole, b"GET /hea")):
+        for before, said in (
+            (b"", b""),
+            (b"", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "),
+            (whole, b"GET /hea"),
+        ):
             with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
                 connection.sendall(before)
                 assert not before or b"200 OK" in connection.recv(4096)
@@ -56,7 +61,11 @@ def test_a_head_that_does_not_come_closes_its_connection(tmp_path: Path) -> None
         stream = server.stream(path)
         connection = server.connect()
         connection.putrequest("POST", f"{path}/messages")
-        for name, value in (("Authorization", f"Bearer {server.key}"), ("Content-Type", "application/json"), ("Content-Length", "12")):
+        for name, value in (
+            ("Authorization", f"Bearer {server.key}"),
+            ("Content-Type", "application/json"),
+            ("Content-Length", "12"),
+        ):
             connection.putheader(name, value)
         connection.endheaders(b'{"text"')
         threading.Event().wait(0.6)
@@ -70,7 +79,9 @@ def test_connections_without_a_request_make_room_for_new_ones(tmp_path: Path) ->
         first: socket.socket | None = None
         stream = server.stream(server.make("kept"))
         for _ in range(60):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+            connection = stack.enter_context(
+                socket.create_connection(("127.0.0.1", server.port), timeout=30)
+            )
             with suppress(OSError):
                 connection.sendall(b"GET /health HTTP/1.1\r\nX-A: ")
             first = first or connection
@@ -83,7 +94,9 @@ def test_connections_without_a_request_make_room_for_new_ones(tmp_path: Path) ->
         assert next(iter(stream))
 
 
-def test_long_commands_of_one_tenant_leave_room_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_commands_of_one_tenant_leave_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.server.service._LONG", 4)
     monkeypatch.setattr("holdfast.server.service._SHARE", 2)
     with Serving(tmp_path) as server, ThreadPoolExecutor(6) as pool:
@@ -91,7 +104,10 @@ def test_long_commands_of_one_tenant_leave_room_for_another(tmp_path: Path, monk
             server.ask("POST", "/api/workspaces", {"id": "w"}, key)
         commands = "/api/workspaces/w/commands"
         wait = "touch begun; until [ -e go ]; do sleep 0.05; done"
-        long = [pool.submit(server.ask, "POST", commands, {"command": wait, "conversationId": f"c{n}"}) for n in range(6)]
+        long = [
+            pool.submit(server.ask, "POST", commands, {"command": wait, "conversationId": f"c{n}"})
+            for n in range(6)
+        ]
         until(lambda: server.ask("GET", "/api/workspaces/w/files/begun").status == 200)
         assert server.ask("POST", commands, {"command": "true"}, server.other).status == 200
         assert not any(one.done() for one in long)
@@ -99,7 +115,7 @@ def test_long_commands_of_one_tenant_leave_room_for_another(tmp_path: Path, monk
         assert [one.result().status for one in long] == [200] * 6
 
 
-# --- what it does --------------------------------------------------------------------------------
+# --- what it does ---
 
 
 def test_a_message_is_answered_and_the_events_tell_of_it(server: Serving) -> None:
@@ -125,7 +141,10 @@ def test_events_come_in_parts_that_say_how_many_there_are(server: Serving) -> No
     first = server.ask("GET", f"{path}/events?limit=2").json
     assert [event["seq"] for event in first["events"]] == [1, 2]
     assert first["lastSeq"] >= last >= 5
-    assert server.ask("GET", f"{path}/events?after_seq=9999").json == {"events": [], "lastSeq": 9999}
+    assert server.ask("GET", f"{path}/events?after_seq=9999").json == {
+        "events": [],
+        "lastSeq": 9999,
+    }
 
 
 def test_a_message_sent_again_under_its_key_is_one_message(server: Serving) -> None:
@@ -142,7 +161,9 @@ def test_a_conversation_is_listed_forked_and_removed(server: Serving) -> None:
     server.ask("POST", f"{path}/messages", {"text": "hello"})
     forked = server.ask("POST", f"{path}/fork", {"id": "copy"})
     assert (forked.status, forked.json["id"]) == (201, "copy")
-    listed = [item["id"] for item in server.ask("GET", "/api/conversations?limit=1000").json["items"]]
+    listed = [
+        item["id"] for item in server.ask("GET", "/api/conversations?limit=1000").json["items"]
+    ]
     assert {"original", "copy"} <= set(listed)
     page = server.ask("GET", "/api/conversations?limit=1").json
     assert len(page["items"]) == 1
@@ -162,7 +183,9 @@ def test_a_workspace_has_files_commands_and_tools(server: Serving) -> None:
     assert "100%.txt" in ran["content"][0]["text"]  # the path was decoded once
     tools = [tool["name"] for tool in server.ask("GET", "/api/workspaces/desk/tools").json["tools"]]
     assert "grep" in tools
-    found = server.ask("POST", "/api/workspaces/desk/tools/grep", {"arguments": {"pattern": "gr"}}).json
+    found = server.ask(
+        "POST", "/api/workspaces/desk/tools/grep", {"arguments": {"pattern": "gr"}}
+    ).json
     assert "é.txt" in found["content"][0]["text"]
     failed = server.ask("POST", "/api/workspaces/desk/tools/grep", {"arguments": {"patern": "gr"}})
     assert (failed.status, failed.json["isError"]) == (200, True)
@@ -175,11 +198,21 @@ def test_a_command_sent_again_under_its_key_runs_once(server: Serving) -> None:
     server.ask("POST", "/api/workspaces", {"id": "once"})
     body = {"command": "echo x >> ran; wc -l < ran"}
     with ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(server.ask, "POST", "/api/workspaces/once/commands", body, Idempotency_Key="c1") for _ in range(4)]
+        asked = [
+            pool.submit(
+                server.ask, "POST", "/api/workspaces/once/commands", body, Idempotency_Key="c1"
+            )
+            for _ in range(4)
+        ]
         answers = {one.result().body for one in asked}
     assert len(answers) == 1
     assert server.ask("GET", "/api/workspaces/once/files/ran").body == b"x\n"
-    assert server.ask("POST", "/api/workspaces/once/commands", {"command": "other"}, Idempotency_Key="c1").status == 409
+    assert (
+        server.ask(
+            "POST", "/api/workspaces/once/commands", {"command": "other"}, Idempotency_Key="c1"
+        ).status
+        == 409
+    )
 
 
 def test_a_command_that_a_kill_cut_off_is_not_run_by_the_next_server(tmp_path: Path) -> None:
@@ -201,16 +234,24 @@ def test_a_command_whose_client_hung_up_is_cancelled(server: Serving, tmp_path: 
     command = f"trap 'touch {ended}' EXIT; touch {begun}; while true; do sleep 0.05; done"
     connection = server.connect()
     connection.request(
-        "POST", "/api/workspaces/left/commands", json.dumps({"command": f"( {command} )"}), {"Authorization": f"Bearer {server.key}"}
+        "POST",
+        "/api/workspaces/left/commands",
+        json.dumps({"command": f"( {command} )"}),
+        {"Authorization": f"Bearer {server.key}"},
     )
     until(begun.exists)
     assert server.app.service.usage.requests
     connection.close()
     until(lambda: not server.app.service.usage.requests)
-    assert server.ask("POST", "/api/workspaces/left/commands", {"command": "echo free"}).json["meta"]["exitCode"] == 0
+    assert (
+        server.ask("POST", "/api/workspaces/left/commands", {"command": "echo free"}).json["meta"][
+            "exitCode"
+        ]
+        == 0
+    )
 
 
-# --- who is let in -------------------------------------------------------------------------------
+# --- who is let in ---
 
 
 def test_without_a_key_of_the_server_nothing_is_told(server: Serving) -> None:
@@ -235,10 +276,18 @@ def test_without_a_key_of_the_server_nothing_is_told(server: Serving) -> None:
 
 
 def test_a_scheme_is_written_in_any_case_and_a_key_that_came_twice_is_none(server: Serving) -> None:
-    assert server.ask("GET", "/api/conversations", key=None, Authorization=f"bEaReR {server.key}").status == 200
+    assert (
+        server.ask(
+            "GET", "/api/conversations", key=None, Authorization=f"bEaReR {server.key}"
+        ).status
+        == 200
+    )
     with socket.create_connection(("127.0.0.1", server.port), 30) as raw:
         line = f"Authorization: Bearer {server.key}\r\n"
-        raw.sendall(f"GET /api/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{line}{line}\r\n".encode())
+        raw.sendall(
+            "GET /api/conversations HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection:"
+            f" close\r\n{line}{line}\r\n".encode()
+        )
         assert raw.makefile("rb").readline().split()[1] == b"400"
 
 
@@ -253,7 +302,8 @@ def test_health_and_readiness_need_no_key_and_everything_else_does(server: Servi
 
 
 def test_what_is_another_tenants_is_what_is_not_there(server: Serving) -> None:
-    """Every route, with the other's key, answers to a conversation and a workspace that exist as to ones that do not."""
+    """Every route, with the other's key, answers to a conversation and a workspace that exist as to
+    ones that do not."""
     server.make("mine")
     server.ask("POST", "/api/conversations/mine/messages", {"text": "a secret"})
     server.ask("POST", "/api/workspaces", {"id": "mine"})
@@ -268,9 +318,22 @@ def test_what_is_another_tenants_is_what_is_not_there(server: Serving) -> None:
             body = next((one.get("example", {}) for one in content.values()), None)
             data = body.encode() if isinstance(body, str) else body
 
-            def ask(name: str, path: str = path, method: str = method, data: Any = data) -> tuple[int, bytes]:
-                filled = path.replace("{id}", name).replace("{workspace}", name).replace("{call_id}", "3.0").replace("{name}", "grep")
-                reply = server.ask(method.upper(), filled.replace("{path}", "f"), data, server.other, X_Holdfast_Client="c1")
+            def ask(
+                name: str, path: str = path, method: str = method, data: Any = data
+            ) -> tuple[int, bytes]:
+                filled = (
+                    path.replace("{id}", name)
+                    .replace("{workspace}", name)
+                    .replace("{call_id}", "3.0")
+                    .replace("{name}", "grep")
+                )
+                reply = server.ask(
+                    method.upper(),
+                    filled.replace("{path}", "f"),
+                    data,
+                    server.other,
+                    X_Holdfast_Client="c1",
+                )
                 return reply.status, reply.body.replace(name.encode(), b"NAME")
 
             assert ask("mine") == ask("nine"), (method, path)
@@ -281,30 +344,48 @@ def test_what_is_another_tenants_is_what_is_not_there(server: Serving) -> None:
 
 
 def test_a_page_that_calls_this_machine_by_a_name_of_its_own_is_refused(server: Serving) -> None:
-    for host in ("evil.example", "127.0.0.1.evil.example", "evil.example:8765", "localhost.evil.example", "[::1].evil", ""):
+    for host in (
+        "evil.example",
+        "127.0.0.1.evil.example",
+        "evil.example:8765",
+        "localhost.evil.example",
+        "[::1].evil",
+        "",
+    ):
         assert server.ask("GET", "/api/conversations", Host=host).status == 403, host
         assert server.ask("GET", "/health", key=None, Host=host).status == 403, host
     for host in ("127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:80"):
         assert server.ask("GET", "/health", key=None, Host=host).status == 200, host
 
 
-def test_pages_of_other_origins_are_refused_unless_they_are_named(server: Serving, tmp_path: Path) -> None:
+def test_pages_of_other_origins_are_refused_unless_they_are_named(
+    server: Serving, tmp_path: Path
+) -> None:
     assert server.ask("GET", "/api/conversations", Origin="https://page.example").status == 403
     assert server.ask("GET", "/api/conversations", Origin="null").status == 403
     with Serving(tmp_path, origins=["https://page.example"]) as named:
         allowed = named.ask("GET", "/api/conversations", Origin="https://page.example")
-        assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (200, "https://page.example")
+        assert (allowed.status, allowed.headers["access-control-allow-origin"]) == (
+            200,
+            "https://page.example",
+        )
         asked = {
             "Origin": "https://page.example",
             "Access_Control_Request_Method": "POST",
             "Access_Control_Request_Headers": "authorization",
         }
         assert named.ask("OPTIONS", "/api/conversations", key=None, **asked).status == 200
-        assert named.ask("GET", "/api/conversations", Origin="https://page.example.evil").status == 403
+        assert (
+            named.ask("GET", "/api/conversations", Origin="https://page.example.evil").status == 403
+        )
 
 
 def test_answers_cannot_be_framed_sniffed_or_kept(server: Serving) -> None:
-    for reply in (server.ask("GET", "/health"), server.ask("GET", "/nope"), server.ask("GET", "/health", key=None, Host="evil")):
+    for reply in (
+        server.ask("GET", "/health"),
+        server.ask("GET", "/nope"),
+        server.ask("GET", "/health", key=None, Host="evil"),
+    ):
         assert reply.headers["x-content-type-options"] == "nosniff"
         assert reply.headers["cache-control"] == "no-store"
         assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
@@ -312,7 +393,7 @@ def test_answers_cannot_be_framed_sniffed_or_kept(server: Serving) -> None:
     assert server.ask("GET", "/docs").status == 404
 
 
-# --- what does not fit ---------------------------------------------------------------------------
+# --- what does not fit ---
 
 BODIES = [
     (b'{"text":NaN}', 400),
@@ -340,10 +421,14 @@ def test_a_body_that_does_not_fit_is_said_to(server: Serving) -> None:
     assert server.ask("GET", path).json["lastSeq"] == 0
 
 
-def test_numbers_beyond_any_integer_and_other_things_in_the_query_are_refused(server: Serving) -> None:
+def test_numbers_beyond_any_integer_and_other_things_in_the_query_are_refused(
+    server: Serving,
+) -> None:
     server.make("query")
     for value in ("-1", "9" * 30, "9" * 6000, "1e3", "x", "NaN", "1.5", "%00", "%ff", "0x1"):
-        assert server.ask("GET", f"/api/conversations/query/events?after_seq={value}").status == 422, value
+        assert (
+            server.ask("GET", f"/api/conversations/query/events?after_seq={value}").status == 422
+        ), value
     for value in ("0", "1001", "-5"):
         assert server.ask("GET", f"/api/conversations/query/events?limit={value}").status == 422
     assert server.ask("GET", "/api/conversations?status=asleep").status == 422
@@ -352,13 +437,25 @@ def test_numbers_beyond_any_integer_and_other_things_in_the_query_are_refused(se
 
 def test_a_huge_number_in_an_agent_is_no_fault_of_the_server(server: Serving) -> None:
     for number in (b"9" * 5000, b"1e999999", b"-" + b"9" * 400):
-        assert 400 <= server.ask("POST", "/api/conversations", b'{"agent":{"limits":{"steps":' + number + b"}}}").status < 500
+        assert (
+            400
+            <= server.ask(
+                "POST", "/api/conversations", b'{"agent":{"limits":{"steps":' + number + b"}}}"
+            ).status
+            < 500
+        )
 
 
 def test_a_file_outside_of_the_workspace_is_refused(server: Serving) -> None:
     server.ask("POST", "/api/workspaces", {"id": "confined"})
     server.ask("POST", "/api/workspaces/confined/commands", {"command": "ln -sfn /etc link"})
-    for path in ("%2e%2e/%2e%2e/etc/passwd", "..%2f..%2fetc%2fpasswd", "%2Fetc/passwd", "link/passwd", "a/../../other/f"):
+    for path in (
+        "%2e%2e/%2e%2e/etc/passwd",
+        "..%2f..%2fetc%2fpasswd",
+        "%2Fetc/passwd",
+        "link/passwd",
+        "a/../../other/f",
+    ):
         read = server.ask("GET", f"/api/workspaces/confined/files/{path}")
         assert (read.status, read.error) == (403, "PathRefused"), path
         assert server.ask("PUT", f"/api/workspaces/confined/files/{path}", b"x").status == 403
@@ -405,19 +502,32 @@ def test_other_methods_and_media_types_are_named(server: Serving) -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    with Serving(tmp_path, Quota(rate=0, body=1000)) as small, socket.create_connection(("127.0.0.1", small.port), 30) as raw:
-        head = f"POST /api/conversations HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {small.key}\r\n"
+    with (
+        Serving(tmp_path, Quota(rate=0, body=1000)) as small,
+        socket.create_connection(("127.0.0.1", small.port), 30) as raw,
+    ):
+        head = (
+            "POST /api/conversations HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer"
+            f" {small.key}\r\n"
+        )
         raw.sendall(f"{head}Content-Length: 1001\r\n\r\n".encode())  # and not a byte of it
         assert raw.makefile("rb").readline().split()[1] == b"413"
         with socket.create_connection(("127.0.0.1", small.port), 30) as chunked:
-            chunked.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + b"3e8\r\n" + b" " * 1000 + b"\r\n2\r\n")
+            chunked.sendall(
+                f"{head}Transfer-Encoding: chunked\r\n\r\n".encode()
+                + b"3e8\r\n"
+                + b" " * 1000
+                + b"\r\n2\r\n"
+            )
             chunked.sendall(b"  \r\n")
             assert chunked.makefile("rb").readline().split()[1] == b"413"
         assert small.ask("POST", "/api/conversations", {"agent": {"x": "y" * 1000}}).status == 413
         assert small.ask("GET", "/api/conversations").status == 200
 
 
-def test_a_key_that_asks_too_often_is_told_when_to_come_back_and_others_are_not_held_up(tmp_path: Path) -> None:
+def test_a_key_that_asks_too_often_is_told_when_to_come_back_and_others_are_not_held_up(
+    tmp_path: Path,
+) -> None:
     with Serving(tmp_path, Quota(rate=2)) as limited:
         statuses = [limited.ask("GET", "/api/conversations") for _ in range(12)]
         refused = next(reply for reply in statuses if reply.status == 429)
@@ -435,10 +545,21 @@ def test_a_key_has_so_many_requests_and_streams_at_once(tmp_path: Path) -> None:
         assert limited.stream(path).response.status == 429
         with ThreadPoolExecutor(2) as pool:
             body = {"command": "while ! test -e go; do sleep 0.05; done"}
-            slow = [pool.submit(limited.ask, "POST", "/api/workspaces/w/commands", {**body, "conversationId": f"s{n}"}) for n in range(2)]
+            slow = [
+                pool.submit(
+                    limited.ask,
+                    "POST",
+                    "/api/workspaces/w/commands",
+                    {**body, "conversationId": f"s{n}"},
+                )
+                for n in range(2)
+            ]
             until(lambda: limited.app.service.usage.requests == 2)
             assert limited.ask("GET", "/api/conversations").status == 429
-            assert limited.ask("PUT", "/api/workspaces/w/files/go", b"", key=limited.other).status == 404
+            assert (
+                limited.ask("PUT", "/api/workspaces/w/files/go", b"", key=limited.other).status
+                == 404
+            )
             next((limited.folder / "rooms").rglob("w")).joinpath("go").touch()
             assert [one.result().status for one in slow] == [200, 200]
 
@@ -450,7 +571,13 @@ def test_forty_slow_commands_hold_up_neither_health_nor_messages(server: Serving
     with ThreadPoolExecutor(40) as pool:
         command = {"command": "until test -e go; do sleep 0.2; done"}
         slow = [
-            pool.submit(server.ask, "POST", "/api/workspaces/busy/commands", {**command, "conversationId": f"b{n}"}, timeout=120)
+            pool.submit(
+                server.ask,
+                "POST",
+                "/api/workspaces/busy/commands",
+                {**command, "conversationId": f"b{n}"},
+                timeout=120,
+            )
             for n in range(40)
         ]
         try:
@@ -467,7 +594,7 @@ def test_forty_slow_commands_hold_up_neither_health_nor_messages(server: Serving
     until(lambda: not before.new_children())
 
 
-# --- what is told --------------------------------------------------------------------------------
+# --- what is told ---
 
 
 def test_metrics_count_by_route_and_never_by_id(server: Serving) -> None:
@@ -478,17 +605,27 @@ def test_metrics_count_by_route_and_never_by_id(server: Serving) -> None:
     assert text.headers["content-type"].startswith("text/plain")
     lines = text.body.decode().splitlines()
     assert any(
-        re.fullmatch(r'holdfast_http_requests_total\{method="GET",route="/api/conversations/\{id\}",status="200"\} \d+', line)
+        re.fullmatch(
+            r'holdfast_http_requests_total\{method="GET",route="/api/conversations/\{id\}",status="200"\} \d+',
+            line,
+        )
         for line in lines
     )
     assert "counted" not in text.body.decode()
     assert "what-secret" not in text.body.decode()
     assert any(line.startswith("holdfast_streams_open ") for line in lines)
     for line in lines:
-        assert re.fullmatch(r"# (HELP|TYPE) holdfast_\w+ .+|holdfast_\w+(\{[^}]*\}+[^}]*\}?)? [-\d.e+]+", line) or 'route="' in line, line
+        assert (
+            re.fullmatch(
+                r"# (HELP|TYPE) holdfast_\w+ .+|holdfast_\w+(\{[^}]*\}+[^}]*\}?)? [-\d.e+]+", line
+            )
+            or 'route="' in line
+        ), line
 
 
-def test_the_description_names_every_operation_with_its_errors_and_examples(server: Serving) -> None:
+def test_the_description_names_every_operation_with_its_errors_and_examples(
+    server: Serving,
+) -> None:
     document = server.ask("GET", "/openapi.json").json
     assert document["security"] == [{"key": []}]
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
@@ -506,14 +643,24 @@ def test_the_description_names_every_operation_with_its_errors_and_examples(serv
     assert references <= set(document["components"]["schemas"])
 
 
-def test_secrets_are_in_no_error_and_in_no_log(server: Serving, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_are_in_no_error_and_in_no_log(
+    server: Serving, caplog: pytest.LogCaptureFixture
+) -> None:
     secret = "sk-very-secret-4711"
     with caplog.at_level("DEBUG"):
         replies = [
             server.ask("GET", f"/api/conversations?limit={secret}"),
-            server.ask("POST", "/api/conversations", {"agent": {"nonsense": 1}, "secrets": {"secret_1": secret}}),
+            server.ask(
+                "POST",
+                "/api/conversations",
+                {"agent": {"nonsense": 1}, "secrets": {"secret_1": secret}},
+            ),
             server.ask("POST", "/api/conversations", {"agent": {}, "secrets": secret}),
-            server.ask("POST", "/api/conversations", f'{{"agent": {{}}, "secrets": "{secret}" "x"}}'.encode()),
+            server.ask(
+                "POST",
+                "/api/conversations",
+                f'{{"agent": {{}}, "secrets": "{secret}" "x"}}'.encode(),
+            ),
             server.ask("GET", "/api/conversations", key=secret),
             server.ask("GET", "/api/conversations", X_Holdfast_Client=f"{secret} !"),
         ]
@@ -544,7 +691,7 @@ def test_a_fault_of_the_server_is_logged_and_told_without_its_insides(
     assert "the insides" in caplog.text
 
 
-# --- the end -------------------------------------------------------------------------------------
+# --- the end ---
 
 
 def test_nothing_is_left_after_close(tmp_path: Path) -> None:
@@ -554,7 +701,11 @@ def test_nothing_is_left_after_close(tmp_path: Path) -> None:
         serving.ask("POST", f"{path}/start")
         serving.ask("POST", f"{path}/messages", {"text": "x"})
         serving.ask("POST", "/api/workspaces", {"id": "w"})
-        running = threading.Thread(target=lambda: serving.ask("POST", "/api/workspaces/w/commands", {"command": "sleep 600"}))
+        running = threading.Thread(
+            target=lambda: serving.ask(
+                "POST", "/api/workspaces/w/commands", {"command": "sleep 600"}
+            )
+        )
         running.start()
         until(lambda: serving.app.service.usage.requests == 1)
     running.join(30)
@@ -562,23 +713,49 @@ def test_nothing_is_left_after_close(tmp_path: Path) -> None:
     before.gone()
 
 
-# --- what nobody would think of ------------------------------------------------------------------
+# --- what nobody would think of ---
 
 
 @pytest.mark.slow
-def test_no_request_that_schemathesis_makes_is_answered_by_what_was_not_declared(tmp_path: Path) -> None:
+def test_no_request_that_schemathesis_makes_is_answered_by_what_was_not_declared(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     with Serving(tmp_path, Quota(rate=0, requests=1000)) as serving:
         serving.make("4f0c91d2a6be")  # as in the examples
         serving.ask("POST", "/api/workspaces", {"id": "w-81d0"})
-        # Not clone_repository: it asks the network. Not stream_events: it does not end. Not whether what fits the schema is taken: an agent
-        # has to make sense too.
+        # Not clone_repository: it asks the network. Not stream_events: it does not end. Not whether
+        # what fits the schema is taken: an agent has to make sense too.
         command = [
-            sys.executable, "-m", "schemathesis.cli", "run", f"{serving.server.url}/openapi.json", "-H", f"Authorization: Bearer {serving.key}",
-            "--max-examples", "8", "--max-time", "40", "--request-timeout", "20", "--no-shrink", "--no-color", "--continue-on-failure",
-            "--phases", "examples,coverage,fuzzing", "--seed", "1", "--generation-database", "none",
-            "--exclude-operation-id", "stream_events", "--exclude-operation-id", "clone_repository", "--exclude-checks", "positive_data_acceptance",
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "schemathesis.cli",
+            "run",
+            f"{serving.server.url}/openapi.json",
+            "-H",
+            f"Authorization: Bearer {serving.key}",
+            "--max-examples",
+            "8",
+            "--max-time",
+            "40",
+            "--request-timeout",
+            "20",
+            "--no-shrink",
+            "--no-color",
+            "--continue-on-failure",
+            "--phases",
+            "examples,coverage,fuzzing",
+            "--seed",
+            "1",
+            "--generation-database",
+            "none",
+            "--exclude-operation-id",
+            "stream_events",
+            "--exclude-operation-id",
+            "clone_repository",
+            "--exclude-checks",
+            "positive_data_acceptance",
+        ]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert ended.returncode == 0, ended.stdout[-6000:] + ended.stderr[-2000:]
     selected, count = map(int, re.findall(r"Selected: (\d+)/(\d+)", ended.stdout)[0])

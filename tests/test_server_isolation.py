@@ -1,4 +1,5 @@
-"""Conversations in worker processes: each way in which one can die, while others run on; and that nothing is left of any."""
+"""Conversations in worker processes: each way in which one can die, while others run on; and that
+nothing is left of any."""
 
 from __future__ import annotations
 
@@ -124,10 +125,13 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def model() -> Iterator[ModelServer]:
-    """A model that calls the tool which the user names, once for each time that he names it, and then says "done"."""
+    """A model that calls the tool which the user names, once for each time that he names it, and
+    then says "done"."""
 
     def answer(asked: Request) -> Any:
-        said = max(number for number, message in enumerate(asked.messages) if message["role"] == "user")
+        said = max(
+            number for number, message in enumerate(asked.messages) if message["role"] == "user"
+        )
         name, _, times = str(asked.messages[said]["content"]).partition(" ")
         done = len(asked.messages) - 1 - said
         return text("done") if done >= 2 * int(times or 1) else calls((name, {}))
@@ -137,7 +141,11 @@ def model() -> Iterator[ModelServer]:
 
 
 def isolated(folder: Path, **options: Any) -> Host:
-    return host_of(folder, isolation="process", **{"policy": Policy(["isolated_*"], entry_points=False), **options})
+    return host_of(
+        folder,
+        isolation="process",
+        **{"policy": Policy(["isolated_*"], entry_points=False), **options},
+    )
 
 
 def asking(server: ModelServer, *names: str, **more: Any) -> CreateRequest:
@@ -146,8 +154,13 @@ def asking(server: ModelServer, *names: str, **more: Any) -> CreateRequest:
     form = form_of(Agent(LLM("m", base_url=server.url, api_key="sk-planted-secret"), stuck=None))
     agent = {**form.mapping, "tools": {"builtin": list(names)}}
     return CreateRequest(
-        agent=agent, secrets=form.secrets, tools=[ToolForm(name=name, input_schema={"type": "object"}, module=MODULE) for name in names], **more
-    )  # fmt: skip
+        agent=agent,
+        secrets=form.secrets,
+        tools=[
+            ToolForm(name=name, input_schema={"type": "object"}, module=MODULE) for name in names
+        ],
+        **more,
+    )
 
 
 def begin(host: Host, server: ModelServer, id: str, said: str, **more: Any) -> None:
@@ -157,7 +170,8 @@ def begin(host: Host, server: ModelServer, id: str, said: str, **more: Any) -> N
 
 
 def others(host: Host, server: ModelServer) -> Callable[[], None]:
-    """Three conversations at work; the answer says that they did it undisturbed, each in one process."""
+    """Three conversations at work; the answer says that they did it undisturbed, each in one
+    process."""
     ids = [f"other{number}" for number in range(3)]
     for id in ids:
         begin(host, server, id, "fine 40")
@@ -183,19 +197,33 @@ def live_of(host: Host, id: str) -> WorkerLive:
     return found
 
 
-# --- the same conversation -----------------------------------------------------------------------
+# --- the same conversation ---
 
 
-def test_a_conversation_in_a_worker_is_as_one_here(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_conversation_in_a_worker_is_as_one_here(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path) as host:
         begin(host, model, "a", "fine 3")
         finished(host, "a")
         pids = {int(one.text) for one in results(host, "a")}
         assert pids == {live_of(host, "a").process.pid}
         assert types(host, "a") == [
-            "message", "status", "agent", "assistant", "toolCallStarted", "toolResult", "assistant", "toolCallStarted", "toolResult", "assistant",
-            "toolCallStarted", "toolResult", "assistant", "status",
-        ]  # fmt: skip
+            "message",
+            "status",
+            "agent",
+            "assistant",
+            "toolCallStarted",
+            "toolResult",
+            "assistant",
+            "toolCallStarted",
+            "toolResult",
+            "assistant",
+            "toolCallStarted",
+            "toolResult",
+            "assistant",
+            "status",
+        ]
         assert host.state(T, "a").answer == "done"
         assert MODULE not in sys.modules
         info: Info = host.get(T, "a")
@@ -208,8 +236,18 @@ def test_a_conversation_in_a_worker_is_as_one_here(tmp_path: Path, parts: Path, 
         assert len({one.text for one in results(host, "a")}) == 2
 
 
-@pytest.mark.parametrize("way", ["leave", "crash", "babble", *(pytest.param(way, marks=pytest.mark.slow) for way in ("killed", "shut"))])
-def test_a_worker_that_dies_ends_alone_and_its_conversation_goes_on(tmp_path: Path, parts: Path, model: ModelServer, way: str) -> None:
+@pytest.mark.parametrize(
+    "way",
+    [
+        "leave",
+        "crash",
+        "babble",
+        *(pytest.param(way, marks=pytest.mark.slow) for way in ("killed", "shut")),
+    ],
+)
+def test_a_worker_that_dies_ends_alone_and_its_conversation_goes_on(
+    tmp_path: Path, parts: Path, model: ModelServer, way: str
+) -> None:
     with isolated(tmp_path, patience=Patience(heartbeat=12.0)) as host:
         check = others(host, model)
         begin(host, model, "victim", way)
@@ -226,7 +264,9 @@ def test_a_worker_that_dies_ends_alone_and_its_conversation_goes_on(tmp_path: Pa
         assert host.stats()["faults"] == 0
 
 
-def test_what_a_tool_had_started_ends_with_its_dead_worker(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_what_a_tool_had_started_ends_with_its_dead_worker(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path) as host:
         begin(host, model, "victim", "litter")
         finished(host, "victim")
@@ -235,7 +275,9 @@ def test_what_a_tool_had_started_ends_with_its_dead_worker(tmp_path: Path, parts
         assert not any(alive(pid) for pid in pids)  # before anything else was done
 
 
-def test_a_call_that_kills_each_worker_it_is_given_ends_in_an_error_that_says_so(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_call_that_kills_each_worker_it_is_given_ends_in_an_error_that_says_so(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path) as host:
         check = others(host, model)
         begin(host, model, "victim", "poison")
@@ -244,14 +286,20 @@ def test_a_call_that_kills_each_worker_it_is_given_ends_in_an_error_that_says_so
         assert error.error == "WorkerDied"
         assert "ended with exit status 9" in error.message
         assert error.details == {"how": "ended with exit status 9", "times": 3}
-        assert [event.attempt for event in host.read(T, "victim") if isinstance(event, ev.ToolCallStarted)] == [1, 2, 3]
+        assert [
+            event.attempt
+            for event in host.read(T, "victim")
+            if isinstance(event, ev.ToolCallStarted)
+        ] == [1, 2, 3]
         host.obey(T, "victim", Resume())
         finished(host, "victim")
         assert host.state(T, "victim").answer == "done"
         check()
 
 
-def test_a_tool_that_hears_no_interrupt_is_ended_with_its_worker(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_tool_that_hears_no_interrupt_is_ended_with_its_worker(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path, patience=Patience(grace=1.0)) as host:
         check = others(host, model)
         begin(host, model, "victim", "spin")
@@ -259,7 +307,12 @@ def test_a_tool_that_hears_no_interrupt_is_ended_with_its_worker(tmp_path: Path,
         until(lambda: "toolCallStarted" in types(host, "victim"))
         host.obey(T, "victim", Interrupt())
         until(lambda: not alive(pid))
-        until(lambda: host.stats()["running"] == host.stats()["queued"] == 0 or host.status(T, "victim") == "paused")
+        until(
+            lambda: (
+                host.stats()["running"] == host.stats()["queued"] == 0
+                or host.status(T, "victim") == "paused"
+            )
+        )
         assert host.status(T, "victim") == "paused"
         host.obey(T, "victim", Resume())
         finished(host, "victim")
@@ -270,7 +323,9 @@ def test_a_tool_that_hears_no_interrupt_is_ended_with_its_worker(tmp_path: Path,
 
 
 @pytest.mark.slow
-def test_a_conversation_whose_tool_never_ends_is_closed_in_time(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_conversation_whose_tool_never_ends_is_closed_in_time(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path, patience=Patience(grace=1.0)) as host:
         begin(host, model, "victim", "spin")
         pid = until(lambda: live_of(host, "victim").process.pid)
@@ -280,7 +335,9 @@ def test_a_conversation_whose_tool_never_ends_is_closed_in_time(tmp_path: Path, 
         assert host.status(T, "victim") == "running"  # cut off, and goes on when it is started
 
 
-def test_calls_that_were_given_up_do_not_outlive_the_run(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_calls_that_were_given_up_do_not_outlive_the_run(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path, patience=Patience(grace=0.5)) as host:
         begin(host, model, "victim", "late")
         finished(host, "victim")
@@ -293,7 +350,9 @@ def test_calls_that_were_given_up_do_not_outlive_the_run(tmp_path: Path, parts: 
 
 
 @pytest.mark.slow
-def test_a_worker_that_gives_no_sign_of_life_is_ended(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_worker_that_gives_no_sign_of_life_is_ended(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path, patience=Patience(heartbeat=8.0)) as host:
         check = others(host, model)
         begin(host, model, "victim", "hold")
@@ -315,7 +374,9 @@ def test_memory_has_a_bound(tmp_path: Path, parts: Path, model: ModelServer) -> 
         isolated(tmp_path, worker_memory=10)
 
 
-def test_a_worker_that_is_killed_while_the_model_thinks_is_followed_by_another(tmp_path: Path, parts: Path) -> None:
+def test_a_worker_that_is_killed_while_the_model_thinks_is_followed_by_another(
+    tmp_path: Path, parts: Path
+) -> None:
     thinking, go = threading.Event(), threading.Event()
 
     def answer(asked: Request) -> Any:
@@ -335,7 +396,10 @@ def test_a_worker_that_is_killed_while_the_model_thinks_is_followed_by_another(t
 def test_the_fork_server_may_die_too(tmp_path: Path, parts: Path, model: ModelServer) -> None:
     with isolated(tmp_path) as host:
         others(host, model)
-        workers = [until(lambda one=id: live_of(host, one).process.pid) for id in ("other0", "other1", "other2")]
+        workers = [
+            until(lambda one=id: live_of(host, one).process.pid)
+            for id in ("other0", "other1", "other2")
+        ]
         assert host._workshop is not None
         os.kill(host._workshop.processes.pid, signal.SIGKILL)
         until(lambda: not any(map(alive, workers)))
@@ -347,17 +411,24 @@ def test_the_fork_server_may_die_too(tmp_path: Path, parts: Path, model: ModelSe
             assert int(results(host, id)[-1].text) not in workers
 
 
-# --- modules -------------------------------------------------------------------------------------
+# --- modules ---
 
 
-def test_a_module_that_ends_its_importer_is_the_clients_to_run(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_module_that_ends_its_importer_is_the_clients_to_run(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     (parts / "isolated_bomb.py").write_text("import os\nos._exit(5)\n")
     with isolated(tmp_path) as host:
         asked = asking(model, "fine", id="a")
         bomb = ToolForm(name="bomb", input_schema={"type": "object"}, module="isolated_bomb")
         agent = {**asked.agent, "tools": {"builtin": ["fine", "bomb"]}}
-        created = host.create(T, CreateRequest(agent=agent, secrets=asked.secrets, tools=[*asked.tools, bomb], id="a"))
-        assert {tool.name: tool.executor for tool in created.tools} == {"fine": "server", "bomb": "client"}
+        created = host.create(
+            T, CreateRequest(agent=agent, secrets=asked.secrets, tools=[*asked.tools, bomb], id="a")
+        )
+        assert {tool.name: tool.executor for tool in created.tools} == {
+            "fine": "server",
+            "bomb": "client",
+        }
         assert "'isolated_bomb' ended with exit status 5" in "".join(created.warnings)
         host.start(T, "a")
         host.obey(T, "a", Send("fine"))
@@ -371,12 +442,16 @@ def test_a_module_that_ends_its_importer_is_the_clients_to_run(tmp_path: Path, p
 
 
 @pytest.mark.slow
-def test_a_module_whose_import_never_ends_is_the_clients_to_run(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_module_whose_import_never_ends_is_the_clients_to_run(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     (parts / "isolated_loop.py").write_text("while True: pass\n")
     with isolated(tmp_path) as host:
         asked = asking(model, "loop", id="a")
         tools = [ToolForm(name="loop", input_schema={"type": "object"}, module="isolated_loop")]
-        created = host.create(T, CreateRequest(agent=asked.agent, secrets=asked.secrets, tools=tools, id="a"))
+        created = host.create(
+            T, CreateRequest(agent=asked.agent, secrets=asked.secrets, tools=tools, id="a")
+        )
         assert created.tools[0].executor == "client"
         host.start(T, "a")
         began = time.monotonic()
@@ -386,7 +461,9 @@ def test_a_module_whose_import_never_ends_is_the_clients_to_run(tmp_path: Path, 
         assert not [one for one in threading.enumerate() if one.name.startswith("holdfast-import")]
 
 
-def test_a_run_in_a_worker_is_in_the_journal_at_once_and_ends_as_it_rests(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_run_in_a_worker_is_in_the_journal_at_once_and_ends_as_it_rests(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path) as host:
         host.create(T, asking(model, "fine", id="a"))
         for times in (1, 2):
@@ -409,23 +486,37 @@ def test_tools_come_and_go_in_a_worker(tmp_path: Path, parts: Path, model: Model
         host.start(T, "a")
         host.obey(T, "a", Send("fine"))
         finished(host, "a")
-        changed = host.set_tools(T, "a", [ToolForm(name="late", input_schema={"type": "object"}, module=MODULE)], {}, True)
+        changed = host.set_tools(
+            T,
+            "a",
+            [ToolForm(name="late", input_schema={"type": "object"}, module=MODULE)],
+            {},
+            True,
+        )
         assert [tool.name for tool in changed.tools] == ["late"]
         assert [tool.name for tool in host.get(T, "a").tools] == ["late"]
         host.obey(T, "a", Send("fine"))
         until(lambda: len(results(host, "a")) == 2)
         assert results(host, "a")[1].error.type == "not_found"  # pyright: ignore[reportOptionalMemberAccess]
         finished(host, "a")
-        heads = [[tool.name for tool in event.tools] for event in host.read(T, "a") if isinstance(event, ev.Agent)]
+        heads = [
+            [tool.name for tool in event.tools]
+            for event in host.read(T, "a")
+            if isinstance(event, ev.Agent)
+        ]
         assert heads == [["fine"], ["late"]]
 
 
-# --- clients -------------------------------------------------------------------------------------
+# --- clients ---
 
 
 def test_of_two_clients_one_has_the_call_also_over_the_death_of_the_worker(tmp_path: Path) -> None:
     def answer(asked: Request) -> Any:
-        return text("done") if asked.messages[-1]["role"] == "tool" else calls(("greet", {"name": "you"}))
+        return (
+            text("done")
+            if asked.messages[-1]["role"] == "tool"
+            else calls(("greet", {"name": "you"}))
+        )
 
     with ModelServer(answer) as server, isolated(tmp_path) as host:
         tool = Tool.from_function(lambda name: "", name="greet")
@@ -466,7 +557,13 @@ def test_a_workspaces_files_are_the_servers_and_its_shell_the_workers(tmp_path: 
     before = Owned()
     with ModelServer(answer) as server, isolated(tmp_path) as host:
         with LocalRuntime() as runtime:
-            created = host.create(T, request(Agent(LLM("m", base_url=server.url, api_key="sk-planted"), tools=runtime.tools), id="a"))
+            created = host.create(
+                T,
+                request(
+                    Agent(LLM("m", base_url=server.url, api_key="sk-planted"), tools=runtime.tools),
+                    id="a",
+                ),
+            )
         host.start(T, "a")
         host.obey(T, "a", Send("go"))
         finished(host, "a")
@@ -478,9 +575,13 @@ def test_a_workspaces_files_are_the_servers_and_its_shell_the_workers(tmp_path: 
         assert second.text.split()[0] == "5"
         for known in ("environ", "cmdline"):
             assert b"sk-planted" not in Path(f"/proc/{pid}/{known}").read_bytes()
-        theirs = {os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")}
+        theirs = {
+            os.readlink(f"/proc/{pid}/fd/{number}") for number in os.listdir(f"/proc/{pid}/fd")
+        }
         ours = {
-            os.readlink(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd") if Path(f"/proc/self/fd/{number}").is_symlink()
+            os.readlink(f"/proc/self/fd/{number}")
+            for number in os.listdir("/proc/self/fd")
+            if Path(f"/proc/self/fd/{number}").is_symlink()
         }
         assert not {one for one in theirs & ours if one != "/dev/null"}
         assert not any("store.db" in one for one in theirs)
@@ -491,7 +592,14 @@ def test_a_workspaces_files_are_the_servers_and_its_shell_the_workers(tmp_path: 
 
 def test_a_tenants_worker_is_told_no_variable_that_its_agent_may_not_have(tmp_path: Path) -> None:
     told: list[ms.Order] = []
-    with isolated(tmp_path, variables={"SERVER_KEY": "sk-server", "openai:SERVER_KEY": "sk-server", "OTHER": "sk-other"}) as host:
+    with isolated(
+        tmp_path,
+        variables={
+            "SERVER_KEY": "sk-server",
+            "openai:SERVER_KEY": "sk-server",
+            "OTHER": "sk-other",
+        },
+    ) as host:
         assert host._workshop is not None
         order = host._workshop._order
         host._workshop._order = lambda *arguments: told.append(order(*arguments)) or told[-1]  # type: ignore[method-assign]
@@ -500,7 +608,12 @@ def test_a_tenants_worker_is_told_no_variable_that_its_agent_may_not_have(tmp_pa
             host.create(
                 tenant,
                 CreateRequest(
-                    agent={**form.mapping, "tools": {"mcp_servers": {"s": {"command": "s", "env": {"K": "${secret_1}"}}}}},
+                    agent={
+                        **form.mapping,
+                        "tools": {
+                            "mcp_servers": {"s": {"command": "s", "env": {"K": "${secret_1}"}}}
+                        },
+                    },
                     secrets={"secret_1": "x"},
                 ),
             )
@@ -508,7 +621,9 @@ def test_a_tenants_worker_is_told_no_variable_that_its_agent_may_not_have(tmp_pa
         assert "SERVER_KEY" not in told[1].variables
 
 
-def test_a_worker_writes_to_its_own_conversation_alone(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_a_worker_writes_to_its_own_conversation_alone(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     with isolated(tmp_path) as host:
         begin(host, model, "a", "fine")
         finished(host, "a")
@@ -519,12 +634,27 @@ def test_a_worker_writes_to_its_own_conversation_alone(tmp_path: Path, parts: Pa
 
 
 def test_the_command_serves_by_workers_and_leaves_nothing(tmp_path: Path) -> None:
-    command = ["-m", "holdfast.cli", "serve", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "s.db"), "--isolation", "process"]
-    server = subprocess.Popen([sys.executable, *command, "--worker-memory", "512"], stderr=subprocess.PIPE, text=True)
+    command = [
+        "-m",
+        "holdfast.cli",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        str(tmp_path / "s.db"),
+        "--isolation",
+        "process",
+    ]
+    server = subprocess.Popen(
+        [sys.executable, *command, "--worker-memory", "512"], stderr=subprocess.PIPE, text=True
+    )
     try:
         assert server.stderr is not None
         assert any("Serving agents at" in line for line in server.stderr)
-        children = [int(pid) for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()]
+        children = [
+            int(pid)
+            for pid in Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+        ]
         assert children
     finally:
         server.terminate()
@@ -535,7 +665,13 @@ def test_the_command_serves_by_workers_and_leaves_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "error", [ConfigurationError("what it takes"), LeaseHeld("a", "process 5"), StoreError("full"), ValueError("not ours")]
+    "error",
+    [
+        ConfigurationError("what it takes"),
+        LeaseHeld("a", "process 5"),
+        StoreError("full"),
+        ValueError("not ours"),
+    ],
 )
 def test_errors_come_over_as_their_class(error: Exception) -> None:
     found = ms.error_of(ms.fault_of(error))
@@ -543,10 +679,12 @@ def test_errors_come_over_as_their_class(error: Exception) -> None:
     assert str(error) in str(found)
 
 
-# --- what is left --------------------------------------------------------------------------------
+# --- what is left ---
 
 
-def test_after_a_close_no_process_thread_or_file_is_left(tmp_path: Path, parts: Path, model: ModelServer) -> None:
+def test_after_a_close_no_process_thread_or_file_is_left(
+    tmp_path: Path, parts: Path, model: ModelServer
+) -> None:
     before, files = Owned(), set(Path("/tmp").glob("holdfast-*"))
     host = isolated(tmp_path)
     assert host._workshop is not None
@@ -560,19 +698,31 @@ def test_after_a_close_no_process_thread_or_file_is_left(tmp_path: Path, parts: 
     host.shutdown(5.0)
     assert not any(map(alive, [*pids, fork_server]))
     before.gone()
-    assert not [path for path in set(Path("/tmp").glob("holdfast-workers-*")) - files if str(fork_server) in path.name]
+    assert not [
+        path
+        for path in set(Path("/tmp").glob("holdfast-workers-*")) - files
+        if str(fork_server) in path.name
+    ]
 
 
-def test_a_killed_server_leaves_no_worker_and_no_fork_server_and_the_next_goes_on(tmp_path: Path) -> None:
+def test_a_killed_server_leaves_no_worker_and_no_fork_server_and_the_next_goes_on(
+    tmp_path: Path,
+) -> None:
     count, steps = 4, 6
 
     def answer(asked: Request) -> Any:
         done = sum(1 for message in asked.messages if message["role"] == "tool")
-        return text("done") if done == steps else calls(("terminal", {"command": f"sleep 0.2 & echo {done} >> effects; wait"}))
+        return (
+            text("done")
+            if done == steps
+            else calls(("terminal", {"command": f"sleep 0.2 & echo {done} >> effects; wait"}))
+        )
 
     with ModelServer(answer) as server:
         program = ["-m", "tests.server_isolation_program", str(tmp_path), server.url, str(count)]
-        child = subprocess.Popen([sys.executable, *program], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1])
+        child = subprocess.Popen(
+            [sys.executable, *program], stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
+        )
         try:
             assert child.stdout is not None
             said = json.loads(child.stdout.readline())
@@ -590,5 +740,9 @@ def test_a_killed_server_leaves_no_worker_and_no_fork_server_and_the_next_goes_o
             for number in range(count):
                 finished(host, f"c{number}")
                 info = host.get(T, f"c{number}")
-                effects = (tmp_path / "workspaces" / "default" / info.workspace / "effects").read_text().split()
+                effects = (
+                    (tmp_path / "workspaces" / "default" / info.workspace / "effects")
+                    .read_text()
+                    .split()
+                )
                 assert len(effects) == len(set(effects)), f"a command was repeated: {effects}"

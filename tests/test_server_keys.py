@@ -1,4 +1,5 @@
-"""Bearer keys and sealed secrets: shown once, compared in constant time, nothing of them at rest."""
+"""Bearer keys and sealed secrets: shown once, compared in constant time, nothing of them at
+rest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""How the agent server learns tools: what its policy lets in, what an import may do to it, and what becomes of a tool that cannot be had."""
+"""How the agent server learns tools: what its policy lets in, what an import may do to it, and what
+becomes of a tool that cannot be had."""
 
 from __future__ import annotations
 
@@ -16,7 +17,14 @@ import pytest
 from holdfast import Agent, LocalRuntime, ScriptedLLM, Tool, ToolRegistry, tool
 from holdfast.agent.form import ToolForm, tools_of
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
-from holdfast.server.learning import ClientTool, Policy, UnavailableTool, difference, import_parts, learn
+from holdfast.server.learning import (
+    ClientTool,
+    Policy,
+    UnavailableTool,
+    difference,
+    import_parts,
+    learn,
+)
 from holdfast.server.policy import check_agent
 from holdfast.tools.preset import planning
 
@@ -31,7 +39,8 @@ Write = Callable[..., str]
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Write a module (a dot in its name: in packages) to a folder on the path; its name is returned."""
+    """Write a module (a dot in its name: in packages) to a folder on the path; its name is
+    returned."""
     monkeypatch.syspath_prepend(str(tmp_path))
     names: list[str] = []
 
@@ -61,12 +70,36 @@ def one(module: str, policy: Policy = ALL, name: str = "look", **options: Any) -
     return found.executors[name], found.reasons.get(name, "")
 
 
-# --- the policy ----------------------------------------------------------------------------------
+# --- the policy ---
 
 NO_NAMES = [
-    "", ".", "a.", ".a", "a..b", "a;b", "../x", "a/b", "a b", "a\nb", "a\0b", "a-b", "1a", "a.1b", "*", "a.*", "os:system",
-    "\u043es", "holdf\u0430st.tools.preset", "\ufb01le", "\xaa", "x" * 10_000, ".".join(["a"] * 5_000), "/etc/passwd", "a\n", " os",
-]  # fmt: skip
+    "",
+    ".",
+    "a.",
+    ".a",
+    "a..b",
+    "a;b",
+    "../x",
+    "a/b",
+    "a b",
+    "a\nb",
+    "a\0b",
+    "a-b",
+    "1a",
+    "a.1b",
+    "*",
+    "a.*",
+    "os:system",
+    "\u043es",
+    "holdf\u0430st.tools.preset",
+    "\ufb01le",
+    "\xaa",
+    "x" * 10_000,
+    ".".join(["a"] * 5_000),
+    "/etc/passwd",
+    "a\n",
+    " os",
+]
 
 
 @pytest.mark.parametrize("module", NO_NAMES, ids=lambda module: ascii(module)[:20])
@@ -85,9 +118,31 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 
 def test_patterns_are_of_whole_dotted_names() -> None:
     policy = Policy(["acme_tools", "acme.tools.*", "x?"], entry_points=False)
-    allowed = ["acme_tools", "acme.tools.a", "acme.tools.a.b", "x1", "holdfast.tools.preset", "holdfast.tools.preset.planning"]
-    refused = ["acme_tools.sub", "acme_tools2", "acme", "acme.tools", "acme.toolsx", "x", "x12", "os", "holdfast", "holdfast.tools",
-               "holdfast.tools.presets", "holdfast.tools.preset_evil", "Acme_tools", "builtins", "__main__"]  # fmt: skip
+    allowed = [
+        "acme_tools",
+        "acme.tools.a",
+        "acme.tools.a.b",
+        "x1",
+        "holdfast.tools.preset",
+        "holdfast.tools.preset.planning",
+    ]
+    refused = [
+        "acme_tools.sub",
+        "acme_tools2",
+        "acme",
+        "acme.tools",
+        "acme.toolsx",
+        "x",
+        "x12",
+        "os",
+        "holdfast",
+        "holdfast.tools",
+        "holdfast.tools.presets",
+        "holdfast.tools.preset_evil",
+        "Acme_tools",
+        "builtins",
+        "__main__",
+    ]
     assert [module for module in allowed if not policy.allows(module)] == []
     assert [module for module in refused if policy.allows(module)] == []
     assert "--allow-tools" in policy.refusal("os")
@@ -101,15 +156,25 @@ def test_what_is_no_pattern_is_named(patterns: Any) -> None:
         Policy(patterns)
 
 
-def test_an_installed_package_that_declares_the_entry_point_is_allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installed_package_that_declares_the_entry_point_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     info = tmp_path / "acme-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[holdfast.tools]\nsearch = acme.tools.search\ntop = acme_top:thing\n[other]\nx = other.y\n")
+    (info / "entry_points.txt").write_text(
+        "[holdfast.tools]\nsearch = acme.tools.search\ntop = acme_top:thing\n[other]\nx = other.y\n"
+    )
     policy = Policy()
     assert {"acme.tools", "acme_top"} <= set(policy.packages)
-    for module in ("acme.tools", "acme.tools.search", "acme.tools.deep.er", "acme_top", "acme_top.x"):
+    for module in (
+        "acme.tools",
+        "acme.tools.search",
+        "acme.tools.deep.er",
+        "acme_top",
+        "acme_top.x",
+    ):
         assert policy.allows(module), module
     for module in ("acme", "acme.other", "acme.toolsx", "other.y", "other"):
         assert not policy.allows(module), module
@@ -127,7 +192,7 @@ def test_to_ask_the_policy_imports_nothing(write: Write, tmp_path: Path) -> None
     assert (tmp_path / "ran").exists()
 
 
-# --- learning ------------------------------------------------------------------------------------
+# --- learning ---
 
 
 def test_each_tool_is_found_where_it_was_declared(write: Write) -> None:
@@ -140,9 +205,20 @@ def test_each_tool_is_found_where_it_was_declared(write: Write) -> None:
     with LocalRuntime() as runtime:
         registry = ToolRegistry()
         made = next(item for item in registry.import_module("hf_a") if item.name == "made")
-        declared = tools_of(Agent(ScriptedLLM([]), [*runtime.tools, look, made, *planning.register_planning_tools()]))
-        found = learn(declared, {"look": "hf_a"}, {item.name: item for item in runtime.tools}, Policy(["hf_a"], entry_points=False))
-        assert found.tools["read_file"] is next(item for item in runtime.tools if item.name == "read_file")
+        declared = tools_of(
+            Agent(
+                ScriptedLLM([]), [*runtime.tools, look, made, *planning.register_planning_tools()]
+            )
+        )
+        found = learn(
+            declared,
+            {"look": "hf_a"},
+            {item.name: item for item in runtime.tools},
+            Policy(["hf_a"], entry_points=False),
+        )
+        assert found.tools["read_file"] is next(
+            item for item in runtime.tools if item.name == "read_file"
+        )
     assert found.warnings == []
     assert set(found.executors.values()) == {"server"}
     assert found.modules["plan"] == "holdfast.tools.preset.planning"
@@ -156,7 +232,12 @@ def test_a_tool_without_a_module_is_the_clients_or_nobodys() -> None:
     found = learn([declared], {}, {}, ALL)
     client = found.tools["local"]
     assert isinstance(client, ClientTool)
-    assert (client.executor, client.description, client.timeout, client.category) == ("client", "Does it.", 3.0, "mine")
+    assert (client.executor, client.description, client.timeout, client.category) == (
+        "client",
+        "Does it.",
+        3.0,
+        "mine",
+    )
     assert found.warnings == []
     with pytest.raises(ToolError, match="run by the client"):
         client.run({})
@@ -169,14 +250,24 @@ def test_a_tool_without_a_module_is_the_clients_or_nobodys() -> None:
     assert not caught.value.retryable
 
 
-def test_a_module_that_fails_costs_its_own_tools_alone(write: Write, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_module_that_fails_costs_its_own_tools_alone(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
     write("hf_good", LOOK)
     write("hf_bad", "raise RuntimeError('no\\nluck')\n")
-    tools = [form("look", "hf_good", input_schema=planning.make_plan().input_schema), form("bad", "hf_bad"), form("none", "hf_not_there")]
+    tools = [
+        form("look", "hf_good", input_schema=planning.make_plan().input_schema),
+        form("bad", "hf_bad"),
+        form("none", "hf_not_there"),
+    ]
     with caplog.at_level(logging.WARNING, "holdfast.server"):
         found = learn(tools, {}, {}, ALL)
     assert found.executors == {"look": "server", "bad": "client", "none": "client"}
-    assert found.reasons["bad"] == "its module 'hf_bad' cannot be used: Module 'hf_bad' cannot be imported: RuntimeError: no luck"
+    assert (
+        found.reasons["bad"]
+        == "its module 'hf_bad' cannot be used: Module 'hf_bad' cannot be imported: RuntimeError:"
+        " no luck"
+    )
     assert "No module named 'hf_not_there'" in found.reasons["none"]
     assert "was declared" in found.reasons["look"]
     assert [record.getMessage() for record in caplog.records] == found.warnings
@@ -207,7 +298,9 @@ def test_a_module_that_fails_costs_its_own_tools_alone(write: Write, caplog: pyt
         ("@tool\ndef look(a: 'Nowhere') -> int: return 1", "Nowhere"),
     ],
 )
-def test_whatever_a_module_does_when_it_is_imported_it_does_to_itself(write: Write, text: str, said: str) -> None:
+def test_whatever_a_module_does_when_it_is_imported_it_does_to_itself(
+    write: Write, text: str, said: str
+) -> None:
     executor, reason = one(write("hf_odd", text + "\n"))
     assert executor == "client"
     assert said in reason
@@ -219,8 +312,13 @@ def test_a_module_that_prints_is_learned(write: Write, capfd: pytest.CaptureFixt
     assert one(write("hf_prints", "print('hello')\n" + LOOK))[0] == "server"
 
 
-def test_a_module_that_failed_half_way_is_imported_anew_the_next_time(write: Write, tmp_path: Path) -> None:
-    text = f"import os.path\n{LOOK}\nif not os.path.exists({str(tmp_path / 'now')!r}): raise OSError('not yet')\n"
+def test_a_module_that_failed_half_way_is_imported_anew_the_next_time(
+    write: Write, tmp_path: Path
+) -> None:
+    text = (
+        f"import os.path\n{LOOK}\nif not os.path.exists({str(tmp_path / 'now')!r}): raise"
+        " OSError('not yet')\n"
+    )
     text += "@tool\ndef after() -> str: return 'x'\n"
     module = write("hf_half", text)
     assert "not yet" in one(module)[1]
@@ -229,20 +327,30 @@ def test_a_module_that_failed_half_way_is_imported_anew_the_next_time(write: Wri
     assert set(found.executors.values()) == {"server"}
 
 
-def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(write: Write, tmp_path: Path) -> None:
-    hanging = write("hf_hangs", f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n" + LOOK)
+def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(
+    write: Write, tmp_path: Path
+) -> None:
+    hanging = write(
+        "hf_hangs",
+        f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
+        + LOOK,
+    )
     good = write("hf_does_not_hang", LOOK.replace("look", "good"))
     tools = [form("look", hanging), form("good", good)]
     try:
         found = learn(tools, {}, {}, ALL, import_timeout=0.5)
         assert found.executors == {"look": "client", "good": "server"}
         assert "was not imported in time (within 0.5 seconds)" in found.reasons["look"]
-        left = [thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"]
+        left = [
+            thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"
+        ]
         assert len(left) == 1
         began = time.monotonic()
         assert "still being imported for an earlier request" in one(hanging, import_timeout=60.0)[1]
         assert time.monotonic() - began < 30
-        assert [thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"] == left
+        assert [
+            thread for thread in threading.enumerate() if thread.name == "holdfast-import hf_hangs"
+        ] == left
     finally:
         (tmp_path / "go").touch()
         for thread in threading.enumerate():
@@ -251,15 +359,29 @@ def test_a_module_that_hangs_is_left_behind_and_not_waited_for_twice(write: Writ
     assert one(hanging)[0] == "server"  # once it is through, it is a module like any other
 
 
-def test_a_module_of_functions_that_is_there_already_takes_no_thread(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, made = write("hf_there", LOOK), write("hf_made", "register_tool('look', lambda: Tool('look', '', lambda a: a))\n")
+def test_a_module_of_functions_that_is_there_already_takes_no_thread(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, made = (
+        write("hf_there", LOOK),
+        write("hf_made", "register_tool('look', lambda: Tool('look', '', lambda a: a))\n"),
+    )
     began: list[str] = []
     start = threading.Thread.start
-    monkeypatch.setattr(threading.Thread, "start", lambda thread: (began.append(thread.name), start(thread)))  # pyright: ignore
-    found = [learn([form(module=name)], {}, {}, ALL).tools["look"] for name in (module, module, made, made)]
+    monkeypatch.setattr(
+        threading.Thread, "start", lambda thread: (began.append(thread.name), start(thread))
+    )  # pyright: ignore
+    found = [
+        learn([form(module=name)], {}, {}, ALL).tools["look"]
+        for name in (module, module, made, made)
+    ]
     assert found[0] is found[1]
     assert found[2] is not found[3]
-    assert began == [f"holdfast-import {module}", f"holdfast-import {made}", f"holdfast-import {made}"]  # a factory is the module's code
+    assert began == [
+        f"holdfast-import {module}",
+        f"holdfast-import {made}",
+        f"holdfast-import {made}",
+    ]  # a factory is the module's code
 
 
 def test_the_schema_of_a_clients_tool_stays_as_it_was_declared_to_the_letter() -> None:
@@ -269,7 +391,9 @@ def test_the_schema_of_a_clients_tool_stays_as_it_was_declared_to_the_letter() -
     declared = tools_of(Agent(ScriptedLLM([]), [look]))[0].input_schema
     turned = dict(reversed(declared.items()))
     for schema in (declared, turned):
-        assert list(ClientTool(form(input_schema=schema)).input_schema.items()) == list(schema.items())
+        assert list(ClientTool(form(input_schema=schema)).input_schema.items()) == list(
+            schema.items()
+        )
     assert ClientTool(form(input_schema=turned)).validate({"a": 1}) == {"a": 1}
     assert ClientTool(form(input_schema={})).input_schema == {"type": "object", "properties": {}}
 
@@ -281,9 +405,13 @@ def test_two_clients_with_tools_of_one_name_do_not_meet(write: Write) -> None:
 
     def ask(module: str) -> None:
         for _ in range(20):
-            outcomes[module].add(learn([form("look", module)], {}, {}, ALL).tools["look"].run({}).text)
+            outcomes[module].add(
+                learn([form("look", module)], {}, {}, ALL).tools["look"].run({}).text
+            )
 
-    threads = [threading.Thread(target=ask, args=(module,)) for module in outcomes for _ in range(3)]
+    threads = [
+        threading.Thread(target=ask, args=(module,)) for module in outcomes for _ in range(3)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -299,7 +427,9 @@ def test_a_name_that_comes_with_its_module_alone_is_learned_by_that(write: Write
         found.tools["gone"].run({})
 
 
-def test_a_preset_tool_that_the_workspace_lacks_and_a_tool_that_says_it_is_the_clients(write: Write) -> None:
+def test_a_preset_tool_that_the_workspace_lacks_and_a_tool_that_says_it_is_the_clients(
+    write: Write,
+) -> None:
     found = learn([form("terminal", "holdfast.runtime")], {}, {}, NONE)
     assert found.executors["terminal"] == "client"
     assert "the workspace has no tool 'terminal'" in found.reasons["terminal"]
@@ -320,26 +450,43 @@ def test_what_no_tool_can_be_made_of_is_an_error() -> None:
 
 def test_a_server_that_knows_nothing_of_planning_learns_it_by_its_name_alone() -> None:
     program = (
-        "import sys\nfrom holdfast.agent.form import ToolForm\nfrom holdfast.server.learning import Policy, learn\n"
-        "assert 'holdfast.tools.preset.planning' not in sys.modules\n"
-        "import msgspec\nform = msgspec.json.decode(sys.stdin.buffer.read(), type=ToolForm)\n"
-        "found = learn([form], {}, {}, Policy(entry_points=False))\n"
-        "print(found.executors, found.warnings, found.tools['plan'].run({'steps': [{'step': 'Read', 'state': 'in_progress'}]}).text)\n"
+        "import sys\nfrom holdfast.agent.form import ToolForm\nfrom holdfast.server.learning import"
+        " Policy, learn\nassert 'holdfast.tools.preset.planning' not in sys.modules\nimport"
+        " msgspec\nform = msgspec.json.decode(sys.stdin.buffer.read(), type=ToolForm)\nfound ="
+        " learn([form], {}, {}, Policy(entry_points=False))\nprint(found.executors, found.warnings,"
+        " found.tools['plan'].run({'steps': [{'step': 'Read', 'state': 'in_progress'}]}).text)\n"
     )
     [declared] = tools_of(Agent(ScriptedLLM([]), planning.register_planning_tools()))
-    found = subprocess.run([sys.executable, "-c", program], input=declared.to_json(), capture_output=True, check=True, timeout=60)
+    found = subprocess.run(
+        [sys.executable, "-c", program],
+        input=declared.to_json(),
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
     assert found.stdout.decode() == "{'plan': 'server'} [] Plan (0 of 1 steps done):\n1. [>] Read\n"
 
 
-# --- schemas -------------------------------------------------------------------------------------
+# --- schemas ---
 
 
 def test_titles_descriptions_and_order_make_no_difference() -> None:
     def schema(**more: Any) -> dict[str, Any]:
-        return {"type": "object", "properties": {"a": {"$ref": "#/$defs/A", **more}, "title": {"type": "string", **more}}, **more}
+        return {
+            "type": "object",
+            "properties": {"a": {"$ref": "#/$defs/A", **more}, "title": {"type": "string", **more}},
+            **more,
+        }
 
-    one = {**schema(), "$defs": {"A": {"enum": [1, 2]}, "B": {"type": ["null", "integer"]}}, "required": ["a", "title"]}
-    other = {"required": ["title", "a"], "$defs": {"B": {"type": ["integer", "null"], "title": "B"}, "A": {"enum": [2, 1]}}}
+    one = {
+        **schema(),
+        "$defs": {"A": {"enum": [1, 2]}, "B": {"type": ["null", "integer"]}},
+        "required": ["a", "title"],
+    }
+    other = {
+        "required": ["title", "a"],
+        "$defs": {"B": {"type": ["integer", "null"], "title": "B"}, "A": {"enum": [2, 1]}},
+    }
     other |= schema(title="T", description="D")
     assert difference(one, other) == ""
     assert difference(None, None) == ""
@@ -349,18 +496,48 @@ def test_titles_descriptions_and_order_make_no_difference() -> None:
     ("declared", "found", "said"),
     [
         ({"type": "object"}, {"type": "array"}, 'type was declared as "object" and is "array"'),
-        ({"properties": {"a": {}}}, {"properties": {}}, "properties.a was declared and is not there"),
-        ({}, {"properties": {"title": {"type": "string"}}}, 'properties was not declared and is {"title":{"type":"string"}}'),
-        ({"properties": {"title": {}}}, {"properties": {"description": {}}}, "properties.title was declared and is not there; "
-         "properties.description was not declared and is {}"),
+        (
+            {"properties": {"a": {}}},
+            {"properties": {}},
+            "properties.a was declared and is not there",
+        ),
+        (
+            {},
+            {"properties": {"title": {"type": "string"}}},
+            'properties was not declared and is {"title":{"type":"string"}}',
+        ),
+        (
+            {"properties": {"title": {}}},
+            {"properties": {"description": {}}},
+            (
+                "properties.title was declared and is not there; "
+                "properties.description was not declared and is {}"
+            ),
+        ),
         ({"default": 1}, {"default": True}, "default was declared as 1 and is true"),
-        ({"default": {"title": "a"}}, {"default": {"title": "b"}}, 'default.title was declared as "a" and is "b"'),
-        ({"anyOf": [{"type": "string"}]}, {"anyOf": [{"type": "null"}]}, 'anyOf[0].type was declared as "string" and is "null"'),
-        ({"$defs": {"A": {"maximum": 1}}}, {"$defs": {"A": {"maximum": 2}}}, "$defs.A.maximum was declared as 1 and is 2"),
+        (
+            {"default": {"title": "a"}},
+            {"default": {"title": "b"}},
+            'default.title was declared as "a" and is "b"',
+        ),
+        (
+            {"anyOf": [{"type": "string"}]},
+            {"anyOf": [{"type": "null"}]},
+            'anyOf[0].type was declared as "string" and is "null"',
+        ),
+        (
+            {"$defs": {"A": {"maximum": 1}}},
+            {"$defs": {"A": {"maximum": 2}}},
+            "$defs.A.maximum was declared as 1 and is 2",
+        ),
         (None, {"type": "object"}, 'the schema was declared as null and is {"type":"object"}'),
-        ({"required": ["a"]}, {"required": ["a", "b"]}, 'required was declared as ["a"] and is ["a","b"]'),
+        (
+            {"required": ["a"]},
+            {"required": ["a", "b"]},
+            'required was declared as ["a"] and is ["a","b"]',
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_difference_is_said_in_one_line(declared: Any, found: Any, said: str) -> None:
     assert difference(declared, found) == said
 
@@ -373,14 +550,23 @@ def test_many_differences_are_cut_short() -> None:
 
 def test_the_servers_own_tool_is_used_and_the_difference_told(write: Write) -> None:
     found = learn(
-        [form("look", write("hf_differs", LOOK), input_schema={"type": "object", "properties": {"a": {"type": "string"}}})], {}, {}, ALL
+        [
+            form(
+                "look",
+                write("hf_differs", LOOK),
+                input_schema={"type": "object", "properties": {"a": {"type": "string"}}},
+            )
+        ],
+        {},
+        {},
+        ALL,
     )
     assert found.executors == {"look": "server"}
     assert 'properties.a.type was declared as "string" and is "integer"' in found.warnings[0]
     assert found.tools["look"].run({"a": 3}).data == 3
 
 
-# --- agents --------------------------------------------------------------------------------------
+# --- agents ---
 
 USE = {"use": "os:system", "parameters": {"command": "true"}}
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -413,10 +599,22 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"tools": {"result_dir": "/etc"}}, "tools.result_dir"),
     ({"tools": {"pins": "/etc/pins"}}, "tools.pins"),
     ({"tools": {"hooks": [{"before": "os:system"}]}}, "tools.hooks[0].before"),
-    ({"tools": {"builtin": [{"name": "a", "hooks": [{"after": "os:system"}]}]}}, "tools.builtin[0].hooks[0].after"),
-    ({"tools": {"mcp_servers": {"a": {"command": "x", "hooks": [{"before": "os:system"}]}}}}, "mcp_servers.a.hooks[0].before"),
-    ({"tools": {"mcp_servers": {"mcpServers": {"a": {"hooks": [{"before": "os:system"}]}}}}}, "mcpServers.a.hooks[0].before"),
-    ({"tools": {"a2a_agents": [{"name": "x", "hooks": [{"before": "${secret_1}"}]}]}}, "a2a_agents[0].hooks[0].before"),
+    (
+        {"tools": {"builtin": [{"name": "a", "hooks": [{"after": "os:system"}]}]}},
+        "tools.builtin[0].hooks[0].after",
+    ),
+    (
+        {"tools": {"mcp_servers": {"a": {"command": "x", "hooks": [{"before": "os:system"}]}}}},
+        "mcp_servers.a.hooks[0].before",
+    ),
+    (
+        {"tools": {"mcp_servers": {"mcpServers": {"a": {"hooks": [{"before": "os:system"}]}}}}},
+        "mcpServers.a.hooks[0].before",
+    ),
+    (
+        {"tools": {"a2a_agents": [{"name": "x", "hooks": [{"before": "${secret_1}"}]}]}},
+        "a2a_agents[0].hooks[0].before",
+    ),
 ]
 
 
@@ -431,19 +629,26 @@ def test_an_agent_that_reads_files_or_names_code_beyond_the_policy_is_refused_wi
 
 
 def test_what_an_allowed_module_only_imported_is_not_its_own(write: Write) -> None:
-    write("hf_mine", "import os\nfrom subprocess import Popen\nclass Mine:\n    def condense(self, *a): return None\nready = Mine()\n")
+    write(
+        "hf_mine",
+        "import os\nfrom subprocess import Popen\nclass Mine:\n    def condense(self, *a): return"
+        " None\nready = Mine()\n",
+    )
     policy = Policy(["hf_mine"], entry_points=False)
     for target in ("hf_mine:os.system", "hf_mine:Popen", "hf_mine:os", "hf_mine:tool"):
         with pytest.raises(ConfigurationError, match="is not hf_mine's own"):
             import_parts({"condenser": {"use": target}}, policy)
     for target in ("hf_mine:Mine", "hf_mine:ready"):
         import_parts({"condenser": {"use": target}}, policy)
-    assert check_agent({"condenser": "hf_mine:ready", "model": {"use": "scripted", "parameters": {"script": []}}}, policy) == ["hf_mine"]
+    assert check_agent(
+        {"condenser": "hf_mine:ready", "model": {"use": "scripted", "parameters": {"script": []}}},
+        policy,
+    ) == ["hf_mine"]
     with pytest.raises(ConfigurationError, match="'hf_missing'"):
         import_parts({"condenser": "hf_missing:x"}, ALL)
 
 
-# --- the planning tool ---------------------------------------------------------------------------
+# --- the planning tool ---
 
 
 def test_a_plan_is_rendered_from_the_call_alone() -> None:
@@ -455,10 +660,18 @@ def test_a_plan_is_rendered_from_the_call_alone() -> None:
         {"step": "Ship"},
     ]
     result = made.run({"steps": steps})
-    assert result.text == "Plan (1 of 3 steps done, 1 dropped):\n1. [x] Read it\n2. [>] Test\n3. [-] Ask\n4. [ ] Ship"
+    assert (
+        result.text
+        == "Plan (1 of 3 steps done, 1 dropped):\n1. [x] Read it\n2. [>] Test\n3. [-] Ask\n4. [ ]"
+        " Ship"
+    )
     assert result.structured_content["steps"][3] == {"step": "Ship", "state": "pending"}
-    assert made.run({"steps": [{"step": "a"}]}).text.endswith("No step is in progress; the next is 1.")
-    assert made.run({"steps": [{"step": "a", "state": "done"}]}).text.endswith("Nothing is left of it.")
+    assert made.run({"steps": [{"step": "a"}]}).text.endswith(
+        "No step is in progress; the next is 1."
+    )
+    assert made.run({"steps": [{"step": "a", "state": "done"}]}).text.endswith(
+        "Nothing is left of it."
+    )
     assert made.annotations.repeatable
 
 
@@ -469,7 +682,10 @@ def test_a_plan_is_rendered_from_the_call_alone() -> None:
         ([{"step": "a"}] * 101, "this one has 101"),
         ([{"step": "  "}], "Step 1 is empty"),
         ([{"step": "a" * 1001}], "Step 1 has 1001 characters"),
-        ([{"step": "a", "state": "in_progress"}] * 3, "Steps 1, 2 and 3 are in progress; at most one is"),
+        (
+            [{"step": "a", "state": "in_progress"}] * 3,
+            "Steps 1, 2 and 3 are in progress; at most one is",
+        ),
         ([{"step": "a", "state": "started"}], "pending"),
         ([{"state": "done"}], "step"),
     ],
@@ -484,21 +700,39 @@ def test_planning_tools_are_declared_by_their_module_and_registered_where_one_as
     [made] = planning.register_planning_tools(registry)
     assert (made.name, made.module_qualname) == ("plan", "holdfast.tools.preset.planning")
     assert registry.get_tool_module_qualnames() == {"plan": "holdfast.tools.preset.planning"}
-    assert [item.name for item in ToolRegistry().import_module("holdfast.tools.preset.planning")] == ["plan"]
+    assert [
+        item.name for item in ToolRegistry().import_module("holdfast.tools.preset.planning")
+    ] == ["plan"]
     assert isinstance(registry.create("plan"), Tool)
 
 
-SLOW = "^(a+)+$"  # takes Python's own matcher more than a lifetime for the text below, and holds the interpreter meanwhile
+# takes Python's own matcher more than a lifetime for the text below, and holds the interpreter
+# meanwhile
+SLOW = "^(a+)+$"
 
 
-@pytest.mark.parametrize("schema", [
-    {"properties": {"a": {"type": "string", "pattern": SLOW}}},
-    {"patternProperties": {SLOW: {}}, "additionalProperties": False},
-    {"allOf": [{"patternProperties": {SLOW: {}}}], "unevaluatedProperties": False},
-    {"propertyNames": {"pattern": SLOW}},
-    {"properties": {"a": {"$schema": "http://json-schema.org/draft-07/schema#", "type": "string", "pattern": SLOW}}},
-    {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"anyOf": [{"pattern": SLOW}, {"$ref": "#/properties/a/anyOf/0"}]}}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "string", "pattern": SLOW}}},
+        {"patternProperties": {SLOW: {}}, "additionalProperties": False},
+        {"allOf": [{"patternProperties": {SLOW: {}}}], "unevaluatedProperties": False},
+        {"propertyNames": {"pattern": SLOW}},
+        {
+            "properties": {
+                "a": {
+                    "$schema": "http://json-schema.org/draft-07/schema#",
+                    "type": "string",
+                    "pattern": SLOW,
+                }
+            }
+        },
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "properties": {"a": {"anyOf": [{"pattern": SLOW}, {"$ref": "#/properties/a/anyOf/0"}]}},
+        },
+    ],
+)
 def test_a_pattern_of_a_clients_schema_is_tried_here_in_linear_time(schema: dict[str, Any]) -> None:
     text = "a" * 40 + "!"
     tool = ClientTool(form(input_schema={"type": "object", **schema}))
@@ -511,7 +745,15 @@ def test_a_pattern_of_a_clients_schema_is_tried_here_in_linear_time(schema: dict
 
 
 def test_what_else_a_clients_schema_says_is_checked_here() -> None:
-    tool = ClientTool(form(input_schema={"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": False}))
+    tool = ClientTool(
+        form(
+            input_schema={
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "additionalProperties": False,
+            }
+        )
+    )
     for arguments in ({"a": "x"}, {"b": 1}):
         with pytest.raises(ToolValidationError):
             tool.validate(arguments)

@@ -21,7 +21,9 @@ def test_what_is_in_its_folder_goes_on_with_the_next_one(tmp_path: Path) -> None
     before = Owned()
 
     def mine(server: LocalServer) -> RemoteConversation:
-        return RemoteConversation(agent("one"), workspace=RemoteWorkspace(server.url, server.key), id="mine")
+        return RemoteConversation(
+            agent("one"), workspace=RemoteWorkspace(server.url, server.key), id="mine"
+        )
 
     with LocalServer(tmp_path) as server, mine(server) as conversation:
         conversation.send_message("go")

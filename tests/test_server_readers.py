@@ -1,4 +1,5 @@
-"""Two hundred readers that hardly read, beside one that does: what they cost the server, and what they cost the one."""
+"""Two hundred readers that hardly read, beside one that does: what they cost the server, and what
+they cost the one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ SLOW, MESSAGES, SIZE = 200, 100, 20_000
 
 
 class Slow:
-    """Readers that take a kilobyte now and then; most of what is meant for them waits on the server's side."""
+    """Readers that take a kilobyte now and then; most of what is meant for them waits on the
+    server's side."""
 
     def __init__(self, port: int, path: str, count: int) -> None:
         self.taken = 0
@@ -35,7 +37,10 @@ class Slow:
             one = socket.socket()
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
             one.connect(("127.0.0.1", port))
-            one.sendall(f"GET {path}/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode())
+            one.sendall(
+                f"GET {path}/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer"
+                f" {KEY}\r\n\r\n".encode()
+            )
             assert one.recv(1024).startswith(b"HTTP/1.1 200")
             self._sockets.append(one)
         self._thread = threading.Thread(target=self._read, name="slow-readers")
@@ -75,13 +80,16 @@ class Slow:
 
 @contextmanager
 def reading(server: ServeProcess, path: str, after: int) -> Iterator[dict[str, float]]:
-    """Within, one reader that takes all as it comes: when it had each message, by its text's beginning."""
+    """Within, one reader that takes all as it comes: when it had each message, by its text's
+    beginning."""
     import http.client
 
     came: dict[str, float] = {}
     seqs: list[int] = []
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    connection.request("GET", f"{path}/stream?after_seq={after}", headers={"Authorization": f"Bearer {KEY}"})
+    connection.request(
+        "GET", f"{path}/stream?after_seq={after}", headers={"Authorization": f"Bearer {KEY}"}
+    )
     lines = Lines(connection, connection.getresponse())
 
     def read() -> None:
@@ -113,31 +121,47 @@ def latencies(server: ServeProcess, path: str, round: str) -> list[float]:
         for number in range(MESSAGES):
             word = f"{round}{number}"
             sent[word] = time.monotonic()
-            assert server.ask("POST", f"{path}/messages", {"text": f"{word} {'x' * SIZE}"}).status == 202
+            assert (
+                server.ask("POST", f"{path}/messages", {"text": f"{word} {'x' * SIZE}"}).status
+                == 202
+            )
         assert server.ask("POST", f"{path}/messages", {"text": "end"}).status == 202
     assert sent.keys() <= came.keys()
     return sorted(came[word] - at for word, at in sent.items())
 
 
-def test_two_hundred_slow_readers_cost_a_fast_one_little_and_the_server_no_memory(tmp_path: Path) -> None:
+def test_two_hundred_slow_readers_cost_a_fast_one_little_and_the_server_no_memory(
+    tmp_path: Path,
+) -> None:
     with ServeProcess(tmp_path) as server, ExitStack() as stack:
-        assert server.ask("POST", "/api/conversations", {"id": "c", "agent": form_of(Agent(ScriptedLLM([]))).mapping}).status == 201
+        assert (
+            server.ask(
+                "POST",
+                "/api/conversations",
+                {"id": "c", "agent": form_of(Agent(ScriptedLLM([]))).mapping},
+            ).status
+            == 201
+        )
         path = "/api/conversations/c"
         alone = latencies(server, path, "a")
         before = server.memory()
-        slow = Slow(server.port, path, SLOW)  # 2 MB are in the journal by now, and as much is to come
+        slow = Slow(
+            server.port, path, SLOW
+        )  # 2 MB are in the journal by now, and as much is to come
         stack.callback(slow.close)
         beside = latencies(server, path, "b")
         grown = server.memory() - before
         last = server.ask("GET", path).json["lastSeq"]
         middle = [statistics.median(one) * 1000 for one in (alone, beside)]
         print(
-            f"median {middle[0]:.1f} ms alone, {middle[1]:.1f} ms beside {SLOW}; longest {beside[-1] * 1000:.0f} ms; {grown / 1e6:.1f} MB more"
+            f"median {middle[0]:.1f} ms alone, {middle[1]:.1f} ms beside {SLOW}; longest"
+            f" {beside[-1] * 1000:.0f} ms; {grown / 1e6:.1f} MB more"
         )
         # Had it kept for each what that one has not read, it would be 4 MB for each of 200.
         assert slow.taken < SLOW * MESSAGES * SIZE / 4, "they read too much to be slow"
         assert grown < 100_000_000, f"{grown:,} bytes more"
-        # Deadlines for a noisy machine, and not measurements: who waited for the slow ones would wait for ever.
+        # Deadlines for a noisy machine, and not measurements: who waited for the slow ones would
+        # wait for ever.
         assert beside[-1] < 10.0
         assert server.ask("GET", "/health", key=None).status == 200
         slow.stop()

@@ -17,7 +17,15 @@ SEAL = Seal(b"k" * 32)
 
 
 def new(id: str, tenant: str = "default", agent: bytes = b"{}", tools: bytes = b"[]") -> New:
-    return New(tenant, id, agent, tools, Options({"plan": "acme.plan"}, False, True), SEAL.seal(b"s", store_id(tenant, id)), "w")
+    return New(
+        tenant,
+        id,
+        agent,
+        tools,
+        Options({"plan": "acme.plan"}, False, True),
+        SEAL.seal(b"s", store_id(tenant, id)),
+        "w",
+    )
 
 
 @pytest.fixture
@@ -35,7 +43,9 @@ def test_a_record_comes_back_as_it_was_also_from_the_file(tmp_path: Path) -> Non
     records.close()
     again = Records(tmp_path / "server.db", SEAL)
     record = again.find("default", "a")
-    assert record == found.__class__(**{**{name: getattr(found, name) for name in found.__struct_fields__}, "driven": HOSTED})
+    assert record == found.__class__(
+        **{**{name: getattr(found, name) for name in found.__struct_fields__}, "driven": HOSTED}
+    )
     assert record.options.modules == {"plan": "acme.plan"}
     assert again.part(record.agent) == b"{}"
     assert again.driven() == [("default", "a")]
@@ -111,10 +121,14 @@ def test_another_file_and_a_newer_one_are_refused(tmp_path: Path) -> None:
         Records(tmp_path / "text.db", SEAL)
 
 
-def test_an_old_key_is_forgotten_while_the_file_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_key_is_forgotten_while_the_file_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.server.records.PRUNED", 0.0)
     records = Records(tmp_path / "server.db", SEAL)
-    assert [records.keep("default", "old", b"d", b"one", forced=False) for _ in range(2)] == [b"one"] * 2
+    assert [records.keep("default", "old", b"d", b"one", forced=False) for _ in range(2)] == [
+        b"one"
+    ] * 2
     with sqlite3.connect(tmp_path / "server.db") as db:
         db.execute("UPDATE answers SET at = '2020-01-01T00:00:00+00:00'")
     db.close()
@@ -131,7 +145,10 @@ def test_the_keys_of_requests_to_a_conversation_go_with_it(records: Records) -> 
     for record in found:
         records.keep("default", f"\n{record.number}\nkey", b"d", b"done")
     records.gone(found[0])
-    assert [records.answered("default", f"\n{record.number}\nkey", b"d") for record in found] == [None, b"done"]
+    assert [records.answered("default", f"\n{record.number}\nkey", b"d") for record in found] == [
+        None,
+        b"done",
+    ]
 
 
 def test_a_server_waits_for_what_a_killed_one_has_left(records: Records) -> None:

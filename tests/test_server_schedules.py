@@ -1,4 +1,5 @@
-"""Any order of anything, from four threads at once, over HTTP: no fault of the server, nothing that hangs, no journal that cannot be replayed."""
+"""Any order of anything, from four threads at once, over HTTP: no fault of the server, nothing that
+hangs, no journal that cannot be replayed."""
 
 from __future__ import annotations
 
@@ -35,7 +36,10 @@ def script(chance: random.Random) -> list[Any]:
     """Answers: of calls that the server, clients or nobody can run, and of words."""
     found: list[Any] = []
     for _ in range(60):
-        names = [chance.choice(("plan", "plan", "mine", "read_file", "nonsense")) for _ in range(chance.randint(0, 3))]
+        names = [
+            chance.choice(("plan", "plan", "mine", "read_file", "nonsense"))
+            for _ in range(chance.randint(0, 3))
+        ]
         found.append([(name, PLAN if name == "plan" else {}) for name in names] or "Words.")
     return found
 
@@ -68,32 +72,79 @@ class Player:
                 llm = ScriptedLLM(script(chance))
                 mapping = form_of(Agent(llm, confirm=chance.choice(("always", "never")))).mapping
                 tools = FORMS[: chance.randint(0, 4)]
-                agent = {**mapping, "tools": {"builtin": [tool["name"] for tool in tools]}} if tools else mapping
-                body = {"id": chance.choice(IDS[:3]), "agent": agent, "tools": tools, "client_tools": chance.random() < 0.8}
+                agent = (
+                    {**mapping, "tools": {"builtin": [tool["name"] for tool in tools]}}
+                    if tools
+                    else mapping
+                )
+                body = {
+                    "id": chance.choice(IDS[:3]),
+                    "agent": agent,
+                    "tools": tools,
+                    "client_tools": chance.random() < 0.8,
+                }
                 return [ask("POST", "/api/conversations", body)]
             case "send":
-                return [ask("POST", f"{path}/messages", {"text": "go"}, Idempotency_Key=f"k{chance.randint(0, 30)}") for _ in range(2)]
+                return [
+                    ask(
+                        "POST",
+                        f"{path}/messages",
+                        {"text": "go"},
+                        Idempotency_Key=f"k{chance.randint(0, 30)}",
+                    )
+                    for _ in range(2)
+                ]
             case "tools":
                 tools = FORMS[: chance.randint(0, 4)]
                 return [ask("PUT", f"{path}/tools", {"tools": tools})]
             case "fork":
                 seq = chance.choice((None, 0, 1, 5, 50))
-                return [ask("POST", f"{path}/fork", {"id": chance.choice((*IDS, "")), **({} if seq is None else {"seq": seq})})]
+                return [
+                    ask(
+                        "POST",
+                        f"{path}/fork",
+                        {"id": chance.choice((*IDS, "")), **({} if seq is None else {"seq": seq})},
+                    )
+                ]
             case "decide":
-                return [ask("POST", f"{path}/{chance.choice(('approve', 'approve', 'reject'))}", {})]
+                return [
+                    ask("POST", f"{path}/{chance.choice(('approve', 'approve', 'reject'))}", {})
+                ]
             case "work":
                 state = ask("GET", f"{path}/state")
                 replies = [state]
                 for event in state.json.get("events", [])[-6:] if state.status == 200 else ():
                     for call in event.get("calls", ())[:2]:
                         client = chance.choice(("one", "two"))
-                        replies.append(ask("POST", f"{path}/calls/{call['id']}/claim", {}, X_Holdfast_Client=client))
+                        replies.append(
+                            ask(
+                                "POST",
+                                f"{path}/calls/{call['id']}/claim",
+                                {},
+                                X_Holdfast_Client=client,
+                            )
+                        )
                         if chance.random() < 0.8:
                             result = {"result": {"content": [{"type": "text", "text": "done"}]}}
-                            replies.append(ask("POST", f"{path}/calls/{call['id']}/result", result, X_Holdfast_Client=client))
+                            replies.append(
+                                ask(
+                                    "POST",
+                                    f"{path}/calls/{call['id']}/result",
+                                    result,
+                                    X_Holdfast_Client=client,
+                                )
+                            )
                 return replies
             case "read":
-                return [ask("GET", one) for one in (path, f"{path}/events?after_seq=2", "/api/conversations?status=running", "/metrics")]
+                return [
+                    ask("GET", one)
+                    for one in (
+                        path,
+                        f"{path}/events?after_seq=2",
+                        "/api/conversations?status=running",
+                        "/metrics",
+                    )
+                ]
             case "delete":
                 return [ask("DELETE", path)]
             case _:
@@ -101,15 +152,41 @@ class Player:
 
 
 WHAT = (
-    "create", "create", "create", "send", "send", "send", "start", "start", "run", "pause", "resume", "resume", "interrupt", "decide", "decide",
-    "decide", "work", "work", "work", "work", "fork", "fork", "tools", "read", "close", "delete",
-)  # fmt: skip
+    "create",
+    "create",
+    "create",
+    "send",
+    "send",
+    "send",
+    "start",
+    "start",
+    "run",
+    "pause",
+    "resume",
+    "resume",
+    "interrupt",
+    "decide",
+    "decide",
+    "decide",
+    "work",
+    "work",
+    "work",
+    "work",
+    "fork",
+    "fork",
+    "tools",
+    "read",
+    "close",
+    "delete",
+)
 
 
 def schedule(folder: Path, seed: int, count: int, isolation: str = "thread") -> Counter[str]:
     """Four players on one server; what is left of it is looked through."""
     before = Owned()
-    with Serving(folder, claim_timeout=5.0, client_grace=5.0, idle=0.2, max_running=4, isolation=isolation) as server:
+    with Serving(
+        folder, claim_timeout=5.0, client_grace=5.0, idle=0.2, max_running=4, isolation=isolation
+    ) as server:
         players = [Player(server, f"{seed}.{number}") for number in range(4)]
         threads = [threading.Thread(target=player.play, args=(count,)) for player in players]
         for thread in threads:
@@ -137,7 +214,9 @@ def schedule(folder: Path, seed: int, count: int, isolation: str = "thread") -> 
             replayed = replay(events)
             assert replayed.same, f"seed {seed}: {summary.id}: {replayed}"
             results = Counter(event.call_id for event in events if isinstance(event, ev.ToolResult))
-            assert not results or max(results.values()) == 1, f"seed {seed}: {summary.id}: {results}"
+            assert not results or max(results.values()) == 1, (
+                f"seed {seed}: {summary.id}: {results}"
+            )
     said: Counter[str] = Counter()
     for player in players:
         said += player.said
@@ -147,13 +226,25 @@ def schedule(folder: Path, seed: int, count: int, isolation: str = "thread") -> 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_order_of_requests_harms_the_server_or_a_journal(tmp_path: Path, seed: int) -> None:
     said = schedule(tmp_path, seed, 150)
-    for what in ("create 201", "send 202", "start 200", "work 200", "tools 200", "fork 201", "delete 204", "close 200"):
+    for what in (
+        "create 201",
+        "send 202",
+        "start 200",
+        "work 200",
+        "tools 200",
+        "fork 201",
+        "delete 204",
+        "close 200",
+    ):
         assert said[what], f"{what} never came to pass: {said}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("seed", "isolation"), [(3, "thread"), (4, "thread"), (5, "thread"), (6, "thread"), (7, "process"), (8, "process")]
+    ("seed", "isolation"),
+    [(3, "thread"), (4, "thread"), (5, "thread"), (6, "thread"), (7, "process"), (8, "process")],
 )
-def test_no_order_of_requests_harms_the_server_or_a_journal_for_long(tmp_path: Path, seed: int, isolation: str) -> None:
+def test_no_order_of_requests_harms_the_server_or_a_journal_for_long(
+    tmp_path: Path, seed: int, isolation: str
+) -> None:
     schedule(tmp_path, seed, 300 if isolation == "thread" else 150, isolation)

@@ -1,4 +1,5 @@
-"""The agent server's event streams: from any event on, each once and in order, whoever reads how slowly."""
+"""The agent server's event streams: from any event on, each once and in order, whoever reads how
+slowly."""
 
 import json
 import socket
@@ -71,7 +72,9 @@ def test_a_stream_begins_after_any_event_and_last_event_id_wins(server: Serving)
     assert refused.response.status == 422
 
 
-def test_a_reader_that_comes_back_again_and_again_has_each_event_once_in_order(server: Serving) -> None:
+def test_a_reader_that_comes_back_again_and_again_has_each_event_once_in_order(
+    server: Serving,
+) -> None:
     path = server.make("c")
     total = 60
     writer = threading.Thread(target=send, args=(server, path, *map(str, range(total))))
@@ -139,7 +142,10 @@ def test_readers_that_take_nothing_hold_up_nobody(server: Serving) -> None:
             one = socket.socket()
             one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             one.connect(("127.0.0.1", server.port))
-            one.sendall(f"GET {path}/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {server.key}\r\n\r\n".encode())
+            one.sendall(
+                f"GET {path}/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer"
+                f" {server.key}\r\n\r\n".encode()
+            )
             stuck.append(one)
         until(lambda: server.app.service.usage.streams == 40)
         reader = server.stream(path)
@@ -199,7 +205,9 @@ def test_another_tenants_stream_is_none(server: Serving) -> None:
     assert server.stream(path, key=server.other).response.status == 404
 
 
-def test_an_open_stream_keeps_its_client_alive(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_open_stream_keeps_its_client_alive(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[tuple[str, str]] = []
     monkeypatch.setattr(server.host, "seen", lambda tenant, client: seen.append((tenant, client)))
     server.app.service.ping = 1.1
@@ -210,11 +218,19 @@ def test_an_open_stream_keeps_its_client_alive(server: Serving, monkeypatch: pyt
 
 
 def test_events_have_ids_and_notes_have_none() -> None:
-    chunk = encode([Frame(3, "message", b"{}"), Frame(4, "from\nlater", b"[]")], [Note("delta", b'{"text":"x"}')])
-    assert chunk == b'id: 3\nevent: message\ndata: {}\n\nid: 4\nevent: unknown\ndata: []\n\nevent: delta\ndata: {"text":"x"}\n\n'
+    chunk = encode(
+        [Frame(3, "message", b"{}"), Frame(4, "from\nlater", b"[]")],
+        [Note("delta", b'{"text":"x"}')],
+    )
+    assert (
+        chunk == b"id: 3\nevent: message\ndata: {}\n\nid: 4\nevent: unknown\ndata: []\n\nevent:"
+        b' delta\ndata: {"text":"x"}\n\n'
+    )
 
 
-def test_a_key_that_was_taken_back_reads_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_was_taken_back_reads_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.server.app._KNOWN", 0.1)
     with Serving(tmp_path, ping=0.1) as server:
         path = server.make("revoked")

@@ -1,4 +1,5 @@
-"""Tools that the agent server has never heard of, in every way of declaring them: a server process, and client programs in processes of their own."""
+"""Tools that the agent server has never heard of, in every way of declaring them: a server process,
+and client programs in processes of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ FINISHED = ConversationStatus.FINISHED
 
 # What client and server both can import; what a call returns tells which process ran it.
 MODULES = {
-    "hf_kinds": """
+    "hf_kinds": (
+        """
 import asyncio, os, threading
 from pydantic import BaseModel
 from holdfast import Tool, ToolContext, tool
@@ -71,17 +73,34 @@ register_tool("subclassed", Subclassed)
 
 def undeclared(a: int) -> str:
     return f"undeclared {a} {os.getpid()}"
-""",
-    "hf_one": "import os\nfrom holdfast import tool\n@tool\ndef who() -> str:\n    return f'one {os.getpid()}'\n",
-    "hf_two": "import os\nfrom holdfast import tool\n@tool\ndef who() -> str:\n    return f'two {os.getpid()}'\n",
-    "hf_late": "import os\nfrom holdfast import tool\n@tool\ndef late() -> str:\n    return f'late {os.getpid()}'\n",
-    "hf_skewed": "from holdfast import tool\n@tool\ndef skewed(a: str, more: int = 0) -> str:\n    return f'the server\\'s {a}'\n",
-    "hf_counted": (
-        "import os\nfrom pathlib import Path\nfrom holdfast import tool\n"
-        "with open(Path(__file__).with_name('imports'), 'a') as file:\n    file.write(f'{os.getpid()}\\n')\n"
-        "@tool\ndef counted() -> str:\n    return str(os.getpid())\n"
+"""
     ),
-    "effects": "open(__file__ + '.ran', 'w').close()\nfrom holdfast import tool\n@tool\ndef x() -> str:\n    return 'x'\n",
+    "hf_one": (
+        "import os\nfrom holdfast import tool\n@tool\ndef who() -> str:\n    return f'one"
+        " {os.getpid()}'\n"
+    ),
+    "hf_two": (
+        "import os\nfrom holdfast import tool\n@tool\ndef who() -> str:\n    return f'two"
+        " {os.getpid()}'\n"
+    ),
+    "hf_late": (
+        "import os\nfrom holdfast import tool\n@tool\ndef late() -> str:\n    return f'late"
+        " {os.getpid()}'\n"
+    ),
+    "hf_skewed": (
+        "from holdfast import tool\n@tool\ndef skewed(a: str, more: int = 0) -> str:\n    return"
+        " f'the server\\'s {a}'\n"
+    ),
+    "hf_counted": (
+        "import os\nfrom pathlib import Path\nfrom holdfast import tool\nwith"
+        " open(Path(__file__).with_name('imports'), 'a') as file:\n   "
+        " file.write(f'{os.getpid()}\\n')\n@tool\ndef counted() -> str:\n    return"
+        " str(os.getpid())\n"
+    ),
+    "effects": (
+        "open(__file__ + '.ran', 'w').close()\nfrom holdfast import tool\n@tool\ndef x() -> str:\n "
+        "   return 'x'\n"
+    ),
 }
 
 HEAD = """
@@ -119,19 +138,30 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Iterator[ServeProcess]:
-    with ServeProcess(tmp_path_factory.mktemp("server"), "--allow-tools", "hf_*", library=library) as running:
+    with ServeProcess(
+        tmp_path_factory.mktemp("server"), "--allow-tools", "hf_*", library=library
+    ) as running:
         yield running
 
 
 def client(server: ServeProcess, library: Path, source: str) -> dict[str, Any]:
     """What a program in a process of its own printed at last."""
     program = HEAD.format(library=str(library), url=server.url, key=KEY) + source
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False, cwd=library)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=library,
+    )
     assert ended.returncode == 0, ended.stderr
     return json.loads(ended.stdout.splitlines()[-1])
 
 
-def test_each_tool_that_a_module_declares_runs_on_the_server(server: ServeProcess, library: Path) -> None:
+def test_each_tool_that_a_module_declares_runs_on_the_server(
+    server: ServeProcess, library: Path
+) -> None:
     found = client(
         server,
         library,
@@ -149,13 +179,21 @@ play([*calls, ("of_model", {"place": {"city": "Ghent"}})], tools)
     pids = {name: int(text.split()[-1]) for name, text in results.items()}
     assert set(pids.values()) - {pids["isolated"]} == {server.pid}
     assert pids["isolated"] not in (server.pid, found["pid"])
-    assert {name: text.rsplit(" ", 1)[0] for name, text in results.items() if name != "isolated"} == {
-        "decorated": "decorated 1", "awaited": "awaited 1", "with_context": f"with_context 1 {found['id']}", "made": "made 1",
-        "subclassed": "subclassed 1", "of_model": "of_model Ghent 0",
-    }  # fmt: skip
+    assert {
+        name: text.rsplit(" ", 1)[0] for name, text in results.items() if name != "isolated"
+    } == {
+        "decorated": "decorated 1",
+        "awaited": "awaited 1",
+        "with_context": f"with_context 1 {found['id']}",
+        "made": "made 1",
+        "subclassed": "subclassed 1",
+        "of_model": "of_model Ghent 0",
+    }
 
 
-def test_tools_of_the_program_itself_run_in_the_program(server: ServeProcess, library: Path) -> None:
+def test_tools_of_the_program_itself_run_in_the_program(
+    server: ServeProcess, library: Path
+) -> None:
     found = client(
         server,
         library,
@@ -231,33 +269,54 @@ for event in conversation.get_history():
         print(event.type, event.runner if event.type == "toolCallStarted" else event.result.text)
 conversation.close()
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
     assert ended.returncode == 0, ended.stderr
     said = ended.stdout.splitlines()
     assert said[:3] == ["Planned. ()", "toolCallStarted ", "toolResult Plan (0 of 2 steps done):"]
 
 
-def test_two_clients_with_tools_of_one_name_do_not_meet(server: ServeProcess, library: Path) -> None:
+def test_two_clients_with_tools_of_one_name_do_not_meet(
+    server: ServeProcess, library: Path
+) -> None:
     programs = [
         subprocess.Popen(
-            [sys.executable, "-c", HEAD.format(library=str(library), url=server.url, key=KEY) + source],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=library,
+            [
+                sys.executable,
+                "-c",
+                HEAD.format(library=str(library), url=server.url, key=KEY) + source,
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=library,
         )
         for source in (
             "import hf_one\nplay([('who', {})] * 5, [hf_one.who])",
             "import hf_two\nplay([('who', {})] * 5, [hf_two.who])",
             "def who() -> str:\n    return f'mine {os.getpid()}'\nplay([('who', {})] * 5, [who])",
         )
-    ]  # fmt: skip
+    ]
     ended = [program.communicate(timeout=60) for program in programs]
     assert [program.returncode for program in programs] == [0, 0, 0], ended
     found = [json.loads(out.splitlines()[-1]) for out, _ in ended]
-    assert [one["results"]["who"] for one in found] == [f"one {server.pid}", f"two {server.pid}", f"mine {found[2]['pid']}"]
+    assert [one["results"]["who"] for one in found] == [
+        f"one {server.pid}",
+        f"two {server.pid}",
+        f"mine {found[2]['pid']}",
+    ]
 
 
-def test_a_schema_that_differs_is_told_in_the_answer_and_in_the_log(server: ServeProcess, library: Path, tmp_path: Path) -> None:
-    (tmp_path / "hf_skewed.py").write_text("from holdfast import tool\n@tool\ndef skewed(a: int) -> str:\n    return 'the client'\n")
-    found = client(server, tmp_path, "import hf_skewed\nplay([('skewed', {'a': 'x'})], [hf_skewed.skewed])")
+def test_a_schema_that_differs_is_told_in_the_answer_and_in_the_log(
+    server: ServeProcess, library: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "hf_skewed.py").write_text(
+        "from holdfast import tool\n@tool\ndef skewed(a: int) -> str:\n    return 'the client'\n"
+    )
+    found = client(
+        server, tmp_path, "import hf_skewed\nplay([('skewed', {'a': 'x'})], [hf_skewed.skewed])"
+    )
     (warning,) = found["warnings"]
     assert "its schema is not the one that the client declared" in warning
     assert 'properties.a.type was declared as "integer" and is "string"' in warning
@@ -283,9 +342,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize("lets", [True, False], ids=["client tools", "no client tools"])
-def test_a_module_that_may_not_be_imported_is_not(server: ServeProcess, library: Path, lets: bool) -> None:
+def test_a_module_that_may_not_be_imported_is_not(
+    server: ServeProcess, library: Path, lets: bool
+) -> None:
     before = len(server.said())
-    forms = [{"name": f"x{number}", "inputSchema": {"type": "object"}, "module": module} for number, module in enumerate(REFUSED)]
+    forms = [
+        {"name": f"x{number}", "inputSchema": {"type": "object"}, "module": module}
+        for number, module in enumerate(REFUSED)
+    ]
     agent = Agent(ScriptedLLM([[(form["name"], {}) for form in forms[:2]], "Done."]))
     body = {
         "agent": {**form_of(agent).mapping, "tools": {"builtin": [form["name"] for form in forms]}},
@@ -311,16 +375,23 @@ def test_a_module_that_may_not_be_imported_is_not(server: ServeProcess, library:
             events = server.ask("GET", f"{path}/events").json["events"]
             results = [event["result"] for event in events if event["type"] == "toolResult"]
             assert [result["isError"] for result in results] == [True, True]
-            assert all("policy does not allow the module" in json.dumps(result) for result in results)
+            assert all(
+                "policy does not allow the module" in json.dumps(result) for result in results
+            )
     assert not list(library.glob("*.ran"))
-    assert not (library / "__pycache__").exists() or not list((library / "__pycache__").glob("effects*"))
+    assert not (library / "__pycache__").exists() or not list(
+        (library / "__pycache__").glob("effects*")
+    )
 
 
-def test_an_agent_that_forbids_client_tools_has_those_of_its_modules(server: ServeProcess, library: Path) -> None:
+def test_an_agent_that_forbids_client_tools_has_those_of_its_modules(
+    server: ServeProcess, library: Path
+) -> None:
     found = client(
         server,
         library,
-        "import hf_one\ndef mine() -> str:\n    return 'mine'\nplay([('who', {}), ('mine', {})], [hf_one.who, mine], client_tools=False)",
+        "import hf_one\ndef mine() -> str:\n    return 'mine'\nplay([('who', {}), ('mine', {})],"
+        " [hf_one.who, mine], client_tools=False)",
     )
     assert found["status"] == "finished"
     assert found["results"]["who"] == f"one {server.pid}"
@@ -328,12 +399,21 @@ def test_an_agent_that_forbids_client_tools_has_those_of_its_modules(server: Ser
     assert len(found["warnings"]) == 1
 
 
-def test_tools_come_and_go_in_the_middle_of_a_conversation(server: ServeProcess, library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_come_and_go_in_the_middle_of_a_conversation(
+    server: ServeProcess, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(library))
     import hf_late  # pyright: ignore[reportMissingImports]
     import hf_one  # pyright: ignore[reportMissingImports]
 
-    script = [("who", {}), "One.", [("late", {}), ("mine", {})], "Two.", [("who", {}), ("late", {})], "Three."]
+    script = [
+        ("who", {}),
+        "One.",
+        [("late", {}), ("mine", {})],
+        "Two.",
+        [("who", {}), ("late", {})],
+        "Three.",
+    ]
     agent = Agent(ScriptedLLM(script), [hf_one.who])
     try:
         with server.workspace() as workspace, RemoteConversation(agent, workspace) as conversation:
@@ -347,14 +427,29 @@ def test_tools_come_and_go_in_the_middle_of_a_conversation(server: ServeProcess,
             agent.tools.unregister("who")
             conversation.send_message("three")
             assert conversation.wait(30) is FINISHED
-            found = {event.call_id: event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
-            results = [found[one] for one in sorted(found, key=lambda one: [int(part) for part in one.split(".")])]
-            told = [[tool.name for tool in event.tools] for event in conversation.get_history() if isinstance(event, ev.Agent)]
+            found = {
+                event.call_id: event.result
+                for event in conversation.get_history()
+                if isinstance(event, ev.ToolResult)
+            }
+            results = [
+                found[one]
+                for one in sorted(found, key=lambda one: [int(part) for part in one.split(".")])
+            ]
+            told = [
+                [tool.name for tool in event.tools]
+                for event in conversation.get_history()
+                if isinstance(event, ev.Agent)
+            ]
             assert conversation.replay().same
     finally:
         for name in ("hf_late", "hf_one"):
             sys.modules.pop(name, None)
-    assert [result.text for result in results[:3]] == [f"one {server.pid}", f"late {server.pid}", f"mine {os.getpid()}"]
+    assert [result.text for result in results[:3]] == [
+        f"one {server.pid}",
+        f"late {server.pid}",
+        f"mine {os.getpid()}",
+    ]
     assert results[3].is_error
     assert "who" in results[3].text
     assert results[4].text == f"late {server.pid}"
@@ -367,9 +462,10 @@ def test_after_a_restart_the_modules_are_imported_again(tmp_path: Path) -> None:
     imports = tmp_path / "lib" / "imports"
     script = [("counted", {}), "Done."]
     body = {
-        "id": "c", "agent": {**form_of(Agent(ScriptedLLM(script))).mapping, "tools": {"builtin": ["counted"]}},
+        "id": "c",
+        "agent": {**form_of(Agent(ScriptedLLM(script))).mapping, "tools": {"builtin": ["counted"]}},
         "tool_module_qualnames": {"counted": "hf_counted"},
-    }  # fmt: skip
+    }
 
     def play(server: ServeProcess) -> None:
         assert server.ask("POST", "/api/conversations/c/messages", {"text": "go"}).status == 202
@@ -384,7 +480,11 @@ def test_after_a_restart_the_modules_are_imported_again(tmp_path: Path) -> None:
         server.start()
         play(server)  # its script begins anew
         events = server.ask("GET", "/api/conversations/c/events").json["events"]
-        results = [event["result"]["content"][0]["text"] for event in events if event["type"] == "toolResult"]
+        results = [
+            event["result"]["content"][0]["text"]
+            for event in events
+            if event["type"] == "toolResult"
+        ]
         assert results == [str(first), str(server.pid)]
         assert imports.read_text().split() == results
         # The module is gone at the next start: its tool says so, and nothing else is harmed.

@@ -1,4 +1,5 @@
-"""Webhooks: what a receiver on a real socket is sent, when it fails, is slow, is away, and when the server is killed in the middle of it."""
+"""Webhooks: what a receiver on a real socket is sent, when it fails, is slow, is away, and when the
+server is killed in the middle of it."""
 
 from __future__ import annotations
 
@@ -75,10 +76,13 @@ def journal(server: Serving | ServeProcess, id: str) -> list[dict[str, Any]]:
 def messages(count: int, size: int = 10) -> list[ev.Message]:
     """The events of a journal."""
     now = dt.datetime.now(dt.UTC)
-    return [ev.Message(seq=seq, id=f"{seq:032x}", timestamp=now, content=(TextContent("x" * size),)) for seq in range(1, count + 1)]
+    return [
+        ev.Message(seq=seq, id=f"{seq:032x}", timestamp=now, content=(TextContent("x" * size),))
+        for seq in range(1, count + 1)
+    ]
 
 
-# --- what is sent --------------------------------------------------------------------------------
+# --- what is sent ---
 
 
 def test_every_event_of_the_journal_is_sent_in_order_and_signed(server: Serving) -> None:
@@ -125,20 +129,33 @@ def test_the_reference_library_takes_what_is_sent(server: Serving) -> None:
 def test_only_the_wanted_events_are_sent(server: Serving) -> None:
     with Receiver() as receiver:
         hook(server, f"{receiver.url}/some", events=["assistant", "status.finished"])
-        hook(server, f"{receiver.url}/one", conversationId=talk(server, "own").rpartition("/")[2], events=["assistant"])
+        hook(
+            server,
+            f"{receiver.url}/one",
+            conversationId=talk(server, "own").rpartition("/")[2],
+            events=["assistant"],
+        )
         talk(server, "c", 2)
         say(server, "/api/conversations/own")
         receiver.until(lambda: len(receiver.sent) >= 2 + 4 + 2 + 1)
         found = [(one.path, one.conversation, one.json["type"]) for one in receiver.sent]
-        assert [kind for path, id, kind in found if (path, id) == ("/hook/some", "c")] == ["assistant", "status"] * 2
-        assert [(id, kind) for path, id, kind in found if path == "/hook/one"] == [("own", "assistant")]
+        assert [kind for path, id, kind in found if (path, id) == ("/hook/some", "c")] == [
+            "assistant",
+            "status",
+        ] * 2
+        assert [(id, kind) for path, id, kind in found if path == "/hook/one"] == [
+            ("own", "assistant")
+        ]
     reply = server.ask("POST", "/api/webhooks", {"url": receiver.url, "events": ["nonsense"]})
     assert reply.status == 422
     assert "status.finished" in reply.json["error"]["message"]
 
 
 def test_a_large_event_is_sent_as_its_head_with_a_link_to_it(tmp_path: Path) -> None:
-    with Serving(tmp_path, sending=Sending(allow=("127.0.0.1",), largest=1000)) as server, Receiver() as receiver:
+    with (
+        Serving(tmp_path, sending=Sending(allow=("127.0.0.1",), largest=1000)) as server,
+        Receiver() as receiver,
+    ):
         made = hook(server, receiver.url, events=["message"])
         path = server.make("c")
         say_long = server.ask("POST", f"{path}/messages", {"text": "x" * 2000})
@@ -162,8 +179,12 @@ def test_a_webhook_hears_of_what_comes_or_of_all(server: Serving) -> None:
         say(server, path)
         events = journal(server, "c")
         receiver.until(lambda: len(receiver.sent) >= 2 * len(events) - before)
-        assert [one.seq for one in receiver.sent if one.path == "/hook/all"] == list(range(1, len(events) + 1))
-        assert [one.seq for one in receiver.sent if one.path == "/hook/now"] == list(range(before + 1, len(events) + 1))
+        assert [one.seq for one in receiver.sent if one.path == "/hook/all"] == list(
+            range(1, len(events) + 1)
+        )
+        assert [one.seq for one in receiver.sent if one.path == "/hook/now"] == list(
+            range(before + 1, len(events) + 1)
+        )
 
 
 def test_a_fork_tells_what_is_its_own(server: Serving) -> None:
@@ -183,8 +204,16 @@ def test_each_tenant_hears_of_its_own(server: Serving) -> None:
         hook(server, f"{receiver.url}/other", server.other)
         talk(server, "c")
         talk(server, "d", key=server.other)
-        receiver.until(lambda: {one.path for one in receiver.sent if one.json["type"] == "assistant"} == {"/hook/mine", "/hook/other"})
-        assert {(one.path, one.conversation) for one in receiver.sent} == {("/hook/mine", "c"), ("/hook/other", "d")}
+        receiver.until(
+            lambda: (
+                {one.path for one in receiver.sent if one.json["type"] == "assistant"}
+                == {"/hook/mine", "/hook/other"}
+            )
+        )
+        assert {(one.path, one.conversation) for one in receiver.sent} == {
+            ("/hook/mine", "c"),
+            ("/hook/other", "d"),
+        }
 
 
 @pytest.mark.parametrize("isolation", ["process"])
@@ -197,20 +226,24 @@ def test_what_a_worker_process_appends_is_sent(tmp_path: Path, isolation: Any) -
         assert [one.json["data"]["event"] for one in receiver.sent] == events
 
 
-# --- when it does not go well --------------------------------------------------------------------
+# --- when it does not go well ---
 
 
 def test_the_order_of_each_conversation_holds_whatever_fails(server: Serving) -> None:
     chance = random.Random(7)
     with Receiver(lambda _: 500 if chance.random() < 0.4 else 204) as receiver:
         hook(server, receiver.url)
-        threads = [threading.Thread(target=talk, args=(server, f"c{number}", 4)) for number in range(4)]
+        threads = [
+            threading.Thread(target=talk, args=(server, f"c{number}", 4)) for number in range(4)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
         events = {f"c{number}": journal(server, f"c{number}") for number in range(4)}
-        receiver.until(lambda: all(len(receiver.taken(id)) >= len(those) for id, those in events.items()))
+        receiver.until(
+            lambda: all(len(receiver.taken(id)) >= len(those) for id, those in events.items())
+        )
         for id, those in events.items():
             assert [one.json["data"]["event"] for one in receiver.taken(id)] == those
             came = [one.seq for one in receiver.sent if one.conversation == id]
@@ -252,10 +285,20 @@ def test_a_slow_receiver_holds_up_nobody_else(server: Serving) -> None:
         hook(server, f"{receiver.url}/quick2")
         talk(server, "c", key=server.other)
         talk(server, "d")
-        receiver.until(lambda: {"c", "d"} <= {one.conversation for one in receiver.sent if one.json["type"] == "assistant"})
+        receiver.until(
+            lambda: (
+                {"c", "d"}
+                <= {one.conversation for one in receiver.sent if one.json["type"] == "assistant"}
+            )
+        )
         assert not [one for one in receiver.sent if one.path == "/hook/slow"]
         free.set()
-        receiver.until(lambda: {one.conversation for one in receiver.sent if one.path == "/hook/slow"} >= {f"s{n}" for n in range(6)})
+        receiver.until(
+            lambda: (
+                {one.conversation for one in receiver.sent if one.path == "/hook/slow"}
+                >= {f"s{n}" for n in range(6)}
+            )
+        )
 
 
 def test_one_conversation_that_is_not_taken_holds_up_no_other(server: Serving) -> None:
@@ -263,10 +306,16 @@ def test_one_conversation_that_is_not_taken_holds_up_no_other(server: Serving) -
         made = hook(server, receiver.url)
         talk(server, "bad")
         talk(server, "good")
-        receiver.until(lambda: any(one.json["type"] == "assistant" for one in receiver.taken("good")))
+        receiver.until(
+            lambda: any(one.json["type"] == "assistant" for one in receiver.taken("good"))
+        )
         assert {one.seq for one in receiver.sent if one.conversation == "bad"} == {1}
         (delivery,) = server.ask("GET", f"/api/webhooks/{made['id']}/deliveries").json["deliveries"]
-        assert (delivery["conversationId"], delivery["afterSeq"], delivery["error"]) == ("bad", 0, "It answered 500.")
+        assert (delivery["conversationId"], delivery["afterSeq"], delivery["error"]) == (
+            "bad",
+            0,
+            "It answered 500.",
+        )
         assert delivery["attempts"] >= 1
 
 
@@ -314,14 +363,25 @@ def test_a_disabled_webhook_goes_on_where_it_was(server: Serving) -> None:
         came = len(receiver.sent)
         say(server, c)
         assert len(receiver.sent) == came
-        assert server.ask("PUT", path, {"enabled": True, "url": f"{receiver.url}/new", "events": ["assistant"]}).status == 200
+        assert (
+            server.ask(
+                "PUT",
+                path,
+                {"enabled": True, "url": f"{receiver.url}/new", "events": ["assistant"]},
+            ).status
+            == 200
+        )
         receiver.until(lambda: len(receiver.sent) > came)
-        assert [(one.path, one.json["type"]) for one in receiver.sent[came:]] == [("/hook/new", "assistant")]
+        assert [(one.path, one.json["type"]) for one in receiver.sent[came:]] == [
+            ("/hook/new", "assistant")
+        ]
 
 
 def test_no_redirect_is_followed(server: Serving) -> None:
     with Receiver() as receiver:
-        receiver.answer = lambda sent: (307, {"Location": f"{receiver.url}/elsewhere"}) if len(receiver.sent) < 3 else 204
+        receiver.answer = lambda sent: (
+            (307, {"Location": f"{receiver.url}/elsewhere"}) if len(receiver.sent) < 3 else 204
+        )
         made = hook(server, receiver.url)
         talk(server, "c")
         receiver.until(lambda: len(receiver.taken()) >= 1)
@@ -338,8 +398,16 @@ def test_what_is_given_up_is_shown_and_sent_again_when_it_is_asked_for(tmp_path:
         until(lambda: server.ask("GET", path).json["dead"] == len(events))
         (delivery,) = server.ask("GET", f"{path}/deliveries").json["deliveries"]
         (dead,) = delivery["dead"]
-        assert (dead["firstSeq"], dead["lastSeq"], dead["count"], dead["error"]) == (1, len(events), len(events), "It answered 500.")
-        assert f"holdfast_webhook_dead_total {len(events)}" in server.ask("GET", "/metrics").body.decode()
+        assert (dead["firstSeq"], dead["lastSeq"], dead["count"], dead["error"]) == (
+            1,
+            len(events),
+            len(events),
+            "It answered 500.",
+        )
+        assert (
+            f"holdfast_webhook_dead_total {len(events)}"
+            in server.ask("GET", "/metrics").body.decode()
+        )
         receiver.answer = lambda _: 204
         say(server, "/api/conversations/c")
         whole = journal(server, "c")
@@ -351,20 +419,26 @@ def test_what_is_given_up_is_shown_and_sent_again_when_it_is_asked_for(tmp_path:
         receiver.until(lambda: len(receiver.taken()) >= came + len(whole))
         again = receiver.taken()[came:]
         assert [one.json["data"]["event"] for one in again] == whole
-        assert {one.seq: one.id for one in again if one.seq in lost} == lost, "the same event came under another id"
+        assert {one.seq: one.id for one in again if one.seq in lost} == lost, (
+            "the same event came under another id"
+        )
         until(lambda: server.ask("GET", path).json["dead"] == 0)
         assert server.ask("GET", f"{path}/deliveries").json == {"deliveries": [], "next": None}
         came = len(receiver.taken())
-        assert server.ask("POST", f"{path}/redeliver", {"conversationId": "c", "afterSeq": len(whole) - 1}).json == {"dead": 0}
+        assert server.ask(
+            "POST", f"{path}/redeliver", {"conversationId": "c", "afterSeq": len(whole) - 1}
+        ).json == {"dead": 0}
         receiver.until(lambda: len(receiver.taken()) > came)
         assert receiver.taken()[-1].seq == len(whole)
 
 
-# --- life and death ------------------------------------------------------------------------------
+# --- life and death ---
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order(tmp_path: Path) -> None:
+def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order(
+    tmp_path: Path,
+) -> None:
     chance = random.Random(3)
 
     def answer(_: Sent) -> int:
@@ -373,7 +447,10 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
 
     ids = [f"c{number}" for number in range(20)]
     form = form_of(Agent(ScriptedLLM(["hello"] * 50))).mapping
-    with Receiver(answer) as receiver, ServeProcess(tmp_path, "--webhook-allow", "127.0.0.1") as server:
+    with (
+        Receiver(answer) as receiver,
+        ServeProcess(tmp_path, "--webhook-allow", "127.0.0.1") as server,
+    ):
         made = server.ask("POST", "/api/webhooks", {"url": receiver.url})
         assert made.status == 201, made
         for id in ids:
@@ -382,17 +459,36 @@ def test_a_server_that_is_killed_in_the_middle_loses_nothing_and_keeps_the_order
         for number in range(3):
             came = len(receiver.sent)
             for id in ids:
-                assert server.ask("POST", f"/api/conversations/{id}/messages", {"text": f"go {number}"}).status == 202
+                assert (
+                    server.ask(
+                        "POST", f"/api/conversations/{id}/messages", {"text": f"go {number}"}
+                    ).status
+                    == 202
+                )
             receiver.until(lambda came=came: len(receiver.sent) > came + 15)
             server.kill()
             server.start()
-        until(lambda: all(server.ask("GET", f"/api/conversations/{id}").json["status"] == "finished" for id in ids), 60)
+        until(
+            lambda: all(
+                server.ask("GET", f"/api/conversations/{id}").json["status"] == "finished"
+                for id in ids
+            ),
+            60,
+        )
         events = {id: journal(server, id) for id in ids}
         wanted = sum(map(len, events.values()))
-        receiver.until(lambda: len({one.id for one in receiver.sent if one.status == 204}) >= wanted)
+        receiver.until(
+            lambda: len({one.id for one in receiver.sent if one.status == 204}) >= wanted
+        )
         for id, those in events.items():
-            assert [one.json["data"]["event"] for one in receiver.first(id)] == those, "lost, or out of order"
-        assert len({(one.conversation, one.seq) for one in receiver.sent}) == len({one.id for one in receiver.sent}) == wanted
+            assert [one.json["data"]["event"] for one in receiver.first(id)] == those, (
+                "lost, or out of order"
+            )
+        assert (
+            len({(one.conversation, one.seq) for one in receiver.sent})
+            == len({one.id for one in receiver.sent})
+            == wanted
+        )
         secret = made.json["secret"]
         assert all(verify(one.body, one.headers, secret).id == one.id for one in receiver.sent)
         assert server.end() == 143  # SIGTERM
@@ -412,7 +508,9 @@ def test_no_secret_is_in_a_file_a_log_or_a_later_answer(tmp_path: Path) -> None:
             server.ask("POST", "/api/webhooks", {**body, "url": f"{receiver.url}?token={token} "})
             server.ask("POST", "/api/webhooks", {**body, "secret": given[:-6] + "!"})
             form = form_of(Agent(ScriptedLLM(["hello"]))).mapping
-            assert server.ask("POST", "/api/conversations", {"id": "c", "agent": form}).status == 201
+            assert (
+                server.ask("POST", "/api/conversations", {"id": "c", "agent": form}).status == 201
+            )
             assert server.ask("POST", "/api/conversations/c/messages", {"text": "go"}).status == 202
             receiver.until(lambda: len(receiver.sent) >= 2)
             for place in ("/api/webhooks", path, f"{path}/deliveries", "/metrics", "/openapi.json"):
@@ -420,7 +518,10 @@ def test_no_secret_is_in_a_file_a_log_or_a_later_answer(tmp_path: Path) -> None:
                 assert given not in found, place
                 assert other not in found, place
             server.kill()
-        assert files_with(tmp_path, given.removeprefix("whsec_"), other.removeprefix("whsec_"), token) == []
+        assert (
+            files_with(tmp_path, given.removeprefix("whsec_"), other.removeprefix("whsec_"), token)
+            == []
+        )
 
 
 def test_a_deleted_conversation_takes_what_was_its_own_along(server: Serving) -> None:
@@ -438,7 +539,12 @@ def test_a_deleted_conversation_takes_what_was_its_own_along(server: Serving) ->
         receiver.until(lambda: len(receiver.sent) >= came + len(events))
         assert [one.json["data"]["event"] for one in receiver.sent[came:]] == events
         assert not first & {one.id for one in receiver.sent[came:]}
-        assert server.ask("POST", "/api/webhooks", {"url": receiver.url, "conversationId": "nobody"}).status == 404
+        assert (
+            server.ask(
+                "POST", "/api/webhooks", {"url": receiver.url, "conversationId": "nobody"}
+            ).status
+            == 404
+        )
 
 
 def test_a_closed_server_leaves_no_thread_and_no_connection(tmp_path: Path) -> None:
@@ -452,7 +558,7 @@ def test_a_closed_server_leaves_no_thread_and_no_connection(tmp_path: Path) -> N
     before.gone()
 
 
-# --- secrets and ids -----------------------------------------------------------------------------
+# --- secrets and ids ---
 
 
 def test_while_a_secret_is_replaced_both_verify(server: Serving) -> None:
@@ -483,8 +589,16 @@ def test_a_webhook_is_made_once_for_a_key(server: Serving) -> None:
     first = server.ask("POST", "/api/webhooks", body, Idempotency_Key="k")
     again = server.ask("POST", "/api/webhooks", body, Idempotency_Key="k")
     assert (first.status, again.json) == (201, first.json)
-    assert server.ask("POST", "/api/webhooks", {"url": "https://hooks.example.com/b"}, Idempotency_Key="k").status == 409
-    assert server.ask("POST", "/api/webhooks", body, server.other, Idempotency_Key="k").json["id"] != first.json["id"]
+    assert (
+        server.ask(
+            "POST", "/api/webhooks", {"url": "https://hooks.example.com/b"}, Idempotency_Key="k"
+        ).status
+        == 409
+    )
+    assert (
+        server.ask("POST", "/api/webhooks", body, server.other, Idempotency_Key="k").json["id"]
+        != first.json["id"]
+    )
     assert len(server.ask("GET", "/api/webhooks").json["webhooks"]) == 1
     assert server.ask("DELETE", f"/api/webhooks/{first.json['id']}").status == 204
     assert server.ask("GET", "/api/webhooks").json["webhooks"] == []
@@ -527,21 +641,50 @@ def test_what_is_old_or_from_the_future_is_not_taken() -> None:
         verify(body, headers, "short")
 
 
-# --- where it may send ---------------------------------------------------------------------------
+# --- where it may send ---
 
 
 @pytest.mark.parametrize(
     "url",
     [
-        "http://hooks.example.com/", "https://127.0.0.1/", "https://localhost/", "https://LOCALHOST./", "https://a.localhost/", "https://10.1.2.3/",
-        "https://192.168.0.1/", "https://172.16.0.1/", "https://169.254.169.254/latest/", "https://100.64.0.1/", "https://0.0.0.0/", "https://[::1]/",
-        "https://[::]/", "https://[::ffff:127.0.0.1]/", "https://[fe80::1]/", "https://[fd00::1]/", "https://[64:ff9b::7f00:1]/",
-        "https://[2002:7f00:1::]/", "https://224.0.0.1/", "https://[ff02::1]/", "https://user:pass@hooks.example.com/", "https://hooks.example.com/#a",
-        "https://evil.example\\@hooks.example.com/", "https://hooks.example.com:0/", "https://hooks.example.com:99999/", "https:///a",
-        "ftp://hooks.example.com/", "file:///etc/passwd", "https://hooks.example.com/\r\nx: y", "https://ho oks.example.com/", "https://höoks.example/",
-        "https://hooks.example.com/" + "a" * 2000, "https://[fe80::1%25eth0]/", "gopher://127.0.0.1/", "//hooks.example.com/", "",
+        "http://hooks.example.com/",
+        "https://127.0.0.1/",
+        "https://localhost/",
+        "https://LOCALHOST./",
+        "https://a.localhost/",
+        "https://10.1.2.3/",
+        "https://192.168.0.1/",
+        "https://172.16.0.1/",
+        "https://169.254.169.254/latest/",
+        "https://100.64.0.1/",
+        "https://0.0.0.0/",
+        "https://[::1]/",
+        "https://[::]/",
+        "https://[::ffff:127.0.0.1]/",
+        "https://[fe80::1]/",
+        "https://[fd00::1]/",
+        "https://[64:ff9b::7f00:1]/",
+        "https://[2002:7f00:1::]/",
+        "https://224.0.0.1/",
+        "https://[ff02::1]/",
+        "https://user:pass@hooks.example.com/",
+        "https://hooks.example.com/#a",
+        "https://evil.example\\@hooks.example.com/",
+        "https://hooks.example.com:0/",
+        "https://hooks.example.com:99999/",
+        "https:///a",
+        "ftp://hooks.example.com/",
+        "file:///etc/passwd",
+        "https://hooks.example.com/\r\nx: y",
+        "https://ho oks.example.com/",
+        "https://höoks.example/",
+        "https://hooks.example.com/" + "a" * 2000,
+        "https://[fe80::1%25eth0]/",
+        "gopher://127.0.0.1/",
+        "//hooks.example.com/",
+        "",
     ],
-)  # fmt: skip
+)
 def test_an_address_that_is_not_public_is_refused(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^url takes|--webhook-allow"):
         place_of(url, Allowed())
@@ -549,7 +692,11 @@ def test_an_address_that_is_not_public_is_refused(url: str) -> None:
 
 def test_a_server_refuses_what_its_operator_does_not_allow(tmp_path: Path) -> None:
     with Serving(tmp_path) as server, Receiver() as receiver:
-        for url in (receiver.url, receiver.url.replace("http:", "https:"), "https://169.254.169.254/"):
+        for url in (
+            receiver.url,
+            receiver.url.replace("http:", "https:"),
+            "https://169.254.169.254/",
+        ):
             refused = server.ask("POST", "/api/webhooks", {"url": url})
             assert (refused.status, refused.error) == (422, "ConfigurationError")
             assert "--webhook-allow" in refused.json["error"]["message"]
@@ -565,9 +712,18 @@ def test_what_the_operator_allows_is_taken() -> None:
         "http://192.168.1.1/",
     ):
         assert place_of(url, allowed).host
-    assert place_of("https://HOOKS.internal:8443/a?b", allowed) == (True, "hooks.internal", 8443, "/a?b")
+    assert place_of("https://HOOKS.internal:8443/a?b", allowed) == (
+        True,
+        "hooks.internal",
+        8443,
+        "/a?b",
+    )
     assert place_of("http://[::1]:8080/", allowed).authority == "[::1]:8080"
-    for url in ("http://192.168.1.2/", "https://192.168.1.2/", "http://hooks.internal.evil.example/"):
+    for url in (
+        "http://192.168.1.2/",
+        "https://192.168.1.2/",
+        "http://hooks.internal.evil.example/",
+    ):
         with pytest.raises(ConfigurationError, match="--webhook-allow"):
             place_of(url, allowed)
     for host in ("a b", "http://a", "10.0.0.0/99", ""):
@@ -578,20 +734,30 @@ def test_what_the_operator_allows_is_taken() -> None:
 
 
 def looked_up(monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> list[str]:
-    """Have names in .test lead to these, one answer after the other; returns the names that were looked up."""
-    real, asked, coming = socket.getaddrinfo, [], itertools.chain(answers, itertools.repeat(answers[-1]))
+    """Have names in .test lead to these, one answer after the other; returns the names that were
+    looked up."""
+    real, asked, coming = (
+        socket.getaddrinfo,
+        [],
+        itertools.chain(answers, itertools.repeat(answers[-1])),
+    )
 
     def getaddrinfo(host: Any, port: Any, *arguments: Any, **options: Any) -> Any:
         if isinstance(host, str) and host.endswith(".test"):
             asked.append(host)
-            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in next(coming)]
+            return [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port))
+                for address in next(coming)
+            ]
         return real(host, port, *arguments, **options)
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     return asked
 
 
-def test_a_name_that_leads_to_a_private_address_is_refused_when_it_does(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_leads_to_a_private_address_is_refused_when_it_does(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked_up(monkeypatch, ["93.184.216.34", "10.0.0.1"])
     made = hook(server, "https://hooks.test/a")
     talk(server, "c")
@@ -610,20 +776,30 @@ def certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, Path]:
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = dt.datetime.now(dt.UTC)
     built = (
-        x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key()).serial_number(1)
-        .not_valid_before(now - dt.timedelta(days=1)).not_valid_after(now + dt.timedelta(days=1))
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - dt.timedelta(days=1))
+        .not_valid_after(now + dt.timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True).sign(key, hashes.SHA256())
-    )  # fmt: skip
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        .sign(key, hashes.SHA256())
+    )
     file = folder / f"{name}.pem"
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
     file.write_bytes(private + built.public_bytes(serialization.Encoding.PEM))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file)
     return context, file
 
 
-def test_a_certificate_is_checked_and_the_address_that_was_looked_at_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_is_checked_and_the_address_that_was_looked_at_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     context, file = certificate(tmp_path, "good.test")
     asked = looked_up(monkeypatch, ["127.0.0.1"], ["127.0.0.1"], ["192.0.2.1"])
     tls = ssl.create_default_context(cafile=str(file))
@@ -643,11 +819,18 @@ def test_a_certificate_is_checked_and_the_address_that_was_looked_at_is_used(tmp
             talk(server, "d")
             receiver.until(lambda: len(receiver.sent) >= 4)
             assert asked == ["good.test"], "it was looked up more than once for one connection"
-    with Receiver(tls=context) as receiver, Serving(tmp_path, sending=Sending(allow=("good.test", *network), first=0.02)) as server:
+    with (
+        Receiver(tls=context) as receiver,
+        Serving(tmp_path, sending=Sending(allow=("good.test", *network), first=0.02)) as server,
+    ):
         looked_up(monkeypatch, ["127.0.0.1"])
         unknown = hook(server, f"https://good.test:{receiver.port}/")
         talk(server, "e")
-        until(lambda: "certificate" in server.ask("GET", f"/api/webhooks/{unknown['id']}").json["error"])
+        until(
+            lambda: (
+                "certificate" in server.ask("GET", f"/api/webhooks/{unknown['id']}").json["error"]
+            )
+        )
         assert not receiver.sent
 
 
@@ -702,7 +885,12 @@ def test_the_numbers_tell_of_webhooks(server: Serving) -> None:
         hook(server, receiver.url)
         talk(server, "c")
         receiver.until(lambda: len(receiver.sent) >= 3)
-        until(lambda: "holdfast_webhook_conversations_pending 0" in server.ask("GET", "/metrics").body.decode())
+        until(
+            lambda: (
+                "holdfast_webhook_conversations_pending 0"
+                in server.ask("GET", "/metrics").body.decode()
+            )
+        )
         found = server.ask("GET", "/metrics").body.decode()
     assert f"holdfast_webhook_messages_total {len(receiver.sent)}" in found
     assert "# TYPE holdfast_webhook_failures_total counter" in found

@@ -1,4 +1,5 @@
-"""Conversations that a call spawns: their ids, whose they are, how they end, and that a repeated call finds them again."""
+"""Conversations that a call spawns: their ids, whose they are, how they end, and that a repeated
+call finds them again."""
 
 from __future__ import annotations
 
@@ -46,7 +47,11 @@ from tests.model_server import ModelServer, Request, calls, text
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    with MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "store.db", "process") as found:
+    with (
+        MemoryStore()
+        if request.param == "memory"
+        else SQLiteStore(tmp_path / "store.db", "process")
+    ) as found:
         yield found
 
 
@@ -54,16 +59,24 @@ def child_agent(**more: Any) -> Agent:
     return Agent(ScriptedLLM(lambda request: f"did {request.text}"), **more)
 
 
-def run(store: Store, tool: Callable[..., Any], *calls: Any, id: str = "root", **more: Any) -> Conversation:
+def run(
+    store: Store, tool: Callable[..., Any], *calls: Any, id: str = "root", **more: Any
+) -> Conversation:
     """A conversation at rest whose model made these calls of `tool` in one answer."""
-    conversation = Conversation(Agent(ScriptedLLM([list(calls), "done"]), [tool], **more), store, id)
+    conversation = Conversation(
+        Agent(ScriptedLLM([list(calls), "done"]), [tool], **more), store, id
+    )
     conversation.send_message("go")
     conversation.run()
     return conversation
 
 
 def results(conversation: Conversation) -> list[str]:
-    return [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result.text
+        for event in conversation.get_history()
+        if isinstance(event, ev.ToolResult)
+    ]
 
 
 def until(condition: Callable[[], Any]) -> None:
@@ -88,13 +101,17 @@ def test_a_child_has_an_id_of_its_call_and_says_whose_it_is(store: Store) -> Non
         assert {child.id for child in root.children} == {"root.4.0", "root.4.0-2", "root.4.0-left"}
         assert {child.spawned_by for child in store.list(spawned_by="root")} == {"root:4.0"}
         assert store.list(["root.4.0"])[0].spawner == "root"
-        heads = [event.spawned_by for event in store.read("root.4.0") if isinstance(event, ev.Agent)]
+        heads = [
+            event.spawned_by for event in store.read("root.4.0") if isinstance(event, ev.Agent)
+        ]
         assert heads == ["root:4.0"]
         assert totals(store, "root").whole.steps == 2 + 3
         assert store.list(spawned_by="roo") == store.list(spawned_by="root.4.0") == []
 
 
-def test_children_of_children_are_spawned_from_several_threads_without_a_deadlock(store: Store) -> None:
+def test_children_of_children_are_spawned_from_several_threads_without_a_deadlock(
+    store: Store,
+) -> None:
     def tree(depth: int, context: ToolContext) -> int:
         if depth == 0:
             return 1
@@ -102,7 +119,9 @@ def test_children_of_children_are_spawned_from_several_threads_without_a_deadloc
         found: list[int] = []
 
         def work(name: str) -> None:
-            agent = Agent(ScriptedLLM([("tree", {"depth": depth - 1}), lambda request: request.text]), [tree])
+            agent = Agent(
+                ScriptedLLM([("tree", {"depth": depth - 1}), lambda request: request.text]), [tree]
+            )
             with context.spawn(agent, "go", name=name) as child:
                 child.start_thread()
                 child.wait(30)
@@ -121,7 +140,9 @@ def test_children_of_children_are_spawned_from_several_threads_without_a_deadloc
     assert len(store.list()) == 1 + 3 + 9 + 27
 
 
-def test_a_tool_waits_for_a_child_but_a_child_does_not_wait_for_what_it_came_of(store: Store) -> None:
+def test_a_tool_waits_for_a_child_but_a_child_does_not_wait_for_what_it_came_of(
+    store: Store,
+) -> None:
     roots: list[Conversation] = []
 
     def wait_for_root() -> str:
@@ -132,7 +153,12 @@ def test_a_tool_waits_for_a_child_but_a_child_does_not_wait_for_what_it_came_of(
         return "waited"
 
     def delegate(context: ToolContext) -> str:
-        with context.spawn(Agent(ScriptedLLM([("wait_for_root", {}), lambda request: request.text]), [wait_for_root]), "go") as child:
+        with context.spawn(
+            Agent(
+                ScriptedLLM([("wait_for_root", {}), lambda request: request.text]), [wait_for_root]
+            ),
+            "go",
+        ) as child:
             return child.run().answer
 
     with Conversation(Agent(ScriptedLLM([("delegate", {}), "done"]), [delegate]), store) as root:
@@ -146,18 +172,28 @@ def test_an_attempt_that_is_repeated_gets_the_same_child(store: Store) -> None:
     asked: list[str] = []
 
     def flaky(context: ToolContext) -> str:
-        child = context.spawn(Agent(ScriptedLLM(lambda request: asked.append(request.text) or "answer")), "once")
+        child = context.spawn(
+            Agent(ScriptedLLM(lambda request: asked.append(request.text) or "answer")), "once"
+        )
         if context.attempt == 1:
             raise ConnectionError("the network is gone")
         return f"{child.id} {child.run().answer} {len(child.get_history())}"
 
-    tool = Tool("flaky", "Fails once.", flaky, annotations=ToolAnnotations(idempotent=True), retry=RetryPolicy(2, "none"))
+    tool = Tool(
+        "flaky",
+        "Fails once.",
+        flaky,
+        annotations=ToolAnnotations(idempotent=True),
+        retry=RetryPolicy(2, "none"),
+    )
     with run(store, tool, ("flaky", {})) as root:  # pyright: ignore[reportArgumentType]
         assert results(root) == ["root.4.0 answer 5"]
     assert asked == ["once"]
 
 
-def test_a_child_of_an_earlier_call_is_opened_by_its_id_and_of_another_conversation_it_is_not(store: Store) -> None:
+def test_a_child_of_an_earlier_call_is_opened_by_its_id_and_of_another_conversation_it_is_not(
+    store: Store,
+) -> None:
     def delegate(id: str, context: ToolContext) -> str:
         with context.spawn(child_agent(), "first", id=id) as child:
             child.send_message("more")
@@ -166,7 +202,12 @@ def test_a_child_of_an_earlier_call_is_opened_by_its_id_and_of_another_conversat
     with Conversation(child_agent(), store, "nobodys") as other:
         other.send_message("hi")
         other.run()
-    calls = [("delegate", {"id": "worker"}), ("delegate", {"id": "worker"}), ("delegate", {"id": "nobodys"}), ("delegate", {"id": "a/b"})]
+    calls = [
+        ("delegate", {"id": "worker"}),
+        ("delegate", {"id": "worker"}),
+        ("delegate", {"id": "nobodys"}),
+        ("delegate", {"id": "a/b"}),
+    ]
     with Conversation(Agent(ScriptedLLM([*calls, "done"]), [delegate]), store, "root") as root:
         root.send_message("go")
         root.run()
@@ -175,7 +216,11 @@ def test_a_child_of_an_earlier_call_is_opened_by_its_id_and_of_another_conversat
     assert second == "did more"
     assert "'nobodys' exists, and was spawned by no call" in third
     assert "takes no '/'" in fourth
-    assert [event.text for event in store.read("worker") if isinstance(event, ev.Message)] == ["first", "more", "more"]
+    assert [event.text for event in store.read("worker") if isinstance(event, ev.Message)] == [
+        "first",
+        "more",
+        "more",
+    ]
 
 
 def test_children_end_with_their_parent_unless_they_are_detached(store: Store) -> None:
@@ -189,7 +234,12 @@ def test_children_end_with_their_parent_unless_they_are_detached(store: Store) -
 
     def begin(context: ToolContext) -> str:
         for detached in (False, True):
-            child = context.spawn(Agent(ScriptedLLM([("block", {}), "on"]), [block]), "go", name=f"d{int(detached)}", detached=detached)
+            child = context.spawn(
+                Agent(ScriptedLLM([("block", {}), "on"]), [block]),
+                "go",
+                name=f"d{int(detached)}",
+                detached=detached,
+            )
             child.start_thread()
             kept.append(child)
         return "begun"
@@ -199,9 +249,15 @@ def test_children_end_with_their_parent_unless_they_are_detached(store: Store) -
     until(lambda: all(child.state.pending_calls for child in kept))
     assert root.children_busy
     root.interrupt()  # at rest it does nothing
-    assert [child.status for child in kept] == [ConversationStatus.RUNNING, ConversationStatus.RUNNING]
+    assert [child.status for child in kept] == [
+        ConversationStatus.RUNNING,
+        ConversationStatus.RUNNING,
+    ]
     root.close()
-    assert [child.status for child in kept] == [ConversationStatus.CLOSED, ConversationStatus.RUNNING]
+    assert [child.status for child in kept] == [
+        ConversationStatus.CLOSED,
+        ConversationStatus.RUNNING,
+    ]
     kept[1].close()
 
 
@@ -216,10 +272,17 @@ def test_an_interrupt_ends_a_child_that_a_call_waits_for(store: Store) -> None:
         child = context.spawn(Agent(ScriptedLLM(slow, delay=60)), "go")
         return child.run().status.value
 
-    with Conversation(Agent(ScriptedLLM([("delegate", {}), "done"]), [delegate]), store, "root") as root:
+    with Conversation(
+        Agent(ScriptedLLM([("delegate", {}), "done"]), [delegate]), store, "root"
+    ) as root:
         root.start_thread()
         root.send_message("go")
-        until(lambda: store.list(spawned_by="root") and store.list(spawned_by="root")[0].status == "running")
+        until(
+            lambda: (
+                store.list(spawned_by="root")
+                and store.list(spawned_by="root")[0].status == "running"
+            )
+        )
         root.interrupt()
         until(lambda: results(root))
         assert results(root) == ["paused"]
@@ -234,7 +297,11 @@ def test_closing_cuts_off_a_child_and_it_goes_on_when_it_is_opened_again(store: 
     root = Conversation(Agent(ScriptedLLM([("delegate", {}), "done"]), [delegate]), store, "root")
     root.start_thread()
     root.send_message("go")
-    until(lambda: store.list(spawned_by="root") and store.list(spawned_by="root")[0].status == "running")
+    until(
+        lambda: (
+            store.list(spawned_by="root") and store.list(spawned_by="root")[0].status == "running"
+        )
+    )
     root.close()
     with Conversation(child_agent(), store, "root.4.0") as child:
         assert child.run().answer == "did go"
@@ -246,7 +313,9 @@ def test_a_call_that_is_of_no_conversation_spawns_nothing() -> None:
         ToolContext().spawn(child_agent())
 
 
-def test_whose_child_it_is_goes_with_export_import_and_salvage_and_not_with_a_fork(tmp_path: Path) -> None:
+def test_whose_child_it_is_goes_with_export_import_and_salvage_and_not_with_a_fork(
+    tmp_path: Path,
+) -> None:
     def delegate(context: ToolContext) -> str:
         with context.spawn(child_agent(), "x") as child:
             child.run()
@@ -262,7 +331,9 @@ def test_whose_child_it_is_goes_with_export_import_and_salvage_and_not_with_a_fo
         assert [one.id for one in other.list(spawned_by="root")] == ["root.4.0"]
     with SQLiteStore(path, read_only=True) as store:
         assert [one.id for one in store.list(spawned_by="root")] == ["root.4.0"]
-    assert {one.summary.id: one.summary.spawned_by for one in salvage(path).conversations}["root.4.0"] == "root:4.0"
+    assert {one.summary.id: one.summary.spawned_by for one in salvage(path).conversations}[
+        "root.4.0"
+    ] == "root:4.0"
 
 
 PROGRAM = """
@@ -298,11 +369,17 @@ with SQLiteStore(path) as store, Conversation(root, store, "root") as conversati
 """
 
 
-def test_after_kill_9_the_repeated_call_gets_the_same_child_with_all_that_it_did(tmp_path: Path) -> None:
+def test_after_kill_9_the_repeated_call_gets_the_same_child_with_all_that_it_did(
+    tmp_path: Path,
+) -> None:
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "store.db"), str(tmp_path / "log")]
-    died = subprocess.run([*command, "die"], capture_output=True, text=True, timeout=60, check=False)
+    died = subprocess.run(
+        [*command, "die"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert died.returncode == -signal.SIGKILL
-    lived = subprocess.run([*command, "live"], capture_output=True, text=True, timeout=60, check=False)
+    lived = subprocess.run(
+        [*command, "live"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert lived.stdout.strip() == "all child is done", lived.stderr
     assert (tmp_path / "log").read_text().split() == ["effect", "asked", "asked"]
     with SQLiteStore(tmp_path / "store.db", read_only=True) as store:
@@ -346,8 +423,13 @@ def test_on_a_server_children_are_the_tenants_share_the_budget_and_go_with_their
     store = SQLiteStore(tmp_path / "store.db")
     records = Records(tmp_path / "records.db", Seal(b"0" * 32))
     policy = Policy(["spawning_parts"])
-    with ModelServer(answer) as server, Host(store, records, policy=policy, root=tmp_path, isolation=isolation) as host:
-        form = form_of(Agent(LLM("mock", base_url=server.url, api_key="x"), tree_limits=Limits(steps=4)))
+    with (
+        ModelServer(answer) as server,
+        Host(store, records, policy=policy, root=tmp_path, isolation=isolation) as host,
+    ):
+        form = form_of(
+            Agent(LLM("mock", base_url=server.url, api_key="x"), tree_limits=Limits(steps=4))
+        )
         schema = {"type": "object", "properties": {"url": {"type": "string"}}}
         tools = [ToolForm(name="delegate", input_schema=schema, module="spawning_parts")]
         agent = {**form.mapping, "tools": {"builtin": ["delegate"]}}
@@ -357,22 +439,38 @@ def test_on_a_server_children_are_the_tenants_share_the_budget_and_go_with_their
         until(lambda: host.status("acme", "a") == "error")
         children = store.list(spawned_by="acme/a")
         assert sorted(one.id for one in children) == [f"acme/a.4.{number}" for number in range(4)]
-        assert sorted(one.status for one in children) == ["error", "finished", "finished", "finished"]
+        assert sorted(one.status for one in children) == [
+            "error",
+            "finished",
+            "finished",
+            "finished",
+        ]
         assert len(server.requests) == 4
         host.delete("acme", "a")
         assert store.list() == []
 
 
-def test_what_calls_spawned_is_removed_with_their_conversation_and_answers_for_no_other_one(store: Store) -> None:
+def test_what_calls_spawned_is_removed_with_their_conversation_and_answers_for_no_other_one(
+    store: Store,
+) -> None:
     asked: list[str] = []
-    leaf = Agent(ScriptedLLM(lambda request: asked.append(request.text) or f"secret of: {request.text}"))
+    leaf = Agent(
+        ScriptedLLM(lambda request: asked.append(request.text) or f"secret of: {request.text}")
+    )
 
     def below(task: str, context: ToolContext) -> str:
         with context.spawn(leaf, task) as found:
             return found.run().answer
 
     middle = Agent(
-        ScriptedLLM(lambda request: ("below", {"task": request.text}) if request.messages[-1]["role"] == "user" else request.text), [below]
+        ScriptedLLM(
+            lambda request: (
+                ("below", {"task": request.text})
+                if request.messages[-1]["role"] == "user"
+                else request.text
+            )
+        ),
+        [below],
     )
 
     def delegate(task: str, context: ToolContext) -> str:
@@ -419,30 +517,50 @@ def test_removed_with_its_budget_a_child_that_is_held_settles_in_none(store: Sto
     root = store.acquire("root")
     store.bound(root, Budget("root", tokens=100))
     store.settle([Settlement("child#1", Amount(1, 50))])
-    assert store.reserve(root, Reservation("root#0", ("root",), Amount(1, 101), 0.0, 0.0)) == Shortage("root", "tokens", 0, 100)
+    assert store.reserve(
+        root, Reservation("root#0", ("root",), Amount(1, 101), 0.0, 0.0)
+    ) == Shortage("root", "tokens", 0, 100)
     assert store.reserve(root, Reservation("root#1", ("root",), Amount(1, 100), 0.0, 0.0)) is None
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-def test_no_call_on_a_server_spawns_a_conversation_that_a_client_made(tmp_path: Path, isolation: Any) -> None:
+def test_no_call_on_a_server_spawns_a_conversation_that_a_client_made(
+    tmp_path: Path, isolation: Any
+) -> None:
     store = SQLiteStore(tmp_path / "store.db")
     records = Records(tmp_path / "records.db", Seal(b"0" * 32))
 
     def answer(request: Request) -> Any:
         last = request.messages[-1]
-        return text("I am Bob's") if "Bob" in str(last) else text("done") if last["role"] == "tool" else calls(
-            ("delegate", {"agent": "f", "task": "private"})
-        )  # fmt: skip
+        return (
+            text("I am Bob's")
+            if "Bob" in str(last)
+            else (
+                text("done")
+                if last["role"] == "tool"
+                else calls(("delegate", {"agent": "f", "task": "private"}))
+            )
+        )
 
-    with ModelServer(answer) as server, Host(store, records, policy=Policy([]), root=tmp_path, isolation=isolation) as host:
+    with (
+        ModelServer(answer) as server,
+        Host(store, records, policy=Policy([]), root=tmp_path, isolation=isolation) as host,
+    ):
         llm = LLM("mock", base_url=server.url, api_key="x")
-        for id, agent in (("talk.4.0", Agent(llm)), ("talk", Agent(llm, delegates={"f": Agent(llm)}))):
+        for id, agent in (
+            ("talk.4.0", Agent(llm)),
+            ("talk", Agent(llm, delegates={"f": Agent(llm)})),
+        ):
             form = form_of(agent)
             host.create("acme", CreateRequest(id=id, agent=form.mapping, secrets=form.secrets))
         host.start("acme", "talk")
         host.obey("acme", "talk", Send((TextContent("go"),)))
         until(lambda: host.status("acme", "talk") == "finished")
-        result = next(event.result for event in host.state("acme", "talk").events if isinstance(event, ev.ToolResult))
+        result = next(
+            event.result
+            for event in host.state("acme", "talk").events
+            if isinstance(event, ev.ToolResult)
+        )
         assert result.is_error
         assert "was spawned by no call" in result.text
         assert host.get("acme", "talk.4.0").last_seq == 0

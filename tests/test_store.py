@@ -21,11 +21,22 @@ NOW = datetime(2026, 11, 2, 9, 30, tzinfo=UTC)
 
 
 def message(seq: int, text: str = "") -> ev.Message:
-    return ev.Message(seq=seq, id=f"e{seq}", timestamp=NOW + timedelta(seconds=seq), content=(TextContent(text or f"message {seq}"),))
+    return ev.Message(
+        seq=seq,
+        id=f"e{seq}",
+        timestamp=NOW + timedelta(seconds=seq),
+        content=(TextContent(text or f"message {seq}"),),
+    )
 
 
 def summary(id: str, seq: int, **fields: Any) -> Summary:
-    fields = {"status": "running", "title": "title", "created": NOW, "updated": NOW + timedelta(seconds=seq), **fields}
+    fields = {
+        "status": "running",
+        "title": "title",
+        "created": NOW,
+        "updated": NOW + timedelta(seconds=seq),
+        **fields,
+    }
     return Summary(id, last_seq=seq, **fields)
 
 
@@ -39,12 +50,16 @@ def seqs(store: Store, id: str, after: int = 0) -> list[int]:
 
 @pytest.fixture(params=["memory", "durable", "process"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "store.db", request.param)
+    made: Store = (
+        MemoryStore()
+        if request.param == "memory"
+        else SQLiteStore(tmp_path / "store.db", request.param)
+    )
     yield made
     made.close()
 
 
-# --- reading and writing -------------------------------------------------------------------------
+# --- reading and writing ---
 
 
 def test_what_was_appended_is_read_in_order(store: Store) -> None:
@@ -64,7 +79,12 @@ def test_events_of_every_kind_come_back(store: Store) -> None:
 
 def test_reading_begins_after_a_seq(store: Store) -> None:
     append(store, store.acquire("c"), 1, 2, 3)
-    assert [seqs(store, "c", after) for after in (-5, -1, 0, 1, 2, 3, 99)] == [[1, 2, 3]] * 3 + [[2, 3], [3], [], []]
+    assert [seqs(store, "c", after) for after in (-5, -1, 0, 1, 2, 3, 99)] == [[1, 2, 3]] * 3 + [
+        [2, 3],
+        [3],
+        [],
+        [],
+    ]
 
 
 def test_a_conversation_that_is_not_there_has_no_events(store: Store) -> None:
@@ -84,7 +104,10 @@ def test_a_result_of_a_read_is_the_callers_own(store: Store) -> None:
     assert seqs(store, "c") == [1]
 
 
-@pytest.mark.parametrize("id", ["", "with space", "ünïcode 👋", "a/b\\c", "'; DROP TABLE events; --", "x" * 5000, "a\x00b"])
+@pytest.mark.parametrize(
+    "id",
+    ["", "with space", "ünïcode 👋", "a/b\\c", "'; DROP TABLE events; --", "x" * 5000, "a\x00b"],
+)
 def test_an_id_may_be_any_text(store: Store, id: str) -> None:
     append(store, store.acquire(id), 1)
     assert seqs(store, id) == [1]
@@ -106,25 +129,39 @@ def test_an_append_of_nothing_writes_nothing(store: Store) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "wrong"), [([], [2]), ([], [0]), ([1], [1]), ([1, 2], [2]), ([1], [3]), ([1], [2, 4]), ([1], [2, 2]), ([1], [3, 2])]
+    ("before", "wrong"),
+    [
+        ([], [2]),
+        ([], [0]),
+        ([1], [1]),
+        ([1, 2], [2]),
+        ([1], [3]),
+        ([1], [2, 4]),
+        ([1], [2, 2]),
+        ([1], [3, 2]),
+    ],
 )
 def test_events_must_be_dense(store: Store, before: list[int], wrong: list[int]) -> None:
     lease = store.acquire("c")
     if before:
         append(store, lease, *before)
-    with pytest.raises(StoreError, match=r"does not follow event \d+\. Nothing was written\.") as caught:
+    with pytest.raises(
+        StoreError, match=r"does not follow event \d+\. Nothing was written\."
+    ) as caught:
         append(store, lease, *wrong)
     assert not isinstance(caught.value, Fenced)
     assert seqs(store, "c") == before
     append(store, lease, len(before) + 1)
 
 
-# --- listing -------------------------------------------------------------------------------------
+# --- listing ---
 
 
 def test_the_listing_shows_the_last_written_first(store: Store) -> None:
     for n, id in enumerate("abc"):
-        store.append(store.acquire(id), [message(1)], summary(id, 1, updated=NOW + timedelta(minutes=5 - n)))
+        store.append(
+            store.acquire(id), [message(1)], summary(id, 1, updated=NOW + timedelta(minutes=5 - n))
+        )
     assert [found.id for found in store.list()] == ["a", "b", "c"]
 
 
@@ -137,13 +174,22 @@ def test_of_two_written_at_one_time_the_newer_conversation_comes_first(store: St
 def test_the_listing_shows_the_last_summary(store: Store) -> None:
     lease = store.acquire("c")
     store.append(lease, [message(1)], summary("c", 1))
-    last = summary("c", 3, status="finished", title="Grüße 👋", created=NOW, updated=NOW + timedelta(hours=1, microseconds=5))
+    last = summary(
+        "c",
+        3,
+        status="finished",
+        title="Grüße 👋",
+        created=NOW,
+        updated=NOW + timedelta(hours=1, microseconds=5),
+    )
     store.append(lease, [message(2), message(3)], last)
     assert store.list() == [last]
 
 
 def test_a_conversation_is_created_when_its_first_event_was(store: Store) -> None:
-    store.append(store.acquire("c"), [message(1)], summary("c", 1, created=NOW - timedelta(days=400)))
+    store.append(
+        store.acquire("c"), [message(1)], summary("c", 1, created=NOW - timedelta(days=400))
+    )
     assert store.list()[0].created == NOW - timedelta(days=400)
 
 
@@ -152,12 +198,14 @@ def test_a_conversation_without_events_is_not_listed(store: Store) -> None:
     assert store.list() == []
 
 
-# --- leases --------------------------------------------------------------------------------------
+# --- leases ---
 
 
 def test_a_lease_is_held_by_one(store: Store) -> None:
     store.acquire("c")
-    with pytest.raises(LeaseHeld, match="Conversation 'c' is held by another Conversation in this process") as caught:
+    with pytest.raises(
+        LeaseHeld, match="Conversation 'c' is held by another Conversation in this process"
+    ) as caught:
         store.acquire("c")
     assert (caught.value.conversation_id, isinstance(caught.value, BlockingIOError)) == ("c", True)
 
@@ -177,7 +225,9 @@ def test_a_fenced_owner_writes_nothing(store: Store) -> None:
     append(store, old, 1)
     store.release(old)
     new = store.acquire("c")
-    with pytest.raises(Fenced, match=f"Conversation 'c' was taken over; epoch {old.epoch} may not write") as caught:
+    with pytest.raises(
+        Fenced, match=f"Conversation 'c' was taken over; epoch {old.epoch} may not write"
+    ) as caught:
         append(store, old, 2)
     assert isinstance(caught.value, PermissionError)
     assert seqs(store, "c") == [1]
@@ -232,7 +282,10 @@ def test_no_lease_fits_a_conversation_that_was_deleted_and_made_again(store: Sto
         store.delete("c")
     store.acquire("c")
     for lease in leases:
-        for use in (lambda lease=lease: append(store, lease, 1), lambda lease=lease: store.commands(lease)):
+        for use in (
+            lambda lease=lease: append(store, lease, 1),
+            lambda lease=lease: store.commands(lease),
+        ):
             with pytest.raises(Fenced):
                 use()
     assert len({lease.epoch for lease in leases}) == 8
@@ -251,12 +304,19 @@ def test_only_the_newest_lease_can_be_renewed_and_noted_under(store: Store) -> N
     store.renew(new)
 
 
-# --- the inbox -----------------------------------------------------------------------------------
+# --- the inbox ---
 
 
 def test_commands_come_in_the_order_of_posting_until_they_are_done(store: Store) -> None:
     lease = store.acquire("c")
-    posted = [Send("hello"), Approve("3.0", "hash", {"a": [1, None]}, reason="ü"), Reject("3.1"), Pause(), Resume(), Interrupt()]
+    posted = [
+        Send("hello"),
+        Approve("3.0", "hash", {"a": [1, None]}, reason="ü"),
+        Reject("3.1"),
+        Pause(),
+        Resume(),
+        Interrupt(),
+    ]
     assert all(store.post("c", command) for command in posted)
     found = store.commands(lease)
     assert [one.command for one in found] == posted
@@ -271,9 +331,17 @@ def test_commands_come_in_the_order_of_posting_until_they_are_done(store: Store)
 
 def test_a_key_is_posted_once_also_when_it_is_done(store: Store) -> None:
     lease = store.acquire("c")
-    assert [store.post("c", Send("a"), "k"), store.post("c", Send("b"), "k"), store.post("c", Send("b"), ""), store.post("c", Pause(), "")] == [
-        True, False, True, False,
-    ]  # fmt: skip
+    assert [
+        store.post("c", Send("a"), "k"),
+        store.post("c", Send("b"), "k"),
+        store.post("c", Send("b"), ""),
+        store.post("c", Pause(), ""),
+    ] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     found = store.commands(lease)
     assert [(one.key, one.command) for one in found] == [("k", Send("a")), ("", Send("b"))]
     store.append(lease, [], summary("c", 0), taken=[one.number for one in found])
@@ -286,7 +354,9 @@ def test_a_key_is_posted_once_also_when_it_is_done(store: Store) -> None:
 def test_the_inbox_waits_for_the_next_lease(store: Store) -> None:
     store.release(store.acquire("c"))
     store.post("c", Send("while nobody drove"))
-    assert [one.command for one in store.commands(store.acquire("c"))] == [Send("while nobody drove")]
+    assert [one.command for one in store.commands(store.acquire("c"))] == [
+        Send("while nobody drove")
+    ]
 
 
 def test_a_post_needs_a_conversation_and_a_command(store: Store) -> None:
@@ -354,7 +424,7 @@ def test_a_notify_may_use_the_store(store: Store) -> None:
     assert store.commands(lease) == []
 
 
-# --- following -----------------------------------------------------------------------------------
+# --- following ---
 
 
 def test_a_follower_gets_what_is_there_and_what_comes(store: Store) -> None:
@@ -408,14 +478,19 @@ def test_many_follow_at_once_and_all_end_with_the_store(store: Store) -> None:
     assert list(store.follow("c")) == []
 
 
-# --- blobs ---------------------------------------------------------------------------------------
+# --- blobs ---
 
 
 def test_blobs_are_kept_by_what_is_in_them(store: Store) -> None:
     lease = store.acquire("c")
     blobs = [b"", b"\x00\xff" * 500_000, "ü".encode()]
     events = [message(seq) for seq in (1, 2)]
-    store.append(lease, events, summary("c", 2), blobs=[Blob(1, blobs[0]), Blob(2, blobs[1]), Blob(2, blobs[2]), Blob(2, blobs[2])])
+    store.append(
+        lease,
+        events,
+        summary("c", 2),
+        blobs=[Blob(1, blobs[0]), Blob(2, blobs[1]), Blob(2, blobs[2]), Blob(2, blobs[2])],
+    )
     store.append(lease, [message(3)], summary("c", 3), blobs=[Blob(3, blobs[1])])
     assert [store.blob(blob_id(data)) for data in blobs] == blobs
     with pytest.raises(StoreError, match="No blob 'sha256:00'"):
@@ -425,7 +500,9 @@ def test_blobs_are_kept_by_what_is_in_them(store: Store) -> None:
 def test_a_blob_goes_with_the_last_conversation_that_refers_to_it(store: Store) -> None:
     for id in "ab":
         lease = store.acquire(id)
-        store.append(lease, [message(1)], summary(id, 1), blobs=[Blob(1, b"shared"), Blob(1, id.encode())])
+        store.append(
+            lease, [message(1)], summary(id, 1), blobs=[Blob(1, b"shared"), Blob(1, id.encode())]
+        )
         store.release(lease)
     store.delete("a")
     assert store.blob(blob_id(b"shared")) == b"shared"
@@ -436,7 +513,7 @@ def test_a_blob_goes_with_the_last_conversation_that_refers_to_it(store: Store) 
         store.blob(blob_id(b"shared"))
 
 
-# --- forking -------------------------------------------------------------------------------------
+# --- forking ---
 
 
 def test_a_fork_begins_with_the_others_events_and_goes_its_own_way(store: Store) -> None:
@@ -448,7 +525,11 @@ def test_a_fork_begins_with_the_others_events_and_goes_its_own_way(store: Store)
     store.append(own, [message(3, "another")], summary("f", 3))
     append(store, lease, 4)
     assert store.read("f") == [message(1), message(2), message(3, "another")]
-    assert [store.read("f", after) for after in (1, 2, 3)] == [store.read("f")[1:], store.read("f")[2:], []]
+    assert [store.read("f", after) for after in (1, 2, 3)] == [
+        store.read("f")[1:],
+        store.read("f")[2:],
+        [],
+    ]
     assert store.read("c") == [message(1), message(2), message(3), message(4)]
     with pytest.raises(StoreError, match="does not follow event 3"):
         append(store, own, 3)
@@ -456,22 +537,41 @@ def test_a_fork_begins_with_the_others_events_and_goes_its_own_way(store: Store)
 
 def test_the_listing_says_what_was_forked_from_what(store: Store) -> None:
     append(store, store.acquire("c"), 1, 2, 3)
-    given = summary("f", 2, title="ein Zweig", status="idle", created=NOW - timedelta(days=1), updated=NOW + timedelta(days=1))
+    given = summary(
+        "f",
+        2,
+        title="ein Zweig",
+        status="idle",
+        created=NOW - timedelta(days=1),
+        updated=NOW + timedelta(days=1),
+    )
     store.fork("c", given)
     listed = store.list()
-    assert [(found.id, found.parent, found.parent_seq) for found in listed] == [("f", "c", 2), ("c", "", 0)]
-    assert (listed[0].title, listed[0].status, listed[0].created, listed[0].updated) == ("ein Zweig", "idle", given.created, given.updated)
-    store.append(store.acquire("f"), [message(3)], summary("f", 3, created=given.created))
-    assert [(found.parent, found.parent_seq, found.last_seq, found.created) for found in store.list() if found.id == "f"] == [
-        ("c", 2, 3, given.created)
+    assert [(found.id, found.parent, found.parent_seq) for found in listed] == [
+        ("f", "c", 2),
+        ("c", "", 0),
     ]
+    assert (listed[0].title, listed[0].status, listed[0].created, listed[0].updated) == (
+        "ein Zweig",
+        "idle",
+        given.created,
+        given.updated,
+    )
+    store.append(store.acquire("f"), [message(3)], summary("f", 3, created=given.created))
+    assert [
+        (found.parent, found.parent_seq, found.last_seq, found.created)
+        for found in store.list()
+        if found.id == "f"
+    ] == [("c", 2, 3, given.created)]
 
 
 def test_an_imported_fork_says_what_it_was_forked_from(store: Store) -> None:
     lease = store.acquire("f")
     store.append(lease, [message(1)], summary("f", 1, parent="elsewhere", parent_seq=1))
     store.append(lease, [message(2)], summary("f", 2))
-    assert [(found.id, found.parent, found.parent_seq, found.last_seq) for found in store.list()] == [("f", "elsewhere", 1, 2)]
+    assert [
+        (found.id, found.parent, found.parent_seq, found.last_seq) for found in store.list()
+    ] == [("f", "elsewhere", 1, 2)]
 
 
 def test_no_later_append_says_what_a_conversation_was_forked_from(store: Store) -> None:
@@ -485,8 +585,14 @@ def test_no_later_append_says_what_a_conversation_was_forked_from(store: Store) 
 def test_no_append_changes_what_a_fork_was_forked_from(store: Store, seq: int) -> None:
     append(store, store.acquire("c"), 1)
     store.fork("c", summary("f", seq))
-    store.append(store.acquire("f"), [message(seq + 1)], summary("f", seq + 1, parent="elsewhere", parent_seq=7))
-    assert [(found.parent, found.parent_seq) for found in store.list() if found.id == "f"] == [("c", seq)]
+    store.append(
+        store.acquire("f"),
+        [message(seq + 1)],
+        summary("f", seq + 1, parent="elsewhere", parent_seq=7),
+    )
+    assert [(found.parent, found.parent_seq) for found in store.list() if found.id == "f"] == [
+        ("c", seq)
+    ]
 
 
 def test_a_fork_of_a_fork_reads_through_all_of_them(store: Store) -> None:
@@ -575,7 +681,7 @@ def test_a_conversation_is_forked_while_it_is_written(store: Store) -> None:
         assert seqs(store, "c") == list(range(1, last + 1))
 
 
-# --- deleting ------------------------------------------------------------------------------------
+# --- deleting ---
 
 
 def test_a_deleted_conversation_is_gone_and_may_begin_again(store: Store) -> None:
@@ -601,7 +707,7 @@ def test_what_is_not_there_or_is_held_cannot_be_deleted(store: Store) -> None:
     assert seqs(store, "c") == [1]
 
 
-# --- closing -------------------------------------------------------------------------------------
+# --- closing ---
 
 
 def test_a_closed_store_says_so_and_is_closed_once(store: Store) -> None:
@@ -635,10 +741,12 @@ def test_a_store_closes_at_the_end_of_its_block(store: Any) -> None:
         store.list()
 
 
-# --- threads -------------------------------------------------------------------------------------
+# --- threads ---
 
 
-def test_thirty_two_threads_append_to_thirty_two_conversations_while_others_read(store: Store) -> None:
+def test_thirty_two_threads_append_to_thirty_two_conversations_while_others_read(
+    store: Store,
+) -> None:
     stop = threading.Event()
 
     def write(id: str) -> None:

@@ -1,4 +1,5 @@
-"""`SQLiteStore` and its file: older formats, reading without writing, giving space back, files that change or go away."""
+"""`SQLiteStore` and its file: older formats, reading without writing, giving space back, files that
+change or go away."""
 
 from __future__ import annotations
 
@@ -50,23 +51,39 @@ def look(path: Path, query: str) -> list[tuple[Any, ...]]:
 
 def schema_of(path: Path) -> dict[str, Any]:
     """Its tables and their columns, however they were declared."""
-    tables = [name for (name,) in look(path, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")]
+    tables = [
+        name
+        for (name,) in look(
+            path, "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
+        )
+    ]
     found: dict[str, Any] = {name: look(path, f"PRAGMA table_info({name})") for name in tables}
-    found["indexes"] = look(path, "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'index' ORDER BY name")
+    found["indexes"] = look(
+        path, "SELECT name, tbl_name, sql FROM sqlite_master WHERE type = 'index' ORDER BY name"
+    )
     return found
 
 
-# --- formats -------------------------------------------------------------------------------------
+# --- formats ---
 
 
 def test_an_old_file_becomes_a_new_one_and_keeps_what_is_in_it(old: Path, tmp_path: Path) -> None:
     with SQLiteStore(old) as store:
-        assert [(found.id, found.last_seq, found.parent) for found in store.list()] == [("second", 8, ""), ("first", 8, "")]
+        assert [(found.id, found.last_seq, found.parent) for found in store.list()] == [
+            ("second", 8, ""),
+            ("first", 8, ""),
+        ]
         assert [seqs(store, id) for id in ("first", "second")] == [list(range(1, 9))] * 2
         lease = store.acquire("first")
         assert lease.epoch == 3
         store.post("first", Send("hello"))
-        store.append(lease, [message(9)], summary("first", 9), taken=[store.commands(lease)[0].number], blobs=[Blob(9, b"x")])
+        store.append(
+            lease,
+            [message(9)],
+            summary("first", 9),
+            taken=[store.commands(lease)[0].number],
+            blobs=[Blob(9, b"x")],
+        )
         store.fork("first", summary("fork", 9))
         store.release(lease)
         store.delete("first")
@@ -74,23 +91,32 @@ def test_an_old_file_becomes_a_new_one_and_keeps_what_is_in_it(old: Path, tmp_pa
     with SQLiteStore(tmp_path / "new.db"):
         pass
     assert schema_of(old) == schema_of(tmp_path / "new.db")
-    assert look(old, "PRAGMA user_version") == look(tmp_path / "new.db", "PRAGMA user_version") == [(3,)]
+    assert (
+        look(old, "PRAGMA user_version")
+        == look(tmp_path / "new.db", "PRAGMA user_version")
+        == [(3,)]
+    )
 
 
 def test_two_processes_may_migrate_at_once(old: Path, start: Start) -> None:
-    others = [start("""
+    others = [
+        start("""
     say("ready")
     sys.stdin.readline()
     with SQLiteStore(path) as store:
         say(len(store.list()))
-    """) for _ in range(4)]  # fmt: skip
+    """)
+        for _ in range(4)
+    ]
     assert [heard(other) for other in others] == ["ready"] * 4
     for other in others:
         tell(other, "go")
     assert [heard(other) for other in others] == ["2"] * 4
 
 
-def test_a_migration_that_is_broken_off_left_the_old_file(old: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_migration_that_is_broken_off_left_the_old_file(
+    old: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(schema, "_SECOND", (*schema._SECOND[:5], "CREATE nonsense"))
         with pytest.raises(StoreError, match="syntax error"):
@@ -114,14 +140,15 @@ def test_a_lease_of_an_old_process_is_respected_while_it_lives(old: Path) -> Non
 
 
 def test_a_disk_without_a_write_ahead_log_is_refused(path: Path) -> None:
-    """SQLite answers with the mode that it stays in, and raises nothing; a database in memory stands for such a disk."""
+    """SQLite answers with the mode that it stays in, and raises nothing; a database in memory
+    stands for such a disk."""
     db = sqlite3.connect(":memory:", isolation_level=None)
     with pytest.raises(StoreError, match=r"store\.db.*journal_mode stays 'memory'"):
         schema.prepare(db, path, "durable", 1.0)
     db.close()
 
 
-# --- reading without writing ---------------------------------------------------------------------
+# --- reading without writing ---
 
 
 def reading(path: Path) -> list[list[int]]:
@@ -249,9 +276,12 @@ with SQLiteStore(path, read_only=True) as store:
 
 
 @pytest.mark.parametrize("state", ["closed", "alive", "killed", "copied"])
-def test_a_file_in_a_folder_that_cannot_be_written_is_read(locked_folder: Path, start: Start, state: str) -> None:
+def test_a_file_in_a_folder_that_cannot_be_written_is_read(
+    locked_folder: Path, start: Start, state: str
+) -> None:
     file = locked_folder / "store.db"
-    writer = start("""
+    writer = start(
+        """
     store = SQLiteStore(sys.argv[2])
     lease = store.acquire("c")
     append(store, lease, 1, 2)
@@ -259,7 +289,9 @@ def test_a_file_in_a_folder_that_cannot_be_written_is_read(locked_folder: Path, 
     for seq in sys.stdin:
         append(store, lease, int(seq)) if seq.strip() else store.close()
         say("done")
-    """, str(file))  # fmt: skip
+    """,
+        str(file),
+    )
     assert heard(writer) == "wrote"
     if state == "closed":
         tell(writer, "")
@@ -287,14 +319,19 @@ def test_a_file_in_a_folder_that_cannot_be_written_is_read(locked_folder: Path, 
     assert files(locked_folder) == before
 
 
-# --- giving space back ---------------------------------------------------------------------------
+# --- giving space back ---
 
 
 def fill(store: SQLiteStore, id: str, count: int, size: int = 5000) -> None:
     lease = store.acquire(id)
     for seq in range(1, count + 1, 50):
         events = [message(n, "x" * size) for n in range(seq, min(seq + 50, count + 1))]
-        store.append(lease, events, summary(id, events[-1].seq), blobs=[Blob(events[0].seq, os.urandom(20_000))])
+        store.append(
+            lease,
+            events,
+            summary(id, events[-1].seq),
+            blobs=[Blob(events[0].seq, os.urandom(20_000))],
+        )
     store.release(lease)
 
 
@@ -313,11 +350,17 @@ def test_a_delete_gives_space_back_to_the_file_system(path: Path) -> None:
         store.delete("c0")
         assert seqs(store, "small") == [1]
     assert path.stat().st_size < 100_000
-    assert look(path, "SELECT count(*) FROM blobs") == look(path, "SELECT count(*) FROM blob_refs") == [(0,)]
+    assert (
+        look(path, "SELECT count(*) FROM blobs")
+        == look(path, "SELECT count(*) FROM blob_refs")
+        == [(0,)]
+    )
     assert look(path, "PRAGMA integrity_check") == [("ok",)]
 
 
-def test_a_big_delete_lets_others_write_between_its_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_big_delete_lets_others_write_between_its_steps(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with SQLiteStore(path, "process") as store, SQLiteStore(path, "process", timeout=30) as other:
         fill(store, "big", 1000, 100)
         lease = other.acquire("c")
@@ -403,10 +446,24 @@ def test_a_fork_stands_in_the_file_as_its_ancestry(path: Path) -> None:
         append(store, store.acquire("a"), 1, 2, 3, 4)
         store.fork("a", summary("b", 3))
         append(store, store.acquire("b"), 4, 5)
-        for id, source, seq in (("c", "b", 5), ("d", "b", 3), ("e", "b", 2), ("f", "c", 5), ("g", "a", 0)):
+        for id, source, seq in (
+            ("c", "b", 5),
+            ("d", "b", 3),
+            ("e", "b", 2),
+            ("f", "c", 5),
+            ("g", "a", 0),
+        ):
             store.fork(source, Summary(id, last_seq=seq))
     found = dict(look(path, "SELECT id, base FROM conversations"))
-    assert found == {"a": "", "b": "[[1,3]]", "c": "[[1,3],[2,5]]", "d": "[[1,3]]", "e": "[[1,2]]", "f": "[[1,3],[2,5]]", "g": ""}
+    assert found == {
+        "a": "",
+        "b": "[[1,3]]",
+        "c": "[[1,3],[2,5]]",
+        "d": "[[1,3]]",
+        "e": "[[1,2]]",
+        "f": "[[1,3],[2,5]]",
+        "g": "",
+    }
 
 
 def test_a_reader_in_the_midst_of_a_deleted_conversation_goes_on(path: Path) -> None:
@@ -427,10 +484,12 @@ def test_a_reader_in_the_midst_of_a_deleted_conversation_goes_on(path: Path) -> 
         assert other.read("c") == []
 
 
-# --- files that change under us ------------------------------------------------------------------
+# --- files that change under us ---
 
 
-def test_a_file_that_was_replaced_or_removed_takes_no_more_events(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_replaced_or_removed_takes_no_more_events(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.store.commit._CHECK", -1.0)
     for how in ("replaced", "removed"):
         with SQLiteStore(path) as store:
@@ -456,7 +515,9 @@ def test_a_file_that_was_truncated_is_a_store_error(path: Path) -> None:
             store.read("c")
 
 
-@pytest.mark.parametrize("change", ["last_seq = 'x'", "base = 'x'", "base = '[[1,null]]'", "condensed = x'00'"])
+@pytest.mark.parametrize(
+    "change", ["last_seq = 'x'", "base = 'x'", "base = '[[1,null]]'", "condensed = x'00'"]
+)
 def test_a_damaged_entry_of_a_conversation_is_named(path: Path, change: str) -> None:
     with SQLiteStore(path) as store:
         append(store, store.acquire("c"), 1, 2)
@@ -464,7 +525,9 @@ def test_a_damaged_entry_of_a_conversation_is_named(path: Path, change: str) -> 
         with db:
             db.execute(f"UPDATE conversations SET {change}")
         db.close()
-        with pytest.raises(StoreError, match="cannot be read: the entry of conversation 'c' is damaged"):
+        with pytest.raises(
+            StoreError, match="cannot be read: the entry of conversation 'c' is damaged"
+        ):
             store.tail("c")
 
 
@@ -493,7 +556,13 @@ def test_a_lock_that_is_held_too_long_says_what_to_do(path: Path) -> None:
     with SQLiteStore(path, timeout=0.02) as store:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match=r"locked. Nothing was written. Another process has been writing for longer than timeout=0.02"):
+        with pytest.raises(
+            StoreError,
+            match=(
+                r"locked. Nothing was written. Another process has been writing for longer than"
+                r" timeout=0.02"
+            ),
+        ):
             store.acquire("c")
         other.close()
 

@@ -1,4 +1,5 @@
-"""A store whose -wal was removed: what was acknowledged and is gone is told, by whoever opens or checks it."""
+"""A store whose -wal was removed: what was acknowledged and is gone is told, by whoever opens or
+checks it."""
 
 from __future__ import annotations
 
@@ -31,7 +32,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def killed(path: Path, rest: str = "") -> None:
     """Have a process run a conversation and be killed."""
-    ended = subprocess.run([sys.executable, "-c", PROGRAM.format(rest=rest), str(path)], capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(rest=rest), str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert ended.returncode == -9, ended.stderr
 
 
@@ -49,7 +55,10 @@ def owners(path: Path) -> list[Path]:
 def path(tmp_path: Path) -> Path:
     """A store with a conversation that was closed well."""
     path = tmp_path / "store.db"
-    with SQLiteStore(path) as store, Conversation(Agent(ScriptedLLM(["zero"])), store, "a") as conversation:
+    with (
+        SQLiteStore(path) as store,
+        Conversation(Agent(ScriptedLLM(["zero"])), store, "a") as conversation,
+    ):
         conversation.send_message("first")
         conversation.run()
     return path
@@ -62,7 +71,9 @@ def test_a_killed_process_whose_log_stays_loses_nothing(path: Path) -> None:
         assert len(store.read("a")) > 6
 
 
-def test_a_lost_log_is_told_by_check_and_keeps_a_store_from_being_written(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_log_is_told_by_check_and_keeps_a_store_from_being_written(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     killed(path)
     kept = path.with_name("kept-wal")
     shutil.copy(f"{path}-wal", kept)
@@ -89,7 +100,10 @@ def test_whoever_takes_the_loss_goes_on_with_what_is_there(path: Path) -> None:
     killed(path)
     lose(path)
     owners(path)[0].unlink()
-    with SQLiteStore(path) as store, Conversation(Agent(ScriptedLLM(["on"])), store, "a") as conversation:
+    with (
+        SQLiteStore(path) as store,
+        Conversation(Agent(ScriptedLLM(["on"])), store, "a") as conversation,
+    ):
         assert [event.type for event in conversation.get_history()].count("assistant") == 1
         conversation.send_message("go on")
         assert conversation.run().status == "finished"
@@ -109,7 +123,10 @@ def test_a_store_that_was_in_its_log_alone_is_not_taken_for_a_new_one(tmp_path: 
 
 
 def test_a_lost_conversation_is_told_and_a_deleted_one_is_not(path: Path) -> None:
-    more = "with Conversation(Agent(ScriptedLLM(['x'])), store, 'b') as other:\n    other.send_message('hello')\n"
+    more = (
+        "with Conversation(Agent(ScriptedLLM(['x'])), store, 'b') as other:\n   "
+        " other.send_message('hello')\n"
+    )
     killed(path, f"{more}conversation.close()\nstore.delete('b')")
     assert check(path).sound
     SQLiteStore(path).close()
@@ -129,8 +146,13 @@ def test_the_command_says_so(path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "-wal" in shown["problems"][0]
 
 
-def test_a_log_that_is_removed_under_an_open_store_is_noticed_and_nothing_is_lost(path: Path) -> None:
-    with SQLiteStore(path) as store, Conversation(Agent(ScriptedLLM(["one", "two"])), store, "a") as conversation:
+def test_a_log_that_is_removed_under_an_open_store_is_noticed_and_nothing_is_lost(
+    path: Path,
+) -> None:
+    with (
+        SQLiteStore(path) as store,
+        Conversation(Agent(ScriptedLLM(["one", "two"])), store, "a") as conversation,
+    ):
         conversation.send_message("hello")
         conversation.run()
         before = len(conversation.get_history())

@@ -36,17 +36,22 @@ BLOB = bytes(range(256)) * 60
 def event(seq: int, size: int = 0, text: str = "") -> ev.AnyEvent:
     """A message of about `size` bytes, seldom the same twice."""
     said = text or f"event {seq} " + random.Random(seq).randbytes(size // 2).hex()
-    return ev.Message(seq=seq, id=f"e{seq}", timestamp=NOW + timedelta(seconds=seq), content=(TextContent(said),))
+    return ev.Message(
+        seq=seq, id=f"e{seq}", timestamp=NOW + timedelta(seconds=seq), content=(TextContent(said),)
+    )
 
 
 def alpha(seq: int) -> ev.AnyEvent:
-    """Event `seq` of the conversation alpha: mostly small, some larger than a page, one with a call and one with its result."""
+    """Event `seq` of the conversation alpha: mostly small, some larger than a page, one with a call
+    and one with its result."""
     at = NOW + timedelta(seconds=seq)
     if seq == 5:
         return ev.Assistant(seq=seq, id="e5", timestamp=at, calls=(ToolCall("5.0", "shell"),))
     if seq == 6:
         meta = {"holdfast/blobs": [{"id": blob_id(BLOB)}]}
-        return ev.ToolResult(seq=seq, id="e6", timestamp=at, call_id="5.0", result=ToolResult("ok", meta=meta))
+        return ev.ToolResult(
+            seq=seq, id="e6", timestamp=at, call_id="5.0", result=ToolResult("ok", meta=meta)
+        )
     return event(seq, 15_000 if seq % 20 == 0 else 300)
 
 
@@ -57,7 +62,9 @@ class Maker:
         self.db = sqlite3.connect(path, isolation_level=None)
         schema.prepare(self.db, path, "process", 5)
         self.db.execute("PRAGMA wal_autocheckpoint = 0")
-        self.db.execute("PRAGMA secure_delete = OFF")  # some builds of SQLite clear what is deleted; most leave it where it is
+        self.db.execute(
+            "PRAGMA secure_delete = OFF"
+        )  # some builds of SQLite clear what is deleted; most leave it where it is
 
     def conversation(self, id: str, number: int, last: int, **fields: Any) -> None:
         at = NOW.isoformat()
@@ -73,15 +80,23 @@ class Maker:
             "updated": at,
         }
         row |= fields
-        self.db.execute(f"INSERT INTO conversations ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})", tuple(row.values()))
+        self.db.execute(
+            f"INSERT INTO conversations ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})",
+            tuple(row.values()),
+        )
 
     def event(self, number: int, made: ev.AnyEvent, data: bytes | None = None) -> None:
         data = ev.encode(made) if data is None else data
-        self.db.execute("INSERT INTO events VALUES (?, ?, ?)", ((number << 32) + made.seq, zlib.crc32(data), data))
+        self.db.execute(
+            "INSERT INTO events VALUES (?, ?, ?)",
+            ((number << 32) + made.seq, zlib.crc32(data), data),
+        )
 
     def blob(self, number: int, seq: int, data: bytes) -> None:
         self.db.execute("INSERT OR IGNORE INTO blobs VALUES (?, ?)", (blob_id(data), data))
-        self.db.execute("INSERT INTO blob_refs VALUES (?, ?)", ((number << 32) + seq, blob_id(data)))
+        self.db.execute(
+            "INSERT INTO blob_refs VALUES (?, ?)", ((number << 32) + seq, blob_id(data))
+        )
 
 
 ALPHA, BETA, GAMMA = 120, 3, 110  # how many events each has
@@ -104,7 +119,9 @@ def make(path: Path) -> None:
     for seq in range(101, GAMMA + 1):
         maker.event(4, event(seq, 100))
     maker.blob(1, 6, BLOB)
-    maker.db.execute("INSERT INTO inbox (conversation, key, data) VALUES (1, 'k', ?)", (b'{"command":"pause"}',))
+    maker.db.execute(
+        "INSERT INTO inbox (conversation, key, data) VALUES (1, 'k', ?)", (b'{"command":"pause"}',)
+    )
     maker.db.execute("INSERT INTO inbox (conversation, key, data) VALUES (1, 'done', NULL)")
     maker.db.execute("COMMIT")
     maker.db.execute("BEGIN")
@@ -118,7 +135,9 @@ def make(path: Path) -> None:
 EXPECTED = {
     "alpha": [alpha(seq) for seq in range(1, ALPHA + 1)],
     "beta": [event(seq) for seq in range(1, BETA + 1)],
-    "gamma": [alpha(seq) for seq in range(1, 101)] + [event(seq, 100) for seq in range(101, GAMMA + 1)],
+    "gamma": (
+        [alpha(seq) for seq in range(1, 101)] + [event(seq, 100) for seq in range(101, GAMMA + 1)]
+    ),
 }
 
 
@@ -156,7 +175,11 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
 
 
 def mangled(how: str, seed: int) -> bytes:
-    return {"zeroed": bytes(PAGE), "torn": bytes(512), "garbage": random.Random(seed).randbytes(PAGE)}[how]
+    return {
+        "zeroed": bytes(PAGE),
+        "torn": bytes(512),
+        "garbage": random.Random(seed).randbytes(PAGE),
+    }[how]
 
 
 def flip(path: Path, offset: int, bit: int = 0) -> None:
@@ -178,7 +201,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-# --- a sound file --------------------------------------------------------------------------------
+# --- a sound file ---
 
 
 def test_a_sound_file_is_read_whole_and_nothing_beside_it_is_made(path: Path) -> None:
@@ -195,9 +218,13 @@ def test_the_pages_alone_tell_the_same(path: Path) -> None:
     rows = PageRows(path)
     assert (rows.whole, rows.troubles) == (True, [])
     assert [(row.id, row.last_seq, row.base) for row in rows.conversations()] == [
-        ("alpha", ALPHA, ()), ("beta", BETA, ()), ("gamma", GAMMA, ((1, 100),)),
-    ]  # fmt: skip
-    assert [data for _, data in rows.events(1, 1, ALPHA)] == [ev.encode(event) for event in EXPECTED["alpha"]]
+        ("alpha", ALPHA, ()),
+        ("beta", BETA, ()),
+        ("gamma", GAMMA, ((1, 100),)),
+    ]
+    assert [data for _, data in rows.events(1, 1, ALPHA)] == [
+        ev.encode(event) for event in EXPECTED["alpha"]
+    ]
     assert rows.blob(blob_id(BLOB)) == BLOB
     rows.close()
 
@@ -210,7 +237,9 @@ def test_pages_of_any_size_are_read(made: Path, tmp_path: Path, size: int) -> No
         copy.execute(f"PRAGMA page_size = {size}")
         copy.execute("VACUUM")
         for line in db.iterdump():
-            if not line.startswith(("BEGIN", "COMMIT", "DELETE FROM", 'INSERT INTO "sqlite_sequence"')):
+            if not line.startswith(
+                ("BEGIN", "COMMIT", "DELETE FROM", 'INSERT INTO "sqlite_sequence"')
+            ):
                 copy.execute(line)
         copy.execute(f"PRAGMA application_id = {schema.APPLICATION}")
         copy.commit()
@@ -242,7 +271,9 @@ def test_one_conversation_is_read_by_its_id(path: Path) -> None:
 
 def test_what_a_newer_version_wrote_is_no_gap(path: Path) -> None:
     db = sqlite3.connect(path)
-    data = b'{"type":"hologram","seq":4,"id":"e4","timestamp":"2026-11-02T09:30:00Z","shape":"cube"}'
+    data = (
+        b'{"type":"hologram","seq":4,"id":"e4","timestamp":"2026-11-02T09:30:00Z","shape":"cube"}'
+    )
     db.execute("INSERT INTO events VALUES (?, ?, ?)", ((2 << 32) + 4, zlib.crc32(data), data))
     db.execute("UPDATE conversations SET last_seq = 4 WHERE id = 'beta'")
     db.commit()
@@ -251,7 +282,11 @@ def test_what_a_newer_version_wrote_is_no_gap(path: Path) -> None:
         if wrecked:
             overwrite(path, 0, bytes(PAGE))
         found = by_id(path)["beta"]
-        assert (found.gaps, found.events[3].type, ev.encode(found.events[3])) == ((), "hologram", data)
+        assert (found.gaps, found.events[3].type, ev.encode(found.events[3])) == (
+            (),
+            "hologram",
+            data,
+        )
 
 
 def test_the_columns_stand_where_they_are_looked_for(path: Path) -> None:
@@ -264,7 +299,7 @@ def test_the_columns_stand_where_they_are_looked_for(path: Path) -> None:
     assert names[: len(_COLUMNS)] == list(_COLUMNS)
 
 
-# --- damage --------------------------------------------------------------------------------------
+# --- damage ---
 
 
 def look(path: Path) -> dict[str, Salvaged]:
@@ -291,7 +326,11 @@ def look(path: Path) -> dict[str, Salvaged]:
 def test_any_page_may_be_lost(path: Path, how: str) -> None:
     sound = path.read_bytes()
     with Image(path) as image:
-        leaves = [n for n in range(2, image.count + 1) if image.page(n)[0] == 0x0D and n not in image.free()]
+        leaves = [
+            n
+            for n in range(2, image.count + 1)
+            if image.page(n)[0] == 0x0D and n not in image.free()
+        ]
         count = image.count
     lost = 0
     for number in [*random.Random(how).sample(range(4, count + 1), 20), 1, 2, 3]:
@@ -300,7 +339,9 @@ def test_any_page_may_be_lost(path: Path, how: str) -> None:
         found = look(path)
         assert set(found) == set(EXPECTED)
         missing = sum(len(EXPECTED[id]) - len(read(one)) for id, one in found.items())
-        assert missing <= (2 if how == "torn" else 22), "a page's own rows, at most, and those of a fork that shares them"
+        assert missing <= (2 if how == "torn" else 22), (
+            "a page's own rows, at most, and those of a fork that shares them"
+        )
         lost += missing and number in leaves
     assert lost
 
@@ -334,7 +375,9 @@ def test_a_file_that_was_cut_off_keeps_what_is_left(path: Path) -> None:
     assert len(read(found["alpha"])) > 40
     assert len(found["alpha"].events) == ALPHA, "what is missing is named up to the last"
     assert found["alpha"].gaps[-1].last == ALPHA
-    assert any("the file ends after 34 of 87 pages" in trouble for trouble in salvage(path).troubles)
+    assert any(
+        "the file ends after 34 of 87 pages" in trouble for trouble in salvage(path).troubles
+    )
 
 
 @pytest.mark.slow
@@ -379,16 +422,25 @@ def root(path: Path, name: str) -> int:
 
 
 def test_a_lost_table_of_conversations_is_made_up_for(path: Path) -> None:
-    pages = {name: root(path, name) for name in ("conversations", "sqlite_autoindex_conversations_1", "conversations_forked")}
+    pages = {
+        name: root(path, name)
+        for name in ("conversations", "sqlite_autoindex_conversations_1", "conversations_forked")
+    }
     overwrite(path, (pages["conversations"] - 1) * PAGE, bytes(PAGE))
     found = look(path)
-    assert {id: list(one.events) for id, one in found.items()} == EXPECTED, "ids and forks are in the indexes too"
+    assert {id: list(one.events) for id, one in found.items()} == EXPECTED, (
+        "ids and forks are in the indexes too"
+    )
     assert "told by its events" in found["alpha"].notes[0]
     assert found["alpha"].summary.updated == alpha(ALPHA).timestamp
     for name in ("sqlite_autoindex_conversations_1", "conversations_forked"):
         overwrite(path, (pages[name] - 1) * PAGE, bytes(PAGE))
     found = look(path)
-    assert set(found) == {"number-1", "number-2", "number-4"}, "not the one that was deleted, though its rows are still in the file"
+    assert set(found) == {
+        "number-1",
+        "number-2",
+        "number-4",
+    }, "not the one that was deleted, though its rows are still in the file"
     assert list(found["number-1"].events) == EXPECTED["alpha"]
     assert any("named by its number: number-1" in note for note in found["number-1"].notes)
     assert found["number-4"].gaps == (Gap(1, 100, "not in the file"),)
@@ -423,20 +475,31 @@ def test_a_deleted_conversation_stays_deleted(path: Path) -> None:
 
 def test_a_flipped_bit_in_an_event_is_a_gap_that_says_so(path: Path) -> None:
     data = path.read_bytes()
-    path.write_bytes(data.replace(b'"id":"e7","timestamp":"2026-11-02T09:30:07Z"', b'"id":"e7","timestamp":"2026-11-02T09:30:17Z"'))
+    path.write_bytes(
+        data.replace(
+            b'"id":"e7","timestamp":"2026-11-02T09:30:07Z"',
+            b'"id":"e7","timestamp":"2026-11-02T09:30:17Z"',
+        )
+    )
     found = look(path)
     assert found["alpha"].gaps == found["gamma"].gaps == (Gap(7, 7, "the checksum does not match"),)
     placeholder = found["alpha"].events[6]
     assert isinstance(placeholder, ev.Damaged)
     assert json.loads(ev.encode(placeholder)) == {
-        "type": "damaged", "seq": 7, "id": "damaged-7", "timestamp": "2026-11-02T09:30:06Z", "reason": "the checksum does not match",
-    }  # fmt: skip
+        "type": "damaged",
+        "seq": 7,
+        "id": "damaged-7",
+        "timestamp": "2026-11-02T09:30:06Z",
+        "reason": "the checksum does not match",
+    }
     assert str(found["alpha"].gaps[0]) == "event 7 is unreadable: the checksum does not match"
 
 
 def test_a_flipped_bit_in_a_key_gives_no_event_to_another_conversation(path: Path) -> None:
     data = ev.encode(event(2))
-    key = find(path, data) - 11  # before it: a header of 5 bytes, a crc of 4, a rowid of 5, of which the first holds the number's bits
+    key = (
+        find(path, data) - 11
+    )  # before it: a header of 5 bytes, a crc of 4, a rowid of 5, of which the first holds the number's bits
     for offset in range(key, key + 8):
         for bit in range(8):
             sound = path.read_bytes()
@@ -467,12 +530,13 @@ def test_what_follows_the_last_seq_is_kept_and_told(path: Path) -> None:
     assert check(path).findings[0].problems == found.notes
 
 
-# --- the -wal ------------------------------------------------------------------------------------
+# --- the -wal ---
 
 
 @pytest.fixture
 def crashed(path: Path, tmp_path: Path) -> Path:
-    """A store whose owner died: ten more events of beta in the -wal, each its own commit; one that was not committed; no -shm."""
+    """A store whose owner died: ten more events of beta in the -wal, each its own commit; one that
+    was not committed; no -shm."""
     db = sqlite3.connect(path, isolation_level=None)
     db.execute("PRAGMA wal_autocheckpoint = 0")
     for seq in range(BETA + 1, BETA + 11):
@@ -561,7 +625,11 @@ def resum(data: bytearray) -> None:
     sums = checksum(bytes(data[:24]), (0, 0), order)
     data[24:32] = b"".join(each.to_bytes(4) for each in sums)
     for at in range(32, len(data) - FRAME + 1, FRAME):
-        sums = checksum(bytes(data[at + 24 : at + FRAME]), checksum(bytes(data[at : at + 8]), sums, order), order)
+        sums = checksum(
+            bytes(data[at + 24 : at + FRAME]),
+            checksum(bytes(data[at : at + 8]), sums, order),
+            order,
+        )
         data[at + 16 : at + 24] = b"".join(each.to_bytes(4) for each in sums)
 
 
@@ -575,7 +643,9 @@ def test_the_checksums_of_a_wal_may_be_in_either_byte_order(crashed: Path) -> No
     assert by_pages(crashed) == WHOLE
 
 
-def test_an_event_that_is_damaged_on_the_newest_page_is_read_from_an_older_one(crashed: Path) -> None:
+def test_an_event_that_is_damaged_on_the_newest_page_is_read_from_an_older_one(
+    crashed: Path,
+) -> None:
     """Damage that came before the page was written, so that the checksum of its frame is right."""
     wal = Path(f"{crashed}-wal")
     data = bytearray(wal.read_bytes())
@@ -588,7 +658,9 @@ def test_an_event_that_is_damaged_on_the_newest_page_is_read_from_an_older_one(c
     assert beta(crashed) == Salvaged(beta(crashed).summary, tuple(WHOLE))
 
 
-@pytest.mark.parametrize("left", [b"", b"garbage", bytes(40_000), random.Random(1).randbytes(40_000)])
+@pytest.mark.parametrize(
+    "left", [b"", b"garbage", bytes(40_000), random.Random(1).randbytes(40_000)]
+)
 def test_a_lost_wal_costs_what_was_in_it(crashed: Path, left: bytes) -> None:
     Path(f"{crashed}-wal").write_bytes(left)
     assert list(beta(crashed).events) == EXPECTED["beta"]
@@ -612,7 +684,7 @@ def test_a_disk_that_fails_costs_what_is_on_it(path: Path, monkeypatch: pytest.M
     assert 0 < ALPHA - len(read(found["alpha"])) < 12
 
 
-# --- what check says -----------------------------------------------------------------------------
+# --- what check says ---
 
 
 def changed(path: Path, *statements: str) -> Report:
@@ -627,25 +699,61 @@ def changed(path: Path, *statements: str) -> Report:
 @pytest.mark.parametrize(
     ("statement", "told"),
     [
-        ("DELETE FROM events WHERE key = (1 << 32) + 50", "alpha: event 50 is unreadable: not in the file"),
-        ("DELETE FROM events WHERE key = (1 << 32) + 50", "gamma: event 50 is unreadable: not in the file"),
-        ("DELETE FROM events WHERE key BETWEEN (4 << 32) + 105 AND (4 << 32) + 107", "gamma: events 105-107 are unreadable: not in the file"),
-        ("DELETE FROM events WHERE key = (2 << 32) + 3", "beta: event 3 is unreadable: not in the file"),
-        ("UPDATE events SET crc = 1 WHERE key = (2 << 32) + 2", "beta: event 2 is unreadable: the checksum does not match"),
-        ("UPDATE conversations SET last_seq = 2 WHERE id = 'beta'", "beta: its entry says that it has 2 events, not 3"),
-        ("UPDATE conversations SET base = 'nonsense' WHERE id = 'gamma'", "gamma: events 1-100 are unreadable: not in the file"),
-        ("UPDATE conversations SET base = '[[9,100]]' WHERE id = 'gamma'", "gamma: events 1-100 are unreadable: not in the file"),
-        ("DELETE FROM events WHERE key = (1 << 32) + 5", "alpha: event 5 is unreadable: not in the file"),
-        ("DELETE FROM conversations WHERE id = 'beta'", "events up to 3 (3 in all) of a conversation number 2 that is not there"),
+        (
+            "DELETE FROM events WHERE key = (1 << 32) + 50",
+            "alpha: event 50 is unreadable: not in the file",
+        ),
+        (
+            "DELETE FROM events WHERE key = (1 << 32) + 50",
+            "gamma: event 50 is unreadable: not in the file",
+        ),
+        (
+            "DELETE FROM events WHERE key BETWEEN (4 << 32) + 105 AND (4 << 32) + 107",
+            "gamma: events 105-107 are unreadable: not in the file",
+        ),
+        (
+            "DELETE FROM events WHERE key = (2 << 32) + 3",
+            "beta: event 3 is unreadable: not in the file",
+        ),
+        (
+            "UPDATE events SET crc = 1 WHERE key = (2 << 32) + 2",
+            "beta: event 2 is unreadable: the checksum does not match",
+        ),
+        (
+            "UPDATE conversations SET last_seq = 2 WHERE id = 'beta'",
+            "beta: its entry says that it has 2 events, not 3",
+        ),
+        (
+            "UPDATE conversations SET base = 'nonsense' WHERE id = 'gamma'",
+            "gamma: events 1-100 are unreadable: not in the file",
+        ),
+        (
+            "UPDATE conversations SET base = '[[9,100]]' WHERE id = 'gamma'",
+            "gamma: events 1-100 are unreadable: not in the file",
+        ),
+        (
+            "DELETE FROM events WHERE key = (1 << 32) + 5",
+            "alpha: event 5 is unreadable: not in the file",
+        ),
+        (
+            "DELETE FROM conversations WHERE id = 'beta'",
+            "events up to 3 (3 in all) of a conversation number 2 that is not there",
+        ),
         ("UPDATE blobs SET data = X'00'", "is not what its name says"),
         ("DELETE FROM blobs", "1 blobs that events refer to are not there"),
-        ("DELETE FROM events WHERE key = (1 << 32) + 6", "1 blobs are kept for events that are not there"),
-        ("UPDATE inbox SET data = X'00' WHERE key = 'k'", "the command 1 in the inbox of 'alpha' cannot be read"),
+        (
+            "DELETE FROM events WHERE key = (1 << 32) + 6",
+            "1 blobs are kept for events that are not there",
+        ),
+        (
+            "UPDATE inbox SET data = X'00' WHERE key = 'k'",
+            "the command 1 in the inbox of 'alpha' cannot be read",
+        ),
         ("UPDATE inbox SET conversation = 77", "there is no such conversation"),
         ("DROP TABLE blobs", "without the table blobs"),
         ("PRAGMA application_id = 0", "application id"),
     ],
-)  # fmt: skip
+)
 def test_check_names_what_is_wrong(path: Path, statement: str, told: str) -> None:
     report = changed(path, statement)
     assert not report.sound
@@ -654,8 +762,15 @@ def test_check_names_what_is_wrong(path: Path, statement: str, told: str) -> Non
 
 def test_a_bad_event_is_said_to_be_none_and_its_place_is_checked(path: Path) -> None:
     db = sqlite3.connect(path)
-    for seq, data in ((1, b'{"type":"message","seq":"one"}'), (2, b"not JSON"), (3, ev.encode(event(2)))):
-        db.execute("UPDATE events SET crc = ?, data = ? WHERE key = ?", (zlib.crc32(data), data, (2 << 32) + seq))
+    for seq, data in (
+        (1, b'{"type":"message","seq":"one"}'),
+        (2, b"not JSON"),
+        (3, ev.encode(event(2))),
+    ):
+        db.execute(
+            "UPDATE events SET crc = ?, data = ? WHERE key = ?",
+            (zlib.crc32(data), data, (2 << 32) + seq),
+        )
     db.commit()
     db.close()
     gaps = check(path).findings[0].gaps
@@ -670,10 +785,14 @@ def test_a_result_of_a_call_that_nobody_made_is_told(tmp_path: Path) -> None:
     maker = Maker(path)
     maker.conversation("one", 1, 3)
     maker.event(1, event(1))
-    maker.event(1, ev.ToolResult(seq=2, id="e2", timestamp=NOW, call_id="1.0", result=ToolResult("x")))
+    maker.event(
+        1, ev.ToolResult(seq=2, id="e2", timestamp=NOW, call_id="1.0", result=ToolResult("x"))
+    )
     maker.event(1, event(3))
     maker.db.close()
-    assert check(path).findings[0].problems == ("event 2 is the result of a call '1.0' that nobody made",)
+    assert check(path).findings[0].problems == (
+        "event 2 is the result of a call '1.0' that nobody made",
+    )
 
 
 def test_commands_of_a_newer_version_and_what_is_being_freed_are_sound(path: Path) -> None:
@@ -711,7 +830,11 @@ def test_what_is_no_store_is_told_and_not_touched(tmp_path: Path, wrong: str) ->
 
 def test_progress_is_told_and_ctrl_c_reaches_through_sqlite(path: Path) -> None:
     db = sqlite3.connect(path)
-    rows = [((2 << 32) + seq, zlib.crc32(data), data) for seq in range(BETA + 1, 3000) if (data := ev.encode(event(seq)))]
+    rows = [
+        ((2 << 32) + seq, zlib.crc32(data), data)
+        for seq in range(BETA + 1, 3000)
+        if (data := ev.encode(event(seq)))
+    ]
     db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
     db.execute("UPDATE conversations SET last_seq = 2999 WHERE id = 'beta'")
     db.commit()
@@ -741,7 +864,12 @@ with SQLiteStore(sys.argv[1], "process") as store:
         store.append(lease, [message(seq)], Summary("busy", last_seq=seq))
         time.sleep(0.0005)
 """
-    process = subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1])
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "go\n"
@@ -750,7 +878,9 @@ with SQLiteStore(sys.argv[1], "process") as store:
             report = check(path)
             assert report.sound, report
             counts.append(report.events)
-            assert {id: list(one.events) for id, one in by_id(path).items() if id != "busy"} == EXPECTED
+            assert {
+                id: list(one.events) for id, one in by_id(path).items() if id != "busy"
+            } == EXPECTED
         assert process.poll() is None
         assert counts[-1] > counts[0]
     finally:
@@ -759,7 +889,9 @@ with SQLiteStore(sys.argv[1], "process") as store:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_a_store_does_its_file_is_sound_and_its_pages_tell_all(tmp_path: Path, seed: int) -> None:
+def test_whatever_a_store_does_its_file_is_sound_and_its_pages_tell_all(
+    tmp_path: Path, seed: int
+) -> None:
     chance = random.Random(seed)
     path = tmp_path / "store.db"
     count = 0
@@ -767,15 +899,22 @@ def test_whatever_a_store_does_its_file_is_sound_and_its_pages_tell_all(tmp_path
         for step in range(60):
             entries = store.list()
             entry = chance.choice(entries) if entries else None
-            match chance.choice(["new", "new", "append", "append", "fork", "fork", "delete", "post", "empty"]):
+            match chance.choice(
+                ["new", "new", "append", "append", "fork", "fork", "delete", "post", "empty"]
+            ):
                 case "append" if entry is not None:
                     lease = store.acquire(entry.id)
-                    more = [event(entry.last_seq + n, chance.choice((10, 400, 9000))) for n in range(1, chance.choice((2, 30)))]
+                    more = [
+                        event(entry.last_seq + n, chance.choice((10, 400, 9000)))
+                        for n in range(1, chance.choice((2, 30)))
+                    ]
                     blobs = [Blob(more[0].seq, chance.randbytes(5000))]
                     store.append(lease, more, Summary(entry.id, last_seq=more[-1].seq), blobs=blobs)
                     store.release(lease)
                 case "fork" if entry is not None:
-                    store.fork(entry.id, Summary(f"f{step}", last_seq=chance.randint(1, entry.last_seq)))
+                    store.fork(
+                        entry.id, Summary(f"f{step}", last_seq=chance.randint(1, entry.last_seq))
+                    )
                 case "delete" if entry is not None:
                     store.delete(entry.id)
                 case "post" if entry is not None:
@@ -804,7 +943,9 @@ def test_whatever_a_store_does_its_file_is_sound_and_its_pages_tell_all(tmp_path
     assert {id: one.summary for id, one in found.items()} == summaries
 
 
-def test_a_file_that_may_only_be_read_in_a_folder_that_may_only_be_read(crashed: Path, path: Path) -> None:
+def test_a_file_that_may_only_be_read_in_a_folder_that_may_only_be_read(
+    crashed: Path, path: Path
+) -> None:
     """With a -wal, without one; by somebody who owns neither."""
     program = """
 import os, sys
@@ -836,7 +977,7 @@ print(c.check(sys.argv[1]).sound, sum(len(one.events) for one in s.salvage(sys.a
             assert (ended.stdout, ended.stderr) == (f"True {ALPHA + GAMMA + BETA + 10}\n", "")
 
 
-# --- going on with what is left ------------------------------------------------------------------
+# --- going on with what is left ---
 
 
 def test_a_salvaged_conversation_goes_on(path: Path) -> None:
@@ -850,7 +991,9 @@ def test_a_salvaged_conversation_goes_on(path: Path) -> None:
         conversation.send_message("Go on.")
         conversation.run()
         assert conversation.state.answer == "Here again."
-        assert [event.type for event in conversation.state.events[: len(found.events)]] == [event.type for event in found.events]
+        assert [event.type for event in conversation.state.events[: len(found.events)]] == [
+            event.type for event in found.events
+        ]
     finally:
         conversation.close()
 
@@ -859,12 +1002,16 @@ def test_a_salvaged_conversation_whose_result_is_lost_goes_on(path: Path) -> Non
     db = sqlite3.connect(path)
     db.execute("UPDATE events SET crc = 0 WHERE key = (1 << 32) + 6")
     done = ev.encode(ev.Assistant(seq=7, id="e7", timestamp=NOW, text="done", based_on=6))
-    db.execute("UPDATE events SET crc = ?, data = ? WHERE key = (1 << 32) + 7", (zlib.crc32(done), done))
+    db.execute(
+        "UPDATE events SET crc = ?, data = ? WHERE key = (1 << 32) + 7", (zlib.crc32(done), done)
+    )
     db.commit()
     db.close()
     found = by_id(path)["alpha"]
     assert found.gaps == (Gap(6, 6, "the checksum does not match"),)
-    conversation = Conversation.from_state(ConversationState("alpha", found.events), Agent(ScriptedLLM(["Here again."])))
+    conversation = Conversation.from_state(
+        ConversationState("alpha", found.events), Agent(ScriptedLLM(["Here again."]))
+    )
     try:
         conversation.send_message("Go on.")
         conversation.run()
@@ -884,7 +1031,9 @@ def use(path: Path, read_only: bool) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 150, 30))
-def test_bytes_overwritten_at_random_raise_nothing_but_store_errors(made: Path, tmp_path: Path, first: int) -> None:
+def test_bytes_overwritten_at_random_raise_nothing_but_store_errors(
+    made: Path, tmp_path: Path, first: int
+) -> None:
     good = made.read_bytes()
     for seed in range(first, first + 30):
         chance = random.Random(seed)

@@ -54,15 +54,19 @@ time.sleep(60)
 """
 
 
-# --- other processes -----------------------------------------------------------------------------
+# --- other processes ---
 
 
-def test_a_lease_of_a_living_process_is_refused_and_its_holder_named(path: Path, start: Start) -> None:
+def test_a_lease_of_a_living_process_is_refused_and_its_holder_named(
+    path: Path, start: Start
+) -> None:
     other = start(HOLDER)
     assert heard(other) == "held"
     with SQLiteStore(path) as store:
         for use in (store.acquire, store.delete):
-            with pytest.raises(LeaseHeld, match=f"Conversation 'c' is held by process {other.pid} on "):
+            with pytest.raises(
+                LeaseHeld, match=f"Conversation 'c' is held by process {other.pid} on "
+            ):
                 use("c")
         assert seqs(store, "c") == [1, 2]
         append(store, store.acquire("d"), 1)
@@ -100,7 +104,8 @@ def test_a_stopped_process_still_lives_and_keeps_its_lease(path: Path, start: St
 
 
 def test_a_process_whose_lock_was_lost_is_fenced(path: Path, start: Start) -> None:
-    """As when someone deletes the owners' folder: the other may be taken for dead, but then it writes no more."""
+    """As when someone deletes the owners' folder: the other may be taken for dead, but then it
+    writes no more."""
     other = start(HOLDER)
     assert heard(other) == "held"
     for lock in Path(f"{path}-owners").iterdir():
@@ -143,7 +148,9 @@ def test_a_link_to_the_file_leads_to_the_same_owners(path: Path) -> None:
             two.acquire("c")
 
 
-def test_a_store_stays_where_it_was_when_the_process_changes_its_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_stays_where_it_was_when_the_process_changes_its_folder(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(path.parent)
     with SQLiteStore("store.db") as store:
         elsewhere = path.parent / "elsewhere"
@@ -225,7 +232,7 @@ def test_everything_whose_append_returned_survives_a_kill(path: Path, start: Sta
     assert returned >= 180
 
 
-# --- files that are no store ---------------------------------------------------------------------
+# --- files that are no store ---
 
 
 def test_a_file_of_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
@@ -235,7 +242,9 @@ def test_a_file_of_a_newer_format_is_refused_and_left_alone(path: Path) -> None:
         db.execute("PRAGMA user_version = 4")
     db.close()
     before = path.read_bytes()
-    with pytest.raises(StoreError, match=r"was written by a newer Holdfast \(format 4, this one reads 3\)"):
+    with pytest.raises(
+        StoreError, match=r"was written by a newer Holdfast \(format 4, this one reads 3\)"
+    ):
         SQLiteStore(path)
     assert path.read_bytes() == before
 
@@ -254,7 +263,16 @@ def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None
         assert files(path.parent) == {"store.db"}
 
 
-@pytest.mark.parametrize("content", [b"x", b"dear diary\n", b"line\n" * 500, b"\x00" * 5000, b"SQLite format 3\x00" + b"junk" * 300])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"x",
+        b"dear diary\n",
+        b"line\n" * 500,
+        b"\x00" * 5000,
+        b"SQLite format 3\x00" + b"junk" * 300,
+    ],
+)
 def test_a_file_of_another_kind_is_refused_and_left_alone(path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"cannot be used|not a Holdfast store"):
@@ -278,13 +296,18 @@ def test_a_folder_and_a_place_in_no_folder_are_refused(tmp_path: Path) -> None:
 
 
 def test_wrong_arguments_are_named() -> None:
-    with pytest.raises(ConfigurationError, match="durability takes 'durable' or 'process', not 'maybe'"):
+    with pytest.raises(
+        ConfigurationError, match="durability takes 'durable' or 'process', not 'maybe'"
+    ):
         SQLiteStore("x.db", "maybe")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigurationError, match=r"path takes a file's path. MemoryStore"):
         SQLiteStore(":memory:")
 
 
-@pytest.mark.parametrize("name", ["with space.db", "ünï👋.db", "what?mode=ro#x.db", "file:x.db", "100%25.db", "-x", "a'b\".db"])
+@pytest.mark.parametrize(
+    "name",
+    ["with space.db", "ünï👋.db", "what?mode=ro#x.db", "file:x.db", "100%25.db", "-x", "a'b\".db"],
+)
 def test_a_path_may_have_any_letters(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     with SQLiteStore(path) as store:
@@ -303,7 +326,7 @@ def test_a_file_that_may_not_be_written_is_a_store_error(path: Path) -> None:
         SQLiteStore(path).acquire("c")
 
 
-# --- damage --------------------------------------------------------------------------------------
+# --- damage ---
 
 
 @pytest.fixture
@@ -325,7 +348,13 @@ def damaged(path: Path) -> Callable[[str], SQLiteStore]:
 @pytest.mark.parametrize(
     ("statement", "seq"),
     [
-        ("UPDATE events SET data = CAST(substr(data, 1, 20) || 'X' || substr(data, 22) AS BLOB) WHERE key = (1 << 32) + 3", 3),
+        (
+            (
+                "UPDATE events SET data = CAST(substr(data, 1, 20) || 'X' || substr(data, 22) AS"
+                " BLOB) WHERE key = (1 << 32) + 3"
+            ),
+            3,
+        ),
         ("UPDATE events SET crc = crc + 1 WHERE key = (1 << 32) + 1", 1),
         ("UPDATE events SET data = 'text' WHERE key = (1 << 32) + 2", 2),
         ("DELETE FROM events WHERE key = (1 << 32) + 4", 4),
@@ -335,9 +364,13 @@ def damaged(path: Path) -> Callable[[str], SQLiteStore]:
         ("UPDATE events SET key = (1 << 32) + 9 WHERE key = (1 << 32) + 3", 3),
     ],
 )
-def test_damage_is_named_and_harms_only_its_conversation(damaged: Callable[[str], SQLiteStore], statement: str, seq: int) -> None:
+def test_damage_is_named_and_harms_only_its_conversation(
+    damaged: Callable[[str], SQLiteStore], statement: str, seq: int
+) -> None:
     with damaged(statement) as store:
-        with pytest.raises(StoreError, match=f"event {seq} of conversation 'a' is missing or damaged"):
+        with pytest.raises(
+            StoreError, match=f"event {seq} of conversation 'a' is missing or damaged"
+        ):
             store.read("a")
         assert seqs(store, "b") == [1, 2, 3, 4, 5]
         assert [found.id for found in store.list()] == ["b", "a"]
@@ -346,14 +379,20 @@ def test_damage_is_named_and_harms_only_its_conversation(damaged: Callable[[str]
         store.delete("a")
 
 
-def test_a_sound_record_that_is_no_event_is_damaged_and_harms_no_other(damaged: Callable[[str], SQLiteStore]) -> None:
-    with damaged(f"UPDATE events SET data = x'7b7d', crc = {crc32(b'{}')} WHERE key = (1 << 32) + 2") as store:
+def test_a_sound_record_that_is_no_event_is_damaged_and_harms_no_other(
+    damaged: Callable[[str], SQLiteStore],
+) -> None:
+    with damaged(
+        f"UPDATE events SET data = x'7b7d', crc = {crc32(b'{}')} WHERE key = (1 << 32) + 2"
+    ) as store:
         found = store.read("a")
         assert [event.seq for event in found] == [1, 2, 3, 4, 5]
         assert [event.seq for event in found if isinstance(event, ev.Damaged)] == [2]
 
 
-def test_what_comes_after_the_damage_can_still_be_read(damaged: Callable[[str], SQLiteStore]) -> None:
+def test_what_comes_after_the_damage_can_still_be_read(
+    damaged: Callable[[str], SQLiteStore],
+) -> None:
     with damaged("UPDATE events SET crc = 0 WHERE key = (1 << 32) + 3") as store:
         assert seqs(store, "a", 3) == [4, 5]
 
@@ -364,12 +403,14 @@ def test_a_leftover_row_makes_only_its_own_append_fail(path: Path) -> None:
         with sqlite3.connect(path) as db:
             db.execute("INSERT INTO events VALUES ((1 << 32) + 1, 0, x'00')")
         db.close()
-        outcomes = together(store, [lambda lease=lease: append(store, lease, 1) for lease in leases])
+        outcomes = together(
+            store, [lambda lease=lease: append(store, lease, 1) for lease in leases]
+        )
         assert [type(found) for found in outcomes] == [StoreError, type(None)]
         assert seqs(store, "b") == [1]
 
 
-# --- appends that cannot be written --------------------------------------------------------------
+# --- appends that cannot be written ---
 
 
 def committer(store: SQLiteStore) -> Committer:
@@ -423,7 +464,14 @@ def test_in_one_commit_each_bad_append_fails_alone(path: Path) -> None:
                 lambda: append(store, leases[5], 1),
             ],
         )
-        assert [type(found) for found in outcomes] == [type(None), Fenced, StoreError, type(None), StoreError, type(None)]
+        assert [type(found) for found in outcomes] == [
+            type(None),
+            Fenced,
+            StoreError,
+            type(None),
+            StoreError,
+            type(None),
+        ]
         assert [len(store.read(f"c{n}")) for n in range(6)] == [1, 0, 0, 2, 0, 1]
         append(store, leases[4], 1)
 
@@ -432,7 +480,9 @@ def test_in_one_commit_each_bad_append_fails_alone(path: Path) -> None:
 def test_an_event_that_is_not_json_is_refused_and_changes_nothing(path: Path, text: Any) -> None:
     with SQLiteStore(path) as store:
         lease = store.acquire("c")
-        with pytest.raises(UnreadableEvent, match=r"Event 2 \(message\) cannot be written: .* Nothing was written."):
+        with pytest.raises(
+            UnreadableEvent, match=r"Event 2 \(message\) cannot be written: .* Nothing was written."
+        ):
             store.append(lease, [message(1), message(2, text)], summary("c", 2))
         assert store.read("c") == []
         append(store, lease, 1)
@@ -472,13 +522,19 @@ def test_ctrl_c_within_a_commit_writes_all_of_it_or_nothing(path: Path) -> None:
         leases = [store.acquire(f"c{n}") for n in range(3)]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_Append, "work", interrupted)
-            outcomes = together(store, [lambda lease=lease: append(store, lease, 1) for lease in leases])
-        assert sorted(type(found).__name__ for found in outcomes) == ["KeyboardInterrupt", "StoreError", "StoreError"]
+            outcomes = together(
+                store, [lambda lease=lease: append(store, lease, 1) for lease in leases]
+            )
+        assert sorted(type(found).__name__ for found in outcomes) == [
+            "KeyboardInterrupt",
+            "StoreError",
+            "StoreError",
+        ]
         assert [store.read(f"c{n}") for n in range(3)] == [[], [], []]
         append(store, leases[0], 1)
 
 
-# --- full disks ----------------------------------------------------------------------------------
+# --- full disks ---
 
 
 def test_a_full_disk_is_a_store_error_and_when_there_is_room_again_it_goes_on(path: Path) -> None:
@@ -492,8 +548,14 @@ def test_a_full_disk_is_a_store_error_and_when_there_is_room_again_it_goes_on(pa
             with pytest.raises(StoreError, match=r"full. Nothing was written. Free some space"):
                 store.append(lease, [big], summary("c", 2))
         assert seqs(store, "c") == [1]
-        outcomes = together(store, [lambda: store.append(lease, [big], summary("c", 2)), lambda: append(store, other, 1)])
-        assert [type(found) for found in outcomes] == [StoreError, type(None)], "a small append fits beside a big one that does not"
+        outcomes = together(
+            store,
+            [lambda: store.append(lease, [big], summary("c", 2)), lambda: append(store, other, 1)],
+        )
+        assert [type(found) for found in outcomes] == [
+            StoreError,
+            type(None),
+        ], "a small append fits beside a big one that does not"
         committer(store).db.execute("PRAGMA max_page_count = 1000000")
         store.append(lease, [big], summary("c", 2))
         assert seqs(store, "c") == [1, 2]
@@ -521,12 +583,16 @@ def test_a_write_that_the_system_refuses_loses_nothing_before_it(path: Path, sta
         assert seqs(store, "c") == [1, 2, 3]
 
 
-def test_a_file_that_another_writes_for_too_long_is_a_store_error_for_all_who_wait(path: Path) -> None:
+def test_a_file_that_another_writes_for_too_long_is_a_store_error_for_all_who_wait(
+    path: Path,
+) -> None:
     with SQLiteStore(path, timeout=0.05) as store:
         leases = [store.acquire(f"c{n}") for n in range(4)]
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        outcomes = together(store, [lambda lease=lease: append(store, lease, 1) for lease in leases])
+        outcomes = together(
+            store, [lambda lease=lease: append(store, lease, 1) for lease in leases]
+        )
         assert all("locked. Nothing was written." in str(found) for found in outcomes)
         with pytest.raises(StoreError, match="locked"):
             store.acquire("d")
@@ -534,14 +600,18 @@ def test_a_file_that_another_writes_for_too_long_is_a_store_error_for_all_who_wa
         append(store, leases[0], 1)
 
 
-# --- what is left --------------------------------------------------------------------------------
+# --- what is left ---
 
 
 def test_nothing_is_left_after_close(path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     for _ in range(5):
         with SQLiteStore(path) as store:
-            append(store, store.acquire("c"), *range(len(store.read("c")) + 1, len(store.read("c")) + 3))
+            append(
+                store,
+                store.acquire("c"),
+                *range(len(store.read("c")) + 1, len(store.read("c")) + 3),
+            )
         for wrong in (path.parent, path.parent / "no" / "x"):
             with pytest.raises(StoreError):
                 SQLiteStore(wrong)

@@ -20,27 +20,54 @@ from holdfast import events as ev
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ConversationNotFound, LeaseHeld, StoreError
 from holdfast.store import Blob, MemoryStore, SQLiteStore, Store, Summary, blob_id
-from holdfast.store.transfer import export_conversation, import_conversation, import_conversations, open_calls, read_exported
+from holdfast.store.transfer import (
+    export_conversation,
+    import_conversation,
+    import_conversations,
+    open_calls,
+    read_exported,
+)
 from tests.test_store import NOW
 
 BLOB = bytes(range(256)) * 10
 NATIVE = msgspec.Raw(b'{\n  "id": "rs_1",\r\n  "text": "kept\\nas it came" }')
-ODD = msgspec.Raw(b'{"type":"hologram",\n"seq":6,"id":"e6","timestamp":"2026-11-02T09:30:06Z","huge":123456789012345678901234567890}')
+ODD = msgspec.Raw(
+    b'{"type":"hologram",\n"seq":6,"id":"e6","timestamp":"2026-11-02T09:30:06Z","huge":123456789012345678901234567890}'
+)
 
 
 def journal(text: str = "first") -> list[ev.AnyEvent]:
     at = [NOW + timedelta(seconds=seq) for seq in range(8)]
     meta = {"holdfast/blobs": [{"id": blob_id(BLOB), "size": len(BLOB)}], "exitCode": 0}
     return [
-        ev.Message(seq=1, id="e1", timestamp=at[1], content=(TextContent(f"{text}\nline \u2028 two \x85 \x00 \U0001f980"),)),
+        ev.Message(
+            seq=1,
+            id="e1",
+            timestamp=at[1],
+            content=(TextContent(f"{text}\nline \u2028 two \x85 \x00 \U0001f980"),),
+        ),
         ev.Assistant(
-            seq=2, id="e2", timestamp=at[2], text="hm", calls=(ToolCall("2.0", "shell", {"x": 1.5e300, "n": 1 << 62}),), native=NATIVE
+            seq=2,
+            id="e2",
+            timestamp=at[2],
+            text="hm",
+            calls=(ToolCall("2.0", "shell", {"x": 1.5e300, "n": 1 << 62}),),
+            native=NATIVE,
         ),
         ev.ToolCallStarted(seq=3, id="e3", timestamp=at[3], call_id="2.0"),
-        ev.ToolResult(seq=4, id="e4", timestamp=at[4], call_id="2.0", result=ToolResult("out", meta=meta)),
-        ev.ToolResult(seq=5, id="e5", timestamp=at[5], call_id="2.0", result=ToolResult("again", meta=meta)),
+        ev.ToolResult(
+            seq=4, id="e4", timestamp=at[4], call_id="2.0", result=ToolResult("out", meta=meta)
+        ),
+        ev.ToolResult(
+            seq=5, id="e5", timestamp=at[5], call_id="2.0", result=ToolResult("again", meta=meta)
+        ),
         ev.Unknown(seq=6, id="e6", timestamp=at[6], original_type="hologram", raw=ODD),
-        ev.Assistant(seq=7, id="e7", timestamp=at[7], calls=(ToolCall("7.0", "shell"), ToolCall("7.1", "read_file"))),
+        ev.Assistant(
+            seq=7,
+            id="e7",
+            timestamp=at[7],
+            calls=(ToolCall("7.0", "shell"), ToolCall("7.1", "read_file")),
+        ),
     ]
 
 
@@ -56,7 +83,11 @@ def new(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[],
     made: list[Store] = []
 
     def make() -> Store:
-        made.append(MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / f"{len(made)}.db", "process"))
+        made.append(
+            MemoryStore()
+            if request.param == "memory"
+            else SQLiteStore(tmp_path / f"{len(made)}.db", "process")
+        )
         return made[-1]
 
     yield make
@@ -80,17 +111,28 @@ def lines(store: Store, *ids: str) -> list[bytes]:
     return [line for id in ids or ("one",) for line in export_conversation(store, id)]
 
 
-# --- out -----------------------------------------------------------------------------------------
+# --- out ---
 
 
 def test_an_export_is_a_header_the_events_and_their_blobs_each_on_a_line(store: Store) -> None:
     found = lines(store)
-    assert all(line.count(b"\n") == 1 and b"\r" not in line and line.endswith(b"}\n") for line in found)
+    assert all(
+        line.count(b"\n") == 1 and b"\r" not in line and line.endswith(b"}\n") for line in found
+    )
     header, *events, blob = [json.loads(line) for line in found]
     assert header == {
-        "type": "conversation", "version": 1, "id": "one", "title": "title of one", "status": "paused", "created": "2026-11-02T09:30:00Z",
-        "updated": "2026-11-02T10:30:00Z", "events": 7, "blobs": 1, "parent": "", "parentSeq": 0,
-    }  # fmt: skip
+        "type": "conversation",
+        "version": 1,
+        "id": "one",
+        "title": "title of one",
+        "status": "paused",
+        "created": "2026-11-02T09:30:00Z",
+        "updated": "2026-11-02T10:30:00Z",
+        "events": 7,
+        "blobs": 1,
+        "parent": "",
+        "parentSeq": 0,
+    }
     assert [event["seq"] for event in events] == list(range(1, 8))
     assert blob["id"] == blob_id(BLOB)
     assert msgspec.json.decode(found[-1])["type"] == "blob"
@@ -99,7 +141,15 @@ def test_an_export_is_a_header_the_events_and_their_blobs_each_on_a_line(store: 
 def test_events_are_as_they_are_stored_but_for_line_ends(store: Store) -> None:
     encoded = [ev.encode(event) for event in journal()]
     found = [line[:-1] for line in lines(store)[1:-1]]
-    assert [a == b for a, b in zip(found, encoded, strict=True)] == [True, False, True, True, True, False, True]
+    assert [a == b for a, b in zip(found, encoded, strict=True)] == [
+        True,
+        False,
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
     assert [json.loads(line) for line in found] == [json.loads(line) for line in encoded]
     assert b"123456789012345678901234567890" in found[5]
     assert b'"native":{"id":"rs_1","text":"kept\\nas it came"}' in found[1]
@@ -124,10 +174,12 @@ def test_the_open_calls_are_those_of_the_last_answer() -> None:
     assert [call.id for call in open_calls(journal())] == ["7.0", "7.1"]
     assert [call.id for call in open_calls(journal()[:3])] == ["2.0"]
     assert open_calls(journal()[:6]) == []
-    assert open_calls([*journal()[:3], *journal()[6:]]) == open_calls(journal()), "as the conversation itself counts them"
+    assert open_calls([*journal()[:3], *journal()[6:]]) == open_calls(journal()), (
+        "as the conversation itself counts them"
+    )
 
 
-# --- there and back ------------------------------------------------------------------------------
+# --- there and back ---
 
 
 def test_there_and_back_nothing_is_changed(store: Store, other: Store) -> None:
@@ -136,10 +188,14 @@ def test_there_and_back_nothing_is_changed(store: Store, other: Store) -> None:
     assert import_conversations(other, exported) == ["one", "two"]
     assert lines(other, "one", "two") == exported
     assert other.blob(blob_id(BLOB)) == BLOB
-    assert {entry.id: entry for entry in other.list()} == {entry.id: entry for entry in store.list()}
+    assert {entry.id: entry for entry in other.list()} == {
+        entry.id: entry for entry in store.list()
+    }
 
 
-def test_the_imported_goes_on_and_takes_its_blobs_along_in_a_fork(store: Store, other: Store) -> None:
+def test_the_imported_goes_on_and_takes_its_blobs_along_in_a_fork(
+    store: Store, other: Store
+) -> None:
     import_conversations(other, lines(store))
     lease = other.acquire("one")
     event = ev.Message(seq=8, id="e8", timestamp=NOW, content=(TextContent("more"),))
@@ -185,7 +241,7 @@ def test_one_that_somebody_holds_is_not_written(store: Store, other: Store) -> N
         import_conversations(other, lines(store))
 
 
-# --- what is wrong is told by its line -----------------------------------------------------------
+# --- what is wrong is told by its line ---
 
 
 def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
@@ -218,9 +274,12 @@ def broken(number: int, **fields: Any) -> Callable[[list[bytes]], None]:
         (broken(8, data="!"), "line 9: this is not a blob"),
         (broken(8, id=blob_id(b"x"), data="eA=="), "line 9: no event of 'one' refers to the blob"),
         (lambda found: found.pop(), "line 8: 0 of 1 blobs of 'one' are there"),
-        (lambda found: found.__delitem__(slice(5, None)), "line 5: the lines end after 4 of 7 events of 'one'"),
+        (
+            lambda found: found.__delitem__(slice(5, None)),
+            "line 5: the lines end after 4 of 7 events of 'one'",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_is_told_by_its_line_and_nothing_is_written(
     store: Store, other: Store, change: Callable[[list[bytes]], Any], told: str
 ) -> None:
@@ -234,16 +293,28 @@ def test_what_is_wrong_is_told_by_its_line_and_nothing_is_written(
 def test_what_came_before_the_wrong_line_is_imported(store: Store, other: Store) -> None:
     fill(store, "two")
     with pytest.raises(ConfigurationError, match="line 12"):
-        import_conversations(other, [*lines(store, "one"), lines(store, "two")[0], lines(store, "two")[1], b"garbage\n"])
+        import_conversations(
+            other,
+            [*lines(store, "one"), lines(store, "two")[0], lines(store, "two")[1], b"garbage\n"],
+        )
     assert [entry.id for entry in other.list()] == ["one"]
 
 
 def test_hand_made_lines_are_read(other: Store) -> None:
-    """Blank lines, blanks between tokens, the least of a header, str instead of bytes, no blob count."""
+    """Blank lines, blanks between tokens, the least of a header, str instead of bytes, no blob
+    count."""
     text = '{ "type": "conversation", "version": 1, "id": "mine", "events": 1 }\r\n\r\n'
-    text += '{"type": "message", "seq": 1, "id": "a", "timestamp": "2026-11-02T09:30:00Z", "content": []}\n\n'
+    text += (
+        '{"type": "message", "seq": 1, "id": "a", "timestamp": "2026-11-02T09:30:00Z", "content":'
+        " []}\n\n"
+    )
     (found,) = read_exported(text.splitlines())
-    assert (found.summary.id, found.summary.last_seq, len(found.events), found.blobs) == ("mine", 1, 1, {})
+    assert (found.summary.id, found.summary.last_seq, len(found.events), found.blobs) == (
+        "mine",
+        1,
+        1,
+        {},
+    )
     assert import_conversations(other, text.splitlines(keepends=True)) == ["mine"]
     assert other.list()[0].status == "idle"
 
@@ -257,7 +328,7 @@ def test_a_program_reads_recorded_conversations(store: Store) -> None:
     assert list(read_exported([])) == []
 
 
-# --- an import that is broken off ----------------------------------------------------------------
+# --- an import that is broken off ---
 
 
 def test_a_store_that_cannot_write_is_left_without_the_conversation(store: Store) -> None:
@@ -274,7 +345,9 @@ def test_a_store_that_cannot_write_is_left_without_the_conversation(store: Store
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_an_import_that_is_killed_leaves_whole_conversations(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_import_that_is_killed_leaves_whole_conversations(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     source = SQLiteStore(tmp_path / "source.db", "process")
     for count in range(40):
         fill(source, f"c{count}")
@@ -290,7 +363,9 @@ with SQLiteStore(sys.argv[2]) as store, open(sys.argv[1], "rb") as lines:
         print(found.header.id, flush=True)
 """
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(path), str(tmp_path / "to.db")], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        [sys.executable, "-c", program, str(path), str(tmp_path / "to.db")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     assert process.stdout is not None
     for _ in range(3):

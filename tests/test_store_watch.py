@@ -1,4 +1,5 @@
-"""`SQLiteStore` between processes: inboxes, followers, leases whose owners die, and the thread that watches."""
+"""`SQLiteStore` between processes: inboxes, followers, leases whose owners die, and the thread that
+watches."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-# --- inboxes -------------------------------------------------------------------------------------
+# --- inboxes ---
 
 
 def test_a_post_of_another_process_tells_the_holder(path: Path, start: Start) -> None:
@@ -110,12 +111,18 @@ def test_a_holder_is_told_that_its_lease_was_lost(path: Path, start: Start) -> N
         assert heard(holder) == "fenced"
 
 
-def test_a_notify_that_raises_is_logged_and_others_are_told(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_notify_that_raises_is_logged_and_others_are_told(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     def wrong() -> None:
         raise RuntimeError("not now")
 
     told = threading.Event()
-    with SQLiteStore(path) as store, SQLiteStore(path) as other, caplog.at_level(logging.ERROR, "holdfast.store"):
+    with (
+        SQLiteStore(path) as store,
+        SQLiteStore(path) as other,
+        caplog.at_level(logging.ERROR, "holdfast.store"),
+    ):
         store.acquire("a", wrong)
         store.acquire("b", told.set)
         assert store.post("a", Pause()) is True
@@ -130,17 +137,24 @@ def test_a_command_of_a_newer_version_is_left_where_it_is(path: Path) -> None:
     with SQLiteStore(path) as store:
         lease = store.acquire("c")
         assert store._writer is not None
-        store._writer.db.execute("INSERT INTO inbox (conversation, key, data) VALUES (1, 'new', ?)", (b'{"command":"dance"}',))
+        store._writer.db.execute(
+            "INSERT INTO inbox (conversation, key, data) VALUES (1, 'new', ?)",
+            (b'{"command":"dance"}',),
+        )
         store.post("c", Pause())
         assert [posted.command for posted in store.commands(lease)] == [Pause()]
-        assert store._writer.db.execute("SELECT count(*) FROM inbox WHERE data IS NOT NULL").fetchone() == (2,)
+        assert store._writer.db.execute(
+            "SELECT count(*) FROM inbox WHERE data IS NOT NULL"
+        ).fetchone() == (2,)
 
 
-# --- following -----------------------------------------------------------------------------------
+# --- following ---
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_a_follower_sees_what_another_process_appends(path: Path, start: Start, read_only: bool) -> None:
+def test_a_follower_sees_what_another_process_appends(
+    path: Path, start: Start, read_only: bool
+) -> None:
     writer = start("""
     store = SQLiteStore(path)
     lease = store.acquire("c")
@@ -151,7 +165,12 @@ def test_a_follower_sees_what_another_process_appends(path: Path, start: Start, 
     """)
     assert heard(writer) == "began"
     with SQLiteStore(path, read_only=read_only) as store, ThreadPoolExecutor(5) as pool:
-        coming = [pool.submit(lambda: [event.seq for _, event in zip(range(5), store.follow("c"), strict=False)]) for _ in range(5)]
+        coming = [
+            pool.submit(
+                lambda: [event.seq for _, event in zip(range(5), store.follow("c"), strict=False)]
+            )
+            for _ in range(5)
+        ]
         for seq in range(2, 6):
             tell(writer, str(seq))
             time.sleep(0.02)
@@ -159,7 +178,9 @@ def test_a_follower_sees_what_another_process_appends(path: Path, start: Start, 
         assert list(store.follow("c", 5, timeout=0.1)) == []
 
 
-def test_a_follower_of_one_conversation_is_not_woken_by_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_follower_of_one_conversation_is_not_woken_by_another(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with SQLiteStore(path) as store, SQLiteStore(path) as other:
         append(store, store.acquire("c"), 1)
         following = store.follow("c", timeout=0.3)
@@ -182,7 +203,7 @@ def test_a_follower_of_one_conversation_is_not_woken_by_another(path: Path, monk
         assert len(reads) == 1
 
 
-# --- the thread ----------------------------------------------------------------------------------
+# --- the thread ---
 
 
 def test_there_is_a_thread_only_while_someone_wants_to_know(path: Path) -> None:
@@ -213,22 +234,29 @@ def test_a_store_may_be_closed_by_a_notify(path: Path) -> None:
             store.list()
 
 
-def test_the_thread_survives_a_file_that_cannot_be_read_for_a_while(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_thread_survives_a_file_that_cannot_be_read_for_a_while(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     told = threading.Event()
     with SQLiteStore(path) as store, SQLiteStore(path) as other:
         store.acquire("c", told.set)
         until(lambda: store._watcher._reader)
         reader = store._watcher._reader
         assert reader is not None
-        version, store._watcher._reader.version = reader.version, lambda: (_ for _ in ()).throw(StoreError("gone"))  # type: ignore[union-attr,method-assign]
-        until(lambda: [record for record in caplog.records if "cannot be watched" in record.message])
+        version, store._watcher._reader.version = (
+            reader.version,
+            lambda: (_ for _ in ()).throw(StoreError("gone")),
+        )  # type: ignore[union-attr,method-assign]
+        until(
+            lambda: [record for record in caplog.records if "cannot be watched" in record.message]
+        )
         other.post("c", Pause())
         reader.version = version  # type: ignore[method-assign]
         assert told.wait(30)
     assert len([record for record in caplog.records if "cannot be watched" in record.message]) == 1
 
 
-# --- notes of the dead ---------------------------------------------------------------------------
+# --- notes of the dead ---
 
 NOTER = """
 store = SQLiteStore(path)
@@ -240,7 +268,9 @@ for line in sys.stdin:
 """
 
 
-def test_what_a_killed_owner_noted_is_left_to_the_next_until_it_says_otherwise(path: Path, start: Start) -> None:
+def test_what_a_killed_owner_noted_is_left_to_the_next_until_it_says_otherwise(
+    path: Path, start: Start
+) -> None:
     for left, note in (([], "1 2ü"), (["1", "2ü"], None), (["1", "2ü"], "3"), (["3"], "")):
         other = start(NOTER)
         assert heard(other) == str(left), "a second crash loses nothing"
@@ -269,12 +299,17 @@ def test_a_lease_of_a_closed_store_is_worth_nothing_in_another(path: Path) -> No
     with SQLiteStore(path) as one, SQLiteStore(path) as two:
         lease = one.acquire("c")
         one.close()
-        for use in (two.renew, two.commands, lambda lease: two.note(lease, ["x"]), lambda lease: append(two, lease, 1)):
+        for use in (
+            two.renew,
+            two.commands,
+            lambda lease: two.note(lease, ["x"]),
+            lambda lease: append(two, lease, 1),
+        ):
             with pytest.raises(Fenced):
                 use(lease)
 
 
-# --- owners of other machines, and disks without locks -------------------------------------------
+# --- owners of other machines, and disks without locks ---
 
 HERE, THERE = Host("boot-1", "here"), Host("boot-2", "there")
 
@@ -285,7 +320,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def aged(folder: Path, owner: Owner, seconds: float) -> None:
-    """An owner whose file was last touched that long ago, by a clock that has nothing to do with ours."""
+    """An owner whose file was last touched that long ago, by a clock that has nothing to do with
+    ours."""
     name = owner.token.partition("/")[0]
     now = os.stat(folder / name).st_mtime
     os.utime(folder / name, (now - seconds, now - seconds))
@@ -313,7 +349,9 @@ def test_the_lock_of_a_living_owner_is_believed_whatever_its_age_and_place(folde
         (THERE, False),
     ],
 )
-def test_an_unlocked_file_is_dead_here_and_of_another_machine_only_when_old(folder: Path, host: Host, dead_at_once: bool) -> None:
+def test_an_unlocked_file_is_dead_here_and_of_another_machine_only_when_old(
+    folder: Path, host: Host, dead_at_once: bool
+) -> None:
     owner, other = Owner(folder, 10, host), Owner(folder, 10, HERE)
     os.close(owner._fd)  # the lock is gone, as it looks from another machine
     owner._fd = -1
@@ -372,7 +410,9 @@ def test_a_token_cannot_lead_out_of_its_folder(folder: Path, tmp_path: Path) -> 
     assert (tmp_path / "precious").read_text() == "mine"
 
 
-def test_a_store_with_a_watched_lease_renews_by_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_with_a_watched_lease_renews_by_itself(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with SQLiteStore(path, lease_seconds=0.03) as store:
         store.acquire("c", lambda: None)
         lock = next(Path(f"{path}-owners").iterdir())
@@ -384,7 +424,9 @@ def test_a_store_with_a_watched_lease_renews_by_itself(path: Path, monkeypatch: 
             other.acquire("c")
 
 
-def test_a_stalled_owner_on_another_machine_is_fenced_when_it_comes_back(path: Path, start: Start) -> None:
+def test_a_stalled_owner_on_another_machine_is_fenced_when_it_comes_back(
+    path: Path, start: Start
+) -> None:
     holder = start("""
     from holdfast.store.owner import Host, Owner
     store = SQLiteStore(path, lease_seconds=60)

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationState, Limits, MemoryStore, ScriptedLLM, SQLiteStore, Tool, load_agent
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationState,
+    Limits,
+    MemoryStore,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    load_agent,
+)
 from holdfast import ConversationStatus as S
 from holdfast import events as ev
 from holdfast.agent import StuckDetector
@@ -58,13 +68,17 @@ def reason(state: ConversationState) -> str:
     return last.reason
 
 
-# --- what is a pattern -----------------------------------------------------------------------------
+# --- what is a pattern ---
 
 
 def test_the_same_call_with_the_same_result_is_told_of_and_then_stuck() -> None:
     state = ran([("look", {"text": "a"})] * 20, [tool("look")])
     assert (state.status, state.steps, told(state)) == (S.STUCK, 7, ["stuck:repeat after 4"])
-    assert reason(state) == "the same call 7 times in a row with the same result (look), 3 of them after the model was told"
+    assert (
+        reason(state)
+        == "the same call 7 times in a row with the same result (look), 3 of them after the model"
+        " was told"
+    )
 
 
 def test_an_agent_that_heeds_the_nudge_goes_on() -> None:
@@ -73,7 +87,12 @@ def test_an_agent_that_heeds_the_nudge_goes_on() -> None:
 
 
 def test_a_pattern_that_comes_again_is_told_of_again() -> None:
-    script = [*[("look", {"text": "a"})] * 4, ("look", {"text": "b"}), *[("look", {"text": "a"})] * 4, "Done."]
+    script = [
+        *[("look", {"text": "a"})] * 4,
+        ("look", {"text": "b"}),
+        *[("look", {"text": "a"})] * 4,
+        "Done.",
+    ]
     assert told(ran(script, [tool("look")])) == ["stuck:repeat after 4", "stuck:repeat after 9"]
 
 
@@ -97,31 +116,55 @@ def test_a_changed_result_begins_the_count_anew() -> None:
     assert (state.status, told(state)) == (S.FINISHED, [])
 
 
-@pytest.mark.parametrize("change", ["arguments", "name", "a second call", "the order", "structured content"])
+@pytest.mark.parametrize(
+    "change", ["arguments", "name", "a second call", "the order", "structured content"]
+)
 def test_steps_that_differ_are_no_repeat(change: str) -> None:
     one: Any = ("look", {"text": "a"})
     other: Any = {
-        "arguments": ("look", {"text": "b"}), "name": ("see", {"text": "a"}), "a second call": [one, one],
-        "the order": [("see", {}), ("look", {})], "structured content": one,
-    }[change]  # fmt: skip
+        "arguments": ("look", {"text": "b"}),
+        "name": ("see", {"text": "a"}),
+        "a second call": [one, one],
+        "the order": [("see", {}), ("look", {})],
+        "structured content": one,
+    }[change]
     first = [("look", {}), ("see", {})] if change == "the order" else one
     values = iter(range(100))
-    look = tool("look", (lambda text: ToolResult("n", {"n": next(values)})) if change == "structured content" else lambda text: "x")
+    look = tool(
+        "look",
+        (
+            (lambda text: ToolResult("n", {"n": next(values)}))
+            if change == "structured content"
+            else lambda text: "x"
+        ),
+    )
     script = [*[first] * 3, other, *[first] * 3, "Done."]
     assert told(ran(script, [look, tool("see")])) == []
 
 
 def test_calls_side_by_side_are_one_step_whatever_order_their_results_come_in() -> None:
-    state = ran([[("look", {"text": "a"}), ("look", {"text": "b"})]] * 20, [tool("look", lambda text: text)])
+    state = ran(
+        [[("look", {"text": "a"}), ("look", {"text": "b"})]] * 20, [tool("look", lambda text: text)]
+    )
     assert (state.status, state.steps, told(state)) == (S.STUCK, 7, ["stuck:repeat after 4"])
 
 
 def test_two_steps_that_take_turns_are_ping_pong() -> None:
     state = ran([("a", {}), ("b", {})] * 10, [tool("a"), tool("b")])
     assert (state.status, state.steps, told(state)) == (S.STUCK, 9, ["stuck:ping-pong after 6"])
-    assert reason(state).startswith("two steps in turns, 9 in a row with the same results (the last: a)")
+    assert reason(state).startswith(
+        "two steps in turns, 9 in a row with the same results (the last: a)"
+    )
     values = iter(range(100))
-    assert told(ran([*[("a", {}), ("b", {})] * 10, "Done."], [tool("a", lambda text: str(next(values))), tool("b")])) == []
+    assert (
+        told(
+            ran(
+                [*[("a", {}), ("b", {})] * 10, "Done."],
+                [tool("a", lambda text: str(next(values))), tool("b")],
+            )
+        )
+        == []
+    )
 
 
 def fails(text: str) -> Any:
@@ -130,16 +173,35 @@ def fails(text: str) -> Any:
 
 def test_calls_that_fail_in_the_same_way_are_an_error_loop_whatever_their_arguments() -> None:
     def late(text: str) -> Any:
-        raise ToolError(f"no answer after {len(text) * 1.5} s at 12:{len(text):02}:00 from 0x7f{len(text)}", "timeout")
+        raise ToolError(
+            f"no answer after {len(text) * 1.5} s at 12:{len(text):02}:00 from 0x7f{len(text)}",
+            "timeout",
+        )
 
     state = ran([("fetch", {"text": "x" * n}) for n in range(20)], [tool("fetch", late)])
     assert (state.status, state.steps, told(state)) == (S.STUCK, 8, ["stuck:errors after 5"])
-    assert reason(state) == "8 steps in a row failed in the same way (fetch), 3 of them after the model was told"
+    assert (
+        reason(state)
+        == "8 steps in a row failed in the same way (fetch), 3 of them after the model was told"
+    )
 
 
 def test_errors_that_differ_are_no_loop() -> None:
-    assert told(ran([*[("read", {"text": f"{word}.txt"}) for word in "abcdefghij"], "Done."], [tool("read", fails)])) == []
-    script = [*[("read", {"text": "same"})] * 3, ("look", {}), *[("read", {"text": "same"})] * 3, "Done."]
+    assert (
+        told(
+            ran(
+                [*[("read", {"text": f"{word}.txt"}) for word in "abcdefghij"], "Done."],
+                [tool("read", fails)],
+            )
+        )
+        == []
+    )
+    script = [
+        *[("read", {"text": "same"})] * 3,
+        ("look", {}),
+        *[("read", {"text": "same"})] * 3,
+        "Done.",
+    ]
     assert told(ran(script, [tool("read", fails), tool("look")])) == []
 
 
@@ -151,14 +213,19 @@ def test_numbers_count_in_results_and_not_in_errors() -> None:
             raise ToolError(f"process {next(numbers)} died", retryable=False)
         return f"process {next(numbers)} is up"
 
-    assert told(ran([("run", {"text": "x"})] * 4 + ["Done."], [tool("run", work)])) == ["stuck:repeat after 4"]
+    assert told(ran([("run", {"text": "x"})] * 4 + ["Done."], [tool("run", work)])) == [
+        "stuck:repeat after 4"
+    ]
     assert told(ran([("run", {})] * 10 + ["Done."], [tool("run", work)])) == []
 
 
 def test_calls_that_cannot_be_read_or_have_no_tool_are_compared_too() -> None:
     state = ran([("nothing", {"a": 1})] * 20, [])
     assert (state.status, told(state)) == (S.STUCK, ["stuck:repeat after 4"])
-    broken = [ToolCall("", "look", raw=f'{{"text": {"[" * n}', invalid="it is no JSON") for n in (1, 2, 3, 4)]
+    broken = [
+        ToolCall("", "look", raw=f'{{"text": {"[" * n}', invalid="it is no JSON")
+        for n in (1, 2, 3, 4)
+    ]
     assert told(ran([*broken, "Done."], [tool("look")])) == []
     assert told(ran([*[broken[0]] * 4, "Done."], [tool("look")])) == ["stuck:repeat after 4"]
 
@@ -166,7 +233,9 @@ def test_calls_that_cannot_be_read_or_have_no_tool_are_compared_too() -> None:
 def test_answers_without_a_call_where_the_run_goes_on_are_a_monologue() -> None:
     state = ran(["I think."] * 20, [], output_type={"type": "object"}, output_rounds=50)
     assert (state.status, state.steps) == (S.STUCK, 7)
-    assert [one for one in told(state) if not one.startswith("output")] == ["stuck:monologue after 4"]
+    assert [one for one in told(state) if not one.startswith("output")] == [
+        "stuck:monologue after 4"
+    ]
     assert reason(state) == "7 answers in a row without a call, 3 of them after the model was told"
 
 
@@ -178,7 +247,7 @@ def test_a_talk_with_a_user_is_no_monologue() -> None:
         assert told(conversation.state) == []
 
 
-# --- what begins anew ------------------------------------------------------------------------------
+# --- what begins anew ---
 
 
 @pytest.mark.parametrize("sender", ["user", "another-conversation"])
@@ -192,7 +261,9 @@ def test_a_message_ends_a_pattern(sender: str) -> None:
             conversation.send_message("still there?", sender=sender)
         return "the same"
 
-    with Conversation(Agent(ScriptedLLM([("look", {})] * 6 + ["Done."]), [tool("look", look)])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([("look", {})] * 6 + ["Done."]), [tool("look", look)])
+    ) as conversation:
         conversation.send_message("go")
         state = conversation.run()
     # The step that the message fell into is the first of the new count.
@@ -222,7 +293,9 @@ def test_a_pause_does_not_begin_anew() -> None:
             conversation.pause()
         return "the same"
 
-    with Conversation(Agent(ScriptedLLM([("look", {})] * 40), [tool("look", look)])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([("look", {})] * 40), [tool("look", look)])
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.PAUSED
         state = conversation.run()
@@ -233,10 +306,15 @@ class All:
     """Leaves out all that is shown."""
 
     def condense(self, journal: Sequence[ev.AnyEvent], reason: Any, cancelled: Any) -> Condensed:
-        return Condensed(tuple([event.seq for event in journal if isinstance(event, ev.Message | ev.Assistant)]), "It looked.")
+        return Condensed(
+            tuple([event.seq for event in journal if isinstance(event, ev.Message | ev.Assistant)]),
+            "It looked.",
+        )
 
 
-def test_a_condensation_begins_anew_for_those_who_saw_it_and_those_who_open_its_tail(tmp_path: Path) -> None:
+def test_a_condensation_begins_anew_for_those_who_saw_it_and_those_who_open_its_tail(
+    tmp_path: Path,
+) -> None:
     store = SQLiteStore(tmp_path / "store.db")
     calls = 0
 
@@ -262,13 +340,22 @@ def test_a_condensation_begins_anew_for_those_who_saw_it_and_those_who_open_its_
     store.close()
 
 
-# --- settings --------------------------------------------------------------------------------------
+# --- settings ---
 
 
 def test_each_pattern_can_be_switched_off() -> None:
     repeats = [*[("look", {})] * 12, "Done."]
     assert told(ran(repeats, [tool("look")], stuck=StuckDetector(repeat=None))) == []
-    assert told(ran([*[("a", {}), ("b", {})] * 6, "Done."], [tool("a"), tool("b")], stuck=StuckDetector(ping_pong=None))) == []
+    assert (
+        told(
+            ran(
+                [*[("a", {}), ("b", {})] * 6, "Done."],
+                [tool("a"), tool("b")],
+                stuck=StuckDetector(ping_pong=None),
+            )
+        )
+        == []
+    )
     failing = [*[("read", {"text": str(n)}) for n in range(12)], "Done."]
     assert told(ran(failing, [tool("read", fails)], stuck=StuckDetector(errors=None))) == []
     assert told(ran(repeats, [tool("look")], stuck=None)) == []
@@ -281,10 +368,20 @@ def test_thresholds_are_the_agents() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"repeat": 1}, {"ping_pong": 3}, {"errors": 0}, {"monologue": True}, {"after_nudge": None}, {"repeat": 2.5}, {"after_nudge": 0}],
+    [
+        {"repeat": 1},
+        {"ping_pong": 3},
+        {"errors": 0},
+        {"monologue": True},
+        {"after_nudge": None},
+        {"repeat": 2.5},
+        {"after_nudge": 0},
+    ],
 )
 def test_a_number_that_is_no_pattern_is_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=f"StuckDetector: {next(iter(wrong))} takes a whole number from"):
+    with pytest.raises(
+        ConfigurationError, match=f"StuckDetector: {next(iter(wrong))} takes a whole number from"
+    ):
         StuckDetector(**wrong)
     with pytest.raises(ConfigurationError, match="Agent: stuck takes StuckDetector"):
         Agent(ScriptedLLM([]), stuck=wrong)  # type: ignore[arg-type]
@@ -309,11 +406,12 @@ def test_a_limit_comes_before_a_nudge() -> None:
     assert (state.status, told(state)) == (S.ERROR, [])
 
 
-# --- the fold --------------------------------------------------------------------------------------
+# --- the fold ---
 
 
 def _journal(seed: int, length: int) -> list[ev.AnyEvent]:
-    """A journal of few calls, results, texts, messages, nudges, waits, rests and condensations, in any order that can be."""
+    """A journal of few calls, results, texts, messages, nudges, waits, rests and condensations, in
+    any order that can be."""
     rng = random.Random(seed)
     events: list[ev.AnyEvent] = []
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -328,9 +426,18 @@ def _journal(seed: int, length: int) -> list[ev.AnyEvent]:
         what = rng.random()
         if what < 0.7:
             seq = len(events) + 1
-            names = ["ac"[number % 2]] if likely == "turns" else [rng.choice(likely) for _ in range(rng.choice([1, 1, 1, 2]))]
+            names = (
+                ["ac"[number % 2]]
+                if likely == "turns"
+                else [rng.choice(likely) for _ in range(rng.choice([1, 1, 1, 2]))]
+            )
             numbers = [1] if likely == "turns" else [1, 1, 1, 2]
-            calls = tuple([ToolCall(f"{seq}.{index}", name, {"n": rng.choice(numbers)}) for index, name in enumerate(names)])
+            calls = tuple(
+                [
+                    ToolCall(f"{seq}.{index}", name, {"n": rng.choice(numbers)})
+                    for index, name in enumerate(names)
+                ]
+            )
             add(ev.Assistant, calls=calls, based_on=seq - 1)
             for call in sorted(calls, key=lambda call: rng.random()):
                 if rng.random() < 0.05:
@@ -340,13 +447,19 @@ def _journal(seed: int, length: int) -> list[ev.AnyEvent]:
                 add(
                     ev.ToolResult,
                     call_id=call.id,
-                    result=ToolResult("x", None, meta, failed, ErrorInfo("internal", "x") if failed else None),
+                    result=ToolResult(
+                        "x", None, meta, failed, ErrorInfo("internal", "x") if failed else None
+                    ),
                 )
         elif what < 0.78 and likely != "turns":
             add(ev.Assistant, text="hm", based_on=len(events))
             add(ev.Message, content=(TextContent("go on"),), sender="holdfast", about="hook:x")
         elif what < 0.81:
-            add(ev.Message, content=(TextContent("more"),), sender=rng.choice(["user", "holdfast", "c2"]))
+            add(
+                ev.Message,
+                content=(TextContent("more"),),
+                sender=rng.choice(["user", "holdfast", "c2"]),
+            )
         elif what < 0.83:
             add(ev.Status, status=rng.choice(["finished", "stuck", "paused"]))
             add(ev.Status, status="running")
@@ -355,7 +468,12 @@ def _journal(seed: int, length: int) -> list[ev.AnyEvent]:
         state = fold(events)
         action = next_action(state, Limits(None), None, STUCK) if not state.open else None
         if isinstance(action, Nudge):
-            add(ev.Message, content=(TextContent(action.text),), sender="holdfast", about=action.about)
+            add(
+                ev.Message,
+                content=(TextContent(action.text),),
+                sender="holdfast",
+                about=action.about,
+            )
         elif isinstance(action, Stop):
             add(ev.Status, status=action.status.value)
             add(ev.Message, content=(TextContent("again"),))
@@ -381,7 +499,12 @@ def test_a_journal_read_at_once_in_parts_or_event_by_event_comes_to_the_same(see
 
 
 def test_the_journals_of_that_test_have_what_they_are_to_have() -> None:
-    abouts = {event.about for seed in range(60) for event in _journal(seed, 40) if isinstance(event, ev.Message)}
+    abouts = {
+        event.about
+        for seed in range(60)
+        for event in _journal(seed, 40)
+        if isinstance(event, ev.Message)
+    }
     assert {"stuck:repeat", "stuck:ping-pong", "stuck:errors"} <= abouts
 
 
@@ -410,11 +533,13 @@ def test_results_are_compared_only_where_the_calls_are_the_same() -> None:
         call = ToolCall(f"{seq}.0", "look", {"n": number // 10})
         state.apply(ev.Assistant(seq=seq, id="a", timestamp=now, calls=(call,)))
         result = ToolResult((TextContent(Big("x" * 100)),))
-        state.apply(ev.ToolResult(seq=seq + 1, id="r", timestamp=now, call_id=call.id, result=result))
+        state.apply(
+            ev.ToolResult(seq=seq + 1, id="r", timestamp=now, call_id=call.id, result=result)
+        )
     assert 80 <= Big.compared <= 100
 
 
-# --- kill and replay -------------------------------------------------------------------------------
+# --- kill and replay ---
 
 
 def circling(store: Any, folder: Path) -> None:
@@ -428,23 +553,30 @@ def _again(transcript: Any) -> Any:
     return ("look", {"text": "a"})
 
 
-def test_after_sigkill_at_every_append_it_is_told_once_and_stuck_at_the_same_step(tmp_path: Path) -> None:
+def test_after_sigkill_at_every_append_it_is_told_once_and_stuck_at_the_same_step(
+    tmp_path: Path,
+) -> None:
     kills = 0
     for crash in crash_at_every_append(circling, folder=tmp_path):
         kills = crash.number
         state = ConversationState("c", crash.after)
-        # A call whose result was lost says so, and is another step: it is told of later, but never twice.
+        # A call whose result was lost says so, and is another step: it is told of later, but never
+        # twice.
         assert state.status is S.STUCK, str(crash)
         nudges = [one for one in told(state) if one.startswith("stuck:")]
         assert nudges == ["stuck:repeat after 4"] or any(
-            "outcome" in event.result.meta for event in crash.after if isinstance(event, ev.ToolResult)
+            "outcome" in event.result.meta
+            for event in crash.after
+            if isinstance(event, ev.ToolResult)
         )
         assert replay(crash.after, Agent(ScriptedLLM(_again), [tool("look")])).same, str(crash)
         assert replay(crash.after).same, str(crash)
     assert kills > 20
 
 
-def test_one_that_is_opened_again_between_the_nudge_and_the_next_answer_counts_on(tmp_path: Path) -> None:
+def test_one_that_is_opened_again_between_the_nudge_and_the_next_answer_counts_on(
+    tmp_path: Path,
+) -> None:
     class Ended(BaseException):
         pass
 
@@ -464,7 +596,11 @@ def test_one_that_is_opened_again_between_the_nudge_and_the_next_answer_counts_o
                 conversation.run()
         with Conversation(Agent(ScriptedLLM(_again), [tool("look")]), store, "c") as conversation:
             state = conversation.run()
-            assert (state.status, state.steps, told(state)) == (S.STUCK, 7, ["stuck:repeat after 4"])
+            assert (state.status, state.steps, told(state)) == (
+                S.STUCK,
+                7,
+                ["stuck:repeat after 4"],
+            )
             assert conversation.replay().same
 
 
@@ -477,13 +613,17 @@ def test_a_replay_with_other_settings_says_what_differs() -> None:
         assert "- the model is told: 'You have made the same call 4 times" in str(found)
         found = conversation.replay(Agent(ScriptedLLM([]), looks, stuck=StuckDetector(repeat=3)))
         assert "+ the model is told: 'You have made the same call 3 times" in str(found)
-        found = conversation.replay(Agent(ScriptedLLM([]), looks, stuck=StuckDetector(after_nudge=9)))
+        found = conversation.replay(
+            Agent(ScriptedLLM([]), looks, stuck=StuckDetector(after_nudge=9))
+        )
         assert "- the run is over: stuck\n+ the model is asked" in str(found)
 
 
 def test_a_journal_without_nudges_replays_as_before() -> None:
     looks = [tool("look")]
-    with Conversation(Agent(ScriptedLLM([*[("look", {})] * 20, "Done."]), looks, stuck=None)) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([*[("look", {})] * 20, "Done."]), looks, stuck=None)
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
         assert conversation.replay().same
@@ -497,7 +637,9 @@ def test_a_fork_and_a_saved_state_count_on() -> None:
     with Conversation(agent, store, "c") as conversation:
         conversation.send_message("go")
         state = conversation.run()
-        at = next(event.seq for event in state.events if isinstance(event, ev.Message) and event.about)
+        at = next(
+            event.seq for event in state.events if isinstance(event, ev.Message) and event.about
+        )
         with conversation.fork(at) as forked:
             assert forked.run().steps == 7
         saved = ConversationState.from_json(state.at(at).to_json())
@@ -507,6 +649,10 @@ def test_a_fork_and_a_saved_state_count_on() -> None:
 
 def test_next_action_without_a_detector_sees_nothing() -> None:
     events = ran([*[("look", {})] * 9, "Done."], [tool("look")], stuck=None).events
-    at = next(index for index, event in enumerate(events) if isinstance(event, ev.Assistant) and index > 20)
+    at = next(
+        index
+        for index, event in enumerate(events)
+        if isinstance(event, ev.Assistant) and index > 20
+    )
     assert next_action(fold(events[:at])) == Step()
     assert isinstance(next_action(fold(events[:at]), stuck=STUCK), Nudge)

@@ -1,4 +1,5 @@
-"""Temporary folders: gone with their owner, swept after its death, and never taken from anybody else."""
+"""Temporary folders: gone with their owner, swept after its death, and never taken from anybody
+else."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def owner(*commands: str) -> tuple[subprocess.Popen[str], Path]:
     """A process with a runtime in a temporary folder, which has run commands."""
-    process = subprocess.Popen([sys.executable, "-c", OWNER, *commands], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, *commands], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
@@ -63,7 +66,9 @@ def test_the_next_start_removes_what_a_killed_process_left(root: Path) -> None:
         process.communicate()
 
 
-def test_somebodys_work_stays_and_is_named_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_somebodys_work_stays_and_is_named_once(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = killed("echo precious > work.txt")
     with caplog.at_level(logging.WARNING, "holdfast"):
         for _ in range(3):
@@ -124,11 +129,16 @@ def test_two_processes_that_sweep_at_once_remove_each_folder_once(root: Path) ->
         os.close(folder._lock)  # as the kernel does for an owner that was killed
         folder._lock = os.open(os.devnull, os.O_RDONLY)
     program = (
-        "import sys, os; from holdfast.temporary import sweep; print('ready', flush=True); sys.stdin.readline(); "
-        "print(len(sweep(sys.argv[1])), flush=True)"
+        "import sys, os; from holdfast.temporary import sweep; print('ready', flush=True);"
+        " sys.stdin.readline(); print(len(sweep(sys.argv[1])), flush=True)"
     )
     sweepers = [
-        subprocess.Popen([sys.executable, "-c", program, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for _ in range(2)
     ]
     for sweeper in sweepers:
@@ -146,7 +156,10 @@ def test_two_processes_that_sweep_at_once_remove_each_folder_once(root: Path) ->
 
 
 def test_a_folder_made_while_others_sweep_is_never_lost(root: Path) -> None:
-    program = "import sys; from holdfast.temporary import sweep; print(flush=True)\nwhile True: assert sweep(sys.argv[1]) == []"
+    program = (
+        "import sys; from holdfast.temporary import sweep; print(flush=True)\nwhile True: assert"
+        " sweep(sys.argv[1]) == []"
+    )
     sweeper = subprocess.Popen([sys.executable, "-c", program, str(root)], stdout=subprocess.PIPE)
     try:
         assert sweeper.stdout is not None

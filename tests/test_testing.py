@@ -1,4 +1,5 @@
-"""`holdfast.testing`: the crash kit holds programs to the guarantees and says what broke; recorded conversations are regression tests."""
+"""`holdfast.testing`: the crash kit holds programs to the guarantees and says what broke; recorded
+conversations are regression tests."""
 
 from __future__ import annotations
 
@@ -14,7 +15,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import Agent, Conversation, ConversationState, ScriptedLLM, SQLiteStore, Tool, ToolAnnotations, ToolContext, testing
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationState,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    ToolAnnotations,
+    ToolContext,
+    testing,
+)
 from holdfast import events as ev
 from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store.transfer import export_conversation
@@ -33,7 +44,9 @@ def mail(folder: Path, annotations: ToolAnnotations) -> Agent:
         kill_point("sent")
         return f"sent to {to}"
 
-    model = ScriptedLLM(lambda request: ("send", {"to": "Ann"}) if len(request.messages) == 2 else "Sent.")
+    model = ScriptedLLM(
+        lambda request: ("send", {"to": "Ann"}) if len(request.messages) == 2 else "Sent."
+    )
     return Agent(model, [Tool("send", "", send, annotations=annotations)])
 
 
@@ -56,7 +69,7 @@ def result_of(events: list[ev.AnyEvent]) -> ev.ToolResult:
     return next(event for event in events if isinstance(event, ev.ToolResult))
 
 
-# --- every kill is survived -----------------------------------------------------------------------
+# --- every kill is survived ---
 
 
 @pytest.fixture(scope="module")
@@ -68,20 +81,34 @@ def at(place: str) -> Callable[..., bool]:
     return lambda point: point.place == place
 
 
-def test_a_program_is_killed_before_and_after_every_append_and_at_every_kill_point(crashes: list[Crash]) -> None:
+def test_a_program_is_killed_before_and_after_every_append_and_at_every_kill_point(
+    crashes: list[Crash],
+) -> None:
     appends = max(crash.point.number for crash in crashes if crash.point.place == "append")
-    expected = [Point(number, "append", when) for number in range(1, appends + 1) for when in ("before", "after")]
-    assert [crash.point for crash in crashes] == [*expected, Point(1, "to be sent"), Point(1, "sent")]
+    expected = [
+        Point(number, "append", when)
+        for number in range(1, appends + 1)
+        for when in ("before", "after")
+    ]
+    assert [crash.point for crash in crashes] == [
+        *expected,
+        Point(1, "to be sent"),
+        Point(1, "sent"),
+    ]
     assert [crash.number for crash in crashes] == list(range(1, len(crashes) + 1))
     assert len({crash.folder for crash in crashes}) == len(crashes)
 
 
-def test_a_crash_shows_the_journal_at_the_kill_at_the_end_and_without_a_kill(crashes: list[Crash]) -> None:
+def test_a_crash_shows_the_journal_at_the_kill_at_the_end_and_without_a_kill(
+    crashes: list[Crash],
+) -> None:
     for crash in crashes:
         assert crash.after[: len(crash.before)] == crash.before
         assert [type(event) for event in crash.reference][-1] is ev.Status
         told = result_of(crash.after).result
-        mails = (crash.folder / "mail.txt").read_text() if (crash.folder / "mail.txt").exists() else ""
+        mails = (
+            (crash.folder / "mail.txt").read_text() if (crash.folder / "mail.txt").exists() else ""
+        )
         assert mails == ("Ann\n" if told.success else mails)
         assert mails.count("Ann") <= 1
         if crash.point.place == "sent":
@@ -94,11 +121,16 @@ def test_what_may_be_repeated_is_repeated_under_its_key(tmp_path: Path) -> None:
     (sent,) = crash_at_every_append(idempotent, folder=tmp_path, points=at("sent"))
     assert (sent.folder / "mail.txt").read_text() == "Ann\nAnn\n"
     starts = [event for event in sent.after if isinstance(event, ev.ToolCallStarted)]
-    assert [(start.attempt, start.idempotency_key) for start in starts] == [(1, "c:4.0"), (2, "c:4.0")]
+    assert [(start.attempt, start.idempotency_key) for start in starts] == [
+        (1, "c:4.0"),
+        (2, "c:4.0"),
+    ]
 
 
 def test_a_second_kill_falls_into_the_recovery(tmp_path: Path) -> None:
-    crashes = list(crash_at_every_append(program, folder=tmp_path, points=[5], when=["before"], twice=True))
+    crashes = list(
+        crash_at_every_append(program, folder=tmp_path, points=[5], when=["before"], twice=True)
+    )
     doubles = [crash for crash in crashes if len(crash.points) == 2]
     assert len(crashes) == 1 + len(doubles)
     assert len(doubles) >= 3
@@ -110,7 +142,10 @@ def test_a_second_kill_falls_into_the_recovery(tmp_path: Path) -> None:
 
 def test_some_appends_can_be_picked_and_one_side_of_them(tmp_path: Path) -> None:
     crashes = list(crash_at_every_append(program, folder=tmp_path, points=[2, 4], when=["after"]))
-    assert [str(crash) for crash in crashes] == ["crash 1: killed after append 2", "crash 2: killed after append 4"]
+    assert [str(crash) for crash in crashes] == [
+        "crash 1: killed after append 2",
+        "crash 2: killed after append 4",
+    ]
 
 
 def test_another_function_may_go_on(tmp_path: Path) -> None:
@@ -142,7 +177,7 @@ def test_kill_point_does_nothing_elsewhere() -> None:
     kill_point("here")
 
 
-# --- what is broken is said -----------------------------------------------------------------------
+# --- what is broken is said ---
 
 
 def broken(program: object, tmp_path: Path, **options: object) -> str:
@@ -160,7 +195,10 @@ def test_a_broken_guarantee_is_told_with_the_kill_and_the_journal(tmp_path: Path
 
     text = broken(forgetful, tmp_path, points=[5])
     assert text.startswith("Killed before append 5:")
-    assert "call 4.0 of 'send' had been started, it may not be repeated, and it was started again (attempt 2)" in text
+    assert (
+        "call 4.0 of 'send' had been started, it may not be repeated, and it was started again"
+        " (attempt 2)" in text
+    )
     assert "--- killed here ---\n    6 toolCallStarted 4.0, attempt 2" in text
     assert f"Folder: {tmp_path}" in text
 
@@ -209,7 +247,9 @@ def test_a_program_that_does_not_use_the_store_is_told(tmp_path: Path) -> None:
     assert "made no append" in broken(lambda store, folder: None, tmp_path)
 
 
-def test_what_children_write_is_not_written_twice(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_what_children_write_is_not_written_twice(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     def talks(store: SQLiteStore, folder: Path) -> None:
         print("from the child")
         os.write(2, b"from the child")
@@ -238,14 +278,21 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         ("twice", ["no", None]),
     ],
 )
-def test_a_wrong_argument_is_told_by_its_name(name: str, values: list[object], tmp_path: Path) -> None:
+def test_a_wrong_argument_is_told_by_its_name(
+    name: str, values: list[object], tmp_path: Path
+) -> None:
     for value in values:
         with pytest.raises(ConfigurationError, match=f"crash_at_every_append: {name} takes"):
             list(crash_at_every_append(program, **{"folder": tmp_path, name: value}))  # pyright: ignore
 
 
-@pytest.mark.parametrize("options", [{"points": [99]}, {"points": []}, {"points": lambda *_: False}, {"points": [1], "when": ()}])  # pyright: ignore
-def test_where_nothing_is_killed_nothing_is_proved(options: dict[str, object], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"points": [99]}, {"points": []}, {"points": lambda *_: False}, {"points": [1], "when": ()}],
+)  # pyright: ignore
+def test_where_nothing_is_killed_nothing_is_proved(
+    options: dict[str, object], tmp_path: Path
+) -> None:
     text = broken(program, tmp_path, **options)
     assert "There was no kill, so nothing was proved" in text
     assert "points choose no point. The uninterrupted run came to 'append' " in text
@@ -257,11 +304,15 @@ def test_points_that_are_never_come_to_again_prove_nothing(tmp_path: Path) -> No
             kill_point("only once")
         program(store, folder)
 
-    assert "none of the 1 chosen points was come to again" in broken(differs, tmp_path, points=at("only once"))
+    assert "none of the 1 chosen points was come to again" in broken(
+        differs, tmp_path, points=at("only once")
+    )
 
 
 def test_only_kill_points_may_be_chosen(tmp_path: Path) -> None:
-    assert [crash.point.place for crash in crash_at_every_append(program, folder=tmp_path, when=())] == ["to be sent", "sent"]
+    assert [
+        crash.point.place for crash in crash_at_every_append(program, folder=tmp_path, when=())
+    ] == ["to be sent", "sent"]
 
 
 def starts(store: SQLiteStore, folder: Path) -> None:
@@ -277,11 +328,15 @@ def living(folder: Path) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
+    found = subprocess.run(
+        ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
+    ).stdout
     return found.strip()[:1] not in ("", "Z")
 
 
-def test_what_a_program_starts_and_leaves_is_ended_after_each_crash_and_not_before_it_is_looked_at(tmp_path: Path) -> None:
+def test_what_a_program_starts_and_leaves_is_ended_after_each_crash_and_not_before_it_is_looked_at(
+    tmp_path: Path,
+) -> None:
     for _ in crash_at_every_append(starts, folder=tmp_path, points=[2, 3], when=["after"]):
         assert len(living(tmp_path)) == 6  # of two processes; that of the run before is ended
     assert len((tmp_path / "pids").read_text().split()) == 15
@@ -318,10 +373,12 @@ def test_a_program_that_ends_its_process_is_told(tmp_path: Path) -> None:
     def leaves(store: SQLiteStore, folder: Path) -> None:
         os._exit(0)
 
-    assert "the program ended its process without returning (exit code 0)" in broken(leaves, tmp_path)
+    assert "the program ended its process without returning (exit code 0)" in broken(
+        leaves, tmp_path
+    )
 
 
-# --- where this process has threads ---------------------------------------------------------------
+# --- where this process has threads ---
 
 
 @pytest.fixture
@@ -337,7 +394,12 @@ def another_thread() -> object:
 @pytest.mark.usefixtures("another_thread")
 def test_beside_other_threads_children_come_from_a_fresh_process(tmp_path: Path) -> None:
     crashes = list(crash_at_every_append(program, folder=tmp_path, points=[2, 5]))
-    assert [str(crash.point) for crash in crashes] == ["before append 2", "after append 2", "before append 5", "after append 5"]
+    assert [str(crash.point) for crash in crashes] == [
+        "before append 2",
+        "after append 2",
+        "before append 5",
+        "after append 5",
+    ]
     assert all(crash.after[: len(crash.before)] == crash.before for crash in crashes)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
@@ -350,7 +412,9 @@ def test_beside_other_threads_a_closure_is_refused_in_words(tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("another_thread")
-def test_beside_other_threads_a_refusal_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_other_threads_a_refusal_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(ConfigurationError):
         list(crash_at_every_append(lambda store, folder: None))
@@ -358,12 +422,17 @@ def test_beside_other_threads_a_refusal_leaves_no_folder(tmp_path: Path, monkeyp
 
 
 @pytest.mark.usefixtures("another_thread")
-def test_beside_other_threads_a_function_of_main_is_refused_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beside_other_threads_a_function_of_main_is_refused_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def of_main(store: SQLiteStore, folder: Path) -> None: ...
 
     monkeypatch.setattr(of_main, "__module__", "__main__")
     monkeypatch.setattr(of_main, "__qualname__", "of_main")
-    with pytest.raises(ConfigurationError, match="'of_main' is of __main__, which is another module in each process"):
+    with pytest.raises(
+        ConfigurationError,
+        match="'of_main' is of __main__, which is another module in each process",
+    ):
         list(crash_at_every_append(of_main))
 
 
@@ -376,14 +445,29 @@ def test_beside_other_threads_what_is_left_is_ended_too(tmp_path: Path) -> None:
 
 def test_it_needs_no_test_runner() -> None:
     found = subprocess.run(
-        [sys.executable, "-c", "import sys, holdfast.testing; print([m for m in ('pytest', 'hypothesis') if m in sys.modules])"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys, holdfast.testing; print([m for m in ('pytest', 'hypothesis') if m in"
+                " sys.modules])"
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert found.stdout.strip() == "[]"
 
 
 def test_its_public_names_are_these() -> None:
-    assert testing.__all__ == ["Crash", "Point", "assert_replays", "crash_at_every_append", "kill_point"]
+    assert testing.__all__ == [
+        "Crash",
+        "Point",
+        "assert_replays",
+        "crash_at_every_append",
+        "kill_point",
+    ]
     for name in testing.__all__:
         assert getattr(testing, name).__doc__
 
@@ -396,14 +480,23 @@ def test_retries_of_the_tools_own_policy_are_no_repetition(tmp_path: Path) -> No
             return "done"
 
         tool = Tool("flaky", "", flaky, retry=RetryPolicy(2, "none"))
-        carry_on(Agent(ScriptedLLM(lambda request: ("flaky", {}) if len(request.messages) == 2 else "ok"), [tool]), store)
+        carry_on(
+            Agent(
+                ScriptedLLM(lambda request: ("flaky", {}) if len(request.messages) == 2 else "ok"),
+                [tool],
+            ),
+            store,
+        )
 
-    # The appends are: message, status, agent, answer with the first start, two further starts, result, ...
-    crashes = list(crash_at_every_append(retried, folder=tmp_path, points=[5, 6, 7], when=["after"]))
+    # The appends are: message, status, agent, answer with the first start, two further starts,
+    # result, ...
+    crashes = list(
+        crash_at_every_append(retried, folder=tmp_path, points=[5, 6, 7], when=["after"])
+    )
     assert [result_of(crash.after).result.success for crash in crashes] == [False, False, True]
 
 
-# --- recorded conversations -----------------------------------------------------------------------
+# --- recorded conversations ---
 
 
 def recorded(path: Path, agent: Agent, *ids: str) -> None:
@@ -415,7 +508,9 @@ def recorded(path: Path, agent: Agent, *ids: str) -> None:
 
 
 def calculator(prompt: str = "Calculate.", description: str = "Adds.") -> Agent:
-    model = ScriptedLLM(lambda request: ("add", {"a": 1, "b": 2}) if len(request.messages) == 2 else "3.")
+    model = ScriptedLLM(
+        lambda request: ("add", {"a": 1, "b": 2}) if len(request.messages) == 2 else "3."
+    )
     return Agent(model, [Tool("add", description, lambda a, b: a + b)], system_prompt=prompt)
 
 
@@ -429,7 +524,9 @@ def store_path(tmp_path: Path) -> Path:
 def export(tmp_path: Path, store_path: Path) -> Path:
     path = tmp_path / "two.jsonl"
     with SQLiteStore(store_path) as store:
-        path.write_bytes(b"".join(line for id in ("one", "two") for line in export_conversation(store, id)))
+        path.write_bytes(
+            b"".join(line for id in ("one", "two") for line in export_conversation(store, id))
+        )
     return path
 
 
@@ -437,19 +534,31 @@ def test_a_recording_of_any_form_replays(store_path: Path, export: Path) -> None
     with SQLiteStore(store_path) as store:
         events = store.read("one")
         with Conversation(calculator(), store, "one") as conversation:
-            forms = [store_path, str(store_path), export, conversation, conversation.state, events, ConversationState("x", events)]
+            forms = [
+                store_path,
+                str(store_path),
+                export,
+                conversation,
+                conversation.state,
+                events,
+                ConversationState("x", events),
+            ]
             for form in forms:
                 assert_replays(form)
                 assert_replays(form, calculator())
 
 
-def test_a_difference_names_the_file_the_conversation_and_what_differs(export: Path, store_path: Path) -> None:
+def test_a_difference_names_the_file_the_conversation_and_what_differs(
+    export: Path, store_path: Path
+) -> None:
     for path in (export, store_path):
         with pytest.raises(AssertionError) as caught:
             assert_replays(path, calculator("Calculate well.", "Adds two."))
         text = str(caught.value)
         for id in ("one", "two"):
-            assert f"{path}, conversation '{id}' does not replay the same: request 1, event 4:" in text
+            assert (
+                f"{path}, conversation '{id}' does not replay the same: request 1, event 4:" in text
+            )
         assert "-Calculate." in text
         assert "+Calculate well." in text
         assert '+  "description": "Adds two."' in text
@@ -458,7 +567,14 @@ def test_a_difference_names_the_file_the_conversation_and_what_differs(export: P
 def test_a_changed_journal_is_seen_without_an_agent(store_path: Path) -> None:
     with SQLiteStore(store_path) as store:
         events = store.read("one")
-    changed = [msgspec.structs.replace(event, result=ev.Result("4")) if isinstance(event, ev.ToolResult) else event for event in events]
+    changed = [
+        (
+            msgspec.structs.replace(event, result=ev.Result("4"))
+            if isinstance(event, ev.ToolResult)
+            else event
+        )
+        for event in events
+    ]
     with pytest.raises(AssertionError, match="written in another way"):
         assert_replays(changed)
 
@@ -481,7 +597,9 @@ def test_a_recording_that_proves_nothing_is_refused(tmp_path: Path) -> None:
         assert_replays(tmp_path / "no.jsonl")
 
 
-def test_what_is_no_recording_is_told_with_its_name(tmp_path: Path, store_path: Path, export: Path) -> None:
+def test_what_is_no_recording_is_told_with_its_name(
+    tmp_path: Path, store_path: Path, export: Path
+) -> None:
     for path in (tmp_path / "missing.jsonl", tmp_path):
         with pytest.raises(StoreError, match=re.escape(f"assert_replays: {path}: ")):
             assert_replays(path)

@@ -1,4 +1,5 @@
-"""How many tokens a request has: estimated once for each fragment, corrected by what the provider counted."""
+"""How many tokens a request has: estimated once for each fragment, corrected by what the provider
+counted."""
 
 from __future__ import annotations
 
@@ -20,7 +21,13 @@ def png(width: int, height: int) -> bytes:
 
 
 def jpeg(width: int, height: int) -> bytes:
-    return b"\xff\xd8\xff\xe0\x00\x10" + b"\0" * 14 + b"\xff\xc0\x00\x11\x08" + struct.pack(">HH", height, width) + b"\0" * 20
+    return (
+        b"\xff\xd8\xff\xe0\x00\x10"
+        + b"\0" * 14
+        + b"\xff\xc0\x00\x11\x08"
+        + struct.pack(">HH", height, width)
+        + b"\0" * 20
+    )
 
 
 @pytest.mark.parametrize(
@@ -53,7 +60,9 @@ def sized(script: Script) -> Sizes:
 
 def answered(script: Script, text: str, counted: int, based_on: int | None = None) -> None:
     answer = script.answer(text, 1, based_on)
-    script.events[-1] = ev.Assistant(**{**{n: getattr(answer, n) for n in answer.__struct_fields__}, "usage": Usage(counted, 5)})
+    script.events[-1] = ev.Assistant(
+        **{**{n: getattr(answer, n) for n in answer.__struct_fields__}, "usage": Usage(counted, 5)}
+    )
 
 
 def test_what_the_provider_counted_is_known_and_only_what_came_since_is_estimated() -> None:
@@ -65,7 +74,9 @@ def test_what_the_provider_counted_is_known_and_only_what_came_since_is_estimate
     known = sized(script).tokens
     assert 2000 <= known < 2030
     script.result(script.events[-1].calls[0], "y" * 4000)
-    assert sized(script).tokens == pytest.approx(known + 2000, rel=0.02), "a byte is worth what it was in the known part"
+    assert sized(script).tokens == pytest.approx(known + 2000, rel=0.02), (
+        "a byte is worth what it was in the known part"
+    )
     answered(script, "", 3000)
     assert 3000 <= sized(script).tokens < 3030
 
@@ -108,12 +119,17 @@ def test_a_condensation_takes_off_what_it_hides_and_trims_and_adds_its_summary()
 
 
 def test_it_is_what_a_real_request_has() -> None:
-    """The scripted model counts a token for four bytes of the whole body, prompt, tools and JSON included."""
+    """The scripted model counts a token for four bytes of the whole body, prompt, tools and JSON
+    included."""
     seen: list[tuple[int, int]] = []
 
     def look(n: int) -> ToolResult:
         """Looks."""
-        return ToolResult([TextContent(f'line {n} "quoted"\n' * (50 + 40 * (n % 5))), ImageContent(png(10, 10))][: 1 + (n % 7 == 0)])
+        return ToolResult(
+            [TextContent(f'line {n} "quoted"\n' * (50 + 40 * (n % 5))), ImageContent(png(10, 10))][
+                : 1 + (n % 7 == 0)
+            ]
+        )
 
     def answer(request: Any) -> Any:
         assert conversation._journal.fold.sizes is not None
@@ -126,7 +142,9 @@ def test_it_is_what_a_real_request_has() -> None:
         def condense(self, *_: Any) -> None:
             raise AssertionError
 
-    with Conversation(Agent(ScriptedLLM(answer), [look], condenser=Never(), limits=Limits(steps=None))) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM(answer), [look], condenser=Never(), limits=Limits(steps=None))
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
     assert len(seen) == 61

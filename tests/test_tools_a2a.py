@@ -1,4 +1,5 @@
-"""A2A agents as tools: real agent processes of both protocol versions, over both transports. How they misbehave: test_tools_a2a_faults.py."""
+"""A2A agents as tools: real agent processes of both protocol versions, over both transports. How
+they misbehave: test_tools_a2a_faults.py."""
 
 from __future__ import annotations
 
@@ -25,7 +26,20 @@ from tests.a2a_parts import TOKEN, VARIANTS, Agents, Running, by_skill, lines, n
 from tests.leftovers import Owned
 
 pytestmark = needs_a2a
-SKILLS = ["echo", "everything", "form", "failed", "rejected", "canceled", "ask", "auth", "work", "hang", "crash", "die"]
+SKILLS = [
+    "echo",
+    "everything",
+    "form",
+    "failed",
+    "rejected",
+    "canceled",
+    "ask",
+    "auth",
+    "work",
+    "hang",
+    "crash",
+    "die",
+]
 SKILLS += ["refuse", "reply", "nothing", "odd_one", "pieces", "repeat"]
 
 
@@ -47,7 +61,7 @@ def client(variant: Running) -> Iterator[A2AClient]:
         yield client
 
 
-# --- without an agent ----------------------------------------------------------------------------
+# --- without an agent ---
 
 
 @pytest.mark.parametrize("config", [None, {}])
@@ -60,18 +74,27 @@ def test_a_config_without_agents_gives_no_tools_and_starts_nothing(config: Any) 
 
 def test_importing_the_room_loads_neither_a2a_nor_asyncio() -> None:
     source = (
-        "import sys; from holdfast.tools.a2a import A2AClient; c = A2AClient({'a': {'url': 'http://x'}}); c.sources(); c.close();"
-        "print([m for m in ('a2a', 'asyncio', 'anyio', 'httpx', 'google.protobuf', 'pydantic') if m in sys.modules])"
+        "import sys; from holdfast.tools.a2a import A2AClient; c = A2AClient({'a': {'url':"
+        " 'http://x'}}); c.sources(); c.close();print([m for m in ('a2a', 'asyncio', 'anyio',"
+        " 'httpx', 'google.protobuf', 'pydantic') if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", source], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 def test_without_the_package_each_agent_says_what_to_install() -> None:
     source = (
-        "import sys; sys.modules['a2a'] = None; from holdfast.tools.a2a import A2AClient; c = A2AClient({'a': {'url': 'http://x'}});"
-        "assert c.tools() == []; print(c.errors['a']); print(c.sources()[0].health(1).detail)"
+        "import sys; sys.modules['a2a'] = None; from holdfast.tools.a2a import A2AClient; c ="
+        " A2AClient({'a': {'url': 'http://x'}});assert c.tools() == []; print(c.errors['a']);"
+        " print(c.sources()[0].health(1).detail)"
     )
-    shown = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.splitlines()
+    shown = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert shown[0] == shown[1]
     assert "pip install 'holdfast[a2a]'" in shown[0]
 
@@ -79,8 +102,14 @@ def test_without_the_package_each_agent_says_what_to_install() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"a": {"url": "http://x", "tokn": "t"}}, "A2A agent 'a' has an unknown key 'tokn'. Did you mean 'token'"),
-        ({"a": {"url": "http://x", "headers": {"k": 1}}}, "A2A agent 'a': headers: Expected `str`, got `int`"),
+        (
+            {"a": {"url": "http://x", "tokn": "t"}},
+            "A2A agent 'a' has an unknown key 'tokn'. Did you mean 'token'",
+        ),
+        (
+            {"a": {"url": "http://x", "headers": {"k": 1}}},
+            "A2A agent 'a': headers: Expected `str`, got `int`",
+        ),
         ({"a": {"url": "http://x", "lazy": "yes"}}, "A2A agent 'a': lazy"),
         ({"a": {"url": "http://x", "timeout": 0}}, "A2A agent 'a': timeout takes"),
         ({"a": {"url": "http://x", "call_timeout": -1}}, "A2A agent 'a': call_timeout takes"),
@@ -88,8 +117,14 @@ def test_without_the_package_each_agent_says_what_to_install() -> None:
         ({"a": {"url": "http://user:pass@x"}}, "A2A agent 'a': url takes no user"),
         ({"a": {"url": "http://x?key=1"}}, "A2A agent 'a': url takes no user"),
         ({"a": {"url": "http://x", "origins": ["x"]}}, "A2A agent 'a': origins takes addresses"),
-        ({"a": {"url": "http://x", "token": "a\nb"}}, "A2A agent 'a': token and headers take printable"),
-        ({"a": {"url": "http://x", "headers": {"k": "a\r\nb"}}}, "A2A agent 'a': token and headers take printable"),
+        (
+            {"a": {"url": "http://x", "token": "a\nb"}},
+            "A2A agent 'a': token and headers take printable",
+        ),
+        (
+            {"a": {"url": "http://x", "headers": {"k": "a\r\nb"}}},
+            "A2A agent 'a': token and headers take printable",
+        ),
         (
             {"a": {"url": "http://x", "token": "t", "headers": {"authorization": "x"}}},
             "A2A agent 'a': give token or an Authorization header",
@@ -105,14 +140,28 @@ def test_a_wrong_config_is_refused_by_name(config: Any, message: str) -> None:
         A2AClient(config)
 
 
-@pytest.mark.parametrize("option", [{"timeout": 0}, {"timeout": None}, {"timeout": "1"}, {"call_timeout": -1}, {"call_timeout": True}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"timeout": 0},
+        {"timeout": None},
+        {"timeout": "1"},
+        {"call_timeout": -1},
+        {"call_timeout": True},
+    ],
+)
 def test_a_wrong_timeout_is_refused_by_name(option: Any) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(option))):
         A2AClient({}, **option)
 
 
 def test_no_secret_is_in_a_config_error_or_a_repr() -> None:
-    for part in ({"token": [TOKEN]}, {"headers": {"k": [TOKEN]}}, {"headers": TOKEN}, {"token": TOKEN + "\n"}):
+    for part in (
+        {"token": [TOKEN]},
+        {"headers": {"k": [TOKEN]}},
+        {"headers": TOKEN},
+        {"token": TOKEN + "\n"},
+    ):
         with pytest.raises(ConfigurationError) as caught:
             A2AClient({"a": {"url": "http://x", **part}})
         assert TOKEN not in str(caught.value)
@@ -139,7 +188,11 @@ def test_an_origin_is_scheme_host_and_port(url: str, expected: str) -> None:
 
 
 def test_a_url_may_be_that_of_the_card() -> None:
-    assert Remote("http://h/x/").card_url == Remote("http://h/x").card_url == "http://h/x/.well-known/agent-card.json"
+    assert (
+        Remote("http://h/x/").card_url
+        == Remote("http://h/x").card_url
+        == "http://h/x/.well-known/agent-card.json"
+    )
     assert Remote("http://h/cards/mine.json").card_url == "http://h/cards/mine.json"
 
 
@@ -155,7 +208,9 @@ def test_a_url_may_be_that_of_the_card() -> None:
         (("*/*",), ["message", "data", "files"], ["message"]),
     ],
 )
-def test_a_skill_takes_what_its_input_modes_allow(modes: tuple[str, ...], properties: list[str], required: list[str]) -> None:
+def test_a_skill_takes_what_its_input_modes_allow(
+    modes: tuple[str, ...], properties: list[str], required: list[str]
+) -> None:
     schema = schema_of(Skill("s", "", modes))
     assert list(schema["properties"]) == properties
     assert schema["required"] == required
@@ -163,7 +218,9 @@ def test_a_skill_takes_what_its_input_modes_allow(modes: tuple[str, ...], proper
 
 def test_a_file_type_is_one_of_the_modes_unless_these_have_wildcards() -> None:
     def kind(*modes: str) -> Any:
-        return schema_of(Skill("s", "", modes))["properties"]["files"]["items"]["properties"]["mime_type"]
+        return schema_of(Skill("s", "", modes))["properties"]["files"]["items"]["properties"][
+            "mime_type"
+        ]
 
     assert kind("text/plain", "image/png", "text/csv")["enum"] == ["image/png", "text/csv"]
     assert "enum" not in kind("image/*")
@@ -174,22 +231,33 @@ def test_a_memory_is_bounded_and_gives_a_waiting_task_to_one_call_alone() -> Non
     memory.keep("", "s", "context", None)
     assert memory.take("", "s") == ("", None)
     for number in range(1001):
-        memory.keep(f"conversation{number}", "s", f"context{number}", Pending("task", "input-required", ""))
+        memory.keep(
+            f"conversation{number}", "s", f"context{number}", Pending("task", "input-required", "")
+        )
     assert memory.take("conversation0", "s") == ("", None)
     assert memory.take("conversation1", "other") == ("context1", None)
     assert memory.take("conversation1", "s") == ("context1", Pending("task", "input-required", ""))
     assert memory.take("conversation1", "s") == ("context1", None)
 
 
-def test_a_picture_that_models_cannot_see_and_bytes_that_are_not_the_text_they_claim_are_resources() -> None:
+def test_a_picture_that_models_cannot_see_and_bytes_that_are_not_the_text_they_claim_are_resources() -> (
+    None
+):
     from a2a.types import Part
 
-    parts = [Part(raw=b"<svg/>", media_type="image/svg+xml"), Part(raw=b"\xff", media_type="text/plain"), Part(raw=b"x"), Part()]
+    parts = [
+        Part(raw=b"<svg/>", media_type="image/svg+xml"),
+        Part(raw=b"\xff", media_type="text/plain"),
+        Part(raw=b"x"),
+        Part(),
+    ]
     result = result_of("ag", "ag.x", Answer("completed", parts=parts), True)
     assert result.content == (
         EmbeddedResource({"uri": "a2a://ag/", "mimeType": "image/svg+xml", "text": "<svg/>"}),
         EmbeddedResource({"uri": "a2a://ag/", "mimeType": "text/plain", "blob": "/w=="}),
-        EmbeddedResource({"uri": "a2a://ag/", "mimeType": "application/octet-stream", "blob": "eA=="}),
+        EmbeddedResource(
+            {"uri": "a2a://ag/", "mimeType": "application/octet-stream", "blob": "eA=="}
+        ),
     )
 
 
@@ -202,22 +270,36 @@ def test_data_that_json_cannot_say_is_refused() -> None:
         result_of("ag", "ag.x", Answer("completed", parts=[part]), True)
 
 
-# --- every version, transport and way of answering -----------------------------------------------
+# --- every version, transport and way of answering ---
 
 
 def test_each_skill_is_a_tool(client: A2AClient) -> None:
     tools = client.tools()
-    assert [tool.name for tool in tools] == [f"ag.{skill}" for skill in SKILLS] == [tool.name for tool in [*client]]
+    assert (
+        [tool.name for tool in tools]
+        == [f"ag.{skill}" for skill in SKILLS]
+        == [tool.name for tool in [*client]]
+    )
     assert client.errors == {}
     echo = tools[0]
     assert (echo.tool_type, echo.category) == ("a2a_tool", "a2a")
-    assert echo.description == "Says what it was told.\n\nExamples of messages:\n- Say hello.\n\nDone by another agent, Tester."
+    assert (
+        echo.description
+        == "Says what it was told.\n\nExamples of messages:\n- Say hello.\n\nDone by another agent,"
+        " Tester."
+    )
     assert not echo.annotations.repeatable
 
 
-def test_a_message_goes_with_the_skills_own_id_in_the_version_of_the_card(client: A2AClient, variant: Running) -> None:
+def test_a_message_goes_with_the_skills_own_id_in_the_version_of_the_card(
+    client: A2AClient, variant: Running
+) -> None:
     result = by_skill(client)["odd_one"].run({"message": "hällo"})
-    assert (result.text, result.is_error, result.meta["state"]) == ("echo: hällo", False, "completed")
+    assert (result.text, result.is_error, result.meta["state"]) == (
+        "echo: hällo",
+        False,
+        "completed",
+    )
     assert lines(variant, "execute odd/one")[-1].endswith("text=hällo")
     sent = lines(variant, "POST")
     assert sent
@@ -242,7 +324,9 @@ def test_every_kind_of_part_goes_there_and_comes_back(client: A2AClient, variant
         {"mime_type": "image/png", "bytes": "iVA="},
         {"mime_type": "image/png", "uri": "https://files.example/b.png"},
     ]
-    result = by_skill(client)["everything"].run({"message": "all", "data": {"n": 1, "deep": [None, {"x": 2.5}]}, "files": files})
+    result = by_skill(client)["everything"].run(
+        {"message": "all", "data": {"n": 1, "deep": [None, {"x": 2.5}]}, "files": files}
+    )
     texts = [block.text for block in result.content if isinstance(block, TextContent)]
     assert "".join(texts[:-2]) == "first, second"
     assert texts[-1] == "that was all"
@@ -250,7 +334,9 @@ def test_every_kind_of_part_goes_there_and_comes_back(client: A2AClient, variant
         ImageContent(b"\x89PNG...", "image/png"),
         AudioContent(b"RIFF", "audio/wav"),
         EmbeddedResource({"uri": "a2a://ag/a%20b.csv", "mimeType": "text/csv", "text": "a,b"}),
-        EmbeddedResource({"uri": "a2a://ag/thing", "mimeType": "application/x-thing", "blob": "AP8="}),
+        EmbeddedResource(
+            {"uri": "a2a://ag/thing", "mimeType": "application/x-thing", "blob": "AP8="}
+        ),
         ResourceLink("https://files.example/big.zip?x=1", "big.zip", "application/zip"),
     ]
     assert result.data["count"] == 3
@@ -275,23 +361,43 @@ def test_a_skill_without_text_takes_data_alone(client: A2AClient) -> None:
 @pytest.mark.parametrize(
     ("file", "message"),
     [
-        ({"text": "a", "uri": "b"}, r"files\[0\] takes one of text, bytes or uri; it has text and uri"),
+        (
+            {"text": "a", "uri": "b"},
+            r"files\[0\] takes one of text, bytes or uri; it has text and uri",
+        ),
         ({}, r"files\[0\] takes one of text, bytes or uri; it has none"),
         ({"bytes": "!"}, r"files\[0\].bytes is not base64"),
     ],
 )
-def test_a_file_that_cannot_be_sent_is_refused_before_the_agent_is_asked(agents: Agents, file: Any, message: str) -> None:
-    with A2AClient({"ag": {"url": agents.shared()["url"]}}) as client, pytest.raises(ToolValidationError, match=message):
-        by_skill(client)["everything"].run({"message": "x", "files": [{"mime_type": "image/png", **file}]})
+def test_a_file_that_cannot_be_sent_is_refused_before_the_agent_is_asked(
+    agents: Agents, file: Any, message: str
+) -> None:
+    with (
+        A2AClient({"ag": {"url": agents.shared()["url"]}}) as client,
+        pytest.raises(ToolValidationError, match=message),
+    ):
+        by_skill(client)["everything"].run(
+            {"message": "x", "files": [{"mime_type": "image/png", **file}]}
+        )
 
 
 @pytest.mark.parametrize(
     ("skill", "kind", "said", "note"),
     [
-        ("failed", "unknown", "half of it\nthe printer is on fire", "reports that this task failed"),
+        (
+            "failed",
+            "unknown",
+            "half of it\nthe printer is on fire",
+            "reports that this task failed",
+        ),
         ("rejected", "validation", "not on a Sunday", "refused this task"),
         ("canceled", "cancelled", "", "was cancelled on the agent's side"),
-        ("auth", "authentication", "Open https://login.example and sign in.", "Ask the user for it; then call ag.auth again"),
+        (
+            "auth",
+            "authentication",
+            "Open https://login.example and sign in.",
+            "Ask the user for it; then call ag.auth again",
+        ),
     ],
 )
 def test_a_task_that_does_not_complete_is_an_error_that_says_what_to_do(
@@ -307,7 +413,9 @@ def test_a_task_that_does_not_complete_is_an_error_that_says_what_to_do(
     assert result.meta["state"] == ("auth-required" if skill == "auth" else skill)
 
 
-def test_a_question_is_a_result_and_the_next_call_goes_on_with_its_task(client: A2AClient, variant: Running) -> None:
+def test_a_question_is_a_result_and_the_next_call_goes_on_with_its_task(
+    client: A2AClient, variant: Running
+) -> None:
     ask = by_skill(client)["ask"]
     first = ask.run({"message": "paint"}, ToolContext("c"))
     assert (first.is_error, first.meta["state"]) == (False, "input-required")
@@ -318,7 +426,9 @@ def test_a_question_is_a_result_and_the_next_call_goes_on_with_its_task(client: 
     third = ask.run({"message": "blue"}, ToolContext("c"))
     assert third.text == f"painted blue in {first.meta['taskId']}"
     assert third.meta == {**first.meta, "state": "completed"}
-    fourth = ask.run({"message": "red"}, ToolContext("c"))  # nothing waits any more: a new task, in the same context
+    fourth = ask.run(
+        {"message": "red"}, ToolContext("c")
+    )  # nothing waits any more: a new task, in the same context
     assert fourth.meta["taskId"] != first.meta["taskId"]
     assert fourth.meta["contextId"] == first.meta["contextId"]
 
@@ -327,15 +437,26 @@ def test_an_authorised_task_goes_on_with_the_next_message(client: A2AClient) -> 
     auth = by_skill(client)["auth"]
     first = auth.run({"message": "please"}, ToolContext("c"))
     second = auth.run({"message": "released"}, ToolContext("c"))
-    assert (second.text, second.meta["taskId"], second.is_error) == ("thank you", first.meta["taskId"], False)
+    assert (second.text, second.meta["taskId"], second.is_error) == (
+        "thank you",
+        first.meta["taskId"],
+        False,
+    )
 
 
-def test_a_task_that_was_authorised_elsewhere_is_not_asked_twice(agents: Agents, variant: Running) -> None:
-    with agents.serve(**variant.kind()) as mine, A2AClient({"ag": {"url": mine["url"]}}, timeout=10.0) as client:
+def test_a_task_that_was_authorised_elsewhere_is_not_asked_twice(
+    agents: Agents, variant: Running
+) -> None:
+    with (
+        agents.serve(**variant.kind()) as mine,
+        A2AClient({"ag": {"url": mine["url"]}}, timeout=10.0) as client,
+    ):
         auth = by_skill(client)["auth"]
         first = auth.run({"message": "out of band"}, ToolContext("c"))
         assert first.meta["state"] == "auth-required"
-        urllib.request.urlopen(urllib.request.Request(f"{mine['url']}/release", method="POST"), timeout=5).close()
+        urllib.request.urlopen(
+            urllib.request.Request(f"{mine['url']}/release", method="POST"), timeout=5
+        ).close()
         time.sleep(0.3)  # the agent goes on in its own time
         deadline = time.monotonic() + 5.0
         second = auth.run({"message": "go on"}, ToolContext("c"))
@@ -347,7 +468,9 @@ def test_a_task_that_was_authorised_elsewhere_is_not_asked_twice(agents: Agents,
 def test_what_an_agent_says_while_it_works_is_progress(client: A2AClient, variant: Running) -> None:
     told: list[tuple[str, str]] = []
     here = threading.current_thread().name
-    context = ToolContext("c", progress=lambda text: told.append((threading.current_thread().name, text)))
+    context = ToolContext(
+        "c", progress=lambda text: told.append((threading.current_thread().name, text))
+    )
     assert by_skill(client)["work"].run({"message": "0.4"}, context).text == "a garden"
     assert {thread for thread, _ in told} == {here}  # never on the loop's thread
     texts = [text for _, text in told]
@@ -356,7 +479,9 @@ def test_what_an_agent_says_while_it_works_is_progress(client: A2AClient, varian
     assert texts.count("digging") == 1
 
 
-def test_progress_that_raises_harms_nothing(client: A2AClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_that_raises_harms_nothing(
+    client: A2AClient, caplog: pytest.LogCaptureFixture
+) -> None:
     def broken(text: str) -> None:
         raise ValueError("no ears")
 
@@ -364,12 +489,18 @@ def test_progress_that_raises_harms_nothing(client: A2AClient, caplog: pytest.Lo
     assert "no ears" in caplog.text
 
 
-def test_an_error_of_the_protocol_is_classified_by_its_code(client: A2AClient, variant: Running) -> None:
+def test_an_error_of_the_protocol_is_classified_by_its_code(
+    client: A2AClient, variant: Running
+) -> None:
     tools = by_skill(client)
     for text, kind in (("params", "validation"), ("operation", "validation")):
         with pytest.raises(ToolError, match="A2A agent 'ag' failed the call: ") as caught:
             tools["refuse"].run({"message": text})
-        if (variant["version"], variant["transport"], variant["streaming"]) == ("0.3", "HTTP+JSON", True):
+        if (variant["version"], variant["transport"], variant["streaming"]) == (
+            "0.3",
+            "HTTP+JSON",
+            True,
+        ):
             assert caught.value.error_type == "network"  # the SDK's agent breaks the connection off
         else:
             assert caught.value.error_type == kind
@@ -380,19 +511,28 @@ def test_an_error_of_the_protocol_is_classified_by_its_code(client: A2AClient, v
     assert tools["echo"].run({"message": "x"}).success
 
 
-def test_a_waiting_task_that_the_agent_has_forgotten_is_not_found_and_then_forgotten_here(agents: Agents, variant: Running) -> None:
-    with agents.serve(**variant.kind()) as mine, A2AClient({"ag": {"url": mine["url"]}}, timeout=10.0) as client:
+def test_a_waiting_task_that_the_agent_has_forgotten_is_not_found_and_then_forgotten_here(
+    agents: Agents, variant: Running
+) -> None:
+    with (
+        agents.serve(**variant.kind()) as mine,
+        A2AClient({"ag": {"url": mine["url"]}}, timeout=10.0) as client,
+    ):
         ask = by_skill(client)["ask"]
         assert ask.run({"message": "paint"}, ToolContext("c")).meta["state"] == "input-required"
         mine.restart()
-        if (variant["version"], variant["transport"], variant["streaming"]) != ("0.3", "HTTP+JSON", True):  # see above
+        if (variant["version"], variant["transport"], variant["streaming"]) != (
+            "0.3",
+            "HTTP+JSON",
+            True,
+        ):  # see above
             with pytest.raises(ToolError) as caught:
                 ask.run({"message": "blue"}, ToolContext("c"))
             assert caught.value.error_type == "not_found"
             assert ask.run({"message": "blue"}, ToolContext("c")).text.startswith("painted blue")
 
 
-# --- conversations -------------------------------------------------------------------------------
+# --- conversations ---
 
 
 def test_calls_of_one_conversation_share_a_context_and_others_do_not(agents: Agents) -> None:
@@ -400,35 +540,58 @@ def test_calls_of_one_conversation_share_a_context_and_others_do_not(agents: Age
         tools = by_skill(client)
         found = [
             tools[skill].run({"message": "x"}, ToolContext(conversation)).meta["contextId"]
-            for skill, conversation in (("echo", "a"), ("ask", "a"), ("reply", "a"), ("echo", "b"), ("echo", ""), ("echo", ""))
+            for skill, conversation in (
+                ("echo", "a"),
+                ("ask", "a"),
+                ("reply", "a"),
+                ("echo", "b"),
+                ("echo", ""),
+                ("echo", ""),
+            )
         ]
         assert found[0] == found[1] == found[2]
         assert len(set(found)) == 4
         asked = tools["ask"].run({"message": "x"})
-        assert "Call ag.ask again with the whole request" in asked.text  # nothing is remembered without a conversation
+        assert (
+            "Call ag.ask again with the whole request" in asked.text
+        )  # nothing is remembered without a conversation
 
 
 def test_a_waiting_task_belongs_to_its_skill(agents: Agents) -> None:
     with A2AClient({"ag": {"url": agents.shared()["url"]}}) as client:
         tools = by_skill(client)
         asked = tools["ask"].run({"message": "x"}, ToolContext("a"))
-        assert tools["echo"].run({"message": "x"}, ToolContext("a")).meta["taskId"] != asked.meta["taskId"]
-        assert tools["ask"].run({"message": "red"}, ToolContext("a")).meta["taskId"] == asked.meta["taskId"]
+        assert (
+            tools["echo"].run({"message": "x"}, ToolContext("a")).meta["taskId"]
+            != asked.meta["taskId"]
+        )
+        assert (
+            tools["ask"].run({"message": "red"}, ToolContext("a")).meta["taskId"]
+            == asked.meta["taskId"]
+        )
 
 
-def test_an_agent_that_asks_the_same_again_is_heard_and_its_old_question_is_not(agents: Agents) -> None:
+def test_an_agent_that_asks_the_same_again_is_heard_and_its_old_question_is_not(
+    agents: Agents,
+) -> None:
     for streaming in (True, False):
         with A2AClient({"ag": {"url": agents.shared(streaming=streaming)["url"]}}) as client:
             repeat = by_skill(client)["repeat"]
             first = repeat.run({"message": "x"}, ToolContext("a"))
             second = repeat.run({"message": "y"}, ToolContext("a"))
-            assert (first.text.splitlines()[0], second.text.splitlines()[0]) == ("asked by x", "asked by y")
+            assert (first.text.splitlines()[0], second.text.splitlines()[0]) == (
+                "asked by x",
+                "asked by y",
+            )
             assert second.meta == first.meta
 
 
 def test_a_text_that_is_streamed_in_pieces_is_one_text(agents: Agents) -> None:
     with A2AClient({"ag": {"url": agents.shared()["url"]}}) as client:
-        assert by_skill(client)["pieces"].run({"message": "x"}).content == (TextContent("Hello, world"), TextContent("!"))
+        assert by_skill(client)["pieces"].run({"message": "x"}).content == (
+            TextContent("Hello, world"),
+            TextContent("!"),
+        )
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -446,9 +609,16 @@ def test_a_question_can_be_answered_after_close(agents: Agents, whole: bool) -> 
     assert ask.remote_name == "ask"  # pyright: ignore[reportAttributeAccessIssue]: an A2ATool
 
 
-def test_an_agent_calls_a_skill_by_its_wire_name_and_a_conversation_that_is_opened_again_goes_on(agents: Agents) -> None:
+def test_an_agent_calls_a_skill_by_its_wire_name_and_a_conversation_that_is_opened_again_goes_on(
+    agents: Agents,
+) -> None:
     model = ScriptedLLM(
-        [("ag__ask", {"message": "paint"}), "Which colour?", ("ag__ask", {"message": "blue"}), lambda request: f"It says {request.text}"]
+        [
+            ("ag__ask", {"message": "paint"}),
+            "Which colour?",
+            ("ag__ask", {"message": "blue"}),
+            lambda request: f"It says {request.text}",
+        ]
         * 2
     )
     client = A2AClient({"ag": {"url": agents.shared()["url"]}})
@@ -462,7 +632,9 @@ def test_an_agent_calls_a_skill_by_its_wire_name_and_a_conversation_that_is_open
             conversation.send_message("Blue.")
             state = conversation.run()
             assert "painted blue" in state.answer
-            asked, answered = (event.result.meta["taskId"] for event in state.events if event.type == "toolResult")
+            asked, answered = (
+                event.result.meta["taskId"] for event in state.events if event.type == "toolResult"
+            )
             assert asked == answered
     client.close()
 
@@ -479,26 +651,38 @@ def test_every_attempt_of_one_call_bears_the_same_message_id(agents: Agents) -> 
             ToolContext("", "1.0"),
         ):
             echo.run({"message": "attempt"}, context)
-    ids = [line.split("message=")[1].split()[0] for line in lines(shared, "execute echo") if line.endswith("text=attempt")]
+    ids = [
+        line.split("message=")[1].split()[0]
+        for line in lines(shared, "execute echo")
+        if line.endswith("text=attempt")
+    ]
     assert ids[0] == ids[1]
     assert len(set(ids)) == 4
 
 
-# --- the source ----------------------------------------------------------------------------------
+# --- the source ---
 
 
 def test_each_agent_is_a_source(agents: Agents) -> None:
-    config = {"one": {"url": agents.shared()["url"], "lazy": True}, "two": {"url": "http://127.0.0.1:9"}}
+    config = {
+        "one": {"url": agents.shared()["url"], "lazy": True},
+        "two": {"url": "http://127.0.0.1:9"},
+    }
     with A2AClient(config, timeout=5.0) as client:
         sources: list[Source] = [*client.sources()]
         one, two = sources
-        assert [(source.id, source.kind, source.lazy) for source in sources] == [("one", "a2a", True), ("two", "a2a", False)]
+        assert [(source.id, source.kind, source.lazy) for source in sources] == [
+            ("one", "a2a", True),
+            ("two", "a2a", False),
+        ]
         one.watch(lambda: None)
         assert one.discover()[0].name == "one.echo"
         found = one.health(5.0)
         assert (found.id, found.ok, found.detail) == ("one", True, "Tester 7, A2A 1.0 over JSONRPC")
         assert found.seconds > 0
-        with pytest.raises(ToolError, match="'two' could not be asked for its card: ConnectError") as caught:
+        with pytest.raises(
+            ToolError, match="'two' could not be asked for its card: ConnectError"
+        ) as caught:
             two.discover()
         assert caught.value.error_type == "network"
         assert not two.health(5.0).ok
@@ -513,14 +697,25 @@ def test_an_extended_card_is_read_by_those_who_have_a_token(agents: Agents) -> N
     for version in ("1.0", "0.3"):
         for transport in ("JSONRPC", "HTTP+JSON"):
             shared = agents.shared(version=version, transport=transport, extended=True)
-            with A2AClient({"mine": {"url": shared["url"], "token": TOKEN}, "theirs": {"url": shared["url"]}}) as client:
-                assert [tool.name for tool in client if tool.name.endswith(".secret")] == ["mine.secret"]
+            with A2AClient(
+                {"mine": {"url": shared["url"], "token": TOKEN}, "theirs": {"url": shared["url"]}}
+            ) as client:
+                assert [tool.name for tool in client if tool.name.endswith(".secret")] == [
+                    "mine.secret"
+                ]
                 assert by_skill(client)["echo"].run({"message": "x"}).text == "echo: x"
 
 
-def test_skills_that_cannot_be_tools_are_left_out_and_said(agents: Agents, caplog: pytest.LogCaptureFixture) -> None:
+def test_skills_that_cannot_be_tools_are_left_out_and_said(
+    agents: Agents, caplog: pytest.LogCaptureFixture
+) -> None:
     skill = {"name": "x", "description": "x", "tags": []}
-    skills = [{**skill, "id": "a b"}, {**skill, "id": "a/b"}, {**skill, "id": "x" * 130}, {**skill, "id": ""}]
+    skills = [
+        {**skill, "id": "a b"},
+        {**skill, "id": "a/b"},
+        {**skill, "id": "x" * 130},
+        {**skill, "id": ""},
+    ]
     mine, empty = agents.shared(card={"skills": skills}), agents.shared(card={"skills": []})
     with A2AClient({"ag": {"url": mine["url"]}, "no": {"url": empty["url"]}}) as client:
         assert [tool.name for tool in client] == ["ag.a_b"]
@@ -538,5 +733,7 @@ def test_a_manager_asks_a_lazy_agent_when_one_of_its_skills_is_named(agents: Age
         assert not manager.exists("ag.echo")
         assert lines(mine, "") == []
         assert manager.call("ag.echo", {"message": "x"}).text == "echo: x"
-        assert [tool.name for tool in manager.list_tools(tool_type="a2a_tool")] == [f"ag.{skill}" for skill in SKILLS]
+        assert [tool.name for tool in manager.list_tools(tool_type="a2a_tool")] == [
+            f"ag.{skill}" for skill in SKILLS
+        ]
         manager.close()

@@ -1,4 +1,5 @@
-"""A2A agents that die, keep silent, refuse, babble or point elsewhere; calls that are cancelled; and that nothing is left behind."""
+"""A2A agents that die, keep silent, refuse, babble or point elsewhere; calls that are cancelled;
+and that nothing is left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +19,17 @@ from holdfast.tools.a2a import A2AClient
 from holdfast.tools.a2a.config import Remote
 from holdfast.tools.a2a.link import Link
 from holdfast.tools.context import ToolContext
-from tests.a2a_parts import TOKEN, VARIANTS, Agents, Cutter, Running, Scripted, by_skill, lines, needs_a2a
+from tests.a2a_parts import (
+    TOKEN,
+    VARIANTS,
+    Agents,
+    Cutter,
+    Running,
+    Scripted,
+    by_skill,
+    lines,
+    needs_a2a,
+)
 from tests.leftovers import Owned
 
 pytestmark = needs_a2a
@@ -58,7 +69,7 @@ def in_thread(work: Callable[[], Any]) -> tuple[threading.Thread, list[Any]]:
     return thread, found
 
 
-# --- cancelling, deadlines and closing -----------------------------------------------------------
+# --- cancelling, deadlines and closing ---
 
 
 def test_a_cancelled_call_ends_at_once_and_the_agent_is_told(variant: Running) -> None:
@@ -77,13 +88,17 @@ def test_a_cancelled_call_ends_at_once_and_the_agent_is_told(variant: Running) -
         assert by_skill(client)["echo"].run({"message": "x"}, ToolContext("c")).success
 
 
-def test_a_call_that_is_cancelled_while_it_is_sent_is_cancelled_at_the_agent_too(agents: Agents) -> None:
+def test_a_call_that_is_cancelled_while_it_is_sent_is_cancelled_at_the_agent_too(
+    agents: Agents,
+) -> None:
     shared = agents.shared()
     for delay in (0.0, 0.002, 0.005, 0.01, 0.02):
         before = len(lines(shared, "execute hang")), len(lines(shared, "cancelled"))
         with A2AClient({"ag": {"url": shared["url"]}}, timeout=10.0) as client:
             context, hang = ToolContext("c"), by_skill(client)["hang"]
-            thread, found = in_thread(lambda hang=hang, context=context: hang.run({"message": "x"}, context))
+            thread, found = in_thread(
+                lambda hang=hang, context=context: hang.run({"message": "x"}, context)
+            )
             time.sleep(delay)
             context.cancelled.cancel()
             thread.join()
@@ -107,7 +122,10 @@ def test_a_call_ends_at_its_deadline_and_the_agent_is_told(variant: Running) -> 
     before = len(lines(variant, "cancelled"))
     with A2AClient({"ag": {"url": variant["url"], "call_timeout": 0.7}}, timeout=10.0) as client:
         started = time.monotonic()
-        with pytest.raises(ToolTimeout, match=r"'ag.hang' did not answer within 0.7 s; the agent was told to cancel"):
+        with pytest.raises(
+            ToolTimeout,
+            match=r"'ag.hang' did not answer within 0.7 s; the agent was told to cancel",
+        ):
             by_skill(client)["hang"].run({"message": "x"})
         assert time.monotonic() - started < 1.5
         until(lambda: len(lines(variant, "cancelled")) > before)
@@ -124,15 +142,25 @@ def test_closing_the_client_ends_its_calls_and_tells_the_agents(variant: Running
     assert time.monotonic() - started < 5.0
     thread.join()
     assert isinstance(found[0], ToolError)
-    assert (found[0].error_type, "the client was closed during the call" in str(found[0])) == ("network", True)
+    assert (found[0].error_type, "the client was closed during the call" in str(found[0])) == (
+        "network",
+        True,
+    )
     assert len(lines(variant, "cancelled")) > before[1]  # `close` has waited for it
 
 
 def test_closing_one_agent_leaves_the_others_to_their_work(agents: Agents) -> None:
     shared = agents.shared()
-    with A2AClient({"one": {"url": shared["url"]}, "two": {"url": shared["url"]}}, timeout=10.0) as client:
+    with A2AClient(
+        {"one": {"url": shared["url"]}, "two": {"url": shared["url"]}}, timeout=10.0
+    ) as client:
         tools = {tool.name: tool for tool in client}
-        one, two = (in_thread(lambda name=name: tools[f"{name}.work"].run({"message": "0.5"}, ToolContext("c"))) for name in ("one", "two"))
+        one, two = (
+            in_thread(
+                lambda name=name: tools[f"{name}.work"].run({"message": "0.5"}, ToolContext("c"))
+            )
+            for name in ("one", "two")
+        )
         time.sleep(0.2)
         client.sources()[0].close()
         for thread, _ in (one, two):
@@ -156,11 +184,16 @@ def test_a_conversation_that_is_interrupted_has_its_task_cancelled(agents: Agent
             assert not [event for event in conversation.get_history() if TOKEN in repr(event)]
 
 
-# --- bad agents ----------------------------------------------------------------------------------
+# --- bad agents ---
 
 
-def test_an_agent_that_is_killed_in_mid_call_is_a_network_error_and_found_again_when_it_is_back(agents: Agents, variant: Running) -> None:
-    with agents.serve(**variant.kind()) as mine, A2AClient({"ag": {"url": mine["url"]}}, timeout=5.0) as client:
+def test_an_agent_that_is_killed_in_mid_call_is_a_network_error_and_found_again_when_it_is_back(
+    agents: Agents, variant: Running
+) -> None:
+    with (
+        agents.serve(**variant.kind()) as mine,
+        A2AClient({"ag": {"url": mine["url"]}}, timeout=5.0) as client,
+    ):
         tools = by_skill(client)
         started = time.monotonic()
         with pytest.raises(ToolError) as caught:
@@ -190,7 +223,9 @@ def test_an_agent_that_has_moved_is_found_by_its_card(agents: Agents) -> None:
             assert echo.run({"message": "x"}).success
 
 
-def test_a_bad_agent_harms_only_itself_and_says_why(agents: Agents, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_agent_harms_only_itself_and_says_why(
+    agents: Agents, caplog: pytest.LogCaptureFixture
+) -> None:
     good = agents.shared()
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         config = {
@@ -200,7 +235,11 @@ def test_a_bad_agent_harms_only_itself_and_says_why(agents: Agents, caplog: pyte
             "flood": {"url": agents.shared(fault="flood")["url"]},
             "absent": {"url": "http://127.0.0.1:9"},
             "nowhere": {"url": f"{good['url']}/nothing/here"},
-            "grpc": {"url": agents.shared(card={"supportedInterfaces": [{"url": "x:1", "protocolBinding": "GRPC"}]})["url"]},
+            "grpc": {
+                "url": agents.shared(
+                    card={"supportedInterfaces": [{"url": "x:1", "protocolBinding": "GRPC"}]}
+                )["url"]
+            },
             "ag": {"url": good["url"]},
         }
         before = Owned()
@@ -226,7 +265,9 @@ def test_a_bad_agent_harms_only_itself_and_says_why(agents: Agents, caplog: pyte
     assert "names no endpoint for JSONRPC or HTTP+JSON" in errors["grpc"]
     expected = {"deaf": "timeout", "silent": "timeout", "absent": "network", "nowhere": "not_found"}
     assert kinds == {**dict.fromkeys(errors, "internal"), **expected}
-    logged = [record.getMessage() for record in caplog.records if record.name == "holdfast.tools.a2a"]
+    logged = [
+        record.getMessage() for record in caplog.records if record.name == "holdfast.tools.a2a"
+    ]
     assert sorted(logged) == sorted(errors.values())
 
 
@@ -240,7 +281,9 @@ def test_a_bad_agent_harms_only_itself_and_says_why(agents: Agents, caplog: pyte
         pytest.param(500, "internal", marks=pytest.mark.slow),
     ],
 )
-def test_an_http_status_decides_the_error_type_and_no_word_does(agents: Agents, status: int, kind: str) -> None:
+def test_an_http_status_decides_the_error_type_and_no_word_does(
+    agents: Agents, status: int, kind: str
+) -> None:
     for version in ("1.0", "0.3"):
         for transport in ("JSONRPC", "HTTP+JSON"):
             mine = agents.shared(version=version, transport=transport, status=status)
@@ -255,21 +298,35 @@ def test_an_http_status_decides_the_error_type_and_no_word_does(agents: Agents, 
 
 def test_a_token_that_is_refused_is_said(agents: Agents) -> None:
     mine = agents.shared(token=TOKEN)
-    config = {"good": {"url": mine["url"], "token": TOKEN}, "bad": {"url": mine["url"], "token": "wr0ng"}, "none": {"url": mine["url"]}}
+    config = {
+        "good": {"url": mine["url"], "token": TOKEN},
+        "bad": {"url": mine["url"], "token": "wr0ng"},
+        "none": {"url": mine["url"]},
+    }
     with A2AClient(config) as client:
         assert {tool.name.partition(".")[0] for tool in client} == {"good"}
-        assert client.errors["bad"] == "A2A agent 'bad' could not be asked for its card: HTTP 401. It may want another token."
+        assert (
+            client.errors["bad"]
+            == "A2A agent 'bad' could not be asked for its card: HTTP 401. It may want another"
+            " token."
+        )
         assert set(client.errors) == {"bad", "none"}
         assert by_skill(client)["echo"].run({"message": "x"}).success
 
 
 @pytest.mark.slow
-def test_an_agent_that_takes_the_message_and_keeps_silent_is_given_up_at_the_deadline(agents: Agents) -> None:
+def test_an_agent_that_takes_the_message_and_keeps_silent_is_given_up_at_the_deadline(
+    agents: Agents,
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         for streaming in (True, False):
-            mine = agents.shared(streaming=streaming, endpoint=f"http://127.0.0.1:{deaf.getsockname()[1]}")
+            mine = agents.shared(
+                streaming=streaming, endpoint=f"http://127.0.0.1:{deaf.getsockname()[1]}"
+            )
             before = Owned()
-            with A2AClient({"ag": {"url": mine["url"], "timeout": 0.5, "call_timeout": 1.0}}) as client:
+            with A2AClient(
+                {"ag": {"url": mine["url"], "timeout": 0.5, "call_timeout": 1.0}}
+            ) as client:
                 echo = by_skill(client)["echo"]
                 started = time.monotonic()
                 with pytest.raises(ToolTimeout, match="within 1 s"):
@@ -282,7 +339,11 @@ def test_an_agent_that_takes_the_message_and_keeps_silent_is_given_up_at_the_dea
 @pytest.mark.slow
 def test_a_question_after_a_task_may_fail_twice(agents: Agents) -> None:
     with agents.serve(streaming=False) as mine, Cutter(mine["port"]) as cutter:
-        cutter.card = {"supportedInterfaces": [{"url": f"{cutter.url}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]}
+        cutter.card = {
+            "supportedInterfaces": [
+                {"url": f"{cutter.url}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            ]
+        }
         with A2AClient({"ag": {"url": cutter.url}}, timeout=5.0) as client:
             tools = by_skill(client)
             cutter.refusals = 2
@@ -296,22 +357,39 @@ def test_a_question_after_a_task_may_fail_twice(agents: Agents) -> None:
 def test_a_stream_that_breaks_off_is_asked_after(agents: Agents) -> None:
     """A proxy between us and the agent cuts every stream after its first event."""
     with agents.serve() as mine, Cutter(mine["port"]) as cutter:
-        cutter.card = {"supportedInterfaces": [{"url": f"{cutter.url}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}]}
+        cutter.card = {
+            "supportedInterfaces": [
+                {"url": f"{cutter.url}/a2a", "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            ]
+        }
         with A2AClient({"ag": {"url": cutter.url}}, timeout=5.0) as client:
-            assert by_skill(client)["work"].run({"message": "0.2"}, ToolContext("c")).text == "a garden"
+            assert (
+                by_skill(client)["work"].run({"message": "0.2"}, ToolContext("c")).text
+                == "a garden"
+            )
             assert cutter.cut == 1
         assert len(lines(mine, "execute")) == 1  # asked after, never sent again
 
 
 def task(state: str, text: str = "", number: int = 1, **more: Any) -> dict[str, Any]:
-    status: dict[str, Any] = {"state": f"TASK_STATE_{state}", "timestamp": f"2026-01-01T00:00:0{number}Z"}
+    status: dict[str, Any] = {
+        "state": f"TASK_STATE_{state}",
+        "timestamp": f"2026-01-01T00:00:0{number}Z",
+    }
     if text:
-        status["message"] = {"messageId": f"m{number}", "role": "ROLE_AGENT", "parts": [{"text": text}]}
+        status["message"] = {
+            "messageId": f"m{number}",
+            "role": "ROLE_AGENT",
+            "parts": [{"text": text}],
+        }
     return {"id": "t", "contextId": "c", "status": status, **more}
 
 
 def test_a_task_that_is_shown_as_it_was_before_the_answer_is_asked_after() -> None:
-    script = [{"task": task("INPUT_REQUIRED", "Which?")}] * 2 + [task("INPUT_REQUIRED", "Which?"), task("INPUT_REQUIRED", "And now?", 2)]
+    script = [{"task": task("INPUT_REQUIRED", "Which?")}] * 2 + [
+        task("INPUT_REQUIRED", "Which?"),
+        task("INPUT_REQUIRED", "And now?", 2),
+    ]
     with Scripted(script) as agent, A2AClient({"ag": {"url": agent.url}}) as client:
         ask = by_skill(client)["s"]
         assert ask.run({"message": "x"}, ToolContext("c")).text.startswith("Which?")
@@ -324,19 +402,29 @@ def test_a_question_without_a_mark_is_believed_each_time() -> None:
     bare = {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_INPUT_REQUIRED"}}
     with Scripted([{"task": bare}] * 2) as agent, A2AClient({"ag": {"url": agent.url}}) as client:
         for _ in range(2):
-            assert by_skill(client)["s"].run({"message": "x"}, ToolContext("c")).meta["state"] == "input-required"
+            assert (
+                by_skill(client)["s"].run({"message": "x"}, ToolContext("c")).meta["state"]
+                == "input-required"
+            )
 
 
 def test_an_answer_that_stands_in_the_history_alone_is_found_and_our_own_words_are_not_it() -> None:
     said = {"messageId": "m", "role": "ROLE_AGENT", "parts": [{"text": "It is done."}]}
-    script = [{"task": task("COMPLETED", history=[said])}, {"task": task("COMPLETED", history=[{**said, "role": "ROLE_USER"}])}]
+    script = [
+        {"task": task("COMPLETED", history=[said])},
+        {"task": task("COMPLETED", history=[{**said, "role": "ROLE_USER"}])},
+    ]
     with Scripted(script) as agent, A2AClient({"ag": {"url": agent.url}}) as client:
         assert by_skill(client)["s"].run({"message": "x"}).text == "It is done."
         assert by_skill(client)["s"].run({"message": "x"}).content == ()
 
 
 def test_states_and_fields_of_a_later_protocol_are_waited_out() -> None:
-    script = [{"task": {**task("PONDERING"), "mood": "good"}}, task("PONDERING"), task("COMPLETED", "done")]
+    script = [
+        {"task": {**task("PONDERING"), "mood": "good"}},
+        task("PONDERING"),
+        task("COMPLETED", "done"),
+    ]
     with Scripted(script) as agent, A2AClient({"ag": {"url": agent.url}}) as client:
         assert by_skill(client)["s"].run({"message": "x"}).text == "done"
 
@@ -355,7 +443,10 @@ def test_states_and_fields_of_a_later_protocol_are_waited_out() -> None:
     ],
 )
 def test_an_answer_that_is_not_the_protocols_is_an_internal_error(answer: Any) -> None:
-    with Scripted([answer]) as agent, A2AClient({"ag": {"url": agent.url}}, timeout=5.0, call_timeout=5.0) as client:
+    with (
+        Scripted([answer]) as agent,
+        A2AClient({"ag": {"url": agent.url}}, timeout=5.0, call_timeout=5.0) as client,
+    ):
         with pytest.raises(ToolError, match="A2A agent 'ag' failed the call: ") as caught:
             by_skill(client)["s"].run({"message": "x"})
         assert caught.value.error_type == "internal"
@@ -372,20 +463,31 @@ def test_an_answer_that_is_not_the_protocols_is_an_internal_error(answer: Any) -
         (-32099, "internal"),
     ],
 )
-def test_a_json_rpc_error_is_classified_by_its_code_and_shows_no_secret(code: int, kind: str) -> None:
+def test_a_json_rpc_error_is_classified_by_its_code_and_shows_no_secret(
+    code: int, kind: str
+) -> None:
     script = [{"error": {"code": code, "message": f"you sent {TOKEN}: 401, timeout, not found"}}]
-    with Scripted(script) as agent, A2AClient({"ag": {"url": agent.url, "token": TOKEN}}) as client, pytest.raises(ToolError) as caught:
+    with (
+        Scripted(script) as agent,
+        A2AClient({"ag": {"url": agent.url, "token": TOKEN}}) as client,
+        pytest.raises(ToolError) as caught,
+    ):
         by_skill(client)["s"].run({"message": "x"})
     assert caught.value.error_type == kind
     assert "you sent ***: 401" in str(caught.value)
 
 
-# --- who gets the credentials --------------------------------------------------------------------
+# --- who gets the credentials ---
 
 
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
-@pytest.mark.parametrize("credentials", [{"token": TOKEN}, pytest.param({"headers": {"X-Key": TOKEN}}, marks=pytest.mark.slow)])
-def test_credentials_never_go_to_another_host_that_a_card_names(agents: Agents, version: str, credentials: Any) -> None:
+@pytest.mark.parametrize(
+    "credentials",
+    [{"token": TOKEN}, pytest.param({"headers": {"X-Key": TOKEN}}, marks=pytest.mark.slow)],
+)
+def test_credentials_never_go_to_another_host_that_a_card_names(
+    agents: Agents, version: str, credentials: Any
+) -> None:
     with agents.serve(version=version) as other:
         mine = agents.shared(version=version, endpoint=f"{other['url']}/a2a")
         with A2AClient({"ag": {"url": mine["url"], **credentials}}) as client:
@@ -397,7 +499,9 @@ def test_credentials_never_go_to_another_host_that_a_card_names(agents: Agents, 
         assert lines(other, "") == []
         with A2AClient({"ag": {"url": mine["url"]}}) as client:  # there is nothing to give away
             assert by_skill(client)["echo"].run({"message": "x"}).success
-        with A2AClient({"ag": {"url": mine["url"], **credentials, "origins": [other["url"]]}}) as client:
+        with A2AClient(
+            {"ag": {"url": mine["url"], **credentials, "origins": [other["url"]]}}
+        ) as client:
             assert by_skill(client)["echo"].run({"message": "x"}).success
         told = [line for line in lines(other, "POST") if TOKEN in line]
         assert len(told) == 1
@@ -407,7 +511,10 @@ def test_credentials_never_go_to_another_host_that_a_card_names(agents: Agents, 
 
 def test_an_endpoint_at_the_trusted_host_is_taken_from_among_others(agents: Agents) -> None:
     with agents.serve() as other, agents.serve() as mine:
-        named = [{"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"} for url in (f"{other['url']}/a2a", "/a2a")]
+        named = [
+            {"url": url, "protocolBinding": "JSONRPC", "protocolVersion": "1.0"}
+            for url in (f"{other['url']}/a2a", "/a2a")
+        ]
         mine["card"] = {"supportedInterfaces": named}
         mine.restart()
         with A2AClient({"ag": {"url": mine["url"], "token": TOKEN}}) as client:
@@ -417,7 +524,11 @@ def test_an_endpoint_at_the_trusted_host_is_taken_from_among_others(agents: Agen
 
 @pytest.mark.slow
 def test_a_card_that_turns_to_another_host_later_gets_nothing_more(agents: Agents) -> None:
-    with agents.serve() as other, agents.serve() as mine, A2AClient({"ag": {"url": mine["url"], "token": TOKEN}}) as client:
+    with (
+        agents.serve() as other,
+        agents.serve() as mine,
+        A2AClient({"ag": {"url": mine["url"], "token": TOKEN}}) as client,
+    ):
         echo = by_skill(client)["echo"]
         mine["endpoint"] = f"{other['url']}/a2a"
         mine.restart()
@@ -434,7 +545,9 @@ def test_even_a_request_to_another_host_would_bear_no_credentials(agents: Agents
     with agents.serve() as mine, agents.serve() as other:
 
         async def ask() -> None:
-            async with Link("ag", Remote(mine["url"], TOKEN, {"X-Key": TOKEN}))._open_http() as http:
+            async with Link(
+                "ag", Remote(mine["url"], TOKEN, {"X-Key": TOKEN})
+            )._open_http() as http:
                 for url in (mine["url"], other["url"]):
                     await http.get(f"{url}/.well-known/agent-card.json")
 
@@ -445,8 +558,12 @@ def test_even_a_request_to_another_host_would_bear_no_credentials(agents: Agents
 
 def test_a_redirect_is_not_followed(agents: Agents) -> None:
     with agents.serve() as other:
-        mine = agents.shared(fault="redirect", endpoint=f"{other['url']}/.well-known/agent-card.json")
-        with A2AClient({"ag": {"url": mine["url"], "token": TOKEN}, "open": {"url": mine["url"]}}) as client:
+        mine = agents.shared(
+            fault="redirect", endpoint=f"{other['url']}/.well-known/agent-card.json"
+        )
+        with A2AClient(
+            {"ag": {"url": mine["url"], "token": TOKEN}, "open": {"url": mine["url"]}}
+        ) as client:
             assert client.tools() == []
             assert "HTTP 302. It sent us elsewhere" in client.errors["ag"]
         assert lines(other, "") == []
@@ -464,7 +581,10 @@ def test_two_clients_with_one_agent_id_keep_their_tokens_and_contexts_apart(agen
             def work(who: str) -> None:
                 for _ in range(10):
                     first = asks[who].run({"message": "x"}, ToolContext("the same"))
-                    assert asks[who].run({"message": "red"}, ToolContext("the same")).meta == {**first.meta, "state": "completed"}
+                    assert asks[who].run({"message": "red"}, ToolContext("the same")).meta == {
+                        **first.meta,
+                        "state": "completed",
+                    }
                     tasks[who].append(first.meta["contextId"])
 
             started = [in_thread(lambda who=who: work(who)) for who in ("a", "b")]
@@ -474,14 +594,20 @@ def test_two_clients_with_one_agent_id_keep_their_tokens_and_contexts_apart(agen
             assert len(set(tasks["a"])) == len(set(tasks["b"])) == 1
             assert set(tasks["a"]) != set(tasks["b"])
         sent = lines(mine, "POST")
-        assert sum("Bearer token-a " in line for line in sent) == sum("Bearer token-b " in line for line in sent) == 20
+        assert (
+            sum("Bearer token-a " in line for line in sent)
+            == sum("Bearer token-b " in line for line in sent)
+            == 20
+        )
 
 
 def test_no_secret_is_logged_at_any_level(agents: Agents, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     mine = agents.shared(token=TOKEN)
     for wrong in ("", "-wrong"):
-        with A2AClient({"ag": {"url": mine["url"], "token": TOKEN + wrong, "headers": {"X-Key": TOKEN}}}) as client:
+        with A2AClient(
+            {"ag": {"url": mine["url"], "token": TOKEN + wrong, "headers": {"X-Key": TOKEN}}}
+        ) as client:
             for tool in client.tools()[:2]:
                 tool.run({"message": "x"})
             client.sources()[0].health(5.0)
@@ -489,7 +615,7 @@ def test_no_secret_is_logged_at_any_level(agents: Agents, caplog: pytest.LogCapt
     assert TOKEN not in caplog.text
 
 
-# --- nothing is left -----------------------------------------------------------------------------
+# --- nothing is left ---
 
 
 def test_no_thread_and_no_socket_is_left_after_close(variant: Running) -> None:
@@ -498,7 +624,9 @@ def test_no_thread_and_no_socket_is_left_after_close(variant: Running) -> None:
         with A2AClient({"ag": {"url": variant["url"]}}, timeout=10.0) as client:
             tools = by_skill(client)
             work: list[Callable[[], Any]] = [
-                lambda tool=tools[skill], number=number: tool.run({"message": "x"}, ToolContext(f"c{number}"))
+                lambda tool=tools[skill], number=number: tool.run(
+                    {"message": "x"}, ToolContext(f"c{number}")
+                )
                 for skill in ("hang", "echo", "everything", "ask", "refuse")
                 for number in range(4)
             ]
@@ -535,22 +663,25 @@ def test_a_client_that_is_dropped_without_close_ends_its_thread(agents: Agents) 
     before.gone()
 
 
-def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(agents: Agents) -> None:
+def test_an_interpreter_that_exits_without_close_leaves_no_noise_and_no_task(
+    agents: Agents,
+) -> None:
     import subprocess
     import sys
 
     shared = agents.shared()
     source = (
-        "import sys, threading; from holdfast.tools.a2a import A2AClient; from holdfast.tools.context import ToolContext\n"
-        f"client = A2AClient({{'ag': {{'url': {shared['url']!r}}}}})\n"
-        "hang = next(tool for tool in client if tool.name == 'ag.hang')\n"
-        "begun = threading.Event()\n"
-        "context = ToolContext('c', progress=lambda text: begun.set())\n"
-        "threading.Thread(target=hang.run, args=({'message': 'x'}, context), daemon=True).start()\n"
-        "begun.wait(10); print('bye')"
+        "import sys, threading; from holdfast.tools.a2a import A2AClient; from"
+        " holdfast.tools.context import ToolContext\nclient = A2AClient({'ag': {'url':"
+        f" {shared['url']!r}}}}})\nhang = next(tool for tool in client if tool.name =="
+        " 'ag.hang')\nbegun = threading.Event()\ncontext = ToolContext('c', progress=lambda text:"
+        " begun.set())\nthreading.Thread(target=hang.run, args=({'message': 'x'}, context),"
+        " daemon=True).start()\nbegun.wait(10); print('bye')"
     )
     before = len(lines(shared, "cancelled"))
-    found = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=30, check=True
+    )
     assert found.stdout == "bye\n"
     assert "Task was destroyed" not in found.stderr
     assert len(lines(shared, "cancelled")) > before
@@ -560,7 +691,10 @@ def test_calls_from_many_threads_find_one_card(agents: Agents) -> None:
     with agents.serve() as mine, A2AClient({"ag": {"url": mine["url"]}}) as client:
         echo = by_skill(client)["echo"]
         client.sources()[0].close()  # so that all of them find nobody connected
-        started = [in_thread(lambda number=number: echo.run({"message": str(number)}).text) for number in range(20)]
+        started = [
+            in_thread(lambda number=number: echo.run({"message": str(number)}).text)
+            for number in range(20)
+        ]
         for thread, _ in started:
             thread.join()
         assert [found for _, found in started] == [[f"echo: {number}"] for number in range(20)]

@@ -67,7 +67,9 @@ def test_one_function_registered_twice_runs_twice_and_is_taken_back_once() -> No
     assert runs == [1, 1]
 
 
-def test_a_callback_that_raises_is_logged_and_the_others_run(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_callback_that_raises_is_logged_and_the_others_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     token, runs = Cancellation(), list[int]()
     token.add_callback(lambda: runs.append(1))
     token.add_callback(lambda: 1 / 0)
@@ -80,7 +82,13 @@ def test_a_callback_that_raises_is_logged_and_the_others_run(caplog: pytest.LogC
 
 def test_a_callback_may_use_its_own_cancellation() -> None:
     token, runs = Cancellation(), list[Any]()
-    token.add_callback(lambda: (token.cancel(), token.add_callback(lambda: runs.append("inner")), runs.append(token.wait(0))))
+    token.add_callback(
+        lambda: (
+            token.cancel(),
+            token.add_callback(lambda: runs.append("inner")),
+            runs.append(token.wait(0)),
+        )
+    )
     token.cancel()
     assert runs == ["inner", True]
 
@@ -100,7 +108,9 @@ def test_whatever_the_threads_do_each_callback_runs_exactly_once() -> None:
             ready.wait()  # noqa: B023
             token.cancel()  # noqa: B023
 
-        threads = [threading.Thread(target=register, args=(first,)) for first in range(0, 64, 8)] + [threading.Thread(target=cancel)]
+        threads = [
+            threading.Thread(target=register, args=(first,)) for first in range(0, 64, 8)
+        ] + [threading.Thread(target=cancel)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -143,12 +153,17 @@ def test_a_signal_handler_may_cancel_what_the_interrupted_thread_is_registering_
     assert set(counts.values()) == {1}
 
 
-# --- the context ---------------------------------------------------------------------------------
+# --- the context ---
 
 
 def test_a_context_names_the_call_and_its_idempotency_key() -> None:
     context = ToolContext("conv", "4.1", attempt=3)
-    assert (context.conversation_id, context.call_id, context.attempt, context.idempotency_key) == ("conv", "4.1", 3, "conv:4.1")
+    assert (context.conversation_id, context.call_id, context.attempt, context.idempotency_key) == (
+        "conv",
+        "4.1",
+        3,
+        "conv:4.1",
+    )
     assert not context.cancelled
 
 
@@ -160,7 +175,9 @@ def test_an_empty_context_hears_nothing_and_keeps_nothing() -> None:
 
 def test_progress_and_clean_up_reach_whoever_gave_the_context() -> None:
     heard: list[Any] = []
-    context = ToolContext(progress=heard.append, on_close=lambda key, cleanup: heard.append(key)).with_cancellation(Cancellation())
+    context = ToolContext(
+        progress=heard.append, on_close=lambda key, cleanup: heard.append(key)
+    ).with_cancellation(Cancellation())
     context.report_progress("half")
     context.on_close("key", lambda: None)
     assert heard == ["half", "key"]
@@ -169,7 +186,12 @@ def test_progress_and_clean_up_reach_whoever_gave_the_context() -> None:
 def test_the_same_context_under_another_flag_is_otherwise_the_same() -> None:
     token, runtime = Cancellation(), object()
     context = ToolContext("conv", "4.1", 2, runtime=runtime).with_cancellation(token)
-    assert (context.idempotency_key, context.attempt, context.cancelled, context.runtime) == ("conv:4.1", 2, token, runtime)
+    assert (context.idempotency_key, context.attempt, context.cancelled, context.runtime) == (
+        "conv:4.1",
+        2,
+        token,
+        runtime,
+    )
 
 
 def test_a_sleep_is_ended_by_a_cancel() -> None:

@@ -1,4 +1,5 @@
-"""The functions and calls of a public leaderboard: real schemas, good and odd, each as a tool and each called."""
+"""The functions and calls of a public leaderboard: real schemas, good and odd, each as a tool and
+each called."""
 
 from __future__ import annotations
 
@@ -30,13 +31,20 @@ class Case:
     def __init__(self, case: dict[str, Any]) -> None:
         self.id: str = case["id"]
         self.calls = [(canonical(call["name"]), call["arguments"]) for call in case["calls"]]
-        self.schemas = {canonical(function["name"]): function["parameters"] for function in case["functions"]}
+        self.schemas = {
+            canonical(function["name"]): function["parameters"] for function in case["functions"]
+        }
         self.seen: list[tuple[str, dict[str, Any]]] = []
         self.tools = ToolManager(self._tool(function) for function in case["functions"])
 
     def _tool(self, function: dict[str, Any]) -> Tool:
         name = canonical(function["name"])
-        return Tool(name, function["description"], lambda **kwargs: self.seen.append((name, kwargs)), function["parameters"])
+        return Tool(
+            name,
+            function["description"],
+            lambda **kwargs: self.seen.append((name, kwargs)),
+            function["parameters"],
+        )
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +54,9 @@ def cases() -> list[Case]:
     return found
 
 
-def test_every_function_becomes_a_tool_under_a_legal_name_that_leads_back_to_it(cases: list[Case]) -> None:
+def test_every_function_becomes_a_tool_under_a_legal_name_that_leads_back_to_it(
+    cases: list[Case],
+) -> None:
     count = 0
     for case in cases:
         for definition in case.tools.definitions():
@@ -68,7 +78,11 @@ STYLES: dict[str, Any] = {
     "openai_chat": (lambda found: found["function"], "parameters", LEGAL),
     "openai_responses": (lambda found: found, "parameters", LEGAL),
     "anthropic": (lambda found: found, "input_schema", re.compile(r"[a-zA-Z0-9_-]{1,128}")),
-    "gemini": (lambda found: found, "parametersJsonSchema", re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}")),
+    "gemini": (
+        lambda found: found,
+        "parametersJsonSchema",
+        re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,127}"),
+    ),
     "mcp": (lambda found: found, "inputSchema", re.compile(r"[A-Za-z0-9_.\-]{1,128}")),
 }
 
@@ -92,7 +106,11 @@ def test_every_function_is_a_legal_definition_in_every_style(cases: list[Case], 
                 strict += 1
                 assert known[schema_key]["additionalProperties"] is False
                 assert set(known[schema_key]["required"]) == set(known[schema_key]["properties"])
-            name = known["name"].removeprefix("_") if style == "gemini" and known["name"] != tool.wire_name else known["name"]
+            name = (
+                known["name"].removeprefix("_")
+                if style == "gemini" and known["name"] != tool.wire_name
+                else known["name"]
+            )
             assert case.tools.get(name).name == tool.name
     assert count == 6145
     assert style == "openai_responses" or not strict
@@ -107,14 +125,19 @@ def test_every_call_is_valid_and_reaches_its_function_unchanged(cases: list[Case
             case.seen.clear()
             before = json.dumps(arguments)
             result = case.tools.run(ToolCall("1.0", name, arguments))
-            if result.is_error or case.seen != [(name, arguments)] or json.dumps(case.seen[0][1]) != before:
+            if (
+                result.is_error
+                or case.seen != [(name, arguments)]
+                or json.dumps(case.seen[0][1]) != before
+            ):
                 wrong.append(f"{case.id}: {result.text or case.seen}")
     assert count == 3118
     assert wrong == []
 
 
 def altered(case: Case, change: str) -> Any:
-    """Each call of a case with each of its arguments removed or renamed (if required) or given as another type."""
+    """Each call of a case with each of its arguments removed or renamed (if required) or given as
+    another type."""
     for name, arguments in case.calls:
         schema = case.schemas[name]
         for argument in arguments:
@@ -137,7 +160,12 @@ def test_a_call_with_one_argument_wrong_is_refused_by_name(cases: list[Case], ch
         for name, argument, arguments in altered(case, change):
             count += 1
             result = case.tools.run(ToolCall("1.0", name, arguments))
-            if result.error is None or result.error.type != "validation" or argument not in result.text or case.seen:
+            if (
+                result.error is None
+                or result.error.type != "validation"
+                or argument not in result.text
+                or case.seen
+            ):
                 wrong.append(f"{case.id}: {name}({argument}): {result.text}")
     assert count > 4000
     assert wrong == []

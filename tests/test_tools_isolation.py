@@ -21,7 +21,13 @@ import pytest
 
 from holdfast import Agent, Conversation, ScriptedLLM, events
 from holdfast.content import ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout, ToolValidationError
+from holdfast.errors import (
+    ConfigurationError,
+    ToolCancelled,
+    ToolError,
+    ToolTimeout,
+    ToolValidationError,
+)
 from holdfast.tools import Cancellation, RetryPolicy, Tool, ToolContext, ToolManager
 from tests.data import isolated as callbacks
 from tests.leftovers import Owned
@@ -35,7 +41,12 @@ def made(callback: Any, **options: Any) -> Tool:
     return Tool(getattr(callback, "__name__", "t"), "", callback, isolation="process", **options)
 
 
-def run(callback: Any, arguments: dict[str, Any] | None = None, context: ToolContext | None = None, **options: Any) -> ToolResult:
+def run(
+    callback: Any,
+    arguments: dict[str, Any] | None = None,
+    context: ToolContext | None = None,
+    **options: Any,
+) -> ToolResult:
     tool = made(callback, **options)
     return ToolManager([tool]).run(ToolCall("1.0", tool.name, arguments or {}), context)
 
@@ -64,7 +75,7 @@ def nothing_is_left() -> Iterator[None]:
     before.gone()
 
 
-# --- what crosses --------------------------------------------------------------------------------
+# --- what crosses ---
 
 
 def test_a_call_runs_in_a_process_of_its_own_and_gives_back_what_it_would_here() -> None:
@@ -80,10 +91,28 @@ def test_the_decorated_function_can_still_be_called_as_one() -> None:
     assert callbacks.add.run({"a": 1}).text == "3"
 
 
-@pytest.mark.parametrize("value", [None, True, 0, -1, 2**63, 1.5, "é\n\u2028", "", [], [1, [None]], {"a": {"b": [1.0, "x"]}}, 10**15])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        0,
+        -1,
+        2**63,
+        1.5,
+        "é\n\u2028",
+        "",
+        [],
+        [1, [None]],
+        {"a": {"b": [1.0, "x"]}},
+        10**15,
+    ],
+)
 def test_json_values_cross_both_ways_without_loss(value: Any) -> None:
     found = run(callbacks.plain, {"value": value})
-    here = ToolManager([Tool("plain", "", callbacks.plain)]).run(ToolCall("1.0", "plain", {"value": value}))
+    here = ToolManager([Tool("plain", "", callbacks.plain)]).run(
+        ToolCall("1.0", "plain", {"value": value})
+    )
     assert found == here
     assert found.success
 
@@ -95,20 +124,39 @@ def test_megabytes_cross_both_ways() -> None:
 
 def test_the_callback_gets_what_its_signature_asks_for() -> None:
     order = {"item": "i", "howMany": "3", "secret": "s3cret"}
-    given = {"order": order, "color": "red", "day": "2026-01-02", "kind": "x", "many": [order, order]}
-    for arguments in (given, {**given, "order": json.dumps(order)}):  # models often quote whole objects
+    given = {
+        "order": order,
+        "color": "red",
+        "day": "2026-01-02",
+        "kind": "x",
+        "many": [order, order],
+    }
+    for arguments in (
+        given,
+        {**given, "order": json.dumps(order)},
+    ):  # models often quote whole objects
         found = run(callbacks.types, arguments)
         assert found.structured_content == {
-            "item": "i", "count": "3", "secret": "s3cret", "color": "RED", "day": "date 2026-01-02", "kind": "x", "many": "2"
-        }  # fmt: skip
+            "item": "i",
+            "count": "3",
+            "secret": "s3cret",
+            "color": "RED",
+            "day": "date 2026-01-02",
+            "kind": "x",
+            "many": "2",
+        }
 
 
-def test_wrong_arguments_are_refused_before_any_process_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_are_refused_before_any_process_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(subprocess, "Popen", None)
     found = run(callbacks.types, {"order": {}, "color": "blue"})
     assert found.error is not None
     assert found.error.type == "validation"
-    assert found == ToolManager([Tool("types", "", callbacks.types)]).run(ToolCall("1.0", "types", {"order": {}, "color": "blue"}))
+    assert found == ToolManager([Tool("types", "", callbacks.types)]).run(
+        ToolCall("1.0", "types", {"order": {}, "color": "blue"})
+    )
     with pytest.raises(ToolValidationError, match="not JSON"):
         made(callbacks.plain).call({"value": object()}, ToolContext())
 
@@ -124,10 +172,27 @@ def test_results_of_every_kind_cross() -> None:
     assert run(callbacks.content) == callbacks.content()
     assert run(callbacks.nothing) == ToolResult()
     assert run(callbacks.coroutine, {"a": 4}).text == "4"
-    assert run(callbacks.bad_result).text == ToolManager([callbacks.bad_result]).run(ToolCall("1.0", "bad_result")).text
+    assert (
+        run(callbacks.bad_result).text
+        == ToolManager([callbacks.bad_result]).run(ToolCall("1.0", "bad_result")).text
+    )
 
 
-@pytest.mark.parametrize("how", ["file", "key", "busy", "timeout", "denied", "tool", "validation", "unsayable", "unicode", "group"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "file",
+        "key",
+        "busy",
+        "timeout",
+        "denied",
+        "tool",
+        "validation",
+        "unsayable",
+        "unicode",
+        "group",
+    ],
+)
 def test_a_failure_is_told_in_the_words_and_classes_that_it_has_in_one_process(how: str) -> None:
     found = run(callbacks.failing, {"how": how})
     assert found == ToolManager([callbacks.failing]).run(ToolCall("1.0", "failing", {"how": how}))
@@ -152,21 +217,39 @@ def test_an_isolated_tool_may_call_another() -> None:
     assert run(callbacks.nested, {"a": 1}).text == "from inside: 3"
 
 
-# --- what the callback knows ---------------------------------------------------------------------
+# --- what the callback knows ---
 
 
 @LINUX
-def test_the_context_crosses_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_context_crosses_and_nothing_else_does(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
     with open(tmp_path / "f", "w") as opened:
         os.set_inheritable(opened.fileno(), True)
         context = ToolContext("c", "7.1", 3, mark=lambda: {OWNER: "mark"})
         found = run(callbacks.about, {}, context).structured_content
-    assert (found["conversation"], found["call"], found["attempt"], found["key"]) == ("c", "7.1", 3, "c:7.1")
+    assert (found["conversation"], found["call"], found["attempt"], found["key"]) == (
+        "c",
+        "7.1",
+        3,
+        "c:7.1",
+    )
     assert found["marks"] == {OWNER: "mark"}
-    assert set(found["environment"]) <= {"PATH", "HOME", "USER", "LOGNAME", "LANG", "TERM", OWNER, "LC_CTYPE"}
+    assert set(found["environment"]) <= {
+        "PATH",
+        "HOME",
+        "USER",
+        "LOGNAME",
+        "LANG",
+        "TERM",
+        OWNER,
+        "LC_CTYPE",
+    }
     assert found["environment"][OWNER] == "mark"
-    assert len(found["fds"]) <= 5, found["links"]  # stdin, stdout, stderr, the channel, and the listing's own
+    assert len(found["fds"]) <= 5, found[
+        "links"
+    ]  # stdin, stdout, stderr, the channel, and the listing's own
     assert not any(str(tmp_path) in link for link in found["links"])
     assert found["argv"] == [""]
     assert found["imported"] == found["pid"]
@@ -174,7 +257,10 @@ def test_the_context_crosses_and_nothing_else_does(monkeypatch: pytest.MonkeyPat
 
 def test_progress_is_heard_in_order_before_the_result() -> None:
     heard: list[str] = []
-    assert run(callbacks.progress, {"count": 500}, ToolContext("c", "1.0", progress=heard.append)).text == "done"
+    assert (
+        run(callbacks.progress, {"count": 500}, ToolContext("c", "1.0", progress=heard.append)).text
+        == "done"
+    )
     assert heard == [f"step {n}" for n in range(500)]
 
 
@@ -183,7 +269,9 @@ def test_a_listener_that_raises_ends_the_call_as_it_does_in_one_process() -> Non
         raise ConnectionError("nobody listens")
 
     found = run(callbacks.progress, {"count": 5}, ToolContext("c", "1.0", progress=refuse))
-    here = ToolManager([callbacks.progress]).run(ToolCall("1.0", "progress", {"count": 5}), ToolContext("c", "1.0", progress=refuse))
+    here = ToolManager([callbacks.progress]).run(
+        ToolCall("1.0", "progress", {"count": 5}), ToolContext("c", "1.0", progress=refuse)
+    )
     assert found == here
 
 
@@ -205,7 +293,7 @@ def test_what_is_to_be_cleaned_up_is_cleaned_up_at_the_end_of_the_call(tmp_path:
     assert (tmp_path / "f").read_text() == "cleaned"
 
 
-# --- its end -------------------------------------------------------------------------------------
+# --- its end ---
 
 
 @LINUX
@@ -265,10 +353,17 @@ def test_a_cancel_ends_it_at_once(tmp_path: Path) -> None:
         tool.run({"file": str(file)}, ToolContext("c", "1.0", cancelled=token))
 
 
-@pytest.mark.parametrize(("callback", "said"), [(callbacks.patient, "ended when asked"), (callbacks.deaf, "was cancelled")])
-def test_one_that_knows_of_the_cancel_is_asked_first_and_then_killed(callback: Any, said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("callback", "said"),
+    [(callbacks.patient, "ended when asked"), (callbacks.deaf, "was cancelled")],
+)
+def test_one_that_knows_of_the_cancel_is_asked_first_and_then_killed(
+    callback: Any, said: str, tmp_path: Path
+) -> None:
     file, token = tmp_path / "file", Cancellation()
-    threading.Thread(target=lambda: (until(lambda: file.exists() and file.read_text()), token.cancel())).start()
+    threading.Thread(
+        target=lambda: (until(lambda: file.exists() and file.read_text()), token.cancel())
+    ).start()
     found = run(callback, {"file": str(file)}, ToolContext("c", "1.0", cancelled=token))
     assert said in found.text
     if callback is callbacks.patient:
@@ -289,7 +384,10 @@ def test_one_that_knows_of_the_cancel_is_asked_first_and_then_killed(callback: A
 def test_one_that_ends_without_an_answer_says_how_and_its_last_words(how: str, said: str) -> None:
     found = run(callbacks.leaving, {"how": how})
     assert re.search(
-        f"'leaving' failed: its process ended before it answered, with {said}.*It printed last: .*last words", found.text, re.DOTALL
+        f"'leaving' failed: its process ended before it answered, with {said}.*It printed last:"
+        " .*last words",
+        found.text,
+        re.DOTALL,
     )
     assert found.error is not None
     assert found.error.type == "internal"
@@ -300,13 +398,17 @@ def test_one_that_closes_everything_is_ended_too() -> None:
     assert "ended before it answered" in run(callbacks.closing).text
 
 
-# --- with the manager and conversations ----------------------------------------------------------
+# --- with the manager and conversations ---
 
 
 def test_retries_are_announced_and_keep_the_idempotency_key(tmp_path: Path) -> None:
     announced: list[int] = []
     tool = made(callbacks.flaky, retry=AT_ONCE)
-    found = ToolManager([tool]).run(ToolCall("1.0", "flaky", {"file": str(tmp_path / "log")}), ToolContext("c", "1.0"), announced.append)
+    found = ToolManager([tool]).run(
+        ToolCall("1.0", "flaky", {"file": str(tmp_path / "log")}),
+        ToolContext("c", "1.0"),
+        announced.append,
+    )
     assert found.text == "attempt 2"
     assert announced == [2]
     assert (tmp_path / "log").read_text() == "1 c:1.0\n2 c:1.0\n"
@@ -323,7 +425,11 @@ def test_two_hundred_calls_four_at_a_time_leave_nothing_behind() -> None:
         for n in range(25):
             found = manager.call("add", {"a": n, "b": thread})
             told = manager.call("echo_context", {}, ToolContext("c", f"{thread}.{n}"))
-            wrong.extend(one.text for one, right in ((found, str(n + thread)), (told, f"{thread}.{n}")) if one.text != right)
+            wrong.extend(
+                one.text
+                for one, right in ((found, str(n + thread)), (told, f"{thread}.{n}"))
+                if one.text != right
+            )
 
     threads = [threading.Thread(target=work, args=(thread,)) for thread in range(4)]
     for thread in threads:
@@ -340,9 +446,13 @@ def scripted(name: str, arguments: dict[str, Any]) -> ScriptedLLM:
 
 @LINUX
 @pytest.mark.parametrize("how", ["interrupt", "close"])
-def test_interrupt_and_close_end_the_process_and_the_conversation_goes_on(how: str, tmp_path: Path) -> None:
+def test_interrupt_and_close_end_the_process_and_the_conversation_goes_on(
+    how: str, tmp_path: Path
+) -> None:
     file = tmp_path / "pids"
-    conversation = Conversation(Agent(scripted("stubborn", {"file": str(file)}), tools=[made(callbacks.stubborn)]))
+    conversation = Conversation(
+        Agent(scripted("stubborn", {"file": str(file)}), tools=[made(callbacks.stubborn)])
+    )
     with conversation:
         conversation.start_thread()
         conversation.send_message("go")
@@ -351,8 +461,16 @@ def test_interrupt_and_close_end_the_process_and_the_conversation_goes_on(how: s
         getattr(conversation, how)()
         until(lambda: not [pid for pid in file.read_text().split() if alive(int(pid))], 3)
         assert time.monotonic() - before < 1
-        until(lambda: any(isinstance(event, events.ToolResult) for event in conversation.get_history()))
-        result = next(event.result for event in conversation.get_history() if isinstance(event, events.ToolResult))
+        until(
+            lambda: any(
+                isinstance(event, events.ToolResult) for event in conversation.get_history()
+            )
+        )
+        result = next(
+            event.result
+            for event in conversation.get_history()
+            if isinstance(event, events.ToolResult)
+        )
         assert "its process was ended, with all that it had started" in result.text
 
 
@@ -376,7 +494,9 @@ PROGRAM = textwrap.dedent("""
 def test_a_sigkill_of_the_owner_leaves_nothing_running(where: str, tmp_path: Path) -> None:
     file = tmp_path / "pids"
     store = "alone" if where == "alone" else str(tmp_path / "store.db")
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, store, str(file)], cwd=Path(__file__).parents[1]) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, store, str(file)], cwd=Path(__file__).parents[1]
+    ) as process:
         until(file.exists)
         pids = [int(pid) for pid in file.read_text().split()]
         assert all(map(alive, pids))
@@ -389,12 +509,20 @@ def test_a_sigkill_of_the_owner_leaves_nothing_running(where: str, tmp_path: Pat
 
 
 @LINUX
-def test_a_sigkill_of_the_owner_is_noticed_though_another_child_holds_its_pipes(tmp_path: Path) -> None:
+def test_a_sigkill_of_the_owner_is_noticed_though_another_child_holds_its_pipes(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "pids"
     program = PROGRAM.replace(
-        "tool = ", "import os, threading, time; threading.Timer(0.5, lambda: os.fork() or time.sleep(20)).start(); tool = "
+        "tool = ",
+        "import os, threading, time; threading.Timer(0.5, lambda: os.fork() or"
+        " time.sleep(20)).start(); tool = ",
     )
-    group = subprocess.Popen([sys.executable, "-c", program, "alone", str(file)], cwd=Path(__file__).parents[1], start_new_session=True)
+    group = subprocess.Popen(
+        [sys.executable, "-c", program, "alone", str(file)],
+        cwd=Path(__file__).parents[1],
+        start_new_session=True,
+    )
     with group as process:
         until(file.exists)
         time.sleep(0.6)
@@ -404,7 +532,7 @@ def test_a_sigkill_of_the_owner_is_noticed_though_another_child_holds_its_pipes(
         os.killpg(process.pid, signal.SIGKILL)
 
 
-# --- what another process cannot import ----------------------------------------------------------
+# --- what another process cannot import ---
 
 
 def test_a_callback_that_another_process_cannot_import_is_refused_when_the_tool_is_made() -> None:
@@ -420,14 +548,21 @@ def test_a_callback_that_another_process_cannot_import_is_refused_when_the_tool_
         (Callable(), "has no name to import it by"),
         (functools.partial(callbacks.plain, 1), "has no name to import it by"),
     ):
-        with pytest.raises(ConfigurationError, match=f"Tool 't': isolation='process' .*{why}.*Give a function defined at the top"):
+        with pytest.raises(
+            ConfigurationError,
+            match=f"Tool 't': isolation='process' .*{why}.*Give a function defined at the top",
+        ):
             Tool("t", "", callback, isolation="process")
 
 
-def test_a_callback_whose_name_means_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_callback_whose_name_means_something_else_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = callbacks.plain
     monkeypatch.setattr(callbacks, "plain", callbacks.nothing)
-    with pytest.raises(ConfigurationError, match=r"'plain' in 'tests.data.isolated' is something else"):
+    with pytest.raises(
+        ConfigurationError, match=r"'plain' in 'tests.data.isolated' is something else"
+    ):
         made(original)
     monkeypatch.delattr(callbacks, "plain")
     with pytest.raises(ConfigurationError, match=r"'plain' in 'tests.data.isolated' is not there"):
@@ -462,14 +597,20 @@ OWN = int(os.environ.get("OWN", 0))
 MAIN = 'if __name__ == "__main__":\n    import sys; print(mine.run({"model": {"x": 1}}).text)\n'
 
 
-def test_a_script_with_a_guard_is_imported_by_its_path_and_its_main_part_is_not_run(tmp_path: Path) -> None:
+def test_a_script_with_a_guard_is_imported_by_its_path_and_its_main_part_is_not_run(
+    tmp_path: Path,
+) -> None:
     script = tmp_path / "my script.py"
     script.write_text(SCRIPT + MAIN)
-    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=tmp_path)
+    found = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     assert found.stdout == "Model 1 False\n"
     (tmp_path / "pack").mkdir()
     (tmp_path / "pack" / "__main__.py").write_text(SCRIPT + MAIN)
-    found = subprocess.run([sys.executable, "-m", "pack"], capture_output=True, text=True, check=True, cwd=tmp_path)
+    found = subprocess.run(
+        [sys.executable, "-m", "pack"], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     assert found.stdout == "Model 1 False\n"
 
 
@@ -477,28 +618,46 @@ def test_a_script_without_a_guard_is_refused_since_it_would_be_run_again(tmp_pat
     script = tmp_path / "script.py"
     script.write_text(SCRIPT + 'print("effect")')
     for command in ([str(script)], ["-c", SCRIPT]):
-        found = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
-        assert "ConfigurationError: Tool 'mine': isolation='process' has another process import the callback" in found.stderr
+        found = subprocess.run(
+            [sys.executable, *command], capture_output=True, text=True, check=False
+        )
+        assert (
+            "ConfigurationError: Tool 'mine': isolation='process' has another process import the"
+            " callback" in found.stderr
+        )
         assert "effect" not in found.stdout
 
 
 def test_a_module_that_calls_its_tool_while_it_is_imported_does_not_breed(tmp_path: Path) -> None:
     (tmp_path / "breeding.py").write_text(
-        "from holdfast.tools import tool\n@tool(isolation='process')\ndef mine() -> str:\n    return 'x'\nprint(mine.run({}).text)\n"
+        "from holdfast.tools import tool\n@tool(isolation='process')\ndef mine() -> str:\n   "
+        " return 'x'\nprint(mine.run({}).text)\n"
     )
-    found = subprocess.run([sys.executable, "-c", "import breeding"], capture_output=True, text=True, check=False, cwd=tmp_path, timeout=20)
+    found = subprocess.run(
+        [sys.executable, "-c", "import breeding"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        timeout=20,
+    )
     assert "calls it while it is being imported" in found.stderr
     assert found.stdout == ""
 
 
-def test_a_module_that_cannot_be_imported_there_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_cannot_be_imported_there_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "going.py").write_text("def mine() -> str:\n    return 'x'\n")
     monkeypatch.syspath_prepend(tmp_path)
     import going  # pyright: ignore[reportMissingImports]
 
     tool = made(going.mine)
     (tmp_path / "going.py").write_text("def mine(:")
-    with pytest.raises(ToolError, match="'mine' was not run: its process cannot import 'mine' from 'going': SyntaxError") as caught:
+    with pytest.raises(
+        ToolError,
+        match="'mine' was not run: its process cannot import 'mine' from 'going': SyntaxError",
+    ) as caught:
         tool.run({})
     assert not caught.value.retryable
     sys.modules.pop("going")
@@ -506,9 +665,20 @@ def test_a_module_that_cannot_be_imported_there_says_so(tmp_path: Path, monkeypa
 
 def test_no_python_to_start_is_told_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
-    assert "'add' was not run: no process could be started for it" in ToolManager([callbacks.add]).run(ToolCall("1", "add", {"a": 1})).text
+    assert (
+        "'add' was not run: no process could be started for it"
+        in ToolManager([callbacks.add]).run(ToolCall("1", "add", {"a": 1})).text
+    )
 
 
 def test_an_agent_without_isolated_tools_loads_nothing_of_this() -> None:
-    program = "import sys; from holdfast import Tool, ToolManager; import holdfast.tools.manager; print([m for m in sys.modules if 'isolation' in m])"
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    program = (
+        "import sys; from holdfast import Tool, ToolManager; import holdfast.tools.manager;"
+        " print([m for m in sys.modules if 'isolation' in m])"
+    )
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )

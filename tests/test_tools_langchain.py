@@ -1,4 +1,5 @@
-"""LangChain's tools as ours and ours as LangChain's: with stand-ins that need nothing, and with langchain-core where it is installed."""
+"""LangChain's tools as ours and ours as LangChain's: with stand-ins that need nothing, and with
+langchain-core where it is installed."""
 
 import asyncio
 import base64
@@ -16,7 +17,15 @@ import pytest
 from pydantic import BaseModel, Field
 
 from holdfast import Agent, Conversation, ScriptedLLM, events
-from holdfast.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.content import (
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import RetryPolicy, Tool, ToolAnnotations, ToolContext, ToolManager, tool
 
@@ -65,7 +74,9 @@ class AsyncDuck:
         return Message(f"{threading.current_thread().name} {request['args']}")
 
 
-def run(tool: Any, arguments: dict[str, Any], context: ToolContext | None = None, **options: Any) -> ToolResult:
+def run(
+    tool: Any, arguments: dict[str, Any], context: ToolContext | None = None, **options: Any
+) -> ToolResult:
     found = Tool.from_langchain(tool, **options)
     manager = ToolManager([found])
     try:
@@ -74,13 +85,18 @@ def run(tool: Any, arguments: dict[str, Any], context: ToolContext | None = None
         manager.close()
 
 
-# --- stand-ins -----------------------------------------------------------------------------------
+# --- stand-ins ---
 
 
 def test_a_langchain_tool_is_told_and_called_as_langchains_agents_do() -> None:
     duck = Duck(Message("quack"))
     found = Tool.from_langchain(duck)
-    assert (found.name, found.description, found.tool_type, found.input_schema) == ("duck", "Quack.", "custom", SCHEMA)
+    assert (found.name, found.description, found.tool_type, found.input_schema) == (
+        "duck",
+        "Quack.",
+        "custom",
+        SCHEMA,
+    )
     assert run(duck, {"a": "3"}, ToolContext("c", "7.1")) == ToolResult("quack")
     assert duck.requests == [{"type": "tool_call", "name": "duck", "args": {"a": 3}, "id": "7.1"}]
     assert found.run({"a": 1}).text == "quack"
@@ -88,9 +104,20 @@ def test_a_langchain_tool_is_told_and_called_as_langchains_agents_do() -> None:
 
 
 def test_its_name_and_policies_can_be_set() -> None:
-    options = {"annotations": ToolAnnotations(read_only=True), "category": "x", "timeout": 2.0, "retry": RetryPolicy(1)}
+    options = {
+        "annotations": ToolAnnotations(read_only=True),
+        "category": "x",
+        "timeout": 2.0,
+        "retry": RetryPolicy(1),
+    }
     found = Tool.from_langchain(Duck(Message("x"), name="has spaces"), "fine", **options)
-    assert (found.name, found.annotations.read_only, found.category, found.timeout, found.retry) == ("fine", True, "x", 2.0, RetryPolicy(1))
+    assert (
+        found.name,
+        found.annotations.read_only,
+        found.category,
+        found.timeout,
+        found.retry,
+    ) == ("fine", True, "x", 2.0, RetryPolicy(1))
     assert found.run({"a": 1}).text == "x"
     with pytest.raises(ConfigurationError, match=r"name takes 1 to 128 letters.*'has spaces'"):
         Tool.from_langchain(Duck(Message("x"), name="has spaces"))
@@ -120,7 +147,16 @@ def test_a_schema_is_kept_whole_whether_it_is_a_dict_or_a_model() -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, 5, "tool", Duck, SimpleNamespace(name="x"), SimpleNamespace(name=1, invoke=print), Tool("t", "", nothing)]
+    "value",
+    [
+        None,
+        5,
+        "tool",
+        Duck,
+        SimpleNamespace(name="x"),
+        SimpleNamespace(name=1, invoke=print),
+        Tool("t", "", nothing),
+    ],
 )
 def test_what_is_no_langchain_tool_is_refused(value: Any) -> None:
     with pytest.raises(ConfigurationError, match="from_langchain takes a LangChain tool"):
@@ -131,7 +167,9 @@ def test_one_without_a_usable_schema_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="'duck' has no schema"):
         Tool.from_langchain(Duck(None, None))
     broken = SimpleNamespace(model_json_schema=lambda: 1 / 0)
-    with pytest.raises(ConfigurationError, match="'duck': its schema cannot be made: ZeroDivisionError"):
+    with pytest.raises(
+        ConfigurationError, match="'duck': its schema cannot be made: ZeroDivisionError"
+    ):
         Tool.from_langchain(Duck(None, broken))
 
 
@@ -140,19 +178,48 @@ def test_one_without_a_usable_schema_is_refused() -> None:
     [
         ("plain", TextContent("plain")),
         ({"type": "text", "text": "t"}, TextContent("t")),
-        ({"type": "image", "base64": PNG, "mime_type": "image/jpeg"}, ImageContent(b"\x89PNG", "image/jpeg")),
-        ({"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"}, ImageContent(b"\x89PNG")),
-        ({"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": PNG}}, ImageContent(b"\x89PNG", "image/gif")),
-        ({"type": "image_url", "image_url": {"url": f"data:image/webp;base64,{PNG}"}}, ImageContent(b"\x89PNG", "image/webp")),
-        ({"type": "image_url", "image_url": f"data:image/png;base64,{PNG}"}, ImageContent(b"\x89PNG")),
-        ({"type": "image_url", "image_url": {"url": "https://x/y.png"}}, ResourceLink("https://x/y.png", mime_type="image/png")),
-        ({"type": "image", "url": "https://x/y", "mime_type": "image/gif"}, ResourceLink("https://x/y", mime_type="image/gif")),
-        ({"type": "audio", "base64": PNG, "mime_type": "audio/mp3"}, AudioContent(b"\x89PNG", "audio/mp3")),
+        (
+            {"type": "image", "base64": PNG, "mime_type": "image/jpeg"},
+            ImageContent(b"\x89PNG", "image/jpeg"),
+        ),
+        (
+            {"type": "image", "source_type": "base64", "data": PNG, "mime_type": "image/png"},
+            ImageContent(b"\x89PNG"),
+        ),
+        (
+            {"type": "image", "source": {"type": "base64", "media_type": "image/gif", "data": PNG}},
+            ImageContent(b"\x89PNG", "image/gif"),
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": f"data:image/webp;base64,{PNG}"}},
+            ImageContent(b"\x89PNG", "image/webp"),
+        ),
+        (
+            {"type": "image_url", "image_url": f"data:image/png;base64,{PNG}"},
+            ImageContent(b"\x89PNG"),
+        ),
+        (
+            {"type": "image_url", "image_url": {"url": "https://x/y.png"}},
+            ResourceLink("https://x/y.png", mime_type="image/png"),
+        ),
+        (
+            {"type": "image", "url": "https://x/y", "mime_type": "image/gif"},
+            ResourceLink("https://x/y", mime_type="image/gif"),
+        ),
+        (
+            {"type": "audio", "base64": PNG, "mime_type": "audio/mp3"},
+            AudioContent(b"\x89PNG", "audio/mp3"),
+        ),
         (
             {"type": "file", "base64": PNG, "mime_type": "application/pdf"},
-            EmbeddedResource({"uri": "data:application/pdf", "mimeType": "application/pdf", "blob": PNG}),
+            EmbeddedResource(
+                {"uri": "data:application/pdf", "mimeType": "application/pdf", "blob": PNG}
+            ),
         ),
-        ({"type": "image", "base64": "no base64!"}, TextContent('{"type":"image","base64":"no base64!"}')),
+        (
+            {"type": "image", "base64": "no base64!"},
+            TextContent('{"type":"image","base64":"no base64!"}'),
+        ),
         ({"type": "json", "json": {"a": 1}}, TextContent('{"type":"json","json":{"a":1}}')),
         ({"odd": object}, TextContent("""{"odd":"<class 'object'>"}""")),
         ("\ud800", TextContent("?")),
@@ -164,7 +231,14 @@ def test_every_kind_of_content_becomes_a_block(block: Any, expected: Any) -> Non
 
 @pytest.mark.parametrize(
     ("artifact", "structured"),
-    [(None, None), ({"n": 1}, {"n": 1}), ("s", "s"), (Nested(x=1), {"x": 1}), (object(), None), (float("nan"), None)],
+    [
+        (None, None),
+        ({"n": 1}, {"n": 1}),
+        ("s", "s"),
+        (Nested(x=1), {"x": 1}),
+        (object(), None),
+        (float("nan"), None),
+    ],
 )
 def test_an_artifact_is_for_programs_if_json_can_hold_it(artifact: Any, structured: Any) -> None:
     found = run(Duck(Message("said", artifact)), {"a": 1})
@@ -203,10 +277,16 @@ def test_failures_are_told_with_their_types() -> None:
 
 def test_wrong_arguments_do_not_reach_it() -> None:
     duck = Duck(Message("x"))
-    assert run(duck, {}).text == "'duck' was not run: a is required. It takes: a. Send the call again with all of it right."
+    assert (
+        run(duck, {}).text
+        == "'duck' was not run: a is required. It takes: a. Send the call again with all of it"
+        " right."
+    )
     assert "b is not one of its parameters" in run(duck, {"a": 1, "b": 2}).text
     assert duck.requests == []
-    assert run(Duck(Message("x"), {**SCHEMA, "additionalProperties": True}), {"a": 1, "b": 2}).success
+    assert run(
+        Duck(Message("x"), {**SCHEMA, "additionalProperties": True}), {"a": 1, "b": 2}
+    ).success
 
 
 def test_an_async_only_tool_runs_on_the_loop_and_is_classified_and_cancelled_like_others() -> None:
@@ -229,37 +309,53 @@ def test_return_direct_is_ignored_and_said_so(caplog: pytest.LogCaptureFixture) 
 
 def test_a_conversation_uses_one_like_any_tool() -> None:
     duck = Duck(Message("quack"))
-    with Conversation(Agent(ScriptedLLM([("duck", {"a": 1}), "done"]), tools=[Tool.from_langchain(duck)])) as conversation:
+    with Conversation(
+        Agent(ScriptedLLM([("duck", {"a": 1}), "done"]), tools=[Tool.from_langchain(duck)])
+    ) as conversation:
         conversation.send_message("go")
         conversation.run()
-        results = [event.result.text for event in conversation.get_history() if isinstance(event, events.ToolResult)]
+        results = [
+            event.result.text
+            for event in conversation.get_history()
+            if isinstance(event, events.ToolResult)
+        ]
     assert results == ["quack"]
     assert duck.requests[0]["id"]
 
 
 def test_neither_direction_imports_langchain_before_it_is_needed() -> None:
     program = (
-        "import sys, holdfast.tools.langchain; from holdfast import Tool;"
-        "T = type('T', (), dict(name='t', description='', tool_call_schema={'type': 'object'}, invoke=lambda self, request: 'x'));"
-        "assert Tool.from_langchain(T()).run({}).text == 'x';"
-        "print([m for m in sys.modules if m.startswith('langchain')])"
+        "import sys, holdfast.tools.langchain; from holdfast import Tool;T = type('T', (),"
+        " dict(name='t', description='', tool_call_schema={'type': 'object'}, invoke=lambda self,"
+        " request: 'x'));assert Tool.from_langchain(T()).run({}).text == 'x';print([m for m in"
+        " sys.modules if m.startswith('langchain')])"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 @pytest.mark.skipif("langchain_core" in sys.modules, reason="langchain-core is there")
-def test_without_langchain_the_way_out_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_langchain_the_way_out_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "langchain_core.tools", None)
-    with pytest.raises(ConfigurationError, match="to_langchain needs langchain-core; pip install langchain-core"):
+    with pytest.raises(
+        ConfigurationError, match="to_langchain needs langchain-core; pip install langchain-core"
+    ):
         Tool("t", "", nothing).to_langchain()
 
 
-# --- the real thing ------------------------------------------------------------------------------
+# --- the real thing ---
 
 
 @pytest.fixture(scope="module")
 def langchain() -> Iterator[Any]:
-    """langchain-core from a folder of its own, behind the project's own packages; gone from this process when these tests are over."""
+    """langchain-core from a folder of its own, behind the project's own packages; gone from this
+    process when these tests are over."""
     if not (FOLDER / "langchain_core").is_dir():
         pytest.skip("needs: pip install --target .venv/langchain 'langchain-core>=1.7,<1.8'")
     before = set(sys.modules)
@@ -280,7 +376,11 @@ def call(made: Any, arguments: dict[str, Any]) -> Any:
 
 
 @tool
-def order(kind: Literal["a", "b"], nested: Nested, many: Annotated[list[Nested], Field(max_length=2)] = []) -> dict[str, Any]:  # noqa: B006
+def order(
+    kind: Literal["a", "b"],
+    nested: Nested,
+    many: Annotated[list[Nested], Field(max_length=2)] = [],  # noqa: B006
+) -> dict[str, Any]:
     """Order it."""
     return {"kind": kind, "sum": nested.x + sum(one.x for one in many)}
 
@@ -291,7 +391,11 @@ ARGUMENTS = {"kind": "a", "nested": {"x": 1}, "many": [{"x": 2}]}
 def test_ours_is_a_structured_tool_with_the_same_schema(langchain: Any) -> None:
     made = order.to_langchain()
     assert isinstance(made, langchain.StructuredTool)
-    assert (made.name, made.description, made.args_schema) == ("order", "Order it.", order.input_schema)
+    assert (made.name, made.description, made.args_schema) == (
+        "order",
+        "Order it.",
+        order.input_schema,
+    )
     assert Tool("srv.x", "", nothing).to_langchain().name == "srv__x"
     from langchain_core.utils.function_calling import convert_to_openai_tool  # pyright: ignore
 
@@ -303,11 +407,19 @@ def test_ours_is_a_structured_tool_with_the_same_schema(langchain: Any) -> None:
 
 def test_ours_answers_with_content_and_our_result_as_the_artifact(langchain: Any) -> None:
     message = call(order.to_langchain(), ARGUMENTS)
-    assert (message.content, message.status, message.tool_call_id) == ('{"kind":"a","sum":3}', "success", "p1")
+    assert (message.content, message.status, message.tool_call_id) == (
+        '{"kind":"a","sum":3}',
+        "success",
+        "p1",
+    )
     assert message.artifact == order.run(ARGUMENTS)
     assert order.to_langchain().invoke(ARGUMENTS) == '{"kind":"a","sum":3}'
     assert (
-        asyncio.run(order.to_langchain().ainvoke({"type": "tool_call", "name": "order", "args": ARGUMENTS, "id": "p2"})).artifact
+        asyncio.run(
+            order.to_langchain().ainvoke(
+                {"type": "tool_call", "name": "order", "args": ARGUMENTS, "id": "p2"}
+            )
+        ).artifact
         == message.artifact
     )
 
@@ -339,12 +451,23 @@ def test_parameters_with_langchains_own_names_arrive(langchain: Any) -> None:
     given = {"config": "1", "run_manager": "2", "callbacks": "3", "self": "4"}
     made = Tool("odd", "", odd).to_langchain()
     assert call(made, given).content == "1 2 3 4"
-    assert asyncio.run(made.ainvoke({"type": "tool_call", "name": "odd", "args": given, "id": "x"})).content == "1 2 3 4"
+    assert (
+        asyncio.run(
+            made.ainvoke({"type": "tool_call", "name": "odd", "args": given, "id": "x"})
+        ).content
+        == "1 2 3 4"
+    )
 
 
 def test_images_and_the_rest_go_out_as_blocks_that_a_message_takes(langchain: Any) -> None:
-    blocks = [TextContent("t"), ImageContent(b"\x89PNG"), AudioContent(b"\x89PNG"), ResourceLink("file:///x", "x"),
-              EmbeddedResource({"uri": "u", "text": "inside"}), EmbeddedResource({"uri": "u", "blob": PNG, "mimeType": "a/b"})]  # fmt: skip
+    blocks = [
+        TextContent("t"),
+        ImageContent(b"\x89PNG"),
+        AudioContent(b"\x89PNG"),
+        ResourceLink("file:///x", "x"),
+        EmbeddedResource({"uri": "u", "text": "inside"}),
+        EmbeddedResource({"uri": "u", "blob": PNG, "mimeType": "a/b"}),
+    ]
     message = call(Tool("t", "", lambda: ToolResult(blocks)).to_langchain(), {})
     assert message.content == [
         {"type": "text", "text": "t"},
@@ -369,7 +492,9 @@ def test_timeouts_and_retries_and_async_callbacks_hold_outside_too(langchain: An
     first = call(Tool("flaky", "", flaky, retry=RetryPolicy(2, "none")).to_langchain(), {}).content
     assert tries == [1, 2, 3]
     assert first
-    assert call(Tool("flaky", "", flaky).to_langchain(), {}).content != first  # each call has a key of its own
+    assert (
+        call(Tool("flaky", "", flaky).to_langchain(), {}).content != first
+    )  # each call has a key of its own
 
     async def later(a: int) -> int:
         await asyncio.sleep(0.01 if a else 1000)
@@ -405,7 +530,9 @@ def test_theirs_keeps_its_schema_and_behaviour(langchain: Any) -> None:
 
     found = Tool.from_langchain(search)
     shown = search.tool_call_schema.model_json_schema()
-    assert found.input_schema == {key: value for key, value in shown.items() if key not in ("title", "description")}
+    assert found.input_schema == {
+        key: value for key, value in shown.items() if key not in ("title", "description")
+    }
     assert (found.name, found.description) == ("search", "Look it up.")
     assert run(search, {"query": "q", "nested": {"x": 1}}).text == "q Nested 1 3"
     assert "limit" in run(search, {"query": "q", "nested": {"x": 1}, "limit": 0}).text
@@ -443,7 +570,9 @@ def test_injected_arguments_are_hidden_filled_in_and_refused_from_a_model(langch
     found = Tool.from_langchain(who)
     assert list(found.input_schema["properties"]) == ["a"]
     assert run(who, {"a": 1}, ToolContext("c", "7.1")).text == "1 7.1 nobody"
-    with pytest.raises(ToolValidationError, match=r"user is not one of its parameters\. It takes: a"):
+    with pytest.raises(
+        ToolValidationError, match=r"user is not one of its parameters\. It takes: a"
+    ):
         found.run({"a": 1, "user": "root"})
 
     @langchain.tool
@@ -451,7 +580,9 @@ def test_injected_arguments_are_hidden_filled_in_and_refused_from_a_model(langch
         """Needs."""
         return user
 
-    with pytest.raises(ConfigurationError, match="'needs' needs 'user', which only LangGraph injects"):
+    with pytest.raises(
+        ConfigurationError, match="'needs' needs 'user', which only LangGraph injects"
+    ):
         Tool.from_langchain(needs)
 
 
@@ -459,7 +590,10 @@ def test_content_and_artifact_and_images_come_in(langchain: Any) -> None:
     @langchain.tool(response_format="content_and_artifact")
     def picture(a: int) -> Any:
         """Draw."""
-        return [{"type": "text", "text": "here"}, {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}], {"a": a}
+        return [
+            {"type": "text", "text": "here"},
+            {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
+        ], {"a": a}
 
     found = run(picture, {"a": 5})
     assert found.content == (TextContent("here"), ImageContent(b"\x89PNG"))
@@ -517,19 +651,27 @@ def test_its_errors_are_ours(langchain: Any) -> None:
         def model_post_init(self, context: Any) -> None:
             pass
 
-    made = langchain.StructuredTool.from_function(lambda a: a, name="strict", description="d", args_schema=Strict)
+    made = langchain.StructuredTool.from_function(
+        lambda a: a, name="strict", description="d", args_schema=Strict
+    )
     found = Tool.from_langchain(made)
     with pytest.raises(ToolValidationError, match="'strict' was not run"):
         found.call({"a": 3}, ToolContext())
     handled = langchain.StructuredTool.from_function(
         lambda a: 1 / 0, name="h", description="d", args_schema=Strict, handle_validation_error=True
     )
-    found_handled = ToolManager([Tool.from_langchain(handled)]).list_tools()[0].call({"a": 3}, ToolContext())
+    found_handled = (
+        ToolManager([Tool.from_langchain(handled)]).list_tools()[0].call({"a": 3}, ToolContext())
+    )
     assert found_handled.is_error
 
 
 def test_a_tool_of_one_text_has_the_schema_of_one_text(langchain: Any) -> None:
     made = langchain.Tool(name="upper", func=str.upper, description="d")
     found = Tool.from_langchain(made)
-    assert found.input_schema == {"type": "object", "properties": {"tool_input": {"type": "string"}}, "required": ["tool_input"]}
+    assert found.input_schema == {
+        "type": "object",
+        "properties": {"tool_input": {"type": "string"}},
+        "required": ["tool_input"],
+    }
     assert run(made, {"tool_input": "x"}).text == "X"

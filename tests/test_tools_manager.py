@@ -20,7 +20,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.content import ToolCall, ToolResult
-from holdfast.errors import ConfigurationError, RateLimited, ToolCancelled, ToolError, ToolNotFound, ToolTimeout
+from holdfast.errors import (
+    ConfigurationError,
+    RateLimited,
+    ToolCancelled,
+    ToolError,
+    ToolNotFound,
+    ToolTimeout,
+)
 from holdfast.tools import RetryPolicy, Tool, ToolAnnotations, ToolContext, ToolManager
 from holdfast.tools.names import wire_name
 
@@ -37,8 +44,12 @@ def named(name: str, callback: Any = shell, **options: Any) -> Tool:
     return Tool(name, "", callback, **options)
 
 
-def run(callback: Any, context: ToolContext | None = None, before_attempt: Any = None, **options: Any) -> ToolResult:
-    return ToolManager([Tool("t", "", callback, **options)]).run(ToolCall("1.0", "t"), context, before_attempt)
+def run(
+    callback: Any, context: ToolContext | None = None, before_attempt: Any = None, **options: Any
+) -> ToolResult:
+    return ToolManager([Tool("t", "", callback, **options)]).run(
+        ToolCall("1.0", "t"), context, before_attempt
+    )
 
 
 class Failing:
@@ -56,7 +67,7 @@ class Failing:
         return "done"
 
 
-# --- the set -------------------------------------------------------------------------------------
+# --- the set ---
 
 
 def test_tools_are_listed_in_order_and_by_category_and_type() -> None:
@@ -69,8 +80,16 @@ def test_tools_are_listed_in_order_and_by_category_and_type() -> None:
 
 def test_an_unknown_tool_is_answered_with_the_nearest_and_with_all_names() -> None:
     manager = ToolManager([shell, named("read_file"), named("write_file")])
-    for name, near in (("shel", "shell"), ("SHELL", "shell"), ("read_fil", "read_file"), ("ReadFile", "read_file")):
-        said = f"Unknown tool '{name}'. Did you mean '{near}'? This agent has: shell, read_file, write_file."
+    for name, near in (
+        ("shel", "shell"),
+        ("SHELL", "shell"),
+        ("read_fil", "read_file"),
+        ("ReadFile", "read_file"),
+    ):
+        said = (
+            f"Unknown tool '{name}'. Did you mean '{near}'? This agent has: shell, read_file,"
+            " write_file."
+        )
         with pytest.raises(ToolNotFound) as caught:
             manager.get(name)
         assert str(caught.value) == said
@@ -88,7 +107,11 @@ def test_the_answer_to_an_unknown_tool_stays_short_however_many_there_are() -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("shell", "two tools named 'shell'"), ("my__shell", "'my.shell' and 'my__shell'.*one name, 'my__shell'")]
+    ("name", "said"),
+    [
+        ("shell", "two tools named 'shell'"),
+        ("my__shell", "'my.shell' and 'my__shell'.*one name, 'my__shell'"),
+    ],
 )
 def test_two_tools_of_one_name_are_refused(name: str, said: str) -> None:
     manager = ToolManager([shell, named("my.shell")])
@@ -115,15 +138,34 @@ def test_a_tool_is_found_by_its_wire_name_too() -> None:
 
 @pytest.mark.parametrize(
     ("name", "wire"),
-    [("shell", "shell"), ("a-b_C9", "a-b_C9"), ("server.tool", "server__tool"), ("a.b.c", "a__b__c"), ("x" * 64, "x" * 64)],
+    [
+        ("shell", "shell"),
+        ("a-b_C9", "a-b_C9"),
+        ("server.tool", "server__tool"),
+        ("a.b.c", "a__b__c"),
+        ("x" * 64, "x" * 64),
+    ],
 )
-def test_a_name_that_model_apis_allow_is_kept_and_dots_become_two_underscores(name: str, wire: str) -> None:
+def test_a_name_that_model_apis_allow_is_kept_and_dots_become_two_underscores(
+    name: str, wire: str
+) -> None:
     assert wire_name(name) == wire
 
 
-@given(st.lists(st.from_regex(r"[A-Za-z0-9_.\-]{60,128}", fullmatch=True), unique=True, max_size=5), st.text(max_size=3))
+@given(
+    st.lists(st.from_regex(r"[A-Za-z0-9_.\-]{60,128}", fullmatch=True), unique=True, max_size=5),
+    st.text(max_size=3),
+)
 def test_a_long_name_is_cut_and_still_its_own(names: list[str], odd: str) -> None:
-    long = [*names, *[f"{name[:100]}{n}" for n, name in enumerate(names)], "x" * 65, "x" * 66, "x." * 33, "x." * 32 + "y", f"{odd} ü"]
+    long = [
+        *names,
+        *[f"{name[:100]}{n}" for n, name in enumerate(names)],
+        "x" * 65,
+        "x" * 66,
+        "x." * 33,
+        "x." * 32 + "y",
+        f"{odd} ü",
+    ]
     wires = {name: wire_name(name) for name in long}
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", wire) for wire in wires.values())
     assert len(set(wires.values())) == len(wires)
@@ -135,7 +177,10 @@ def test_definitions_are_the_same_object_until_the_set_changes() -> None:
     assert manager.definitions() is first
     manager.register(named("files.read"))
     second = manager.definitions()
-    assert [(d.name, d.wire_name) for d in second] == [("shell", "shell"), ("files.read", "files__read")]
+    assert [(d.name, d.wire_name) for d in second] == [
+        ("shell", "shell"),
+        ("files.read", "files__read"),
+    ]
     assert second[0] == first[0]
     manager.unregister("files.read")
     assert manager.definitions() == first
@@ -171,7 +216,11 @@ def test_tools_are_replaced_at_one_moment_and_keep_their_places() -> None:
     finally:
         over.set()
         thread.join()
-    assert seen <= {("first", "a", "b", "last"), ("first", "b", "last", "c"), ("first", "b", "last", "a")}
+    assert seen <= {
+        ("first", "a", "b", "last"),
+        ("first", "b", "last", "c"),
+        ("first", "b", "last", "a"),
+    }
     before = manager.list_tools()
     for new in (["first"], ["x", "x"], ["a.b", "a__b"]):
         with pytest.raises(ConfigurationError):
@@ -219,7 +268,9 @@ def test_tools_come_and_go_while_other_threads_list_and_call() -> None:
                 assert len({d.wire_name for d in manager.definitions()}) >= 1
                 for tool in manager.list_tools()[-2:]:
                     result = manager.run(ToolCall("1.0", tool.name))
-                    assert result.success or (result.error and result.error.type == "not_found"), result
+                    assert result.success or (result.error and result.error.type == "not_found"), (
+                        result
+                    )
         except BaseException as error:
             trouble.append(error)
 
@@ -237,7 +288,7 @@ def test_tools_come_and_go_while_other_threads_list_and_call() -> None:
     assert len(manager.definitions()) == 1 + 4 * 75
 
 
-# --- calls ---------------------------------------------------------------------------------------
+# --- calls ---
 
 
 def test_call_raises_what_run_would_tell_the_model() -> None:
@@ -260,9 +311,14 @@ def test_a_result_that_says_it_failed_is_a_result() -> None:
 
 def test_a_call_that_could_not_be_read_is_answered_and_not_run() -> None:
     ran: list[int] = []
-    result = ToolManager([named("t", lambda: ran.append(1))]).run(ToolCall("1.0", "t", raw="{", invalid="the arguments are not JSON"))
+    result = ToolManager([named("t", lambda: ran.append(1))]).run(
+        ToolCall("1.0", "t", raw="{", invalid="the arguments are not JSON")
+    )
     assert result.error is not None
-    assert (result.error.type, result.text) == ("validation", "'t' was not run: the arguments are not JSON")
+    assert (result.error.type, result.text) == (
+        "validation",
+        "'t' was not run: the arguments are not JSON",
+    )
     assert ran == []
 
 
@@ -288,18 +344,38 @@ class Unspeakable(Exception):
 @pytest.mark.parametrize(
     ("error", "error_type"),
     [
-        (TimeoutError("t"), "timeout"), (subprocess.TimeoutExpired("make", 5.0), "timeout"), (multiprocessing.TimeoutError(), "timeout"),
-        (ConnectionError("c"), "network"), (ConnectionRefusedError("c"), "network"),
-        (PermissionError("p"), "authentication"), (FileNotFoundError("f"), "not_found"), (ValueError("rate limit timeout 429"), "internal"),
-        (KeyError("k"), "internal"), (Unspeakable(), "internal"), (HTTPStatusError(401), "authentication"), (HTTPStatusError(404), "not_found"),
-        (HTTPStatusError(429), "rate_limit"), (HTTPStatusError(503), "network"), (HTTPStatusError(504), "timeout"), (HTTPStatusError(500), "internal"),
-        (urllib.error.HTTPError("http://x", 403, "no", Headers(), None), "authentication"), (urllib.error.URLError("no route"), "network"),
-        (ReadTimeout("r"), "timeout"), (ConnectError("r"), "network"), (RateLimited("slow down", status=429), "rate_limit"),
-        (ToolError("mine", "rate_limit"), "rate_limit"), (ToolTimeout("mine"), "timeout"), (ToolCancelled("mine"), "cancelled"),
-        (ExceptionGroup("g", [ValueError("v")]), "internal"), (RecursionError("deep"), "internal"), (MemoryError(), "internal"),
+        (TimeoutError("t"), "timeout"),
+        (subprocess.TimeoutExpired("make", 5.0), "timeout"),
+        (multiprocessing.TimeoutError(), "timeout"),
+        (ConnectionError("c"), "network"),
+        (ConnectionRefusedError("c"), "network"),
+        (PermissionError("p"), "authentication"),
+        (FileNotFoundError("f"), "not_found"),
+        (ValueError("rate limit timeout 429"), "internal"),
+        (KeyError("k"), "internal"),
+        (Unspeakable(), "internal"),
+        (HTTPStatusError(401), "authentication"),
+        (HTTPStatusError(404), "not_found"),
+        (HTTPStatusError(429), "rate_limit"),
+        (HTTPStatusError(503), "network"),
+        (HTTPStatusError(504), "timeout"),
+        (HTTPStatusError(500), "internal"),
+        (urllib.error.HTTPError("http://x", 403, "no", Headers(), None), "authentication"),
+        (urllib.error.URLError("no route"), "network"),
+        (ReadTimeout("r"), "timeout"),
+        (ConnectError("r"), "network"),
+        (RateLimited("slow down", status=429), "rate_limit"),
+        (ToolError("mine", "rate_limit"), "rate_limit"),
+        (ToolTimeout("mine"), "timeout"),
+        (ToolCancelled("mine"), "cancelled"),
+        (ExceptionGroup("g", [ValueError("v")]), "internal"),
+        (RecursionError("deep"), "internal"),
+        (MemoryError(), "internal"),
     ],
-)  # fmt: skip
-def test_an_error_is_classified_by_its_type_and_status_never_by_its_words(error: Exception, error_type: str) -> None:
+)
+def test_an_error_is_classified_by_its_type_and_status_never_by_its_words(
+    error: Exception, error_type: str
+) -> None:
     result = run(Failing(error))
     assert result.error is not None
     assert (result.error.type, result.is_error) == (error_type, True)
@@ -323,7 +399,7 @@ def test_what_is_no_exception_passes_through(kind: Any, timeout: float | None) -
         run(leaves, timeout=timeout, retry=AT_ONCE)
 
 
-# --- retries -------------------------------------------------------------------------------------
+# --- retries ---
 
 
 @pytest.mark.parametrize(
@@ -344,7 +420,9 @@ def test_what_is_no_exception_passes_through(kind: Any, timeout: float | None) -
         (ConnectionError(), {"annotations": IDEMPOTENT, "retry": RetryPolicy(0)}, 1),
     ],
 )
-def test_a_call_is_repeated_only_if_that_is_safe_or_was_asked_for(error: Exception, options: dict[str, Any], attempts: int) -> None:
+def test_a_call_is_repeated_only_if_that_is_safe_or_was_asked_for(
+    error: Exception, options: dict[str, Any], attempts: int
+) -> None:
     failing = Failing(error)
     announced: list[int] = []
     result = run(failing, None, announced.append, **options)
@@ -388,7 +466,10 @@ def test_a_cancel_ends_the_wait_before_the_next_attempt() -> None:
     assert time.monotonic() - began < 5
     assert result.error is not None
     assert result.error.type == "cancelled"
-    assert "cancelled while waiting to be tried again after: 't' failed: ConnectionError: gone" in result.text
+    assert (
+        "cancelled while waiting to be tried again after: 't' failed: ConnectionError: gone"
+        in result.text
+    )
     assert failing.attempts == [1]
 
 
@@ -411,7 +492,7 @@ def test_a_wrong_call_is_not_tried_again() -> None:
     assert announced == []
 
 
-# --- timeouts ------------------------------------------------------------------------------------
+# --- timeouts ---
 
 
 def test_a_tool_that_heeds_its_timeout_is_stopped() -> None:
@@ -442,7 +523,10 @@ def test_a_timeout_of_the_callbacks_own_is_told_apart() -> None:
     for timeout in (None, 5):
         result = run(fails, timeout=timeout)
         assert result.error is not None
-        assert (result.error.type, result.text) == ("timeout", "'t' failed: TimeoutError: the database is asleep")
+        assert (result.error.type, result.text) == (
+            "timeout",
+            "'t' failed: TimeoutError: the database is asleep",
+        )
 
 
 def test_a_tool_in_time_gives_its_result_and_its_errors_from_its_own_thread() -> None:
@@ -453,7 +537,9 @@ def test_a_tool_in_time_gives_its_result_and_its_errors_from_its_own_thread() ->
 
 def test_wrong_arguments_start_no_thread() -> None:
     manager = ToolManager([named("shell", timeout=5)])
-    result = manager.run(ToolCall("1.0", "shell"), start_thread=lambda *_: pytest.fail("a thread was started"))
+    result = manager.run(
+        ToolCall("1.0", "shell"), start_thread=lambda *_: pytest.fail("a thread was started")
+    )
     assert result.error is not None
     assert result.error.type == "validation"
 
@@ -506,5 +592,7 @@ def test_ctrl_c_while_a_timed_call_runs_cancels_it(tmp_path: Path) -> None:
             print("interrupted", seen.wait(5))
         """)
     )
-    found = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=20, check=False)
+    found = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=20, check=False
+    )
     assert found.stdout == "interrupted True\n", found.stderr

@@ -1,4 +1,5 @@
-"""MCP servers as tools: real server processes, over stdio and HTTP, and every way in which they misbehave."""
+"""MCP servers as tools: real server processes, over stdio and HTTP, and every way in which they
+misbehave."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ import pytest
 
 from holdfast import Agent, Conversation, ImageContent, ScriptedLLM, TextContent, ToolManager
 from holdfast.content import AudioContent, EmbeddedResource, ResourceLink
-from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTimeout, ToolValidationError
+from holdfast.errors import (
+    ConfigurationError,
+    ToolCancelled,
+    ToolError,
+    ToolTimeout,
+    ToolValidationError,
+)
 from holdfast.tools.context import ToolContext
 from holdfast.tools.mcp import MCPClient
 from holdfast.tools.tool import Tool
@@ -57,7 +64,8 @@ def by_name(tools: list[Tool]) -> dict[str, Tool]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[MCPClient]:
-    """One client with one good server, for what does not harm it. Its thread is older than any test and ends after the last."""
+    """One client with one good server, for what does not harm it. Its thread is older than any test
+    and ends after the last."""
     with MCPClient({"mcpServers": {"srv": STDIO}}) as client:
         client.tools()
         yield client
@@ -70,7 +78,8 @@ def tools(shared: MCPClient) -> dict[str, Tool]:
 
 @pytest.fixture(scope="module")
 def trusted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MCPClient]:
-    """Another client, whose server is trusted, has an environment and a folder of its own, and may be killed."""
+    """Another client, whose server is trusted, has an environment and a folder of its own, and may
+    be killed."""
     server = {**STDIO, "trusted": True, "env": {"MINE": "1"}, "cwd": tmp_path_factory.mktemp("cwd")}
     with pytest.MonkeyPatch.context() as patch, MCPClient({"srv": server}) as client:
         patch.setenv("OPENAI_API_KEY", TOKEN)
@@ -80,13 +89,15 @@ def trusted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MCPClient]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with subprocess.Popen([sys.executable, SERVER, "http", TOKEN], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, SERVER, "http", TOKEN], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         yield f"http://127.0.0.1:{process.stdout.readline().strip()}/mcp"
         process.terminate()
 
 
-# --- without a server ----------------------------------------------------------------------------
+# --- without a server ---
 
 
 @pytest.mark.parametrize("config", [None, {}, {"mcpServers": {}}])
@@ -99,23 +110,41 @@ def test_a_config_without_servers_gives_no_tools_and_starts_nothing(config: Any)
 
 def test_importing_the_room_loads_neither_mcp_nor_asyncio() -> None:
     source = (
-        "import sys; from holdfast.tools.mcp import MCPClient; c = MCPClient({'a': {'command': 'x'}}); MCPClient().tools(); c.close();"
-        "print([m for m in ('mcp', 'mcp_types', 'asyncio', 'anyio', 'httpx2', 'pydantic') if m in sys.modules])"
+        "import sys; from holdfast.tools.mcp import MCPClient; c = MCPClient({'a': {'command':"
+        " 'x'}}); MCPClient().tools(); c.close();print([m for m in ('mcp', 'mcp_types', 'asyncio',"
+        " 'anyio', 'httpx2', 'pydantic') if m in sys.modules])"
     )
-    assert subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", source], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"a": {"comand": "x", "url": "http://x"}}, "MCP server 'a' has an unknown key 'comand'.*takes: url"),
-        ({"a": {"command": "x", "arg": []}}, "MCP server 'a' has an unknown key 'arg'. Did you mean 'args'"),
+        (
+            {"a": {"comand": "x", "url": "http://x"}},
+            "MCP server 'a' has an unknown key 'comand'.*takes: url",
+        ),
+        (
+            {"a": {"command": "x", "arg": []}},
+            "MCP server 'a' has an unknown key 'arg'. Did you mean 'args'",
+        ),
         ({"a": {"command": "x", "args": "y"}}, "MCP server 'a': args: Expected `array`, got `str`"),
-        ({"a": {"command": "x", "env": {"KEY": 1}}}, "MCP server 'a': env: Expected `str`, got `int`"),
+        (
+            {"a": {"command": "x", "env": {"KEY": 1}}},
+            "MCP server 'a': env: Expected `str`, got `int`",
+        ),
         ({"a": {"command": "x", "trusted": "yes"}}, "MCP server 'a': trusted"),
         ({"a": {"url": "http://x", "type": "ws"}}, "MCP server 'a': type: .*'ws'"),
         ({"a": {"url": "ftp://x"}}, "MCP server 'a': url takes"),
-        ({"a": {"command": "x", "url": "http://x"}}, "MCP server 'a' takes .* either command .* or url"),
+        (
+            {"a": {"command": "x", "url": "http://x"}},
+            "MCP server 'a' takes .* either command .* or url",
+        ),
         ({"a": {}}, "MCP server 'a' takes"),
         ({"a": "x"}, "MCP server 'a' takes"),
         ({"a.b": {"command": "x"}}, "MCP server 'a.b': an id takes"),
@@ -129,7 +158,16 @@ def test_a_wrong_config_is_refused_by_name(config: Any, message: str) -> None:
         MCPClient(config)
 
 
-@pytest.mark.parametrize("option", [{"timeout": 0}, {"timeout": None}, {"timeout": "1"}, {"call_timeout": -1}, {"call_timeout": True}])
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"timeout": 0},
+        {"timeout": None},
+        {"timeout": "1"},
+        {"call_timeout": -1},
+        {"call_timeout": True},
+    ],
+)
 def test_a_wrong_timeout_is_refused_by_name(option: Any) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(option))):
         MCPClient({}, **option)
@@ -142,20 +180,33 @@ def test_a_config_error_never_shows_a_value_of_env_or_headers() -> None:
         assert TOKEN not in str(caught.value)
 
 
-# --- a good server -------------------------------------------------------------------------------
+# --- a good server ---
 
 
 def test_a_client_adds_to_a_list_of_tools(shared: MCPClient) -> None:
     tools: list[Tool] = []
     tools += shared
-    assert [tool.name for tool in tools] == [f"srv.{name}" for name in NAMES] == [tool.name for tool in [*shared]]
+    assert (
+        [tool.name for tool in tools]
+        == [f"srv.{name}" for name in NAMES]
+        == [tool.name for tool in [*shared]]
+    )
     assert shared.errors == {}
 
 
 def test_a_tool_keeps_its_description_and_both_schemas(tools: dict[str, Tool]) -> None:
     add = tools["add"]
-    assert (add.tool_type, add.category, add.description) == ("mcp_tool", "mcp", "Adds two numbers.")
-    assert add.input_schema["properties"]["b"] == {"default": 1, "description": "what is added", "title": "B", "type": "integer"}
+    assert (add.tool_type, add.category, add.description) == (
+        "mcp_tool",
+        "mcp",
+        "Adds two numbers.",
+    )
+    assert add.input_schema["properties"]["b"] == {
+        "default": 1,
+        "description": "what is added",
+        "title": "B",
+        "type": "integer",
+    }
     assert add.input_schema["required"] == ["a"]
     assert add.output_schema is not None
     assert add.output_schema["properties"]["total"]["type"] == "integer"
@@ -168,7 +219,9 @@ def test_a_structured_result_arrives_as_data_and_as_text(tools: dict[str, Tool])
     assert '"total": 3' in result.text
 
 
-def test_arguments_are_held_against_the_schema_before_the_server_is_asked(tools: dict[str, Tool]) -> None:
+def test_arguments_are_held_against_the_schema_before_the_server_is_asked(
+    tools: dict[str, Tool],
+) -> None:
     with pytest.raises(ToolValidationError, match="a is required"):
         tools["add"].run({"b": 2})
 
@@ -193,30 +246,54 @@ def test_every_kind_of_block_and_the_meta_arrive(tools: dict[str, Tool]) -> None
     assert result.meta == {"exitCode": 7}
 
 
-@pytest.mark.parametrize(("code", "kind"), [(-32602, "validation"), (-32601, "not_found"), (-32603, "internal"), (-32050, "internal")])
-def test_a_protocol_error_is_classified_by_its_code(tools: dict[str, Tool], code: int, kind: str) -> None:
-    with pytest.raises(ToolError, match=r"'srv' failed the call: refused by the server\.") as caught:
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(-32602, "validation"), (-32601, "not_found"), (-32603, "internal"), (-32050, "internal")],
+)
+def test_a_protocol_error_is_classified_by_its_code(
+    tools: dict[str, Tool], code: int, kind: str
+) -> None:
+    with pytest.raises(
+        ToolError, match=r"'srv' failed the call: refused by the server\."
+    ) as caught:
         tools["refuse"].run({"code": code})
     assert caught.value.error_type == kind
 
 
-def test_annotations_count_only_if_the_server_is_trusted(tools: dict[str, Tool], trusted: MCPClient) -> None:
+def test_annotations_count_only_if_the_server_is_trusted(
+    tools: dict[str, Tool], trusted: MCPClient
+) -> None:
     assert not tools["add"].annotations.repeatable
     add = by_name(trusted.tools())["add"]
-    assert (add.annotations.read_only, add.annotations.open_world, add.annotations.destructive) == (True, False, True)
+    assert (add.annotations.read_only, add.annotations.open_world, add.annotations.destructive) == (
+        True,
+        False,
+        True,
+    )
 
 
 def test_no_secret_of_this_process_reaches_a_server(trusted: MCPClient) -> None:
     found = by_name(trusted.tools())["environment"].run({}).data
     assert os.environ["OPENAI_API_KEY"] == TOKEN
     assert found["MINE"] == "1"
-    assert set(found) <= {"HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "MINE", "LC_CTYPE"}  # Python sets the last one itself
+    assert set(found) <= {
+        "HOME",
+        "LOGNAME",
+        "PATH",
+        "SHELL",
+        "TERM",
+        "USER",
+        "MINE",
+        "LC_CTYPE",
+    }  # Python sets the last one itself
 
 
 def test_calls_from_many_threads_share_one_connection(shared: MCPClient) -> None:
     found: list[int] = []
     pid = by_name(shared.tools())["pid"]
-    threads = [threading.Thread(target=lambda: found.append(pid.run({}).data["result"])) for _ in range(20)]
+    threads = [
+        threading.Thread(target=lambda: found.append(pid.run({}).data["result"])) for _ in range(20)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -226,7 +303,9 @@ def test_calls_from_many_threads_share_one_connection(shared: MCPClient) -> None
 
 
 def test_an_agent_calls_a_tool_by_its_wire_name(shared: MCPClient) -> None:
-    model = ScriptedLLM([("srv__add", {"a": 20, "b": 22}), lambda request: f"It says {request.text}"])
+    model = ScriptedLLM(
+        [("srv__add", {"a": 20, "b": 22}), lambda request: f"It says {request.text}"]
+    )
     with Conversation(Agent(model, [*shared])) as conversation:
         conversation.send_message("What is 20 + 22?")
         state = conversation.run()
@@ -234,7 +313,9 @@ def test_an_agent_calls_a_tool_by_its_wire_name(shared: MCPClient) -> None:
     assert "srv__add" in [tool["function"]["name"] for tool in model.requests[0].json["tools"]]
 
 
-def test_an_agent_brings_in_the_tools_of_its_servers_and_ends_them_with_its_last_conversation(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_agent_brings_in_the_tools_of_its_servers_and_ends_them_with_its_last_conversation(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def ask(request: Any) -> Any:
         return ("srv__pid", {}) if request.messages[-1]["role"] == "user" else request.text
 
@@ -242,7 +323,11 @@ def test_an_agent_brings_in_the_tools_of_its_servers_and_ends_them_with_its_last
         """Local tools stand first."""
         return "mine"
 
-    agent = Agent(ScriptedLLM(ask), [mine], mcp_servers={"srv": STDIO, "absent": {"command": "no-such-server"}})
+    agent = Agent(
+        ScriptedLLM(ask),
+        [mine],
+        mcp_servers={"srv": STDIO, "absent": {"command": "no-such-server"}},
+    )
     assert [tool.name for tool in agent.tools.list_tools()] == ["mine"]  # nothing is started yet
     pids: list[int] = []
     for _ in range(2):
@@ -259,10 +344,12 @@ def test_an_agent_brings_in_the_tools_of_its_servers_and_ends_them_with_its_last
     assert "no-such-server" in caplog.text
 
 
-# --- cancelling and timeouts ---------------------------------------------------------------------
+# --- cancelling and timeouts ---
 
 
-def test_a_cancelled_call_ends_at_once_and_the_server_is_told(tools: dict[str, Tool], tmp_path: Path) -> None:
+def test_a_cancelled_call_ends_at_once_and_the_server_is_told(
+    tools: dict[str, Tool], tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     context = ToolContext()
 
@@ -281,7 +368,9 @@ def test_a_cancelled_call_ends_at_once_and_the_server_is_told(tools: dict[str, T
     assert tools["add"].run({"a": 1}).data == {"total": 2}
 
 
-def test_a_call_that_was_cancelled_before_it_began_is_not_sent(tools: dict[str, Tool], tmp_path: Path) -> None:
+def test_a_call_that_was_cancelled_before_it_began_is_not_sent(
+    tools: dict[str, Tool], tmp_path: Path
+) -> None:
     context = ToolContext()
     context.cancelled.cancel()
     with pytest.raises(ToolCancelled):
@@ -299,7 +388,7 @@ def test_a_call_ends_at_its_timeout_and_the_server_is_told(tmp_path: Path) -> No
         assert tools["add"].run({"a": 1}).success
 
 
-# --- bad servers ---------------------------------------------------------------------------------
+# --- bad servers ---
 
 
 def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFixture) -> None:
@@ -307,13 +396,18 @@ def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFi
         "missing": {"command": "/no/such/command"},
         "exits": program("import sys; sys.exit('the key is missing')"),
         "garbage": program("import sys; print('Hello!', flush=True); sys.stdin.read()"),
-        "silent": program("import sys; sys.stderr.write('thinking'); sys.stderr.flush(); sys.stdin.read()"),
+        "silent": program(
+            "import sys; sys.stderr.write('thinking'); sys.stderr.flush(); sys.stdin.read()"
+        ),
         "unreachable": {"url": "http://127.0.0.1:9/mcp"},
         "srv": STDIO,
     }
     before = Owned()
     started = time.monotonic()
-    with caplog.at_level(logging.WARNING, logger="holdfast"), MCPClient(config, timeout=2.5) as client:
+    with (
+        caplog.at_level(logging.WARNING, logger="holdfast"),
+        MCPClient(config, timeout=2.5) as client,
+    ):
         assert [tool.name for tool in client.tools()] == [f"srv.{name}" for name in NAMES]
         assert time.monotonic() - started < 5.0
         errors = client.errors
@@ -322,17 +416,23 @@ def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFi
     assert "could not be connected to: FileNotFoundError" in errors["missing"]
     assert "'/no/such/command'" in errors["missing"]
     assert "ended before it answered. Its stderr ended with: the key is missing" in errors["exits"]
-    assert "did not answer within 2.5 s. It writes what is not JSON-RPC to its stdout." in errors["garbage"]
+    assert (
+        "did not answer within 2.5 s. It writes what is not JSON-RPC to its stdout."
+        in errors["garbage"]
+    )
     assert "did not answer within 2.5 s. Its stderr ended with: thinking" in errors["silent"]
     assert "ConnectError" in errors["unreachable"]
-    assert sorted(record.getMessage() for record in caplog.records if record.name == "holdfast.tools.mcp") == sorted(errors.values())
+    assert sorted(
+        record.getMessage() for record in caplog.records if record.name == "holdfast.tools.mcp"
+    ) == sorted(errors.values())
     before.gone()
 
 
 def test_a_silent_server_that_will_not_end_is_given_up_at_the_deadline(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     stubborn = program(
-        f"import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+        "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        f" open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
     )
     started = time.monotonic()
     with MCPClient({"mute": stubborn}, timeout=1.0) as client:
@@ -355,21 +455,28 @@ def test_a_tool_that_cannot_be_used_harms_only_itself() -> None:
 
 def test_tools_whose_wire_names_collide_do_not_break_the_agent() -> None:
     def server(name: str) -> dict[str, Any]:
-        return program(f"from mcp.server import MCPServer\ns = MCPServer('x')\ns.add_tool(lambda: 1, name={name!r})\ns.run()")
+        return program(
+            "from mcp.server import MCPServer\ns = MCPServer('x')\ns.add_tool(lambda: 1,"
+            f" name={name!r})\ns.run()"
+        )
 
     with MCPClient({"a": server("b__c"), "a__b": server("c")}) as client:
         assert len(ToolManager(client).list_tools()) == 1
         assert set(client.errors) == {"a__b.c"}
 
 
-# --- servers that die ----------------------------------------------------------------------------
+# --- servers that die ---
 
 
-def test_a_server_killed_during_a_call_fails_it_at_once_and_the_next_call_reconnects(trusted: MCPClient) -> None:
+def test_a_server_killed_during_a_call_fails_it_at_once_and_the_next_call_reconnects(
+    trusted: MCPClient,
+) -> None:
     tools = by_name(trusted.tools())
     first = tools["pid"].run({}).data["result"]
     started = time.monotonic()
-    with pytest.raises(ToolError, match=r"'srv' went away during the call.*about to be killed") as caught:
+    with pytest.raises(
+        ToolError, match=r"'srv' went away during the call.*about to be killed"
+    ) as caught:
         tools["die"].run({})
     assert time.monotonic() - started < 1.0
     assert caught.value.error_type == "network"
@@ -381,11 +488,13 @@ def test_a_server_killed_between_calls_is_started_again_by_the_next_one(trusted:
     first = pid.run({}).data["result"]
     os.kill(first, signal.SIGKILL)
     until(lambda: not alive(first))
-    time.sleep(0.05)  # for the end of its stdout to be read; a call that comes before that is told instead
+    time.sleep(
+        0.05
+    )  # for the end of its stdout to be read; a call that comes before that is told instead
     assert pid.run({}).data["result"] != first
 
 
-# --- closing -------------------------------------------------------------------------------------
+# --- closing ---
 
 
 def test_close_leaves_no_process_thread_or_descriptor_and_may_be_repeated(tmp_path: Path) -> None:
@@ -447,21 +556,25 @@ def test_a_client_that_is_dropped_ends_its_servers() -> None:
 
 def test_the_interpreter_exits_without_close_and_leaves_no_server() -> None:
     source = (
-        "import sys; from holdfast.tools.mcp import MCPClient\n"
-        f"tools = MCPClient({{'srv': {{'command': sys.executable, 'args': [{SERVER!r}]}}}}).tools()\n"
-        "print([t for t in tools if t.name == 'srv.pid'][0].run({}).data['result'])"
+        "import sys; from holdfast.tools.mcp import MCPClient\ntools = MCPClient({'srv':"
+        f" {{'command': sys.executable, 'args': [{SERVER!r}]}}}}).tools()\nprint([t for t in tools"
+        " if t.name == 'srv.pid'][0].run({}).data['result'])"
     )
-    found = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=10, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", source], capture_output=True, text=True, timeout=10, check=True
+    )
     assert found.stderr == ""
     assert not alive(int(found.stdout))
 
 
-# --- streamable HTTP -----------------------------------------------------------------------------
+# --- streamable HTTP ---
 
 
 def test_a_server_over_http_gives_the_same_tools(url: str) -> None:
     before = Owned()
-    with MCPClient({"web": {"url": url, "headers": {"Authorization": f"Bearer {TOKEN}"}}}) as client:
+    with MCPClient(
+        {"web": {"url": url, "headers": {"Authorization": f"Bearer {TOKEN}"}}}
+    ) as client:
         tools = by_name(client.tools())
         assert list(tools) == NAMES
         assert tools["add"].run({"a": 40, "b": 2}).data == {"total": 42}
@@ -471,7 +584,9 @@ def test_a_server_over_http_gives_the_same_tools(url: str) -> None:
 
 def test_a_call_over_http_is_cancelled_at_its_timeout(url: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
-    with MCPClient({"web": {"url": url, "headers": {"Authorization": f"Bearer {TOKEN}"}}}, call_timeout=0.5) as client:
+    with MCPClient(
+        {"web": {"url": url, "headers": {"Authorization": f"Bearer {TOKEN}"}}}, call_timeout=0.5
+    ) as client:
         tools = by_name(client.tools())
         with pytest.raises(ToolTimeout):
             tools["slow"].run({"path": str(file)})
@@ -491,22 +606,34 @@ def test_a_refused_token_is_called_that_and_never_shown(url: str) -> None:
 
 def test_an_http_server_that_dies_and_comes_back_is_reached_again(tmp_path: Path) -> None:
     def serve(port: str) -> tuple[subprocess.Popen[str], str]:
-        process = subprocess.Popen([sys.executable, SERVER, "http", TOKEN, port], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, SERVER, "http", TOKEN, port], stdout=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         return process, process.stdout.readline().strip()
 
     process, port = serve("0")
     with MCPClient(
-        {"web": {"url": f"http://127.0.0.1:{port}/mcp", "headers": {"Authorization": f"Bearer {TOKEN}"}}}, timeout=5.0
+        {
+            "web": {
+                "url": f"http://127.0.0.1:{port}/mcp",
+                "headers": {"Authorization": f"Bearer {TOKEN}"},
+            }
+        },
+        timeout=5.0,
     ) as client:
         tools = by_name(client.tools())
-        for _ in range(2):  # the first call finds the connection broken, the second finds nobody to connect to
+        for _ in range(
+            2
+        ):  # the first call finds the connection broken, the second finds nobody to connect to
             with process:
                 process.kill()
             with pytest.raises(ToolError) as caught:
                 tools["add"].run({"a": 1})
             assert caught.value.error_type == "network"
-            assert "went away during the call" in str(caught.value) or "could not be connected to" in str(caught.value)
+            assert "went away during the call" in str(
+                caught.value
+            ) or "could not be connected to" in str(caught.value)
         process, _ = serve(port)
         assert tools["add"].run({"a": 1}).data == {"total": 2}
         with process:

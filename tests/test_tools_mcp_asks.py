@@ -1,4 +1,5 @@
-"""What MCP servers ask and tell: input of the user, completions, folders, progress, changed tools; over every transport and both eras."""
+"""What MCP servers ask and tell: input of the user, completions, folders, progress, changed tools;
+over every transport and both eras."""
 
 from __future__ import annotations
 
@@ -26,7 +27,10 @@ STDIO: dict[str, Any] = {"command": sys.executable, "args": [SERVER]}
 @pytest.fixture(scope="module")
 def ports() -> Iterator[dict[str, str]]:
     found: dict[str, str] = {}
-    processes = [(kind, subprocess.Popen([sys.executable, SERVER, kind], stdout=subprocess.PIPE, text=True)) for kind in ("http", "sse")]
+    processes = [
+        (kind, subprocess.Popen([sys.executable, SERVER, kind], stdout=subprocess.PIPE, text=True))
+        for kind in ("http", "sse")
+    ]
     for kind, process in processes:
         assert process.stdout is not None
         found[kind] = process.stdout.readline().strip()
@@ -41,7 +45,11 @@ def server(request: pytest.FixtureRequest, ports: dict[str, str]) -> dict[str, A
     kind, mode = request.param.split()
     if kind == "stdio":
         return {**STDIO, "mode": mode}
-    return {"url": f"http://127.0.0.1:{ports[kind]}/{'mcp' if kind == 'http' else 'sse'}", "type": kind, "mode": mode}
+    return {
+        "url": f"http://127.0.0.1:{ports[kind]}/{'mcp' if kind == 'http' else 'sse'}",
+        "type": kind,
+        "mode": mode,
+    }
 
 
 def by_name(client: MCPClient) -> dict[str, Tool]:
@@ -50,10 +58,12 @@ def by_name(client: MCPClient) -> dict[str, Tool]:
     return found
 
 
-# --- the user's input ----------------------------------------------------------------------------
+# --- the user's input ---
 
 
-def test_the_user_is_asked_on_a_thread_of_its_own_and_defaults_are_filled_in(server: dict[str, Any]) -> None:
+def test_the_user_is_asked_on_a_thread_of_its_own_and_defaults_are_filled_in(
+    server: dict[str, Any],
+) -> None:
     asked: list[tuple[Elicitation, str]] = []
 
     def elicit(question: Elicitation) -> dict[str, Any]:
@@ -77,7 +87,13 @@ def test_without_somebody_to_ask_every_question_is_declined(server: dict[str, An
 
 @pytest.mark.parametrize(
     ("answer", "action"),
-    [(None, "decline"), (False, "decline"), (True, "accept"), (ValueError("gone"), "cancel"), ({"name": object()}, "cancel")],
+    [
+        (None, "decline"),
+        (False, "decline"),
+        (True, "accept"),
+        (ValueError("gone"), "cancel"),
+        ({"name": object()}, "cancel"),
+    ],
 )
 def test_what_the_hook_returns_is_what_the_server_hears(answer: Any, action: str) -> None:
     def elicit(question: Elicitation) -> Any:
@@ -129,7 +145,7 @@ def test_a_question_that_is_still_open_at_the_close_is_taken_back() -> None:
     assert cancelled.wait(3.0)
 
 
-# --- completions ---------------------------------------------------------------------------------
+# --- completions ---
 
 
 def test_a_completion_is_answered_by_the_owners_model(server: dict[str, Any]) -> None:
@@ -149,7 +165,7 @@ def test_a_completion_is_refused_where_it_was_not_allowed(server: dict[str, Any]
         assert refused
 
 
-# --- folders -------------------------------------------------------------------------------------
+# --- folders ---
 
 
 def test_folders_are_a_list_or_a_function(server: dict[str, Any], tmp_path: Path) -> None:
@@ -158,18 +174,24 @@ def test_folders_are_a_list_or_a_function(server: dict[str, Any], tmp_path: Path
             assert by_name(client)["folders"].run({}).data == {"result": [tmp_path.as_uri()]}
 
 
-@pytest.mark.parametrize(("hook", "value"), [("elicit", 1), ("sample", object()), ("roots", "/tmp"), ("roots", 1)])
+@pytest.mark.parametrize(
+    ("hook", "value"), [("elicit", 1), ("sample", object()), ("roots", "/tmp"), ("roots", 1)]
+)
 def test_a_hook_that_does_not_fit_is_refused_by_name(hook: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"MCPClient: {hook} takes"):
         MCPClient({}, **{hook: value})
 
 
-# --- progress and changes ------------------------------------------------------------------------
+# --- progress and changes ---
 
 
-def test_progress_reaches_the_callers_context_in_order_on_its_own_thread(server: dict[str, Any]) -> None:
+def test_progress_reaches_the_callers_context_in_order_on_its_own_thread(
+    server: dict[str, Any],
+) -> None:
     heard: list[tuple[str, str]] = []
-    context = ToolContext(progress=lambda text: heard.append((text, threading.current_thread().name)))
+    context = ToolContext(
+        progress=lambda text: heard.append((text, threading.current_thread().name))
+    )
     with MCPClient({"a": server}) as client:
         by_name(client)["steps"].run({"count": 4}, context)
     assert heard == [(f"{n}/4: step {n}", threading.current_thread().name) for n in range(1, 5)]
@@ -181,7 +203,9 @@ def test_changed_tools_are_told_to_who_watches(server: dict[str, Any]) -> None:
         [source] = client.sources()
         source.watch(changed.set)
         grow = {tool.name: tool for tool in source.discover()}["a.grow"]
-        until(lambda: grow.run({"name": "fresh"}).success and changed.wait(0.5))  # the subscription may come a moment after the list
+        until(
+            lambda: grow.run({"name": "fresh"}).success and changed.wait(0.5)
+        )  # the subscription may come a moment after the list
         assert "a.fresh" in [tool.name for tool in source.discover()]
 
 

@@ -1,4 +1,5 @@
-"""OAuth: whom a token is asked of, where it is kept, to whom it goes, and who waits meanwhile. The flows themselves are the kit's to judge."""
+"""OAuth: whom a token is asked of, where it is kept, to whom it goes, and who waits meanwhile. The
+flows themselves are the kit's to judge."""
 
 from __future__ import annotations
 
@@ -46,10 +47,16 @@ class Site:
 
             def handle_one(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"] or 0))
-                status, found, headers = answer(self.command, urlsplit(self.path).path, self.headers, body)
+                status, found, headers = answer(
+                    self.command, urlsplit(self.path).path, self.headers, body
+                )
                 data = json.dumps(found).encode() if found is not None else b""
                 self.send_response(status)
-                for name, value in {"content-type": "application/json", "content-length": str(len(data)), **headers}.items():
+                for name, value in {
+                    "content-type": "application/json",
+                    "content-length": str(len(data)),
+                    **headers,
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(data)
@@ -66,9 +73,15 @@ class Site:
             server.shutdown()
             server.server_close()
 
-    def _mcp(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, Any, dict[str, str]]:
+    def _mcp(
+        self, method: str, path: str, headers: Any, body: bytes
+    ) -> tuple[int, Any, dict[str, str]]:
         if path == "/.well-known/oauth-protected-resource/mcp":
-            return 200, {"resource": self.url, "authorization_servers": [self.address(self.issuer)]}, {}
+            return (
+                200,
+                {"resource": self.url, "authorization_servers": [self.address(self.issuer)]},
+                {},
+            )
         if path != "/mcp":
             self.elsewhere.append(path)
             return 404, None, {}
@@ -82,18 +95,37 @@ class Site:
             return 202, None, {}
         match asked["method"]:
             case "initialize":
-                result: Any = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "s", "version": "1"}}
+                result: Any = {
+                    "protocolVersion": "2025-11-25",
+                    "capabilities": {"tools": {}},
+                    "serverInfo": {"name": "s", "version": "1"},
+                }
             case "tools/list":
-                result = {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("quick", "slow")]}
+                result = {
+                    "tools": [
+                        {"name": name, "inputSchema": {"type": "object"}}
+                        for name in ("quick", "slow")
+                    ]
+                }
             case "tools/call":
                 if asked["params"]["name"] == "slow":
                     time.sleep(1.5)
                 result = {"content": [{"type": "text", "text": "done"}]}
             case _:
-                return 200, {"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "unknown"}}, {}
+                return (
+                    200,
+                    {
+                        "jsonrpc": "2.0",
+                        "id": asked["id"],
+                        "error": {"code": -32601, "message": "unknown"},
+                    },
+                    {},
+                )
         return 200, {"jsonrpc": "2.0", "id": asked["id"], "result": result}, {}
 
-    def _authorize(self, method: str, path: str, headers: Any, body: bytes) -> tuple[int, Any, dict[str, str]]:
+    def _authorize(
+        self, method: str, path: str, headers: Any, body: bytes
+    ) -> tuple[int, Any, dict[str, str]]:
         base = self.address(self.issuer)
         match path:
             case "/.well-known/oauth-authorization-server":
@@ -106,18 +138,41 @@ class Site:
                         "registration_endpoint": f"{base}/enrol",
                         "response_types_supported": ["code"],
                         "code_challenge_methods_supported": ["S256"],
-                        "grant_types_supported": ["authorization_code", "refresh_token", "client_credentials"],
+                        "grant_types_supported": [
+                            "authorization_code",
+                            "refresh_token",
+                            "client_credentials",
+                        ],
                     },
                     {},
                 )
             case "/enrol":
-                return 201, {**json.loads(body), "client_id": "enrolled", "token_endpoint_auth_method": "none"}, {}
+                return (
+                    201,
+                    {
+                        **json.loads(body),
+                        "client_id": "enrolled",
+                        "token_endpoint_auth_method": "none",
+                    },
+                    {},
+                )
             case "/give":
-                self.grants.append({key: values[0] for key, values in parse_qs(body.decode()).items()})
+                self.grants.append(
+                    {key: values[0] for key, values in parse_qs(body.decode()).items()}
+                )
                 self._made += 1
                 token = f"token-{self._made}-of-{self.issuer.server_port}"
                 self.valid = {token}
-                return 200, {"access_token": token, "token_type": "Bearer", "expires_in": self.lasts, "refresh_token": "again"}, {}
+                return (
+                    200,
+                    {
+                        "access_token": token,
+                        "token_type": "Bearer",
+                        "expires_in": self.lasts,
+                        "refresh_token": "again",
+                    },
+                    {},
+                )
             case _:
                 return 404, None, {}
 
@@ -146,7 +201,9 @@ def site() -> Iterator[Site]:
 
 
 def user(person: Person, storage: dict[str, str]) -> OAuth:
-    return OAuth(redirect=person.redirect, callback=person.callback, storage=storage, redirect_uri=BACK)
+    return OAuth(
+        redirect=person.redirect, callback=person.callback, storage=storage, redirect_uri=BACK
+    )
 
 
 def connect(site: Site, auth: Any, **options: Any) -> MCPClient:
@@ -178,7 +235,9 @@ def test_a_spent_token_is_renewed_where_it_came_from_also_by_the_next_process(si
         assert len(client.tools()) == 2
     assert person.asked == 1
     assert [grant["grant_type"] for grant in site.grants] == ["authorization_code", "refresh_token"]
-    assert site.elsewhere == []  # the refresh token did not go to a guessed address on the MCP server
+    assert (
+        site.elsewhere == []
+    )  # the refresh token did not go to a guessed address on the MCP server
 
 
 def test_one_storage_serves_two_servers_and_neither_sees_the_others_token(site: Site) -> None:
@@ -216,7 +275,9 @@ def test_calls_whose_token_was_revoked_ask_the_user_once_for_all(site: Site) -> 
         quick = {tool.name: tool for tool in client}["site.quick"]
         site.valid = set()
         results: list[bool] = []
-        threads = [threading.Thread(target=lambda: results.append(quick.run({}).success)) for _ in range(8)]
+        threads = [
+            threading.Thread(target=lambda: results.append(quick.run({}).success)) for _ in range(8)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -237,7 +298,9 @@ def test_a_user_who_does_not_consent_is_an_authentication_error(site: Site) -> N
 
 def test_a_secret_goes_to_the_issuer_it_was_given_for_and_to_no_other(site: Site) -> None:
     def machine(issuer: str) -> ClientCredentials:
-        return ClientCredentials(client_id="me", client_secret="s3cret", issuer=issuer, storage={}, in_body=True)
+        return ClientCredentials(
+            client_id="me", client_secret="s3cret", issuer=issuer, storage={}, in_body=True
+        )
 
     with connect(site, machine("https://issuer.example")) as client:
         assert client.tools() == []
@@ -255,5 +318,7 @@ def test_a_wrong_auth_is_refused_by_name_and_none_shows_a_secret() -> None:
         MCPClient({"a": {"url": "http://x"}}, auth={"a": "token"})
     with pytest.raises(ConfigurationError, match="either client_secret or private_key"):
         ClientCredentials(client_id="me", issuer="https://x", storage={})
-    found = ClientCredentials(client_id="me", client_secret="s3cret", issuer="https://x", storage={})
+    found = ClientCredentials(
+        client_id="me", client_secret="s3cret", issuer="https://x", storage={}
+    )
     assert "s3cret" not in repr(found)

@@ -1,4 +1,5 @@
-"""MCP servers that are slow, dead, huge, many or dishonest; and what is left of them afterwards: nothing."""
+"""MCP servers that are slow, dead, huge, many or dishonest; and what is left of them afterwards:
+nothing."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def by_name(client: MCPClient) -> dict[str, Tool]:
     return found
 
 
-# --- an HTTP server that does what it is told ------------------------------------------------------
+# --- an HTTP server that does what it is told ---
 
 
 class Web:
@@ -90,7 +91,11 @@ class Web:
 
             def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
                 self.send_response(status)
-                for name, value in {"content-type": "application/json", "content-length": str(len(body)), **headers}.items():
+                for name, value in {
+                    "content-type": "application/json",
+                    "content-length": str(len(body)),
+                    **headers,
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 self.wfile.write(body)
@@ -100,7 +105,11 @@ class Web:
                 if web.refuse:
                     self.answer(403)
                 elif web.endpoint and not web.redirect:
-                    self.answer(200, f"event: endpoint\ndata: {web.endpoint}\n\n".encode(), **{"content-type": "text/event-stream"})
+                    self.answer(
+                        200,
+                        f"event: endpoint\ndata: {web.endpoint}\n\n".encode(),
+                        **{"content-type": "text/event-stream"},
+                    )
                 elif web.redirect:
                     self.answer(307, location=web.redirect)
                 else:
@@ -121,7 +130,12 @@ class Web:
                 else:
                     if asked["method"] == "tools/call" and asked["params"]["name"] == "wait":
                         time.sleep(1.0)
-                    self.answer(200, json.dumps({"jsonrpc": "2.0", "id": asked["id"], **web.reply(asked, self.headers)}).encode())
+                    self.answer(
+                        200,
+                        json.dumps(
+                            {"jsonrpc": "2.0", "id": asked["id"], **web.reply(asked, self.headers)}
+                        ).encode(),
+                    )
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
@@ -133,13 +147,35 @@ class Web:
         match asked["method"]:
             case "initialize":
                 info = {"name": "web", "version": "1"}
-                return {"result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}}
+                return {
+                    "result": {
+                        "protocolVersion": "2025-11-25",
+                        "capabilities": {"tools": {}},
+                        "serverInfo": info,
+                    }
+                }
             case "tools/list":
-                return {"result": {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("who", "drop", "wait")]}}
+                return {
+                    "result": {
+                        "tools": [
+                            {"name": name, "inputSchema": {"type": "object"}}
+                            for name in ("who", "drop", "wait")
+                        ]
+                    }
+                }
             case "tools/call" if asked["params"]["arguments"].get("echo"):
-                return {"error": {"code": -32602, "message": f"no access for {dict(headers)} at {self.url}?api_key=hunter2-query!"}}
+                return {
+                    "error": {
+                        "code": -32602,
+                        "message": (
+                            f"no access for {dict(headers)} at {self.url}?api_key=hunter2-query!"
+                        ),
+                    }
+                }
             case "tools/call":
-                return {"result": {"content": [{"type": "text", "text": str(headers["authorization"])}]}}
+                return {
+                    "result": {"content": [{"type": "text", "text": str(headers["authorization"])}]}
+                }
             case _:
                 return {"error": {"code": -32601, "message": "unknown"}}
 
@@ -197,8 +233,15 @@ def test_no_error_shows_a_token_or_a_header_that_the_server_says_back(webs: list
 
 
 def test_no_error_shows_the_environment_of_a_server() -> None:
-    script = "echo starting with level info >&2; echo refused: $KEY and $PEM in informal >&2; exit 3"
-    env = {"KEY": "hunter2", "PEM": "-----BEGIN hunter2-----\nMIIhunter2/x\n-----END hunter2-----", "LEVEL": "info", "ON": "1"}
+    script = (
+        "echo starting with level info >&2; echo refused: $KEY and $PEM in informal >&2; exit 3"
+    )
+    env = {
+        "KEY": "hunter2",
+        "PEM": "-----BEGIN hunter2-----\nMIIhunter2/x\n-----END hunter2-----",
+        "LEVEL": "info",
+        "ON": "1",
+    }
     with MCPClient({"own": {**shell(script), "env": env}}, timeout=10.0) as client:
         assert client.tools() == []
     assert "refused: *** and" in client.errors["own"]
@@ -210,7 +253,10 @@ def test_tokens_and_queries_are_taken_out_of_a_text_and_nothing_else_is() -> Non
     (server,) = read_servers({"a": {"url": "http://[broken"}}).values()
     redact = redaction(server)
     assert redact("see https://u:p@h/x?key=1#f, or http://h/y.") == "see https://h/x or http://h/y."
-    assert redact("sent 'Bearer abc12345.x'; Bearer authentication is needed") == "sent 'Bearer ***'; Bearer authentication is needed"
+    assert (
+        redact("sent 'Bearer abc12345.x'; Bearer authentication is needed")
+        == "sent 'Bearer ***'; Bearer authentication is needed"
+    )
     assert bare_url("http://h/a@b?c") == "http://h/a@b"
 
 
@@ -232,7 +278,9 @@ def test_an_sse_server_cannot_have_messages_sent_to_another_origin(webs: list[We
 
 def test_one_id_with_two_tokens_is_two_connections_even_in_one_pool(webs: list[Web]) -> None:
     with MCPPool() as pool:
-        clients = [MCPClient({"web": bearer(webs[0], token)}, pool=pool) for token in ("first", "second")]
+        clients = [
+            MCPClient({"web": bearer(webs[0], token)}, pool=pool) for token in ("first", "second")
+        ]
         tools = [by_name(client)["who"] for client in clients]
         assert [tool.run({}).text for tool in tools] == ["Bearer first", "Bearer second"]
         assert len(pool) == 2
@@ -255,7 +303,7 @@ def test_a_connection_that_breaks_off_harms_only_the_call_on_it(webs: list[Web])
         assert tools["who"].run({}).success
 
 
-# --- many ----------------------------------------------------------------------------------------
+# --- many ---
 
 
 def test_fifty_servers_of_which_ten_are_dead_are_discovered_side_by_side() -> None:
@@ -281,7 +329,9 @@ def test_thirty_two_threads_that_discover_at_once_start_one_server_and_see_the_s
 
         def discover(number: int) -> None:
             barrier.wait()
-            found.append([tool.name for tool in (source.discover() if number % 2 else client.tools())])
+            found.append(
+                [tool.name for tool in (source.discover() if number % 2 else client.tools())]
+            )
 
         threads = [threading.Thread(target=discover, args=(number,)) for number in range(32)]
         for thread in threads:
@@ -324,10 +374,12 @@ def test_what_tells_connections_apart_is_not_shared(tmp_path: Path) -> None:
             MCPClient({"a": STDIO}, pool=pool, elicit=lambda question: None),
             MCPClient({"a": STDIO}, pool=pool, stderr_dir=tmp_path),
         ]
-        assert len({by_name(client)["pid"].run({}).data["result"] for client in variants}) == len(variants)
+        assert len({by_name(client)["pid"].run({}).data["result"] for client in variants}) == len(
+            variants
+        )
 
 
-# --- slow ----------------------------------------------------------------------------------------
+# --- slow ---
 
 
 def test_a_close_while_a_silent_server_is_being_connected_to_is_heeded_at_once() -> None:
@@ -364,7 +416,14 @@ def test_a_cancel_while_connecting_is_heeded_at_once() -> None:
 
 
 def test_a_health_check_takes_no_longer_than_it_may(webs: list[Web]) -> None:
-    with MCPClient({"mute": SILENT, "good": STDIO, "web": bearer(webs[0], "t"), "gone": {"command": "/no/such"}}) as client:
+    with MCPClient(
+        {
+            "mute": SILENT,
+            "good": STDIO,
+            "web": bearer(webs[0], "t"),
+            "gone": {"command": "/no/such"},
+        }
+    ) as client:
         mute, good, web, gone = client.sources()
         started = time.monotonic()
         assert not mute.health(0.3).ok
@@ -377,7 +436,12 @@ def test_a_health_check_takes_no_longer_than_it_may(webs: list[Web]) -> None:
 
 
 def test_a_server_that_stops_reading_holds_up_neither_the_call_nor_the_close() -> None:
-    deaf = shell(STUB.replace("while read -r line; do", "n=0; while [ $n -lt 4 ] && read -r line; do n=$((n+1))") + "exec sleep 60")
+    deaf = shell(
+        STUB.replace(
+            "while read -r line; do", "n=0; while [ $n -lt 4 ] && read -r line; do n=$((n+1))"
+        )
+        + "exec sleep 60"
+    )
     before = Owned()
     client = MCPClient({"deaf": {**deaf, "call_timeout": 0.5}})
     pid = by_name(client)["pid"]
@@ -391,7 +455,9 @@ def test_a_server_that_stops_reading_holds_up_neither_the_call_nor_the_close() -
 
 
 def test_each_server_may_have_timeouts_of_its_own() -> None:
-    with MCPClient({"mute": {**SILENT, "timeout": 0.3}, "good": {**STDIO, "timeout": 20}}, timeout=60.0) as client:
+    with MCPClient(
+        {"mute": {**SILENT, "timeout": 0.3}, "good": {**STDIO, "timeout": 20}}, timeout=60.0
+    ) as client:
         started = time.monotonic()
         assert len(client.tools()) > 5
         assert time.monotonic() - started < 10.0
@@ -399,7 +465,14 @@ def test_each_server_may_have_timeouts_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("timeout", 0), ("call_timeout", -1), ("mode", "2027"), ("lazy", "yes"), ("timeout", float("nan"))]
+    ("key", "value"),
+    [
+        ("timeout", 0),
+        ("call_timeout", -1),
+        ("mode", "2027"),
+        ("lazy", "yes"),
+        ("timeout", float("nan")),
+    ],
 )
 def test_a_wrong_setting_of_a_server_is_refused_by_name(key: str, value: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"MCP server 'a': {key}"):
@@ -409,10 +482,13 @@ def test_a_wrong_setting_of_a_server_is_refused_by_name(key: str, value: Any) ->
 def test_a_server_of_another_era_than_the_configured_is_refused() -> None:
     with MCPClient({"old": {**shell(STUB), "mode": "2026-07-28"}}) as client:
         assert client.tools() == []
-        assert "it speaks MCP 2025-11-25, and its configuration says mode 2026-07-28" in client.errors["old"]
+        assert (
+            "it speaks MCP 2025-11-25, and its configuration says mode 2026-07-28"
+            in client.errors["old"]
+        )
 
 
-# --- huge ----------------------------------------------------------------------------------------
+# --- huge ---
 
 
 @pytest.mark.parametrize("mode", ["2025-11-25", "2026-07-28"])
@@ -422,9 +498,13 @@ def test_a_result_of_twenty_megabytes_arrives_over_stdio(mode: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "mode"), [("http", "2025-11-25"), ("http", "2026-07-28"), ("sse", "auto")])
+@pytest.mark.parametrize(
+    ("kind", "mode"), [("http", "2025-11-25"), ("http", "2026-07-28"), ("sse", "auto")]
+)
 def test_a_result_of_twenty_megabytes_arrives_over_http(kind: str, mode: str) -> None:
-    with subprocess.Popen([sys.executable, *ASKING["args"], kind], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, *ASKING["args"], kind], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         address = f"http://127.0.0.1:{process.stdout.readline().strip()}/{'mcp' if kind == 'http' else 'sse'}"
         with MCPClient({"a": {"url": address, "type": kind, "mode": mode}}) as client:
@@ -432,7 +512,9 @@ def test_a_result_of_twenty_megabytes_arrives_over_http(kind: str, mode: str) ->
         process.terminate()
 
 
-def test_stderr_is_kept_in_a_file_where_asked_and_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stderr_is_kept_in_a_file_where_asked_and_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.tools.mcp import stdio
 
     loud = shell("echo the first line >&2; " + STUB)
@@ -450,12 +532,14 @@ def test_stderr_is_kept_in_a_file_where_asked_and_is_bounded(tmp_path: Path, mon
         for _ in range(60):
             sizes.append(file.stat().st_size)
             time.sleep(0.02)
-        assert any(after < before for before, after in itertools.pairwise(sizes)), "it was never cut"
+        assert any(after < before for before, after in itertools.pairwise(sizes)), (
+            "it was never cut"
+        )
     with pytest.raises(ConfigurationError, match="stderr_dir takes a folder"):
         MCPClient({}, stderr_dir=tmp_path / "none")
 
 
-# --- what is left --------------------------------------------------------------------------------
+# --- what is left ---
 
 
 def test_the_children_of_a_server_end_with_it(tmp_path: Path) -> None:
@@ -479,12 +563,15 @@ def test_a_server_whose_child_holds_its_stdout_is_seen_to_die() -> None:
 
 def test_a_server_ends_at_the_end_of_its_stdin_when_this_process_is_killed() -> None:
     source = (
-        "import os, sys, signal; from holdfast.tools.mcp import MCPClient\n"
-        f"c = MCPClient({{'a': {{'command': sys.executable, 'args': [{STDIO['args'][0]!r}]}}, 'b': {{'command': 'sh', 'args': ['-c', {STUB!r}]}}}})\n"
-        "t = {t.name: t for t in c}; print(t['a.pid'].run({}).data['result'], t['b.pid'].run({}).text, flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)"
+        "import os, sys, signal; from holdfast.tools.mcp import MCPClient\nc = MCPClient({'a':"
+        f" {{'command': sys.executable, 'args': [{STDIO['args'][0]!r}]}}, 'b': {{'command': 'sh',"
+        f" 'args': ['-c', {STUB!r}]}}}})\nt = {{t.name: t for t in c}};"
+        " print(t['a.pid'].run({}).data['result'], t['b.pid'].run({}).text,"
+        " flush=True)\nos.kill(os.getpid(), signal.SIGKILL)"
     )
-    found = subprocess.run([sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, timeout=20, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", source], stdout=subprocess.PIPE, text=True, timeout=20, check=False
+    )
     assert found.returncode == -signal.SIGKILL
     pids = [int(pid) for pid in found.stdout.split()]
     assert len(pids) == 2

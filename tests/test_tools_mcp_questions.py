@@ -1,4 +1,5 @@
-"""What MCP servers ask within a conversation: of its user, of its agent's model, where to work; over both transports and eras."""
+"""What MCP servers ask within a conversation: of its user, of its agent's model, where to work;
+over both transports and eras."""
 
 from __future__ import annotations
 
@@ -14,7 +15,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Conversation, ConversationStatus, LocalRuntime, MCPClient, ScriptedLLM, SQLiteStore, ToolManager
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationStatus,
+    LocalRuntime,
+    MCPClient,
+    ScriptedLLM,
+    SQLiteStore,
+    ToolManager,
+)
 from holdfast import events as ev
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError
@@ -30,7 +40,9 @@ ASK = ("srv.ask", {"message": "Who are you?"})
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[str]:
-    with subprocess.Popen([sys.executable, SERVER, "http"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, SERVER, "http"], stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.terminate()
@@ -56,8 +68,15 @@ def http(mode: str, port: str, **more: Any) -> dict[str, Any]:
     return {"url": f"http://127.0.0.1:{port}/mcp", "mode": mode, **more}
 
 
-def agent_of(server: dict[str, Any], script: list[Any], pool: MCPPool | None = None, **client: Any) -> Agent:
-    return Agent(ScriptedLLM(script), ToolManager(sources=MCPClient({"srv": server}, pool=pool, **client).sources(), discover=False))
+def agent_of(
+    server: dict[str, Any], script: list[Any], pool: MCPPool | None = None, **client: Any
+) -> Agent:
+    return Agent(
+        ScriptedLLM(script),
+        ToolManager(
+            sources=MCPClient({"srv": server}, pool=pool, **client).sources(), discover=False
+        ),
+    )
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -69,17 +88,21 @@ def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
 
 
 def results(conversation: Conversation) -> list[ToolResult]:
-    return [event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+    return [
+        event.result for event in conversation.get_history() if isinstance(event, ev.ToolResult)
+    ]
 
 
 def ran(agent: Agent, **options: Any) -> tuple[list[ToolResult], list[ev.Decision]]:
     with Conversation(agent, **options) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
-        return results(conversation), [event for event in conversation.get_history() if isinstance(event, ev.Decision)]
+        return results(conversation), [
+            event for event in conversation.get_history() if isinstance(event, ev.Decision)
+        ]
 
 
-# --- the user ------------------------------------------------------------------------------------
+# --- the user ---
 
 
 def test_a_server_asks_the_user_of_the_conversation_that_calls_it(server: dict[str, Any]) -> None:
@@ -92,7 +115,12 @@ def test_a_server_asks_the_user_of_the_conversation_that_calls_it(server: dict[s
     [result], [question, answer] = ran(agent_of(server, [ASK, "Done."]), on_question=on_question)
     assert result.text == "accept: name='Ada' colour='green'"
     assert question.question == asked[0]
-    assert (asked[0].message, asked[0].asker, question.by, question.decision) == ("Who are you?", "srv", "srv", "ask")
+    assert (asked[0].message, asked[0].asker, question.by, question.decision) == (
+        "Who are you?",
+        "srv",
+        "srv",
+        "ask",
+    )
     assert answer.arguments == {"name": "Ada", "colour": "green"}
 
 
@@ -102,7 +130,9 @@ def test_the_user_declines_and_the_server_hears_it(web: dict[str, Any]) -> None:
         assert (result.text.split(":")[0], len(decisions)) == ("decline", count)
 
 
-def test_an_answer_from_elsewhere_reaches_the_server_and_no_deadline_runs_meanwhile(server: dict[str, Any]) -> None:
+def test_an_answer_from_elsewhere_reaches_the_server_and_no_deadline_runs_meanwhile(
+    server: dict[str, Any],
+) -> None:
     agent = agent_of({**server, "call_timeout": 0.5}, [ASK, "Done."])
     with Conversation(agent, on_question="wait") as conversation:
         conversation.start_thread()
@@ -125,7 +155,9 @@ def test_an_interrupt_takes_the_question_back(web: dict[str, Any]) -> None:
         assert results(conversation)[0].is_error
 
 
-def test_a_hook_that_the_client_was_given_comes_before_the_conversation(web: dict[str, Any]) -> None:
+def test_a_hook_that_the_client_was_given_comes_before_the_conversation(
+    web: dict[str, Any],
+) -> None:
     agent = agent_of(web, [ASK, "Done."], elicit=lambda question: {"name": "explicit"})
     [result], decisions = ran(agent, on_question=lambda question: {"name": "user"})
     assert "explicit" in result.text
@@ -142,22 +174,38 @@ def test_a_function_that_raises_is_no_answer_and_the_call_goes_on(web: dict[str,
 
 
 def test_an_address_is_told_with_who_asks_and_only_that_of_a_page() -> None:
-    script = [[("srv.visit", {"url": "https://login.example/x?y=1"})], [("srv.visit", {"url": "file:///etc/passwd"})], "Done."]
+    script = [
+        [("srv.visit", {"url": "https://login.example/x?y=1"})],
+        [("srv.visit", {"url": "file:///etc/passwd"})],
+        "Done.",
+    ]
     asked: list[ev.Question] = []
-    found, _ = ran(agent_of(stdio(OLD), script), on_question=lambda question: asked.append(question) or True)
+    found, _ = ran(
+        agent_of(stdio(OLD), script), on_question=lambda question: asked.append(question) or True
+    )
     assert [result.text for result in found] == ["accept", "decline"]
-    assert [(one.url, one.asker, one.schema) for one in asked] == [("https://login.example/x?y=1", "srv", None)]
+    assert [(one.url, one.asker, one.schema) for one in asked] == [
+        ("https://login.example/x?y=1", "srv", None)
+    ]
 
 
-# --- connections that conversations share --------------------------------------------------------
+# --- connections that conversations share ---
 
 
 def test_nobody_is_asked_anothers_question_on_a_shared_connection(port: str) -> None:
-    for server in (stdio(NEW), http(NEW, port), http(OLD, port)):  # over HTTP also the older era says whose call it is
+    for server in (
+        stdio(NEW),
+        http(NEW, port),
+        http(OLD, port),
+    ):  # over HTTP also the older era says whose call it is
         with MCPPool() as pool, ExitStack() as stack:
             conversations = [
                 stack.enter_context(
-                    Conversation(agent_of(server, [("srv.ask", {"message": name}), "Done."], pool), id=name, on_question="wait")
+                    Conversation(
+                        agent_of(server, [("srv.ask", {"message": name}), "Done."], pool),
+                        id=name,
+                        on_question="wait",
+                    )
                 )
                 for name in ("a", "b", "c")
             ]
@@ -165,7 +213,9 @@ def test_nobody_is_asked_anothers_question_on_a_shared_connection(port: str) -> 
                 conversation.start_thread()
                 conversation.send_message("go")
             for conversation in conversations:
-                until(lambda conversation=conversation: len(conversation.state.pending_questions) == 1)
+                until(
+                    lambda conversation=conversation: len(conversation.state.pending_questions) == 1
+                )
             assert len(pool) == 1
             for conversation in conversations:
                 for _, question in conversation.state.pending_questions:
@@ -173,16 +223,24 @@ def test_nobody_is_asked_anothers_question_on_a_shared_connection(port: str) -> 
                     conversation.answer(question.id, {"name": f"user of {conversation.id}"})
             for conversation in conversations:
                 assert conversation.wait(30) is S.FINISHED
-                assert {result.text for result in results(conversation)} == {f"accept: name='user of {conversation.id}' colour='green'"}
+                assert {result.text for result in results(conversation)} == {
+                    f"accept: name='user of {conversation.id}' colour='green'"
+                }
 
 
-def test_what_the_older_era_leaves_open_is_declined_and_the_log_says_why(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_older_era_leaves_open_is_declined_and_the_log_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     working = threading.Event()
     with MCPPool() as pool:
         busy = Conversation(
-            agent_of(stdio(OLD), [("srv.steps", {"count": 100_000}), "Done."], pool), on_progress=lambda call_id, message: working.set()
+            agent_of(stdio(OLD), [("srv.steps", {"count": 100_000}), "Done."], pool),
+            on_progress=lambda call_id, message: working.set(),
         )
-        asking = Conversation(agent_of(stdio(OLD), [ASK, "Done.", ASK, "Done."], pool), on_question=lambda question: {"name": "mine"})
+        asking = Conversation(
+            agent_of(stdio(OLD), [ASK, "Done.", ASK, "Done."], pool),
+            on_question=lambda question: {"name": "mine"},
+        )
         with busy, asking:
             busy.start_thread()
             busy.send_message("go")
@@ -207,14 +265,18 @@ def test_the_oldest_call_is_asked_for_where_all_in_flight_are_one_conversations(
         asked.append(question)
         return {"name": "x"}
 
-    with Conversation(agent_of(stdio(OLD), [[ASK, ASK], "Done."]), on_question=on_question) as conversation:
+    with Conversation(
+        agent_of(stdio(OLD), [[ASK, ASK], "Done."]), on_question=on_question
+    ) as conversation:
         conversation.send_message("go")
         assert conversation.run().status is S.FINISHED
-        assert [result.text for result in results(conversation)] == ["accept: name='x' colour='green'"] * 2
+        assert [result.text for result in results(conversation)] == [
+            "accept: name='x' colour='green'"
+        ] * 2
     assert len(asked) == 2
 
 
-# --- the agent's model ---------------------------------------------------------------------------
+# --- the agent's model ---
 
 
 def test_the_agents_model_answers_where_the_configuration_allows_it(server: dict[str, Any]) -> None:
@@ -223,7 +285,13 @@ def test_the_agents_model_answers_where_the_configuration_allows_it(server: dict
     assert result.text == "scripted: It."
     [used] = result.meta["holdfast/sampling"]
     assert used["model"] == "scripted"
-    assert set(used["usage"]) <= {"inputTokens", "outputTokens", "cachedTokens", "cacheWriteTokens", "reasoningTokens"}
+    assert set(used["usage"]) <= {
+        "inputTokens",
+        "outputTokens",
+        "cachedTokens",
+        "cacheWriteTokens",
+        "reasoningTokens",
+    }
 
 
 def test_without_the_key_the_capability_is_not_even_declared(web: dict[str, Any]) -> None:
@@ -249,14 +317,21 @@ def test_outside_of_an_agent_nobody_answers_and_a_given_model_comes_first() -> N
 
 
 def test_one_call_gets_at_most_32_completions() -> None:
-    llm = ScriptedLLM(lambda request: ("srv.think_often", {"count": 40}) if request.number == 0 else "It.")
-    agent = Agent(llm, ToolManager(sources=MCPClient({"srv": stdio(OLD, sampling=True)}).sources(), discover=False))
+    llm = ScriptedLLM(
+        lambda request: ("srv.think_often", {"count": 40}) if request.number == 0 else "It."
+    )
+    agent = Agent(
+        llm,
+        ToolManager(
+            sources=MCPClient({"srv": stdio(OLD, sampling=True)}).sources(), discover=False
+        ),
+    )
     [result], _ = ran(agent)
     assert result.text.startswith("32: A call may ask for 32 completions")
     assert len(result.meta["holdfast/sampling"]) == 32
 
 
-# --- folders -------------------------------------------------------------------------------------
+# --- folders ---
 
 
 def test_a_server_is_told_the_folder_of_the_runtime(server: dict[str, Any], tmp_path: Path) -> None:
@@ -267,9 +342,14 @@ def test_a_server_is_told_the_folder_of_the_runtime(server: dict[str, Any], tmp_
 
 def test_explicit_folders_come_first_and_roots_false_tells_none(tmp_path: Path) -> None:
     with LocalRuntime(tmp_path) as runtime:
-        [result], _ = ran(agent_of(stdio(NEW), [("srv.folders", {}), "Done."], roots=["/elsewhere"]), runtime=runtime)
+        [result], _ = ran(
+            agent_of(stdio(NEW), [("srv.folders", {}), "Done."], roots=["/elsewhere"]),
+            runtime=runtime,
+        )
         assert result.data == {"result": ["file:///elsewhere"]}
-        [result], _ = ran(agent_of(stdio(NEW, roots=False), [("srv.declared", {}), "Done."]), runtime=runtime)
+        [result], _ = ran(
+            agent_of(stdio(NEW, roots=False), [("srv.declared", {}), "Done."]), runtime=runtime
+        )
         assert "roots" not in result.data["result"]
 
 
@@ -287,7 +367,8 @@ def test_folders_follow_the_open_conversations_and_a_pool_still_shares(tmp_path:
             one.send_message("look")
             one.run()
             found, changed = sorted(
-                [event for event in one.get_history() if isinstance(event, ev.ToolResult)][-2:], key=lambda event: event.call_id
+                [event for event in one.get_history() if isinstance(event, ev.ToolResult)][-2:],
+                key=lambda event: event.call_id,
             )
             return found.result.data["result"], changed.result.data["result"]
 
@@ -296,7 +377,9 @@ def test_folders_follow_the_open_conversations_and_a_pool_still_shares(tmp_path:
             with two:
                 two.send_message("look")
                 two.run()
-                assert {"result": uris} in [result.data for result in results(two)]  # the older era has one list for the connection
+                assert {"result": uris} in [
+                    result.data for result in results(two)
+                ]  # the older era has one list for the connection
                 assert len(pool) == 1
                 until(lambda: looked() == (uris, 1))
             until(lambda: looked() == (uris[:1], 2))
@@ -311,11 +394,13 @@ def test_in_the_new_era_a_conversation_tells_only_its_own_folder(tmp_path: Path)
             conversation = stack.enter_context(Conversation(agent, runtime=runtime))
             conversation.send_message("go")
             conversation.run()
-            assert results(conversation)[0].data == {"result": [(tmp_path / name).resolve().as_uri()]}
+            assert results(conversation)[0].data == {
+                "result": [(tmp_path / name).resolve().as_uri()]
+            }
         assert len(pool) == 1
 
 
-# --- a kill, the configuration -------------------------------------------------------------------
+# --- a kill, the configuration ---
 
 KILLED = """
 import sys, threading
@@ -331,17 +416,23 @@ threading.Event().wait()
 
 def test_after_a_kill_the_call_is_told_as_unknown_and_no_question_is_left(tmp_path: Path) -> None:
     path = tmp_path / "s.db"
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path), str(Path(__file__).parents[1])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(path), str(Path(__file__).parents[1])]
+    )
     try:
         with SQLiteStore(path) as store:
             until(lambda: any(isinstance(event, ev.Decision) for event in store.read("c")))
             process.kill()
             process.wait()
-            with Conversation(agent_of(stdio(NEW), ["Done."]), store, "c", on_question="wait") as conversation:
+            with Conversation(
+                agent_of(stdio(NEW), ["Done."]), store, "c", on_question="wait"
+            ) as conversation:
                 assert len(conversation.state.pending_questions) == 1
                 conversation.run()
                 assert conversation.state.pending_questions == ()
-                assert "outcome is unknown" in results(conversation)[0].text  # the server is not trusted, so nothing is repeated
+                assert (
+                    "outcome is unknown" in results(conversation)[0].text
+                )  # the server is not trusted, so nothing is repeated
     finally:
         process.kill()
         process.wait()

@@ -11,7 +11,9 @@ from holdfast.tools import Tool, ToolManager
 
 
 def limited(tmp_path: Path, found: Any) -> ToolResult:
-    manager = ToolManager([Tool("t", "", lambda: found)], result_limit={"*": 200}, result_dir=tmp_path / "out")
+    manager = ToolManager(
+        [Tool("t", "", lambda: found)], result_limit={"*": 200}, result_dir=tmp_path / "out"
+    )
     return manager.run(ToolCall("1", "t"))
 
 
@@ -19,7 +21,9 @@ def test_a_limit_holds_for_all_texts_of_a_result_together(tmp_path: Path) -> Non
     link = ResourceLink("file:///a", "a")
     texts = [f"block {number}" for number in range(1000)]
     page = EmbeddedResource({"uri": "file:///b", "mimeType": "text/plain", "text": "the last"})
-    found = limited(tmp_path, ToolResult((TextContent(texts[0]), link, *map(TextContent, texts[1:]), page)))
+    found = limited(
+        tmp_path, ToolResult((TextContent(texts[0]), link, *map(TextContent, texts[1:]), page))
+    )
     assert [type(block) for block in found.content] == [TextContent, ResourceLink]
     assert len(found.text) < 500
     assert found.text.startswith("block 0\n")

@@ -23,7 +23,10 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
     names: list[str] = []
 
     def make(name: str, *lines: str) -> str:
-        (tmp_path / f"{name}.py").write_text("from holdfast.tools import Tool, ToolRegistry, register_tool, tool\n" + "\n".join(lines))
+        (tmp_path / f"{name}.py").write_text(
+            "from holdfast.tools import Tool, ToolRegistry, register_tool, tool\n"
+            + "\n".join(lines)
+        )
         names.append(name)
         return name
 
@@ -41,7 +44,7 @@ class Made(Tool):
         super().__init__("made", "", nothing)
 
 
-# --- modules -------------------------------------------------------------------------------------
+# --- modules ---
 
 
 def test_a_module_declares_tools_by_decorator_by_note_and_by_object(write: Write) -> None:
@@ -50,7 +53,8 @@ def test_a_module_declares_tools_by_decorator_by_note_and_by_object(write: Write
         "import os.path",
         "@tool",
         "def look(a: int) -> int: return a",
-        "base = Tool('base', '', os.path.basename, {'type': 'object', 'properties': {'p': {'type': 'string'}}})",
+        "base = Tool('base', '', os.path.basename, {'type': 'object', 'properties': {'p': {'type':"
+        " 'string'}}})",
         "register_tool('noted', lambda: Tool('noted', '', look.callback))",
         "class Listed(Tool):",
         "    def __init__(self): super().__init__('listed')",
@@ -62,7 +66,9 @@ def test_a_module_declares_tools_by_decorator_by_note_and_by_object(write: Write
     made = registry.import_module("hf_many")
     assert [found.name for found in made] == ["look", "base", "noted", "listed", "ready"]
     assert {found.module_qualname for found in made} == {"hf_many"}
-    assert registry.get_tool_module_qualnames() == dict.fromkeys(["look", "base", "noted", "listed", "ready"], "hf_many")
+    assert registry.get_tool_module_qualnames() == dict.fromkeys(
+        ["look", "base", "noted", "listed", "ready"], "hf_many"
+    )
     assert registry.create("noted").run({"a": 3}).data == 3
     assert registry.create("listed").run({}).text == "listed"
 
@@ -77,12 +83,27 @@ def test_a_module_that_was_imported_before_is_read_all_the_same(write: Write) ->
 
 
 def test_what_a_module_merely_imports_is_not_its_own(write: Write) -> None:
-    write("hf_home", "@tool", "def at_home() -> str: return 'home'", "def make(name): return Tool(name, '', lambda: name)")
-    write("hf_guest", "from hf_home import at_home, make", "@tool", "def own() -> str: return 'own'", "helped = make('helped')")
+    write(
+        "hf_home",
+        "@tool",
+        "def at_home() -> str: return 'home'",
+        "def make(name): return Tool(name, '', lambda: name)",
+    )
+    write(
+        "hf_guest",
+        "from hf_home import at_home, make",
+        "@tool",
+        "def own() -> str: return 'own'",
+        "helped = make('helped')",
+    )
     registry = ToolRegistry()
     assert [found.name for found in registry.import_module("hf_guest")] == ["own", "helped"]
     assert [found.name for found in registry.import_module("hf_home")] == ["at_home"]
-    assert registry.get_tool_module_qualnames() == {"own": "hf_guest", "helped": "hf_guest", "at_home": "hf_home"}
+    assert registry.get_tool_module_qualnames() == {
+        "own": "hf_guest",
+        "helped": "hf_guest",
+        "at_home": "hf_home",
+    }
 
 
 def test_a_note_stays_on_its_module_and_two_registries_do_not_meet(write: Write) -> None:
@@ -103,15 +124,32 @@ def test_a_note_stays_on_its_module_and_two_registries_do_not_meet(write: Write)
         (["1 / 0"], "cannot be imported: ZeroDivisionError"),
         (["def ("], "cannot be imported: SyntaxError"),
         (["import sys", "sys.exit(3)"], "cannot be imported: SystemExit: 3"),
-        (["import hf_not_there"], "cannot be imported: ModuleNotFoundError: No module named 'hf_not_there'"),
+        (
+            ["import hf_not_there"],
+            "cannot be imported: ModuleNotFoundError: No module named 'hf_not_there'",
+        ),
         (["x = 1"], "declares no tools. Use @tool or register_tool"),
-        (["register_tool('x', lambda: 5)"], "factory of tool 'x' in 'hf_bad' returned 5, not a Tool"),
-        (["register_tool('x', lambda: 1 / 0)"], "factory of tool 'x' in 'hf_bad' failed: ZeroDivisionError"),
-        (["register_tool('x', lambda needed: needed)"], "factory of tool 'x' in 'hf_bad' failed: TypeError"),
-        (["register_tool('x', 'y')"], "cannot be imported: ConfigurationError: register_tool.'x'.: factory takes"),
+        (
+            ["register_tool('x', lambda: 5)"],
+            "factory of tool 'x' in 'hf_bad' returned 5, not a Tool",
+        ),
+        (
+            ["register_tool('x', lambda: 1 / 0)"],
+            "factory of tool 'x' in 'hf_bad' failed: ZeroDivisionError",
+        ),
+        (
+            ["register_tool('x', lambda needed: needed)"],
+            "factory of tool 'x' in 'hf_bad' failed: TypeError",
+        ),
+        (
+            ["register_tool('x', 'y')"],
+            "cannot be imported: ConfigurationError: register_tool.'x'.: factory takes",
+        ),
     ],
 )
-def test_a_broken_module_is_a_clear_error_and_leaves_nothing_behind(write: Write, lines: list[str], said: str) -> None:
+def test_a_broken_module_is_a_clear_error_and_leaves_nothing_behind(
+    write: Write, lines: list[str], said: str
+) -> None:
     write("hf_bad", "good = Tool('good', '', lambda: 1)" if "factory" in said else "", *lines)
     registry = ToolRegistry()
     with pytest.raises(ConfigurationError, match=said):
@@ -125,7 +163,7 @@ def test_a_name_that_is_no_module_is_a_clear_error(name: str) -> None:
         ToolRegistry().import_module(name)
 
 
-# --- factories -----------------------------------------------------------------------------------
+# --- factories ---
 
 
 def test_the_mapping_of_modules_is_a_copy() -> None:
@@ -173,8 +211,12 @@ def test_a_factory_makes_a_new_tool_each_time_and_an_instance_is_itself() -> Non
 
 
 def test_a_tool_has_the_name_by_which_it_is_registered(write: Write) -> None:
-    write("hf_alias", "own = Tool('own', 'Says.', lambda a: a)", "register_tool('alias', lambda: Tool('other', '', lambda a: a))",
-          "register_tool('again', own)")  # fmt: skip
+    write(
+        "hf_alias",
+        "own = Tool('own', 'Says.', lambda a: a)",
+        "register_tool('alias', lambda: Tool('other', '', lambda a: a))",
+        "register_tool('again', own)",
+    )
     registry = ToolRegistry()
     assert [found.name for found in registry.import_module("hf_alias")] == ["own", "alias", "again"]
     for name in ("own", "alias", "again"):
@@ -199,7 +241,10 @@ def test_an_instance_is_not_changed_by_being_registered_elsewhere(write: Write) 
 
 @pytest.mark.parametrize("factory", [5, None, "Made"])
 def test_what_is_no_factory_is_refused(factory: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"register_tool\('x'\): factory takes a function that returns a Tool"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"register_tool\('x'\): factory takes a function that returns a Tool",
+    ):
         ToolRegistry().register_tool("x", factory)
     with pytest.raises(ConfigurationError, match=r"register_tool\('x'\): factory takes"):
         register_tool("x", factory)
@@ -207,5 +252,9 @@ def test_what_is_no_factory_is_refused(factory: Any) -> None:
 
 def test_a_note_can_be_made_by_code_that_is_in_no_imported_module() -> None:
     names: dict[str, Any] = {"__name__": "hf_nowhere"}
-    exec("from holdfast.tools import register_tool, Tool\nregister_tool('x', lambda: Tool('x', '', print))", names)
+    exec(
+        "from holdfast.tools import register_tool, Tool\nregister_tool('x', lambda: Tool('x', '',"
+        " print))",
+        names,
+    )
     assert list(names["__holdfast_tools__"]) == ["x"]

@@ -1,4 +1,5 @@
-"""Whatever a callback returns becomes a result that can be stored and read again, or a clear error."""
+"""Whatever a callback returns becomes a result that can be stored and read again, or a clear
+error."""
 
 from __future__ import annotations
 
@@ -18,7 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from holdfast.content import EmbeddedResource, ErrorInfo, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.content import (
+    EmbeddedResource,
+    ErrorInfo,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
 from holdfast.errors import ToolError
 from holdfast.tools.results import as_result, clean
 from tests.test_content import JSON
@@ -45,7 +53,7 @@ class Word(str):
     pass
 
 
-class Level(str, enum.Enum):  # noqa: UP042 - the older spelling is what is out there
+class Level(str, enum.Enum):  # noqa: UP042
     LOW = "low"
 
 
@@ -75,14 +83,37 @@ def test_nothing_is_a_success_that_says_nothing() -> None:
 @pytest.mark.parametrize(
     ("value", "data"),
     [
-        (5, 5), (1.5, 1.5), (True, True), (False, False), (0, 0), ([], []), ({}, {}), ({"a": [1, None]}, {"a": [1, None]}), ([None], [None]),
-        (10**30, 10**30), (Struct(1), {"a": 1, "b": None}), ([Struct(1)], [{"a": 1, "b": None}]), (Model(a=1), {"a": 1, "when": "2026-01-02"}),
-        ([Model(a=1)], [{"a": 1, "when": "2026-01-02"}]), ({"m": Model(a=1)}, {"m": {"a": 1, "when": "2026-01-02"}}), (Data(1), {"a": 1}),
-        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"), (date(2026, 1, 2), "2026-01-02"), (Number.ONE, 1), (b"\x00\xff", "AP8="),
-        (Decimal("1.10"), "1.10"), (UUID(int=1), "00000000-0000-0000-0000-000000000001"), ((1, 2), [1, 2]), ({1}, [1]), (Pair(1, 2), [1, 2]),
-        ({1: "a"}, {"1": "a"}), (OrderedDict(a=1), {"a": 1}), ("ü" * 3, "üüü"), ({"null": "null"}, {"null": "null"}),
+        (5, 5),
+        (1.5, 1.5),
+        (True, True),
+        (False, False),
+        (0, 0),
+        ([], []),
+        ({}, {}),
+        ({"a": [1, None]}, {"a": [1, None]}),
+        ([None], [None]),
+        (10**30, 10**30),
+        (Struct(1), {"a": 1, "b": None}),
+        ([Struct(1)], [{"a": 1, "b": None}]),
+        (Model(a=1), {"a": 1, "when": "2026-01-02"}),
+        ([Model(a=1)], [{"a": 1, "when": "2026-01-02"}]),
+        ({"m": Model(a=1)}, {"m": {"a": 1, "when": "2026-01-02"}}),
+        (Data(1), {"a": 1}),
+        (datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02T00:00:00Z"),
+        (date(2026, 1, 2), "2026-01-02"),
+        (Number.ONE, 1),
+        (b"\x00\xff", "AP8="),
+        (Decimal("1.10"), "1.10"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ((1, 2), [1, 2]),
+        ({1}, [1]),
+        (Pair(1, 2), [1, 2]),
+        ({1: "a"}, {"1": "a"}),
+        (OrderedDict(a=1), {"a": 1}),
+        ("ü" * 3, "üüü"),
+        ({"null": "null"}, {"null": "null"}),
     ],
-)  # fmt: skip
+)
 def test_a_json_like_value_becomes_text_and_data(value: Any, data: Any) -> None:
     result = as_result("t", value)
     assert result.data == data
@@ -108,7 +139,9 @@ def test_blocks_alone_or_in_lists_are_content() -> None:
 
 
 def test_a_list_that_mixes_blocks_with_other_things_names_them() -> None:
-    with pytest.raises(ToolError, match=r"'t' returned a list, but content takes .* not a list with 5"):
+    with pytest.raises(
+        ToolError, match=r"'t' returned a list, but content takes .* not a list with 5"
+    ):
         as_result("t", [ImageContent(b""), 5])
 
 
@@ -140,11 +173,24 @@ class Lying(BaseModel):
 
 
 NONSENSE = [
-    (numbers(), "a generator"), (object(), "an object"), (math.nan, "a float"), (math.inf, "a float"), ([1, -math.inf], "a list"),
-    ({"a": {"b": math.nan}}, "a dict"), (circle(), "a list"), (deep(), "a list"), (lambda: 1, "a function"), (Struct, "a type|a StructMeta"),
-    (Model, "a ModelMetaclass"), ({"a": object()}, "a dict"), ({(1, 2): 3}, "a dict"), (Lying(a=1), "a Lying"), (open, "a builtin"),
-    (Struct(math.nan), "a Struct"), ([None, math.nan], "a list"),  # pyright: ignore[reportArgumentType]
-]  # fmt: skip
+    (numbers(), "a generator"),
+    (object(), "an object"),
+    (math.nan, "a float"),
+    (math.inf, "a float"),
+    ([1, -math.inf], "a list"),
+    ({"a": {"b": math.nan}}, "a dict"),
+    (circle(), "a list"),
+    (deep(), "a list"),
+    (lambda: 1, "a function"),
+    (Struct, "a type|a StructMeta"),
+    (Model, "a ModelMetaclass"),
+    ({"a": object()}, "a dict"),
+    ({(1, 2): 3}, "a dict"),
+    (Lying(a=1), "a Lying"),
+    (open, "a builtin"),
+    (Struct(math.nan), "a Struct"),
+    ([None, math.nan], "a list"),  # pyright: ignore[reportArgumentType]
+]
 
 
 @pytest.mark.parametrize(("value", "named"), NONSENSE)
@@ -163,16 +209,23 @@ def test_a_coroutine_is_refused_too() -> None:
     coroutine.close()
 
 
-# --- results that a callback built ---------------------------------------------------------------
+# --- results that a callback built ---
 
 
 @pytest.mark.parametrize(
     "result",
     [
-        ToolResult(), ToolResult("a"), ToolResult("a", is_error=True), ToolResult("a", meta={"exitCode": 0}), ToolResult.failure("b", "network"),
-        ToolResult([ImageContent(b"a"), ResourceLink("x"), EmbeddedResource({"uri": "x"})], structured_content=[1]),
+        ToolResult(),
+        ToolResult("a"),
+        ToolResult("a", is_error=True),
+        ToolResult("a", meta={"exitCode": 0}),
+        ToolResult.failure("b", "network"),
+        ToolResult(
+            [ImageContent(b"a"), ResourceLink("x"), EmbeddedResource({"uri": "x"})],
+            structured_content=[1],
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_sound_result_passes_as_it_is(result: ToolResult) -> None:
     assert as_result("t", result) == result
 
@@ -191,27 +244,45 @@ wrong: Any = ToolResult
 @pytest.mark.parametrize(
     "result",
     [
-        wrong("a", meta=None), wrong("a", meta=[1]), wrong("a", is_error="no"), wrong([TextContent(5)]), wrong([TextContent(None)]),  # type: ignore[arg-type]
-        wrong("a", error="broken"), wrong("a", meta={"f": object()}), wrong("a", {"f": math.nan}),  # type: ignore[arg-type]
-        wrong([EmbeddedResource({"x": object()})]), wrong("a", structured_content=circle()),  # type: ignore[arg-type]
+        wrong("a", meta=None),
+        wrong("a", meta=[1]),
+        wrong("a", is_error="no"),
+        wrong([TextContent(5)]),
+        wrong([TextContent(None)]),  # type: ignore[arg-type]
+        wrong("a", error="broken"),
+        wrong("a", meta={"f": object()}),
+        wrong("a", {"f": math.nan}),  # type: ignore[arg-type]
+        wrong([EmbeddedResource({"x": object()})]),
+        wrong("a", structured_content=circle()),  # type: ignore[arg-type]
     ],
-)  # fmt: skip
-def test_a_result_that_could_not_be_read_again_is_refused_before_it_is_stored(result: ToolResult) -> None:
+)
+def test_a_result_that_could_not_be_read_again_is_refused_before_it_is_stored(
+    result: ToolResult,
+) -> None:
     with pytest.raises(ToolError, match="'t' returned a ToolResult, which") as caught:
         as_result("t", result)
     assert not caught.value.retryable
 
 
-# --- text that UTF-8 cannot hold -----------------------------------------------------------------
+# --- text that UTF-8 cannot hold ---
 
 
 @pytest.mark.parametrize(
     "value",
     [
-        LONE, Word(LONE), [LONE], {LONE: [LONE, {"a": LONE}]}, TextContent(LONE), ToolResult(LONE), Struct(1, LONE), ResourceLink(LONE),
-        ToolResult("a", meta={"file": LONE}), ToolResult("a", structured_content=[LONE]), ToolResult("a", error=ErrorInfo("internal", LONE)),
+        LONE,
+        Word(LONE),
+        [LONE],
+        {LONE: [LONE, {"a": LONE}]},
+        TextContent(LONE),
+        ToolResult(LONE),
+        Struct(1, LONE),
+        ResourceLink(LONE),
+        ToolResult("a", meta={"file": LONE}),
+        ToolResult("a", structured_content=[LONE]),
+        ToolResult("a", error=ErrorInfo("internal", LONE)),
     ],
-)  # fmt: skip
+)
 def test_lone_surrogates_are_cleaned_wherever_they_stand(value: Any) -> None:
     data = as_result("t", value).to_json()
     assert b"file-?.txt" in data
@@ -228,7 +299,7 @@ def test_clean_text_can_be_encoded_and_sound_text_is_kept(text: str) -> None:
         assert len(found) == len(text)
 
 
-# --- results of MCP that a callback hands on ---------------------------------------------------------------
+# --- results of MCP that a callback hands on ---
 
 
 def test_a_callback_that_returns_the_json_of_an_mcp_result_returns_that_result() -> None:

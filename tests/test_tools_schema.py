@@ -1,4 +1,5 @@
-"""Arguments against signatures and against JSON Schemas: one meaning, clear refusals, nothing lost."""
+"""Arguments against signatures and against JSON Schemas: one meaning, clear refusals, nothing
+lost."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def refusal(made: Tool, **arguments: Any) -> str:
     return str(caught.value)
 
 
-# --- signatures ----------------------------------------------------------------------------------
+# --- signatures ---
 
 
 def everything(
@@ -98,21 +99,50 @@ def everything(
 
 def test_types_of_all_kinds_become_python_objects() -> None:
     found = take(
-        everything, colour="red", mode="w", number=1.5, either="3", point={"x": 1}, size={"width": 2}, options={"deep": True},
-        when="2026-01-02", pair=[2, "b"], keyword=True,
-    )  # fmt: skip
+        everything,
+        colour="red",
+        mode="w",
+        number=1.5,
+        either="3",
+        point={"x": 1},
+        size={"width": 2},
+        options={"deep": True},
+        when="2026-01-02",
+        pair=[2, "b"],
+        keyword=True,
+    )
     assert found == {
-        "colour": Colour.RED, "mode": "w", "number": 1.5, "either": "3", "maybe": None, "point": Point(x=1), "size": Size(2),
-        "options": {"deep": True}, "when": date(2026, 1, 2), "limit": 5, "tags": [], "table": {}, "pair": (2, "b"), "anything": None,
-        "given": 7, "bare": 3, "keyword": True,
-    }  # fmt: skip
+        "colour": Colour.RED,
+        "mode": "w",
+        "number": 1.5,
+        "either": "3",
+        "maybe": None,
+        "point": Point(x=1),
+        "size": Size(2),
+        "options": {"deep": True},
+        "when": date(2026, 1, 2),
+        "limit": 5,
+        "tags": [],
+        "table": {},
+        "pair": (2, "b"),
+        "anything": None,
+        "given": 7,
+        "bare": 3,
+        "keyword": True,
+    }
 
 
 def test_the_model_is_told_types_defaults_limits_and_descriptions() -> None:
     schema = Tool("t", "", everything).input_schema
     properties = schema["properties"]
     assert schema["required"] == ["colour", "mode", "number", "either"]
-    assert properties["limit"] == {"default": 5, "description": "how many", "maximum": 9, "minimum": 1, "type": "integer"}
+    assert properties["limit"] == {
+        "default": 5,
+        "description": "how many",
+        "maximum": 9,
+        "minimum": 1,
+        "type": "integer",
+    }
     assert properties["mode"] == {"enum": ["r", "w"], "type": "string"}
     assert properties["given"]["description"] == "in the default"
     assert schema["$defs"]["Colour"] == {"enum": ["red", "blue"], "type": "string"}
@@ -131,7 +161,9 @@ def test_the_model_is_told_types_defaults_limits_and_descriptions() -> None:
         ({"when": "tomorrow"}, "when"),
     ],
 )
-def test_a_refusal_names_the_argument_and_what_it_takes(arguments: dict[str, Any], named: str) -> None:
+def test_a_refusal_names_the_argument_and_what_it_takes(
+    arguments: dict[str, Any], named: str
+) -> None:
     good = {"colour": "red", "mode": "r", "number": 1, "either": 1}
     said = refusal(Tool("t", "", everything), **{**good, **arguments})
     assert named in said
@@ -161,13 +193,21 @@ def test_recursive_models_and_properties_named_title_are_kept() -> None:
 
     made = Tool.from_function(draw)
     assert set(made.input_schema["$defs"]["Shape"]["properties"]) == {"title", "corners", "inner"}
-    assert made.run({"shape": {"title": "a", "corners": [], "inner": {"title": "b", "corners": [{"x": 1}]}}}).text == "b"
+    assert (
+        made.run(
+            {"shape": {"title": "a", "corners": [], "inner": {"title": "b", "corners": [{"x": 1}]}}}
+        ).text
+        == "b"
+    )
 
 
 def test_a_type_that_json_cannot_describe_is_a_clear_error() -> None:
     def takes(record: Record, call: Callable[[], None]) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=r"Tool 'takes': its parameters cannot be described .* or pass input_schema"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"Tool 'takes': its parameters cannot be described .* or pass input_schema",
+    ):
         Tool.from_function(takes).input_schema  # noqa: B018
 
 
@@ -183,9 +223,30 @@ def test_a_default_that_json_cannot_say_is_left_out_and_still_used() -> None:
 
 
 NAMES = [
-    "copy", "json", "schema", "dict", "validate", "construct", "model_config", "model_fields", "model_dump_mode", "model_validate_it",
-    "self", "cls", "_private", "__mangled", "p0_copy", "field", "type", "id", "arguments", "context", "callback", "name", "data",
-]  # fmt: skip
+    "copy",
+    "json",
+    "schema",
+    "dict",
+    "validate",
+    "construct",
+    "model_config",
+    "model_fields",
+    "model_dump_mode",
+    "model_validate_it",
+    "self",
+    "cls",
+    "_private",
+    "__mangled",
+    "p0_copy",
+    "field",
+    "type",
+    "id",
+    "arguments",
+    "context",
+    "callback",
+    "name",
+    "data",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -234,19 +295,31 @@ def test_a_tool_made_before_its_types_works_after_them() -> None:
     assert MADE_EARLY.run({"item": {"n": 3}}).data == 3
 
 
-# --- docstrings ----------------------------------------------------------------------------------
+# --- docstrings ---
 
 
 @pytest.mark.parametrize(
     "doc",
     [
-        "Does it.\n\nMore of it.\n\nArgs:\n    a: the first\n        and more\n    b (Callable[[int], str], optional): the second\n\nReturns:\n    x: y",
-        "Does it.\n\nMore of it.\n\nArguments:\n  a (int): the first\n    and more\n  b: the second\nRaises:\n  ValueError: no",
-        "Does it.\n\nMore of it.\n\n:param a: the first\n    and more\n:param int b: the second\n:returns: x\n:raises ValueError: no",
+        (
+            "Does it.\n\nMore of it.\n\nArgs:\n    a: the first\n        and more\n    b"
+            " (Callable[[int], str], optional): the second\n\nReturns:\n    x: y"
+        ),
+        (
+            "Does it.\n\nMore of it.\n\nArguments:\n  a (int): the first\n    and more\n  b: the"
+            " second\nRaises:\n  ValueError: no"
+        ),
+        (
+            "Does it.\n\nMore of it.\n\n:param a: the first\n    and more\n:param int b: the"
+            " second\n:returns: x\n:raises ValueError: no"
+        ),
     ],
 )
 def test_google_and_sphinx_docstrings_describe_parameters(doc: str) -> None:
-    assert parse_docstring(doc) == ("Does it.\n\nMore of it.", {"a": "the first and more", "b": "the second"})
+    assert parse_docstring(doc) == (
+        "Does it.\n\nMore of it.",
+        {"a": "the first and more", "b": "the second"},
+    )
 
 
 @pytest.mark.parametrize("doc", ["", "One line.", "Text: with a colon.\nNext: line."])
@@ -255,11 +328,18 @@ def test_a_docstring_without_sections_is_all_description(doc: str) -> None:
 
 
 def test_titles_go_and_properties_named_title_stay() -> None:
-    schema = {"title": "T", "properties": {"title": {"title": "Title", "type": "string"}}, "default": {"title": "kept"}}
-    assert without_titles(schema) == {"properties": {"title": {"type": "string"}}, "default": {"title": "kept"}}
+    schema = {
+        "title": "T",
+        "properties": {"title": {"title": "Title", "type": "string"}},
+        "default": {"title": "kept"},
+    }
+    assert without_titles(schema) == {
+        "properties": {"title": {"type": "string"}},
+        "default": {"title": "kept"},
+    }
 
 
-# --- reading text as what was meant, in both validators ------------------------------------------
+# --- reading text as what was meant, in both validators ---
 
 
 def typed(
@@ -276,12 +356,14 @@ def typed(
 TYPED = {
     "type": "object",
     "properties": {
-        "n": {"type": "integer"}, "f": {"type": "number"}, "b": {"type": "boolean"},
+        "n": {"type": "integer"},
+        "f": {"type": "number"},
+        "b": {"type": "boolean"},
         "items": {"type": "array", "items": {"type": "integer"}},
         "table": {"type": "object", "additionalProperties": {"type": "integer"}},
         "maybe": {"anyOf": [{"type": "array", "items": {"type": "integer"}}, {"type": "null"}]},
     },
-}  # fmt: skip
+}
 BOTH = pytest.mark.parametrize("schema", [None, TYPED], ids=["signature", "schema"])
 
 
@@ -297,11 +379,22 @@ def taken(schema: Any, **arguments: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "text", "value"),
     [
-        ("n", "3", 3), ("n", " -3 ", -3), ("f", "1.5", 1.5), ("f", "2", 2), ("b", "true", True), ("b", "False", False),
-        ("items", "[1, 2]", [1, 2]), ("items", '["1", 2]', [1, 2]), ("items", ["1", "2"], [1, 2]), ("table", '{"a": 1}', {"a": 1}),
-        ("table", '{"a": "1"}', {"a": 1}), ("maybe", "[1]", [1]), ("maybe", None, None), ("n", str(10**25), 10**25),
+        ("n", "3", 3),
+        ("n", " -3 ", -3),
+        ("f", "1.5", 1.5),
+        ("f", "2", 2),
+        ("b", "true", True),
+        ("b", "False", False),
+        ("items", "[1, 2]", [1, 2]),
+        ("items", '["1", 2]', [1, 2]),
+        ("items", ["1", "2"], [1, 2]),
+        ("table", '{"a": 1}', {"a": 1}),
+        ("table", '{"a": "1"}', {"a": 1}),
+        ("maybe", "[1]", [1]),
+        ("maybe", None, None),
+        ("n", str(10**25), 10**25),
     ],
-)  # fmt: skip
+)
 def test_text_is_read_as_what_is_wanted(schema: Any, name: str, text: Any, value: Any) -> None:
     assert taken(schema, **{name: text}) == {name: value}
 
@@ -310,11 +403,26 @@ def test_text_is_read_as_what_is_wanted(schema: Any, name: str, text: Any, value
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("n", "3.5"), ("n", 3.5), ("n", "three"), ("n", ""), ("n", None), ("n", [3]), ("f", "x"), ("f", []), ("b", "maybe"), ("b", 2),
-        ("items", "1,2"), ("items", '{"a": 1}'), ("items", "[1.5]"), ("items", 3), ("items", "[" * 100_000), ("table", "[]"),
-        ("maybe", "nothing"), ("n", "9" * 5000),
+        ("n", "3.5"),
+        ("n", 3.5),
+        ("n", "three"),
+        ("n", ""),
+        ("n", None),
+        ("n", [3]),
+        ("f", "x"),
+        ("f", []),
+        ("b", "maybe"),
+        ("b", 2),
+        ("items", "1,2"),
+        ("items", '{"a": 1}'),
+        ("items", "[1.5]"),
+        ("items", 3),
+        ("items", "[" * 100_000),
+        ("table", "[]"),
+        ("maybe", "nothing"),
+        ("n", "9" * 5000),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_read_that_would_be_lost_or_guessed(schema: Any, name: str, value: Any) -> None:
     said = refusal(Tool("t", "", typed, schema), **{name: value})
     assert name in said
@@ -337,7 +445,10 @@ def test_text_stays_text_where_text_is_wanted() -> None:
     def f(text: str, either: str | list[int]) -> Any:
         return [text, either]
 
-    schema = {"type": "object", "properties": {"text": {"type": "string"}, "either": {"type": ["string", "array"]}}}
+    schema = {
+        "type": "object",
+        "properties": {"text": {"type": "string"}, "either": {"type": ["string", "array"]}},
+    }
     for made in (Tool("t", "", f), Tool("t", "", f, schema)):
         assert made.run({"text": "3", "either": "[1]"}).data == ["3", "[1]"]
         assert "text" in refusal(made, text=3, either="a")
@@ -346,12 +457,20 @@ def test_text_stays_text_where_text_is_wanted() -> None:
 def test_quoted_values_deep_inside_are_read() -> None:
     schema = {
         "type": "object",
-        "properties": {"a": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "integer"}}}}},
+        "properties": {
+            "a": {
+                "type": "array",
+                "items": {"type": "object", "properties": {"n": {"type": "integer"}}},
+            }
+        },
     }
-    assert Tool("t", "", lambda a: a, schema).run({"a": ['{"n": "3"}', {"n": "4"}]}).data == [{"n": 3}, {"n": 4}]
+    assert Tool("t", "", lambda a: a, schema).run({"a": ['{"n": "3"}', {"n": "4"}]}).data == [
+        {"n": 3},
+        {"n": 4},
+    ]
 
 
-# --- JSON Schemas --------------------------------------------------------------------------------
+# --- JSON Schemas ---
 
 
 def test_a_reference_within_the_schema_works() -> None:
@@ -360,7 +479,11 @@ def test_a_reference_within_the_schema_works() -> None:
         "properties": {"node": {"$ref": "#/$defs/node"}},
         "required": ["node"],
         "$defs": {
-            "node": {"type": "object", "properties": {"n": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}}, "required": ["n"]}
+            "node": {
+                "type": "object",
+                "properties": {"n": {"type": "integer"}, "next": {"$ref": "#/$defs/node"}},
+                "required": ["n"],
+            }
         },
     }
     made = Tool("t", "", lambda node: node, schema)
@@ -375,7 +498,9 @@ def test_a_remote_reference_never_touches_the_network(monkeypatch: pytest.Monkey
         url = f"http://127.0.0.1:{server.getsockname()[1]}/schema.json"
         monkeypatch.setattr(socket, "getaddrinfo", lambda *a, **k: touched.append(a))  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
         made = Tool("t", "", lambda a: a, {"type": "object", "properties": {"a": {"$ref": url}}})
-        with pytest.raises(ConfigurationError, match=r"input_schema cannot be applied: .*schema.json"):
+        with pytest.raises(
+            ConfigurationError, match=r"input_schema cannot be applied: .*schema.json"
+        ):
             made.run({"a": 1})
         with pytest.raises(TimeoutError):
             server.accept()
@@ -391,9 +516,13 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("which", BROKEN)
-def test_an_invalid_schema_is_told_to_the_model_as_the_tools_fault_and_not_tried_again(which: str) -> None:
+def test_an_invalid_schema_is_told_to_the_model_as_the_tools_fault_and_not_tried_again(
+    which: str,
+) -> None:
     ran: list[Any] = []
-    result = ToolManager([Tool("t", "", lambda a: ran.append(a), BROKEN[which])]).run(ToolCall("1.0", "t", {"a": 1}))
+    result = ToolManager([Tool("t", "", lambda a: ran.append(a), BROKEN[which])]).run(
+        ToolCall("1.0", "t", {"a": 1})
+    )
     assert result.error is not None
     assert (result.error.type, result.error.retryable) == ("internal", False)
     assert "'t' was not run: ConfigurationError: Tool 't': input_schema" in result.text
@@ -401,28 +530,48 @@ def test_an_invalid_schema_is_told_to_the_model_as_the_tools_fault_and_not_tried
 
 
 def test_a_pattern_that_python_does_not_know_is_left_to_the_tool() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "^\\p{L}+$"}, "b": {"type": "string", "pattern": "^x"}}}
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "string", "pattern": "^\\p{L}+$"},
+            "b": {"type": "string", "pattern": "^x"},
+        },
+    }
     made = Tool("t", "", lambda **kwargs: kwargs, schema)
     assert made.run({"a": "Grüße", "b": "xy"}).success
     assert "b: " in refusal(made, b="y")
 
 
 @pytest.mark.parametrize(
-    "draft", ["http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#", "https://x.invalid/none"]
+    "draft",
+    [
+        "http://json-schema.org/draft-04/schema#",
+        "http://json-schema.org/draft-07/schema#",
+        "https://x.invalid/none",
+    ],
 )
 def test_a_schema_of_an_older_or_unknown_draft_works(draft: str) -> None:
-    made = Tool("t", "", lambda a: a, {"$schema": draft, "type": "object", "properties": {"a": {"type": "integer"}}})
+    made = Tool(
+        "t",
+        "",
+        lambda a: a,
+        {"$schema": draft, "type": "object", "properties": {"a": {"type": "integer"}}},
+    )
     assert made.run({"a": 1}).data == 1
 
 
 def test_a_refusal_of_many_things_is_cut() -> None:
     schema = {"type": "object", "properties": {f"a{n}": {"type": "integer"} for n in range(9)}}
-    said = refusal(Tool("t", "", lambda **kwargs: kwargs, schema), **{f"a{n}": "x" * 1000 for n in range(9)})
+    said = refusal(
+        Tool("t", "", lambda **kwargs: kwargs, schema), **{f"a{n}": "x" * 1000 for n in range(9)}
+    )
     assert "and 4 more" in said
     assert len(said) < 2000
 
 
 def test_values_that_are_not_json_reach_a_schema_without_a_crash() -> None:
-    made = Tool("t", "", lambda a: str(a), {"type": "object", "properties": {"a": {"type": "string"}}})
+    made = Tool(
+        "t", "", lambda a: str(a), {"type": "object", "properties": {"a": {"type": "string"}}}
+    )
     assert "a: " in refusal(made, a=datetime(2026, 1, 1))
     assert "a: " in refusal(made, a=math.nan)

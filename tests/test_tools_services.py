@@ -1,4 +1,5 @@
-"""Services that misbehave: that change without end, are closed while they are asked, ask for themselves; and pins that several share."""
+"""Services that misbehave: that change without end, are closed while they are asked, ask for
+themselves; and pins that several share."""
 
 from __future__ import annotations
 
@@ -32,11 +33,14 @@ def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 
 class Service:
-    """A service in this process. `offers` are descriptions by names, and can be changed; `during` runs while it is asked."""
+    """A service in this process. `offers` are descriptions by names, and can be changed; `during`
+    runs while it is asked."""
 
     kind = "mcp"
 
-    def __init__(self, id: str, *names: str, lazy: bool = False, during: Callable[[], object] = lambda: None) -> None:
+    def __init__(
+        self, id: str, *names: str, lazy: bool = False, during: Callable[[], object] = lambda: None
+    ) -> None:
         self.id = id
         self.lazy = lazy
         self.offers = {name: f"Does {name}." for name in names}
@@ -68,7 +72,9 @@ def remote(name: str, told: str) -> Tool:
     return Remote(name, told, lambda: name, {"type": "object"})
 
 
-def manager_of(*services: Service, tools: Iterable[Tool] = (), pins: Pins | None = None) -> ToolManager:
+def manager_of(
+    *services: Service, tools: Iterable[Tool] = (), pins: Pins | None = None
+) -> ToolManager:
     return ToolManager(tools, services, pins=pins, discover=False)  # pyright: ignore
 
 
@@ -83,7 +89,7 @@ def fails(message: str) -> Callable[[], object]:
     return fail
 
 
-# --- pins ----------------------------------------------------------------------------------------------
+# --- pins ---
 
 _PINNING = """
 import sys
@@ -97,7 +103,9 @@ for n in range(30):
 
 def test_processes_with_one_file_of_pins_keep_each_others(tmp_path: Path) -> None:
     path = tmp_path / "pins.json"
-    work = [subprocess.Popen([sys.executable, "-c", _PINNING, str(path), id]) for id in ("a", "b", "c")]
+    work = [
+        subprocess.Popen([sys.executable, "-c", _PINNING, str(path), id]) for id in ("a", "b", "c")
+    ]
     assert [process.wait(60) for process in work] == [0, 0, 0]
     assert len(json.loads(path.read_bytes())) == 90
     assert sorted(found.name for found in tmp_path.iterdir()) == ["pins.json", "pins.json.lock"]
@@ -106,7 +114,9 @@ def test_processes_with_one_file_of_pins_keep_each_others(tmp_path: Path) -> Non
 def test_pins_heed_what_another_process_approved_meanwhile(tmp_path: Path) -> None:
     mine, theirs = Pins(tmp_path / "pins.json"), Pins(tmp_path / "pins.json")
     assert theirs.check(remote("a.t", "One.")) == ""
-    assert mine.check(remote("a.t", "Two.")) == 'description was "One.", is "Two."'  # seen first by the other
+    assert (
+        mine.check(remote("a.t", "Two.")) == 'description was "One.", is "Two."'
+    )  # seen first by the other
     theirs.approve(remote("a.t", "Two."))
     assert mine.check(remote("a.t", "Two.")) == ""
 
@@ -136,7 +146,11 @@ def test_what_is_approved_is_what_was_shown() -> None:
     service.offers["t"] = "Evil."
     manager.discover("s", force=True)
     with pytest.raises(
-        ConfigurationError, match=r"'s.t' was not approved: it has changed since it was shown as .*Harmless.*held back now: .*Evil"
+        ConfigurationError,
+        match=(
+            r"'s.t' was not approved: it has changed since it was shown as .*Harmless.*held back"
+            r" now: .*Evil"
+        ),
     ):
         manager.approve("s.t", shown)
     assert (names(manager), list(manager.held)) == ([], ["s.t"])
@@ -157,7 +171,9 @@ def test_two_definitions_are_never_told_in_the_same_words(first: str) -> None:
     assert len(told) == 3
     pins = Pins()
     pins.check(Tool("t", "", lambda: None, {"type": "object", "default": 1}))
-    assert pins.check(Tool("t", "", lambda: None, {"type": "object", "default": True}))  # equal, to Python
+    assert pins.check(
+        Tool("t", "", lambda: None, {"type": "object", "default": True})
+    )  # equal, to Python
 
 
 def test_remote_tools_that_are_registered_are_held_back_too() -> None:
@@ -176,7 +192,10 @@ def test_what_a_remote_skill_is_called_there_is_pinned() -> None:
     class Agent:
         id = "a"
 
-    before, now = A2ATool(Agent(), Skill("pay now", "Pays.")), A2ATool(Agent(), Skill("pay/now", "Pays."))  # pyright: ignore
+    before, now = (
+        A2ATool(Agent(), Skill("pay now", "Pays.")),
+        A2ATool(Agent(), Skill("pay/now", "Pays.")),
+    )  # pyright: ignore
     assert before.name == now.name
     pins = Pins()
     assert pins.check(before) == ""
@@ -197,7 +216,9 @@ def test_an_older_list_never_replaces_a_newer_one() -> None:
     service = Service("s", "t")
     manager = manager_of(service, pins=Slow())
     manager.discover()
-    slow = threading.Thread(target=lambda: manager.discover("s"), name="slow")  # offers again what it found before
+    slow = threading.Thread(
+        target=lambda: manager.discover("s"), name="slow"
+    )  # offers again what it found before
     slow.start()
     assert waits.wait(5)
     service.offers["t"] = "Evil."
@@ -208,10 +229,12 @@ def test_an_older_list_never_replaces_a_newer_one() -> None:
     assert (names(manager), list(manager.held)) == ([], ["s.t"])
 
 
-# --- asking --------------------------------------------------------------------------------------------
+# --- asking ---
 
 
-def test_services_are_asked_one_after_the_other_where_no_thread_is_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_services_are_asked_one_after_the_other_where_no_thread_is_to_be_had(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     started: list[str] = []
 
     def scarce(work: Callable[[], None], name: str) -> object:
@@ -317,7 +340,12 @@ def test_a_service_that_announces_changes_without_end_is_asked_seldom() -> None:
     asked = service.asked
     time.sleep(0.2)
     assert service.asked == asked
-    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name == "holdfast-discover-s"], 1.0)
+    eventually(
+        lambda: (
+            not [thread for thread in threading.enumerate() if thread.name == "holdfast-discover-s"]
+        ),
+        1.0,
+    )
 
 
 def test_a_service_that_asks_for_itself_is_told_so() -> None:
@@ -347,7 +375,7 @@ def test_services_that_ask_for_each_other_are_told_so() -> None:
     assert [tool.name for tool in manager.discover("a", force=True)] == ["a.t"]
 
 
-# --- names ---------------------------------------------------------------------------------------------
+# --- names ---
 
 
 def test_the_service_of_a_name_is_the_exact_one_then_the_longest() -> None:
@@ -394,9 +422,14 @@ def test_an_agent_that_cannot_be_made_leaves_nothing_in_a_shared_manager() -> No
 def test_an_unknown_tool_is_told_with_why_its_service_has_none() -> None:
     manager = manager_of(Service("git", during=fails("No such program.")))
     for name in ("git.status", "git__status"):
-        assert "Its service 'git' could not be asked: No such program. " in manager.run(ToolCall("1", name)).text
+        assert (
+            "Its service 'git' could not be asked: No such program. "
+            in manager.run(ToolCall("1", name)).text
+        )
     lazy = manager_of(Service("git", lazy=True, during=fails("No such program.")))
-    assert "'git' could not be asked: No such program. " in lazy.run(ToolCall("1", "git.status")).text
+    assert (
+        "'git' could not be asked: No such program. " in lazy.run(ToolCall("1", "git.status")).text
+    )
 
 
 def test_find_tools_tells_of_tools_that_are_held_back() -> None:
@@ -408,7 +441,7 @@ def test_find_tools_tells_of_tools_that_are_held_back() -> None:
     assert "Does send_mail." in manager.call("find_tools", {"query": "mail"}).text
 
 
-# --- a conversation that goes on -----------------------------------------------------------------------
+# --- a conversation that goes on ---
 
 
 def test_tools_that_were_found_before_are_wanted_again() -> None:
@@ -428,7 +461,8 @@ def test_tools_that_were_found_before_are_wanted_again() -> None:
 
 
 def test_a_tool_of_the_name_of_a_service_is_none() -> None:
-    """A tool that was found has a service's id for a name: that does not bring in all of that service."""
+    """A tool that was found has a service's id for a name: that does not bring in all of that
+    service."""
     service = Service("s", "a", "b", lazy=True)
     manager = manager_of(service)
     manager.search("a")
@@ -436,7 +470,7 @@ def test_a_tool_of_the_name_of_a_service_is_none() -> None:
     assert names(manager) == ["find_tools", "s.a"]
 
 
-# --- a server process ----------------------------------------------------------------------------------
+# --- a server process ---
 
 _ENDLESS = """
 import json, sys
@@ -466,20 +500,29 @@ def test_a_server_that_announces_changes_at_each_list_is_asked_seldom(tmp_path: 
     assert asked <= 5
 
 
-# --- asked at construction -------------------------------------------------------------------------------
+# --- asked at construction ---
 
 
 def test_a_manager_asks_its_services_when_it_is_made_and_a_failure_raises_nothing() -> None:
-    good, lazy, bad = Service("good", "t"), Service("lazy", "t", lazy=True), Service("bad", during=fails("It is out."))
+    good, lazy, bad = (
+        Service("good", "t"),
+        Service("lazy", "t", lazy=True),
+        Service("bad", during=fails("It is out.")),
+    )
     with ToolManager([], [good, lazy, bad]) as manager:  # pyright: ignore
         assert names(manager) == ["find_tools", "good.t"]
         assert manager.errors == {"bad": "It is out."}
         assert (good.asked, lazy.asked, bad.asked) == (1, 0, 1)
-        assert [one["function"]["name"] for one in manager.get_llm_definitions()] == ["find_tools", "good__t"]
+        assert [one["function"]["name"] for one in manager.get_llm_definitions()] == [
+            "find_tools",
+            "good__t",
+        ]
         assert (good.asked, bad.asked) == (1, 1)
 
 
-def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(manager_module, "_CONSTRUCTION_SECONDS", 0.1)
     goes_on = threading.Event()
     slow, good = Service("slow", "t", during=lambda: goes_on.wait(10)), Service("good", "t")
@@ -495,16 +538,22 @@ def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_
 def test_without_discovery_a_manager_asks_nobody_until_it_is_told_to() -> None:
     service = Service("s", "t")
     with ToolManager([], [service], discover=False) as manager:  # pyright: ignore
-        assert (names(manager), manager.summary()["services"], service.asked) == ([], {"s": "not asked"}, 0)
+        assert (names(manager), manager.summary()["services"], service.asked) == (
+            [],
+            {"s": "not asked"},
+            0,
+        )
         assert [one["function"]["name"] for one in manager.get_llm_definitions()] == ["s__t"]
         assert service.asked == 1
 
 
-# --- the order of the configuration ----------------------------------------------------------------------
+# --- the order of the configuration ---
 
 
 @pytest.mark.parametrize("first", ["a", "b", "c"])
-def test_the_order_of_tools_is_the_configurations_whichever_service_answers_first(first: str) -> None:
+def test_the_order_of_tools_is_the_configurations_whichever_service_answers_first(
+    first: str,
+) -> None:
     answered = threading.Event()
     services = {id: Service(id, "t", "u") for id in ("a", "b", "c")}
 
@@ -515,7 +564,9 @@ def test_the_order_of_tools_is_the_configurations_whichever_service_answers_firs
         service.during = last(id)
     local = Tool("local", "", lambda: 1)
     manager = manager_of(*services.values(), tools=[local])
-    watch = threading.Thread(target=lambda: (eventually(lambda: f"{first}.t" in names(manager)), answered.set()))
+    watch = threading.Thread(
+        target=lambda: (eventually(lambda: f"{first}.t" in names(manager)), answered.set())
+    )
     watch.start()
     manager.discover()
     watch.join()
@@ -534,7 +585,9 @@ def test_tools_of_lazy_services_stand_where_the_configuration_has_their_service(
     manager.close()
 
 
-def test_of_two_services_with_one_wire_name_the_first_of_the_configuration_has_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_two_services_with_one_wire_name_the_first_of_the_configuration_has_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     manager = manager_of(Service("a", "b__c"), Service("a__b", "c"))
     manager.discover("a__b")
     assert names(manager) == ["a__b.c"]
@@ -542,13 +595,14 @@ def test_of_two_services_with_one_wire_name_the_first_of_the_configuration_has_i
         manager.discover("a", force=True)
         assert names(manager) == ["a.b__c"]
     assert [record.getMessage() for record in caplog.records] == [
-        "'a__b.c' of the service 'a__b' is left out: model APIs would see it under another tool's name."
+        "'a__b.c' of the service 'a__b' is left out: model APIs would see it under another tool's"
+        " name."
     ]
     assert manager.summary()["services"] == {"a": 1, "a__b": 0}
     manager.close()
 
 
-# --- what is handed out ----------------------------------------------------------------------------------
+# --- what is handed out ---
 
 
 def test_nothing_that_is_handed_out_changes_what_a_model_is_told(tmp_path: Path) -> None:
@@ -558,22 +612,48 @@ def test_nothing_that_is_handed_out_changes_what_a_model_is_told(tmp_path: Path)
     theirs = ToolManager([shared])
     before = repr(theirs.definitions())
     handed_out: list[Any] = [
-        mine.get_schema("t"), mine.get_tool_info("t")["input_schema"], mine.get_tool_info("t")["output_schema"], shared.input_schema,
-        shared.inputSchema, shared.output_schema, shared.outputSchema,
-        *[mine.get_llm_definitions(names, style)[0] for names in (None, ["t"]) for style in ("openai_chat", "anthropic", "gemini", "mcp")],
-        mine.rules.concurrency, mine.rules.result_limit,
-    ]  # fmt: skip
+        mine.get_schema("t"),
+        mine.get_tool_info("t")["input_schema"],
+        mine.get_tool_info("t")["output_schema"],
+        shared.input_schema,
+        shared.inputSchema,
+        shared.output_schema,
+        shared.outputSchema,
+        *[
+            mine.get_llm_definitions(names, style)[0]
+            for names in (None, ["t"])
+            for style in ("openai_chat", "anthropic", "gemini", "mcp")
+        ],
+        mine.rules.concurrency,
+        mine.rules.result_limit,
+    ]
 
     def spoil(value: Any) -> None:
-        for item in list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ():
+        for item in (
+            list(value.values())
+            if isinstance(value, dict)
+            else value
+            if isinstance(value, list)
+            else ()
+        ):
             spoil(item)
-        value.update(evil=1) if isinstance(value, dict) else value.append("evil") if isinstance(value, list) else None
+        (
+            value.update(evil=1)
+            if isinstance(value, dict)
+            else value.append("evil")
+            if isinstance(value, list)
+            else None
+        )
 
     for found in handed_out:
         spoil(found)
     spoil(schema)
     assert repr(mine.definitions()) == repr(theirs.definitions()) == before
-    wanted = {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}}, "required": ["a"]}
+    wanted = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "enum": ["x"]}},
+        "required": ["a"],
+    }
     assert mine.get_schema("t") == wanted
     assert "evil" not in repr((mine.get_llm_definitions(), mine.get_tool_info("t"), mine.rules))
     with pytest.raises(TypeError, match="cannot be changed; change a copy"):

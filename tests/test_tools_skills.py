@@ -1,4 +1,5 @@
-"""Skills: which are found, what the prompt tells of them, what the tool reads, and that nothing leads out of a skill's folder."""
+"""Skills: which are found, what the prompt tells of them, what the tool reads, and that nothing
+leads out of a skill's folder."""
 
 from __future__ import annotations
 
@@ -16,10 +17,18 @@ from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.tools import ToolManager, skills
 from holdfast.tools.skills_files import Skill, read_skill, text_below, validate
 
-# The specification's own validator: a command of the package skills-ref, beside the interpreter or in a folder of its own.
-_PLACES = [Path(sys.executable).parent / "agentskills", Path(sys.executable).parents[1] / "skills-ref" / "bin" / "agentskills"]
-AGENTSKILLS = next((str(path) for path in _PLACES if path.exists()), None) or shutil.which("agentskills")
-needs_validator = pytest.mark.skipif(AGENTSKILLS is None, reason="the command agentskills (PyPI: skills-ref) is not installed")
+# The specification's own validator: a command of the package skills-ref, beside the interpreter or
+# in a folder of its own.
+_PLACES = [
+    Path(sys.executable).parent / "agentskills",
+    Path(sys.executable).parents[1] / "skills-ref" / "bin" / "agentskills",
+]
+AGENTSKILLS = next((str(path) for path in _PLACES if path.exists()), None) or shutil.which(
+    "agentskills"
+)
+needs_validator = pytest.mark.skipif(
+    AGENTSKILLS is None, reason="the command agentskills (PyPI: skills-ref) is not installed"
+)
 
 
 def write(path: Path, text: str) -> Path:
@@ -31,18 +40,26 @@ def write(path: Path, text: str) -> Path:
 def skill(folder: Path, body: str = "Do it.", **head: str) -> Path:
     """A skill in `folder`; its name is the folder's."""
     lines = [
-        f"{key.replace('_', '-')}: {value}" for key, value in {"name": folder.name, "description": f"About {folder.name}.", **head}.items()
+        f"{key.replace('_', '-')}: {value}"
+        for key, value in {
+            "name": folder.name,
+            "description": f"About {folder.name}.",
+            **head,
+        }.items()
     ]
     return write(folder / "SKILL.md", "\n".join(["---", *lines, "---", body]))
 
 
-# --- finding -------------------------------------------------------------------------------------
+# --- finding ---
 
 
 def test_skills_and_microagents_are_found_and_the_earlier_folder_counts(tmp_path: Path) -> None:
     project, user = tmp_path / "project", tmp_path / "user"
     skill(project / ".agents/skills/lint", description="The project's way.")
-    write(project / "microagents/git.md", "---\ntriggers: [git, commit]\n---\n# How to commit\n\nSmall steps.")
+    write(
+        project / "microagents/git.md",
+        "---\ntriggers: [git, commit]\n---\n# How to commit\n\nSmall steps.",
+    )
     write(project / "README.md", "not one")
     skill(user / "lint", description="The user's way.")
     skill(user / "mail")
@@ -59,7 +76,9 @@ def test_skills_and_microagents_are_found_and_the_earlier_folder_counts(tmp_path
     assert [one.name for one in skills.discover([user / "mail"]).list()] == ["mail"]
 
 
-def test_what_cannot_be_read_is_named_and_harms_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_is_named_and_harms_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     skill(tmp_path / "good")
     write(tmp_path / "open/SKILL.md", "---\nname: open\n")
     (tmp_path / "latin").mkdir()
@@ -73,7 +92,9 @@ def test_what_cannot_be_read_is_named_and_harms_no_other(tmp_path: Path, caplog:
         found = skills.discover([tmp_path, tmp_path / "absent"])
     assert [one.name for one in found.list()] == ["good"]
     for name in ("open", "latin", "large", "listed", "other", "absent"):
-        [(path, reason)] = [(path, reason) for path, reason in found.unreadable.items() if f"/{name}" in path]
+        [(path, reason)] = [
+            (path, reason) for path, reason in found.unreadable.items() if f"/{name}" in path
+        ]
         assert reason
         assert any(path in record.getMessage() for record in caplog.records)
 
@@ -96,7 +117,7 @@ def test_discover_takes_a_list_of_folders() -> None:
         skills.discover("skills")
 
 
-# --- the rules, leniently ------------------------------------------------------------------------
+# --- the rules, leniently ---
 
 
 @pytest.mark.parametrize(
@@ -108,13 +129,18 @@ def test_discover_takes_a_list_of_folders() -> None:
         ("---\nname: it\n---\nUse it.", "description is missing"),
         ("---\nname: it\ndescription: ''\n---\nUse it.", "description takes a text"),
         ("---\nname: it\ndescription: " + "x" * 1025 + "\n---\n", "more than 1024 characters"),
-        ("---\nname: it\ndescription: d\ncompatibility: " + "x" * 501 + "\n---\n", "compatibility has more than 500"),
+        (
+            "---\nname: it\ndescription: d\ncompatibility: " + "x" * 501 + "\n---\n",
+            "compatibility has more than 500",
+        ),
         ("---\nname: it\ndescription: d\nversion: 1\n---\n", "unknown keys version"),
         ("---\nname: it\ndescription: Use this: when asked\n---\n", "read line by line"),
         ("Just text.", "name is missing"),
     ],
 )
-def test_what_breaks_the_rules_is_loaded_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, told: str) -> None:
+def test_what_breaks_the_rules_is_loaded_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str, told: str
+) -> None:
     write(tmp_path / "it/SKILL.md", text)
     with caplog.at_level(logging.WARNING, "holdfast"):
         [found] = skills.discover([tmp_path]).list()
@@ -125,12 +151,23 @@ def test_what_breaks_the_rules_is_loaded_with_a_warning(tmp_path: Path, caplog: 
 
 
 def test_all_six_keys_are_read_and_every_value_is_a_text(tmp_path: Path) -> None:
-    head = "name: '007'\ndescription: >-\n  One\n  two.\nlicense: MIT\ncompatibility: 1.10\nallowed-tools: Read Bash(git:*)\nmetadata:\n  version: 1.0\n  on: yes\n"
+    head = (
+        "name: '007'\ndescription: >-\n  One\n  two.\nlicense: MIT\ncompatibility:"
+        " 1.10\nallowed-tools: Read Bash(git:*)\nmetadata:\n  version: 1.0\n  on: yes\n"
+    )
     path = write(tmp_path / "007/SKILL.md", f"---\n{head}---\nBody")
     folder = str(tmp_path / "007")
     assert read_skill(path) == Skill(
-        "007", "One two.", str(path), folder, (), "MIT", "1.10", ("Read", "Bash(git:*)"), {"version": "1.0", "on": "yes"}
-    )  # fmt: skip
+        "007",
+        "One two.",
+        str(path),
+        folder,
+        (),
+        "MIT",
+        "1.10",
+        ("Read", "Bash(git:*)"),
+        {"version": "1.0", "on": "yes"},
+    )
 
 
 CASES = {
@@ -148,7 +185,10 @@ CASES = {
     "quoted": "---\nname: 'quoted'\ndescription: \"a: b\"\n---\n",
     "comment": "---\n# why\nname: comment # this\ndescription: d\n---\n",
     "meta": "---\nname: meta\ndescription: d\nmetadata:\n  author: me\n  version: 1.0\n---\n",
-    "tools": "---\nname: tools\ndescription: d\nallowed-tools: Read Write\nlicense: x\ncompatibility: y\n---\n",
+    "tools": (
+        "---\nname: tools\ndescription: d\nallowed-tools: Read Write\nlicense: x\ncompatibility:"
+        " y\n---\n"
+    ),
     "größe": "---\nname: größe\ndescription: d\n---\n",
     "naïve-2": "---\nname: naïve-2\ndescription: dé\n---\n",
     "long" + "g" * 60: f"---\nname: long{'g' * 60}\ndescription: {'x' * 1024}\n---\n",
@@ -175,12 +215,16 @@ CASES = {
 
 @needs_validator
 @pytest.mark.parametrize("name", CASES)
-def test_what_the_reference_validator_accepts_has_no_problem_here_and_what_it_refuses_has_one(name: str, tmp_path: Path) -> None:
+def test_what_the_reference_validator_accepts_has_no_problem_here_and_what_it_refuses_has_one(
+    name: str, tmp_path: Path
+) -> None:
     folder = tmp_path / name
     folder.mkdir()
     (folder / "SKILL.md").write_bytes(CASES[name].encode())
     assert AGENTSKILLS is not None
-    done = subprocess.run([AGENTSKILLS, "validate", str(folder)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [AGENTSKILLS, "validate", str(folder)], capture_output=True, text=True, check=False
+    )
     found = skills.discover([tmp_path])
     fine = [one.name for one in found.list() if not one.problems] == [name]
     assert fine == (done.returncode == 0), (done.stderr, found.list(), found.unreadable)
@@ -190,7 +234,9 @@ def test_what_the_reference_validator_accepts_has_no_problem_here_and_what_it_re
 def test_the_lower_case_file_counts_too(tmp_path: Path) -> None:
     skill(tmp_path / "low").rename(tmp_path / "low/skill.md")
     assert AGENTSKILLS is not None
-    subprocess.run([AGENTSKILLS, "validate", str(tmp_path / "low")], check=True, capture_output=True)
+    subprocess.run(
+        [AGENTSKILLS, "validate", str(tmp_path / "low")], check=True, capture_output=True
+    )
     assert [one.problems for one in skills.discover([tmp_path]).list()] == [()]
 
 
@@ -199,7 +245,7 @@ def test_validate_speaks_of_front_matter_alone() -> None:
     assert len(validate({}, "a")) == 2
 
 
-# --- the prompt and the tool ---------------------------------------------------------------------
+# --- the prompt and the tool ---
 
 
 def test_the_prompt_has_a_line_for_each_and_no_body(tmp_path: Path) -> None:
@@ -222,7 +268,9 @@ def test_a_manager_by_itself_tells_the_model_of_its_skills(tmp_path: Path) -> No
     assert "Several" not in skills.discover([tmp_path]).tool(listed=False).description
 
 
-def test_more_skills_than_a_description_holds_are_told_at_the_parameter_and_their_number_is_bounded(tmp_path: Path) -> None:
+def test_more_skills_than_a_description_holds_are_told_at_the_parameter_and_their_number_is_bounded(
+    tmp_path: Path,
+) -> None:
     for number in range(120):
         skill(tmp_path / f"s{number:03}", description="'Does: it, {all}'")
     tool = skills.discover([tmp_path]).tool()
@@ -244,11 +292,18 @@ def test_the_tool_reads_the_body_and_the_files_beside_it_anew_each_time(tmp_path
     assert tool.annotations.repeatable
     assert not tool.annotations.open_world
     manager = ToolManager([tool])
-    assert manager.call("read_skill", {"name": "pdf"}).text == (
-        f"# Use it\n---\nrule\n\n(The folder of this skill is {tmp_path / 'pdf'}. Its other files: references/forms.md, scripts/run.py.)"
+    assert (
+        manager.call("read_skill", {"name": "pdf"}).text
+        == f"# Use it\n---\nrule\n\n(The folder of this skill is {tmp_path / 'pdf'}. Its other"
+        " files: references/forms.md, scripts/run.py.)"
     )
-    assert manager.call("read_skill", {"name": "pdf", "file": "references/forms.md"}).text == "Forms."
-    assert manager.call("read_skill", {"name": "pdf", "file": "./references/../scripts/run.py"}).text == "print()"
+    assert (
+        manager.call("read_skill", {"name": "pdf", "file": "references/forms.md"}).text == "Forms."
+    )
+    assert (
+        manager.call("read_skill", {"name": "pdf", "file": "./references/../scripts/run.py"}).text
+        == "print()"
+    )
     assert manager.call("read_skill", {"name": "note"}).text == "A note."
     path.write_text("---\nname: pdf\n---\nNew.")
     assert manager.call("read_skill", {"name": "pdf"}).text.startswith("New.")
@@ -324,9 +379,13 @@ def test_a_wrong_name_is_answered_with_the_nearest(tmp_path: Path) -> None:
     write(tmp_path / "lint/rules.md", "r")
     write(tmp_path / "note.md", "n")
     found = skills.discover([tmp_path])
-    with pytest.raises(ToolNotFound, match=r"no skill 'lnt'. Did you mean 'lint'\? There are: note, lint"):
+    with pytest.raises(
+        ToolNotFound, match=r"no skill 'lnt'. Did you mean 'lint'\? There are: note, lint"
+    ):
         found.read("lnt")
-    with pytest.raises(ToolNotFound, match=r"has no file 'rule.md'. Did you mean 'rules.md'\? It has: rules.md"):
+    with pytest.raises(
+        ToolNotFound, match=r"has no file 'rule.md'. Did you mean 'rules.md'\? It has: rules.md"
+    ):
         found.read("lint", "rule.md")
     with pytest.raises(ToolError, match="is one file alone"):
         found.read("note", "x")

@@ -79,7 +79,13 @@ def plain(a: int, b: int = 2) -> int:
     return a + b
 
 
-@tool(name="given.name", description="Given.", category="maths", annotations=ToolAnnotations(read_only=True), timeout=5)
+@tool(
+    name="given.name",
+    description="Given.",
+    category="maths",
+    annotations=ToolAnnotations(read_only=True),
+    timeout=5,
+)
 def decorated(a: int, b: int = 2) -> int:
     return a + b
 
@@ -89,14 +95,18 @@ class Doubler(Tool):
         return arguments["a"] + arguments.get("b", 2)
 
 
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+    "required": ["a"],
+}
 
 
 def in_maths(name: str) -> Tool:
     return Tool(name, "Root.", lambda x: math.sqrt(x), {"type": "number"})
 
 
-# --- ways of declaring ---------------------------------------------------------------------------
+# --- ways of declaring ---
 
 WAYS = [
     Tool("t", "Adds.", add),
@@ -135,7 +145,10 @@ def test_every_way_of_declaring_a_tool_makes_one_that_runs(way: Tool) -> None:
 def test_a_functions_name_and_docstring_become_the_tools() -> None:
     found = Tool.from_function(add)
     assert (found.name, found.description) == ("add", "Add two numbers.")
-    assert [item["description"] for item in found.input_schema["properties"].values()] == ["the first", "the second"]
+    assert [item["description"] for item in found.input_schema["properties"].values()] == [
+        "the first",
+        "the second",
+    ]
     assert found.input_schema["properties"]["b"]["default"] == 2
     assert found.input_schema["additionalProperties"] is False
 
@@ -155,7 +168,12 @@ def test_what_a_partial_binds_is_hidden_from_the_model_and_cannot_be_overridden(
 
 def test_the_decorator_keeps_the_function_callable() -> None:
     assert plain(3) == decorated(3, b=2) == 5
-    assert (decorated.name, decorated.description, decorated.category, decorated.timeout) == ("given.name", "Given.", "maths", 5)
+    assert (decorated.name, decorated.description, decorated.category, decorated.timeout) == (
+        "given.name",
+        "Given.",
+        "maths",
+        5,
+    )
     assert decorated.annotations.read_only
 
 
@@ -180,7 +198,7 @@ def test_a_schema_is_copied_so_that_later_changes_do_not_reach_the_tool() -> Non
     assert found.input_schema["properties"]["a"]["type"] == "integer"
 
 
-# --- wrong arguments -----------------------------------------------------------------------------
+# --- wrong arguments ---
 
 
 async def waits() -> None:
@@ -209,17 +227,35 @@ class Waits:
         ({"callback": type("X", (dict,), {})}, "callback"),
         ({"input_schema": "object"}, "input_schema takes a JSON Schema as a dict, not 'object'"),
         ({"input_schema": True}, "input_schema takes a JSON Schema as a dict, not True"),
-        ({"input_schema": {"type": "strnig"}}, "input_schema has type 'strnig', which is none of array, boolean"),
+        (
+            {"input_schema": {"type": "strnig"}},
+            "input_schema has type 'strnig', which is none of array, boolean",
+        ),
         ({"input_schema": {"type": ["object", 5]}}, "input_schema has type 5"),
         ({"input_schema": {"type": "object", "default": {1, 2}}}, "input_schema is not JSON"),
         ({"input_schema": {"type": "object", "default": math.nan}}, "input_schema is not JSON"),
-        ({"input_schema": {"type": "object", "properties": ["a"]}}, r"input_schema has properties \['a'\]"),
-        ({"input_schema": {"type": "object", "properties": {"a": {}}, "required": "a"}}, "input_schema has required 'a'"),
+        (
+            {"input_schema": {"type": "object", "properties": ["a"]}},
+            r"input_schema has properties \['a'\]",
+        ),
+        (
+            {"input_schema": {"type": "object", "properties": {"a": {}}, "required": "a"}},
+            "input_schema has required 'a'",
+        ),
         ({"input_schema": {"type": "object", "required": True}}, "input_schema has required True"),
         ({"input_schema": SCHEMA, "inputSchema": SCHEMA}, "input_schema or inputSchema, not both"),
-        ({"input_schema": {"type": "string"}}, r"input_schema is not an object, so .* the callback has 2 \(a, b\)"),
-        ({"input_schema": {"properties": {"a": {}, "c": {}, "d": {}}}}, "input_schema has c, d, which the callback does not take"),
-        ({"input_schema": {"properties": {"b": {}}}}, "the callback needs a, which input_schema does not have"),
+        (
+            {"input_schema": {"type": "string"}},
+            r"input_schema is not an object, so .* the callback has 2 \(a, b\)",
+        ),
+        (
+            {"input_schema": {"properties": {"a": {}, "c": {}, "d": {}}}},
+            "input_schema has c, d, which the callback does not take",
+        ),
+        (
+            {"input_schema": {"properties": {"b": {}}}},
+            "the callback needs a, which input_schema does not have",
+        ),
         ({"output_schema": "x"}, "output_schema takes a JSON Schema as a dict, not 'x'"),
         ({"output_schema": {"type": 7}}, "output_schema has type 7"),
         ({"annotations": {"readOnly": True}}, r"annotations takes ToolAnnotations\(...\)"),
@@ -240,9 +276,15 @@ def test_a_wrong_argument_is_refused_and_named(arguments: dict[str, Any], said: 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [({"max_retries": -1}, "max_retries"), ({"max_retries": "3"}, "max_retries"), ({"backoff": "linear"}, "backoff"),
-     ({"delay": -1}, "delay"), ({"delay": "1"}, "delay"), ({"delay": math.nan}, "delay")],
-)  # fmt: skip
+    [
+        ({"max_retries": -1}, "max_retries"),
+        ({"max_retries": "3"}, "max_retries"),
+        ({"backoff": "linear"}, "backoff"),
+        ({"delay": -1}, "delay"),
+        ({"delay": "1"}, "delay"),
+        ({"delay": math.nan}, "delay"),
+    ],
+)
 def test_a_wrong_retry_policy_is_refused_and_named(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigurationError, match=f"RetryPolicy: {said} takes"):
         RetryPolicy(**arguments)
@@ -255,7 +297,7 @@ def test_a_function_without_a_usable_name_must_be_given_one() -> None:
         Tool.from_function("add")  # pyright: ignore[reportArgumentType]
 
 
-# --- the context ---------------------------------------------------------------------------------
+# --- the context ---
 
 
 def asks(n: int, context: ToolContext) -> str:
@@ -278,7 +320,9 @@ def asks_by_keyword(n: int, *, context: ToolContext) -> str:
     return asks(n, context)
 
 
-def asks_beside_an_unknown_name(n: int, context: ToolContext, other: OnlyForTheChecker | None = None) -> str:
+def asks_beside_an_unknown_name(
+    n: int, context: ToolContext, other: OnlyForTheChecker | None = None
+) -> str:
     return asks(n, context)
 
 
@@ -286,7 +330,14 @@ def asks_and_takes_anything(n: int, context: ToolContext, **more: int) -> str:
     return asks(n, context)
 
 
-ASKING = [asks, asks_in_a_string, may_ask, asks_with_a_note, asks_by_keyword, asks_and_takes_anything]
+ASKING = [
+    asks,
+    asks_in_a_string,
+    may_ask,
+    asks_with_a_note,
+    asks_by_keyword,
+    asks_and_takes_anything,
+]
 CONTEXT = ToolContext("conv", "4.0")
 N = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
@@ -314,11 +365,14 @@ def test_a_model_cannot_forge_the_context(schema: Any) -> None:
 def test_a_name_that_only_the_type_checker_knows_is_explained() -> None:
     def strange(good: Annotated[int, Field(ge=1)], odd: OnlyForTheChecker) -> None: ...
 
-    with pytest.raises(ConfigurationError, match="parameter 'odd' is annotated 'OnlyForTheChecker', which its module does not know"):
+    with pytest.raises(
+        ConfigurationError,
+        match="parameter 'odd' is annotated 'OnlyForTheChecker', which its module does not know",
+    ):
         Tool.from_function(strange).input_schema  # noqa: B018
 
 
-# --- schemas that are not objects ----------------------------------------------------------------
+# --- schemas that are not objects ---
 
 
 @pytest.mark.parametrize(
@@ -335,10 +389,20 @@ def test_a_name_that_only_the_type_checker_knows_is_explained() -> None:
         ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, None, "x"),
         ({"type": ["string", "null"]}, None, 5),
         ({"oneOf": [{"$ref": "#/$defs/n"}], "$defs": {"n": {"type": "integer"}}}, 4, "x"),
-        ({"type": "array", "items": {"$ref": "#/definitions/n"}, "definitions": {"n": {"type": "integer"}}}, [4], ["x"]),
+        (
+            {
+                "type": "array",
+                "items": {"$ref": "#/definitions/n"},
+                "definitions": {"n": {"type": "integer"}},
+            },
+            [4],
+            ["x"],
+        ),
     ],
 )
-def test_a_schema_that_is_no_object_describes_the_only_parameter(schema: dict[str, Any], good: Any, bad: Any) -> None:
+def test_a_schema_that_is_no_object_describes_the_only_parameter(
+    schema: dict[str, Any], good: Any, bad: Any
+) -> None:
     seen: list[Any] = []
     found = Tool("t", "", lambda it: seen.append(it), schema)
     assert found.input_schema["type"] == "object"
@@ -357,7 +421,7 @@ def test_a_wrapped_parameter_with_a_default_may_be_left_out() -> None:
     assert found.run({}).text == "default"
 
 
-# --- what the callback needs, and what it does not take ------------------------------------------
+# --- what the callback needs, and what it does not take ---
 
 
 def test_what_a_callback_cannot_do_without_is_required_even_if_the_schema_forgot() -> None:
@@ -368,15 +432,26 @@ def test_what_a_callback_cannot_do_without_is_required_even_if_the_schema_forgot
 
 
 def test_an_argument_that_the_callback_does_not_take_is_refused() -> None:
-    open_schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": True}
+    open_schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": True,
+    }
     for found in (Tool("t", "", add, SCHEMA), Tool("t", "", add, open_schema), Tool("t", "", add)):
-        with pytest.raises(ToolValidationError, match=r"extra is not one of its parameters. It takes: a"):
+        with pytest.raises(
+            ToolValidationError, match=r"extra is not one of its parameters. It takes: a"
+        ):
             found.run({"a": 1, "extra": 2})
 
 
 @pytest.mark.parametrize("more", [{}, {"additionalProperties": True}])
-def test_an_argument_beyond_the_schema_passes_where_schema_and_callback_are_open(more: dict[str, Any]) -> None:
-    found = Tool("t", "", lambda **kwargs: kwargs, {"type": "object", "properties": {"a": {}}, **more})
+def test_an_argument_beyond_the_schema_passes_where_schema_and_callback_are_open(
+    more: dict[str, Any],
+) -> None:
+    found = Tool(
+        "t", "", lambda **kwargs: kwargs, {"type": "object", "properties": {"a": {}}, **more}
+    )
     assert found.run({"a": 1, "extra": 2}).data == {"a": 1, "extra": 2}
 
 
@@ -387,21 +462,39 @@ def test_an_argument_beyond_a_closed_schema_is_refused() -> None:
 
 
 def test_a_schema_that_is_a_reference_is_an_object_too() -> None:
-    schema = {"$ref": "#/$defs/args", "$defs": {"args": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}}}
+    schema = {
+        "$ref": "#/$defs/args",
+        "$defs": {
+            "args": {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+        },
+    }
     found = Tool("t", "", add, schema)
     assert found.run({"a": 1}).data == 3
     with pytest.raises(ToolValidationError, match="a: 'x' is not of type 'integer'"):
         found.run({"a": "x"})
 
 
-# --- where a tool comes from ---------------------------------------------------------------------
+# --- where a tool comes from ---
 
 
 def test_a_tools_module_is_the_one_whose_code_declares_it() -> None:
     here = __name__
     assert all(way.module_qualname == here for way in WAYS)
-    assert Tool("fill", "", textwrap.fill, {"type": "object", "properties": {"text": {"type": "string"}}}).module_qualname == here
-    assert Tool("fill", "", functools.partial(textwrap.fill, width=9), {"type": "string"}).module_qualname == here
+    assert (
+        Tool(
+            "fill",
+            "",
+            textwrap.fill,
+            {"type": "object", "properties": {"text": {"type": "string"}}},
+        ).module_qualname
+        == here
+    )
+    assert (
+        Tool(
+            "fill", "", functools.partial(textwrap.fill, width=9), {"type": "string"}
+        ).module_qualname
+        == here
+    )
     assert in_maths("root").module_qualname == here
     assert Doubler("t").module_qualname == here
 

@@ -35,7 +35,12 @@ class Script:
     def answer(self, text: str, calls: int = 0, based_on: int | None = None) -> ev.Assistant:
         seq = len(self.events) + 1
         made = tuple(ToolCall(f"{seq}.{n}", "t") for n in range(calls))
-        return self.add(ev.Assistant, text=text, calls=made, based_on=len(self.events) if based_on is None else based_on)
+        return self.add(
+            ev.Assistant,
+            text=text,
+            calls=made,
+            based_on=len(self.events) if based_on is None else based_on,
+        )
 
     def result(self, call: ToolCall, text: str) -> None:
         self.add(ev.ToolResult, call_id=call.id, result=ToolResult(text))
@@ -95,8 +100,11 @@ def test_a_condensation_hides_what_it_names_and_its_summary_stands_there() -> No
 
 
 @given(st.data())
-def test_what_a_request_contained_stays_the_beginning_of_every_later_one(data: st.DataObject) -> None:
-    """A provider's cached prefix stays good, and a view fed event by event is the view of the whole journal."""
+def test_what_a_request_contained_stays_the_beginning_of_every_later_one(
+    data: st.DataObject,
+) -> None:
+    """A provider's cached prefix stays good, and a view fed event by event is the view of the whole
+    journal."""
     script = Script()
     growing = View()
     fed = 0
@@ -106,7 +114,12 @@ def test_what_a_request_contained_stays_the_beginning_of_every_later_one(data: s
         for event in script.events[fed:]:
             growing.feed(event)
         fed = len(script.events)
-        requests.append([item[1].text if isinstance(item, tuple) else item.text for item in growing.ready().items])  # type: ignore[union-attr]
+        requests.append(
+            [
+                item[1].text if isinstance(item, tuple) else item.text
+                for item in growing.ready().items
+            ]
+        )  # type: ignore[union-attr]
         assert requests[-1] == shown(script.events)
         based_on = len(script.events)
         for n in range(data.draw(st.integers(0, 2))):

@@ -1,4 +1,5 @@
-"""A receiver of webhooks on a real socket, which answers as it is told to and remembers what it was sent."""
+"""A receiver of webhooks on a real socket, which answers as it is told to and remembers what it was
+sent."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class _Server(ThreadingHTTPServer):
 
 
 class Receiver:
-    """`with Receiver() as receiver: ... receiver.url`. `answer` says the status, and headers if it likes; it may take its time."""
+    """`with Receiver() as receiver: ... receiver.url`. `answer` says the status, and headers if it
+    likes; it may take its time."""
 
     def __init__(self, answer: Answer | None = None, *, port: int = 0, tls: Any = None) -> None:
         self.answer: Answer = answer or (lambda _: 204)
@@ -67,7 +69,13 @@ class Receiver:
 
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
-                sent = Sent(self.path, {name.lower(): value for name, value in self.headers.items()}, body, time.time(), 0)
+                sent = Sent(
+                    self.path,
+                    {name.lower(): value for name, value in self.headers.items()},
+                    body,
+                    time.time(),
+                    0,
+                )
                 told = outer.answer(sent)
                 status, headers = (told, {}) if isinstance(told, int) else told
                 with outer.changed:  # before it is answered: whoever is killed now has been heard
@@ -91,7 +99,9 @@ class Receiver:
 
         self._server = Quiet(("127.0.0.1", port), Handler)
         self.port = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
 
     @property
     def url(self) -> str:
@@ -100,7 +110,11 @@ class Receiver:
     def taken(self, conversation: str | None = None) -> list[Sent]:
         """What was answered with 2xx."""
         with self.changed:
-            return [one for one in self.sent if one.status < 300 and conversation in (None, one.conversation)]
+            return [
+                one
+                for one in self.sent
+                if one.status < 300 and conversation in (None, one.conversation)
+            ]
 
     def first(self, conversation: str | None = None) -> list[Sent]:
         """What was taken, without what came twice."""
@@ -109,7 +123,9 @@ class Receiver:
     def until(self, true: Callable[[], bool], seconds: float = WAIT) -> None:
         """Wait until something holds."""
         with self.changed:
-            assert self.changed.wait_for(true, seconds), [(one.status, one.body[:120]) for one in self.sent[-5:]]
+            assert self.changed.wait_for(true, seconds), [
+                (one.status, one.body[:120]) for one in self.sent[-5:]
+            ]
 
     def __enter__(self) -> Receiver:
         self._thread.start()
@@ -119,5 +135,10 @@ class Receiver:
         self._server.shutdown()
         self._server.server_close()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()

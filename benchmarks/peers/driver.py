@@ -1,9 +1,12 @@
-"""Runs in a peer's environment: `driver.py PROGRAM WHAT URL [ARGUMENTS]`, where PROGRAM is a module `of_<peer>.py` beside this one.
+"""Runs in a peer's environment: `driver.py PROGRAM WHAT URL [ARGUMENTS]`, where PROGRAM is a module
+`of_<peer>.py` beside this one.
 
-A program has: at its top, the imports of a hello-agent; `make(url, tool)`, an agent; `ask(agent, text)`, one conversation with it up to
-its last answer, returned as what has to be kept to go on with it; and where it has a way to save a run before its end, `crash(url, folder, effect, again)`.
-Those of an asynchronous peer are coroutines, and the whole measurement is one `asyncio.run`, as its documentation has it. Settings that a peer
-reads from the environment are set in `run.py`. WHAT is hello, steps, idle, crash or environment; the result is the last line, as JSON.
+A program has: at its top, the imports of a hello-agent; `make(url, tool)`, an agent; `ask(agent,
+text)`, one conversation with it up to its last answer, returned as what has to be kept to go on
+with it; and where it has a way to save a run before its end, `crash(url, folder, effect, again)`.
+Those of an asynchronous peer are coroutines, and the whole measurement is one `asyncio.run`, as its
+documentation has it. Settings that a peer reads from the environment are set in `run.py`. WHAT is
+hello, steps, idle, crash or environment; the result is the last line, as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +20,10 @@ import time
 from importlib import import_module
 from pathlib import Path
 
-NOTE = "A line of what was found, as long as a short answer of a tool is: a path, a number, some words. " * 3  # 288 characters
+NOTE = (
+    "A line of what was found, as long as a short answer of a tool is: a path, a number, some"
+    " words. " * 3
+)  # 288 characters
 QUESTION = "What is known of these items?"
 called = 0
 
@@ -35,7 +41,8 @@ def look_up(key: str, limit: int = 10) -> str:
 
 
 def effect_in(folder: str):
-    """A tool with an effect that lasts; in its second call its process is killed between the effect and the result."""
+    """A tool with an effect that lasts; in its second call its process is killed between the effect
+    and the result."""
 
     def effect(key: str) -> str:
         """Do it. It has an effect.
@@ -57,11 +64,16 @@ def effect_in(folder: str):
 
 def status(name: str) -> int:
     """A number of `/proc/self/status`: VmRSS and VmHWM in KB, Threads."""
-    return next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
+    return next(
+        int(line.split()[1])
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith(name)
+    )
 
 
 def drive(coroutine, asynchronous: bool):
-    """What a coroutine returns. One that never waits, a synchronous peer's, is run without asyncio."""
+    """What a coroutine returns. One that never waits, a synchronous peer's, is run without
+    asyncio."""
     if asynchronous:
         import asyncio
 
@@ -74,7 +86,9 @@ def drive(coroutine, asynchronous: bool):
 
 
 def coroutine(function) -> bool:
-    return bool(function.__code__.co_flags & 0x80)  # `inspect` would be an import more than the peer's
+    return bool(
+        function.__code__.co_flags & 0x80
+    )  # `inspect` would be an import more than the peer's
 
 
 async def ask(program, agent, text: str):
@@ -106,7 +120,8 @@ async def steps(program, url: str, count: int):
 
 
 async def idle(program, url: str, count: int):
-    """KB by which the process grows per conversation of ten messages: a question, four calls and their results, an answer."""
+    """KB by which the process grows per conversation of ten messages: a question, four calls and
+    their results, an answer."""
     agent = program.make(address(program, url, 4), look_up)
     warm = count // 4
     kept = [await ask(program, agent, f"What is known of item {number}?") for number in range(warm)]
@@ -126,7 +141,8 @@ async def crash(program, url: str, folder: str, again: bool):
 
 
 def read_at_import(name: str):
-    """The environment variables that are read while a program's imports run, by the top-level package that reads them."""
+    """The environment variables that are read while a program's imports run, by the top-level
+    package that reads them."""
     read: dict[str, set[str]] = {}
 
     class Watched(type(os.environ)):
@@ -140,7 +156,11 @@ def read_at_import(name: str):
 
     def note(key) -> None:
         frame = sys._getframe(2)
-        while frame and frame.f_globals.get("__name__", "").split(".")[0] in ("os", "collections", __name__):
+        while frame and frame.f_globals.get("__name__", "").split(".")[0] in (
+            "os",
+            "collections",
+            __name__,
+        ):
             frame = frame.f_back
         package = frame.f_globals.get("__name__", "?").split(".")[0] if frame else "?"
         copied = ("PATH", "HOME", "LANG", "TMPDIR")  # what a copy of all of it reads, too
@@ -167,7 +187,9 @@ def main() -> None:
     elif what == "idle":
         found = drive(idle(program, rest[0], int(rest[1])), asynchronous)
     elif what == "crash":
-        found = drive(crash(program, rest[0], rest[1], rest[2] == "again"), coroutine(program.crash))
+        found = drive(
+            crash(program, rest[0], rest[1], rest[2] == "again"), coroutine(program.crash)
+        )
     found["peak"] = status("VmHWM") / 1e3 * 1.024
     print("\n" + json.dumps(found), flush=True)
 

@@ -1,11 +1,13 @@
-"""The mock model of `benchmarks/mock_model.py`, for clients that write their requests in their own way: Chat Completions, plain or streamed.
+"""The mock model of `benchmarks/mock_model.py`, for clients that write their requests in their own
+way: Chat Completions, plain or streamed.
 
     POST /{run}/{calls}/{tool}/chat/completions
 
-answers with `calls` calls of `tool`, one per request, then with a text, and then begins anew. It counts requests by `run` and parses
-nothing but whether a stream is asked for, so that it works with any history. With `twice` as `calls` it looks into the history instead: it asks for
-the tool until two results stand in it, which is what a model does that has lost nothing in a crash but what it is not shown. `GET /{run}` gives
-what that run sent: how many requests, and the last one.
+answers with `calls` calls of `tool`, one per request, then with a text, and then begins anew. It
+counts requests by `run` and parses nothing but whether a stream is asked for, so that it works with
+any history. With `twice` as `calls` it looks into the history instead: it asks for the tool until
+two results stand in it, which is what a model does that has lost nothing in a crash but what it is
+not shown. `GET /{run}` gives what that run sent: how many requests, and the last one.
 
 Prints its port; ends when its stdin does.
 """
@@ -23,7 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mock_model import HEAD, USAGE, arguments, end_with_stdin
 
-ARGUMENTS = {"bash": lambda number: b'{"command":"look_up item-%d"}' % number, "effect": lambda number: b'{"key":"item-%d"}' % number}
+ARGUMENTS = {
+    "bash": lambda number: b'{"command":"look_up item-%d"}' % number,
+    "effect": lambda number: b'{"key":"item-%d"}' % number,
+}
 LAST = b"That is all there is to say about these items."
 
 
@@ -60,10 +65,18 @@ def streamed(number: int, text: bytes, name: bytes, given: bytes) -> bytes:
     """The same as four server-sent events, sent at once."""
     delta, reason = b'{"role":"assistant","content":"%s"}' % text, b"stop"
     if name:
-        call = b'{"index":0,"id":"call_%d","type":"function","function":{"name":"%s","arguments":%s}}'
-        delta = b'{"role":"assistant","content":null,"tool_calls":[%s]}' % (call % (number, name, json.dumps(given.decode()).encode()))
+        call = (
+            b'{"index":0,"id":"call_%d","type":"function","function":{"name":"%s","arguments":%s}}'
+        )
+        delta = b'{"role":"assistant","content":null,"tool_calls":[%s]}' % (
+            call % (number, name, json.dumps(given.decode()).encode())
+        )
         reason = b"tool_calls"
-    shell = b'data: {"id":"chatcmpl-%d","object":"chat.completion.chunk","created":1760000000,"model":"mock",' % number
+    shell = (
+        b"data:"
+        b' {"id":"chatcmpl-%d","object":"chat.completion.chunk","created":1760000000,"model":"mock",'
+        % number
+    )
     events = [
         shell + b'"choices":[{"index":0,"delta":%s,"finish_reason":null}]}\n\n' % delta,
         shell + b'"choices":[{"index":0,"delta":{},"finish_reason":"%s"}]}\n\n' % reason,
@@ -102,7 +115,9 @@ class Exchange(asyncio.Protocol):
     def answer(self, path: bytes, body: bytes) -> bytes:
         run, *rest = path.strip(b"/").split(b"/")
         if not body:
-            found = json.dumps({"requests": counts.get(run, 0), "last": last.get(run, b"").decode()}).encode()
+            found = json.dumps(
+                {"requests": counts.get(run, 0), "last": last.get(run, b"").decode()}
+            ).encode()
             return HEAD % (b"application/json", b"Content-Length: %d\r\n" % len(found)) + found
         counts[run] = number = counts.get(run, 0) + 1
         calls, tool = rest[0], rest[1].decode()

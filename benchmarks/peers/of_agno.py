@@ -1,11 +1,17 @@
-"""agno: no telemetry. The crash with its SqliteDb and checkpoint="tool-batch", continued as its example of a crash does."""
+"""agno: no telemetry. The crash with its SqliteDb and checkpoint="tool-batch", continued as its
+example of a crash does."""
 
 from agno.agent import Agent
 from agno.models.openai.like import OpenAILike
 
 
 def make(url, tool, **more):
-    return Agent(model=OpenAILike(id="mock", base_url=url, api_key="none"), tools=[tool], telemetry=False, **more)
+    return Agent(
+        model=OpenAILike(id="mock", base_url=url, api_key="none"),
+        tools=[tool],
+        telemetry=False,
+        **more,
+    )
 
 
 def ask(agent, text):

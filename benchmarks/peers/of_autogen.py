@@ -1,11 +1,18 @@
-"""autogen-agentchat + autogen-ext[openai]: an AssistantAgent. A crash: its state is saved by the program, between runs (`save_state`)."""
+"""autogen-agentchat + autogen-ext[openai]: an AssistantAgent. A crash: its state is saved by the
+program, between runs (`save_state`)."""
 
 import sys
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
-INFO = {"vision": False, "function_calling": True, "json_output": False, "family": "unknown", "structured_output": False}
+INFO = {
+    "vision": False,
+    "function_calling": True,
+    "json_output": False,
+    "family": "unknown",
+    "structured_output": False,
+}
 
 
 def make(url, tool):

@@ -1,4 +1,5 @@
-"""The floor: `http.client` and a history of bytes. It parses, checks and remembers nothing; the tool is called with what it is known to be asked."""
+"""The floor: `http.client` and a history of bytes. It parses, checks and remembers nothing; the
+tool is called with what it is known to be asked."""
 
 import http.client
 
@@ -13,15 +14,28 @@ def ask(agent, text):
     url, tool = agent
     _, _, host, *path = url.split("/")
     connection = http.client.HTTPConnection(host)
-    history = bytearray(b'{"model":"mock","messages":[{"role":"user","content":"%s"}' % text.encode())
+    history = bytearray(
+        b'{"model":"mock","messages":[{"role":"user","content":"%s"}' % text.encode()
+    )
     for number in range(1_000_000):
         history += END
-        connection.request("POST", f"/{'/'.join(path)}/chat/completions", history, {"Content-Type": "application/json"})
+        connection.request(
+            "POST",
+            f"/{'/'.join(path)}/chat/completions",
+            history,
+            {"Content-Type": "application/json"},
+        )
         answer = connection.getresponse().read()
         del history[-len(END) :]
         if b'"finish_reason":"stop"' in answer:
             break
-        history += b',{"role":"assistant","content":null,"tool_calls":[%s]}' % answer[answer.index(b'{"id":"call_') : answer.index(b"]},")]
-        history += b',{"role":"tool","tool_call_id":"call_%d","content":"%s"}' % (number, tool(f"item-{number}", 3).encode())
+        history += (
+            b',{"role":"assistant","content":null,"tool_calls":[%s]}'
+            % answer[answer.index(b'{"id":"call_') : answer.index(b"]},")]
+        )
+        history += b',{"role":"tool","tool_call_id":"call_%d","content":"%s"}' % (
+            number,
+            tool(f"item-{number}", 3).encode(),
+        )
     connection.close()
     return history

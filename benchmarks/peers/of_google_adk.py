@@ -1,4 +1,5 @@
-"""google-adk + litellm, its way to a base_url: an LlmAgent, no limit of calls. The crash with its SqliteSessionService and a resumable App."""
+"""google-adk + litellm, its way to a base_url: an LlmAgent, no limit of calls. The crash with its
+SqliteSessionService and a resumable App."""
 
 from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig
@@ -14,7 +15,9 @@ def content(text):
 
 
 def agent_of(url, tool):
-    return LlmAgent(name="agent", model=LiteLlm("openai/mock", api_base=url, api_key="none"), tools=[tool])
+    return LlmAgent(
+        name="agent", model=LiteLlm("openai/mock", api_base=url, api_key="none"), tools=[tool]
+    )
 
 
 def make(url, tool):
@@ -24,7 +27,9 @@ def make(url, tool):
 async def ask(runner, text):
     session = await runner.session_service.create_session(app_name=APP, user_id=USER)
     config = RunConfig(max_llm_calls=0)
-    async for _ in runner.run_async(user_id=USER, session_id=session.id, new_message=content(text), run_config=config):
+    async for _ in runner.run_async(
+        user_id=USER, session_id=session.id, new_message=content(text), run_config=config
+    ):
         pass
     return session.id  # what is kept is in the runner's session service
 
@@ -35,7 +40,11 @@ async def crash(url, folder, effect, again):
     from google.adk.sessions.sqlite_session_service import SqliteSessionService
 
     service = SqliteSessionService(f"{folder}/sessions.db")
-    app = App(name=APP, root_agent=agent_of(url, effect), resumability_config=ResumabilityConfig(is_resumable=True))
+    app = App(
+        name=APP,
+        root_agent=agent_of(url, effect),
+        resumability_config=ResumabilityConfig(is_resumable=True),
+    )
     runner = Runner(app=app, session_service=service)
     if again:
         session = await service.get_session(app_name=APP, user_id=USER, session_id="work")

@@ -1,4 +1,5 @@
-"""langgraph + langchain-openai: the prebuilt ReAct agent, no tracing. The crash with SqliteSaver, each step saved before the next (durability="sync")."""
+"""langgraph + langchain-openai: the prebuilt ReAct agent, no tracing. The crash with SqliteSaver,
+each step saved before the next (durability="sync")."""
 
 import warnings
 
@@ -12,7 +13,11 @@ with warnings.catch_warnings():
 def make(url, tool, **more):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return create_react_agent(ChatOpenAI(model="mock", base_url=url, api_key="none", use_responses_api=False), [tool], **more)
+        return create_react_agent(
+            ChatOpenAI(model="mock", base_url=url, api_key="none", use_responses_api=False),
+            [tool],
+            **more,
+        )
 
 
 def ask(agent, text):
@@ -25,4 +30,6 @@ def crash(url, folder, effect, again):
     with SqliteSaver.from_conn_string(f"{folder}/checkpoints.db") as saver:
         agent = make(url, effect, checkpointer=saver)
         given = None if again else {"messages": [("user", "Do it.")]}
-        return agent.invoke(given, {"configurable": {"thread_id": "work"}}, durability="sync")["messages"][-1].content
+        return agent.invoke(given, {"configurable": {"thread_id": "work"}}, durability="sync")[
+            "messages"
+        ][-1].content

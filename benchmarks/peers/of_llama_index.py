@@ -1,4 +1,5 @@
-"""llama-index-core + llama-index-llms-openai-like: a FunctionAgent, not streamed. A crash: a Context is saved by the program, as JSON."""
+"""llama-index-core + llama-index-llms-openai-like: a FunctionAgent, not streamed. A crash: a
+Context is saved by the program, as JSON."""
 
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.workflow import Context
@@ -6,7 +7,13 @@ from llama_index.llms.openai_like import OpenAILike
 
 
 def make(url, tool):
-    llm = OpenAILike(model="mock", api_base=url, api_key="none", is_chat_model=True, is_function_calling_model=True)
+    llm = OpenAILike(
+        model="mock",
+        api_base=url,
+        api_key="none",
+        is_chat_model=True,
+        is_function_calling_model=True,
+    )
     return FunctionAgent(tools=[tool], llm=llm, streaming=False, timeout=None)
 
 

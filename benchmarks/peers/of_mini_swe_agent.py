@@ -1,6 +1,8 @@
-"""mini-swe-agent: its DefaultAgent over LitellmModel. Its one tool is bash; here an environment of ours answers instead of a subprocess.
+"""mini-swe-agent: its DefaultAgent over LitellmModel. Its one tool is bash; here an environment of
+ours answers instead of a subprocess.
 
-A crash: it writes its trajectory after each step, for a person to look at; it has no way to go on from one.
+A crash: it writes its trajectory after each step, for a person to look at; it has no way to go on
+from one.
 """
 
 from minisweagent.agents.default import DefaultAgent
@@ -21,7 +23,13 @@ class Environment:
     def execute(self, action, cwd=""):
         command = action["command"]
         if "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT" in command:
-            raise Submitted({"role": "exit", "content": "", "extra": {"exit_status": "Submitted", "submission": ""}})
+            raise Submitted(
+                {
+                    "role": "exit",
+                    "content": "",
+                    "extra": {"exit_status": "Submitted", "submission": ""},
+                }
+            )
         return {"output": self.tool(command.split()[1]), "returncode": 0, "exception_info": ""}
 
     def get_template_vars(self, **kwargs):
@@ -32,9 +40,18 @@ class Environment:
 
 
 def make(url, tool):
-    model = LitellmModel(model_name="openai/mock", model_kwargs={"api_base": url, "api_key": "none"}, cost_tracking="ignore_errors")
+    model = LitellmModel(
+        model_name="openai/mock",
+        model_kwargs={"api_base": url, "api_key": "none"},
+        cost_tracking="ignore_errors",
+    )
     return lambda: DefaultAgent(
-        model, Environment(tool), system_template="You are a helpful assistant.", instance_template="{{task}}", step_limit=0, cost_limit=0
+        model,
+        Environment(tool),
+        system_template="You are a helpful assistant.",
+        instance_template="{{task}}",
+        step_limit=0,
+        cost_limit=0,
     )
 
 

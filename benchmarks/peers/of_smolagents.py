@@ -1,4 +1,5 @@
-"""smolagents: the ToolCallingAgent, without its console output. A crash: it keeps its memory in the agent, and writes nothing."""
+"""smolagents: the ToolCallingAgent, without its console output. A crash: it keeps its memory in the
+agent, and writes nothing."""
 
 import sys
 
@@ -10,7 +11,9 @@ TOOL = "look_up-final_answer"
 
 def make(url, tool):
     made, model = as_tool(tool), OpenAIServerModel("mock", api_base=url, api_key="none")
-    return lambda: ToolCallingAgent([made], model, max_steps=sys.maxsize, verbosity_level=LogLevel.OFF)
+    return lambda: ToolCallingAgent(
+        [made], model, max_steps=sys.maxsize, verbosity_level=LogLevel.OFF
+    )
 
 
 def ask(agent, text):

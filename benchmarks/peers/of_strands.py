@@ -1,4 +1,5 @@
-"""strands-agents[openai]: no console output; it streams always. The crash with its FileSessionManager, which saves each message as it is added."""
+"""strands-agents[openai]: no console output; it streams always. The crash with its
+FileSessionManager, which saves each message as it is added."""
 
 from strands import Agent
 from strands import tool as as_tool
@@ -6,7 +7,10 @@ from strands.models.openai import OpenAIModel
 
 
 def make(url, tool):
-    made, model = as_tool(tool), OpenAIModel(client_args={"base_url": url, "api_key": "none"}, model_id="mock")
+    made, model = (
+        as_tool(tool),
+        OpenAIModel(client_args={"base_url": url, "api_key": "none"}, model_id="mock"),
+    )
     return lambda **more: Agent(model=model, tools=[made], callback_handler=None, **more)
 
 
@@ -19,5 +23,7 @@ def ask(agent, text):
 def crash(url, folder, effect, again):
     from strands.session.file_session_manager import FileSessionManager
 
-    agent = make(url, effect)(agent_id="work", session_manager=FileSessionManager(session_id="work", storage_dir=folder))
+    agent = make(url, effect)(
+        agent_id="work", session_manager=FileSessionManager(session_id="work", storage_dir=folder)
+    )
     return agent("Go on." if again else "Do it.")

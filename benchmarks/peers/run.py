@@ -1,8 +1,11 @@
-"""Measures Holdfast beside other agent SDKs: `run.py [NAME ...] [--folder DIR] [--repeats N] [--quick] [--markdown] [--json FILE]`; all of them by default.
+"""Measures Holdfast beside other agent SDKs: `run.py [NAME ...] [--folder DIR] [--repeats N]
+[--quick] [--markdown] [--json FILE]`; all of them by default.
 
-Each is installed from PyPI, at the version below, into a fresh virtual environment of its own under a temporary folder (or under DIR, where
-it is found again the next time), Holdfast from this checkout; all speak Chat Completions with one mock model on loopback (`model.py`). A peer's part is
-`of_<name>.py`, `driver.py` runs it in its environment, and this program starts the processes, in turns, so that a busy machine slows all of them.
+Each is installed from PyPI, at the version below, into a fresh virtual environment of its own under
+a temporary folder (or under DIR, where it is found again the next time), Holdfast from this
+checkout; all speak Chat Completions with one mock model on loopback (`model.py`). A peer's part is
+`of_<name>.py`, `driver.py` runs it in its environment, and this program starts the processes, in
+turns, so that a busy machine slows all of them.
 
 Not a part of CI: it takes a network, 4 GB of disk and half an hour.
 """
@@ -33,7 +36,8 @@ from bench_install import BROUGHT, size  # noqa: E402
 from model import plain, said, streamed  # noqa: E402
 
 LITELLM = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # else its import asks github.com for the prices
-LONG = 120.0  # seconds that a run of 1,000 steps may take; a peer that is expected to take longer has none
+# seconds that a run of 1,000 steps may take; a peer that is expected to take longer has none
+LONG = 120.0
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,18 @@ class Peer:
 PEERS = [
     Peer("floor", (), idle=False, crash=False),
     Peer("holdfast", (str(harness.REPOSITORY),)),
-    Peer("openai-agents", ("openai-agents==0.24.0",), environment={"OPENAI_AGENTS_DISABLE_TRACING": "1"}),
+    Peer(
+        "openai-agents",
+        ("openai-agents==0.24.0",),
+        environment={"OPENAI_AGENTS_DISABLE_TRACING": "1"},
+    ),
     Peer("pydantic-ai", ("pydantic-ai-slim[openai]==2.68.0",), crash=False),
     Peer("smolagents", ("smolagents[openai]==1.26.0",), crash=False),
-    Peer("langgraph", ("langgraph==1.2.22", "langchain-openai==1.7.3"), ("langgraph-checkpoint-sqlite==3.1.2",)),
+    Peer(
+        "langgraph",
+        ("langgraph==1.2.22", "langchain-openai==1.7.3"),
+        ("langgraph-checkpoint-sqlite==3.1.2",),
+    ),
     Peer(
         "mini-swe-agent",
         ("mini-swe-agent==2.4.6", "litellm==1.106.2", "mcp==2.3.0"),
@@ -65,10 +77,20 @@ PEERS = [
     ),
     Peer("agno", ("agno==3.1.10", "openai==3.54.0"), ("sqlalchemy[asyncio]",)),
     Peer("strands", ("strands-agents[openai]==1.62.0",), environment={"OTEL_SDK_DISABLED": "true"}),
-    Peer("google-adk", ("google-adk==2.13.0", "litellm==1.106.2", "mcp==2.3.0"), environment=LITELLM),
+    Peer(
+        "google-adk", ("google-adk==2.13.0", "litellm==1.106.2", "mcp==2.3.0"), environment=LITELLM
+    ),
     Peer("autogen", ("autogen-agentchat==0.7.5", "autogen-ext[openai]==0.7.5"), crash=False),
-    Peer("crewai", ("crewai==1.15.30",), environment={"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"}),
-    Peer("llama-index", ("llama-index-core==0.14.25", "llama-index-llms-openai-like==0.8.1"), crash=False),
+    Peer(
+        "crewai",
+        ("crewai==1.15.30",),
+        environment={"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"},
+    ),
+    Peer(
+        "llama-index",
+        ("llama-index-core==0.14.25", "llama-index-llms-openai-like==0.8.1"),
+        crash=False,
+    ),
 ]
 ALL = {peer.name: peer for peer in PEERS}
 
@@ -94,7 +116,7 @@ class Bench:
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
         return kept | {"HOME": str(home), "OPENAI_API_KEY": "none"} | peer.environment
 
-    # --- installing -------------------------------------------------------------------------------
+    # --- installing ---
 
     def install(self, peer: Peer) -> dict[str, Any]:
         """Distributions and MB of what the peer brings, compiled files included."""
@@ -112,11 +134,16 @@ class Bench:
         seconds = time.monotonic() - began
         packages = next(place.glob("lib/python*/site-packages"))
         brought = [entry for entry in packages.iterdir() if not entry.name.startswith(BROUGHT)]
-        frozen = harness.run([self.python(peer), "-m", "pip", "freeze", "--disable-pip-version-check"]).splitlines()
+        frozen = harness.run(
+            [self.python(peer), "-m", "pip", "freeze", "--disable-pip-version-check"]
+        ).splitlines()
         found = {
             "requires": [*peer.requires, *peer.more],
             "distributions": sum(entry.suffix == ".dist-info" for entry in brought),
-            "mb": sum(size(entry) if entry.is_dir() else entry.stat().st_size for entry in brought) / 1e6,
+            "mb": (
+                sum(size(entry) if entry.is_dir() else entry.stat().st_size for entry in brought)
+                / 1e6
+            ),
             "seconds": seconds,
             "frozen": [line for line in frozen if "@" not in line],
         }
@@ -125,7 +152,7 @@ class Bench:
         noted.write_text(json.dumps(found, indent=1) + "\n")
         return found
 
-    # --- measuring --------------------------------------------------------------------------------
+    # --- measuring ---
 
     def driven(self, peer: Peer, *arguments: object, timeout: float = 300.0) -> dict[str, Any]:
         command = [self.python(peer), str(HERE / "driver.py"), peer.module, *map(str, arguments)]
@@ -137,12 +164,21 @@ class Bench:
         return f"http://127.0.0.1:{self.port}"
 
     def imports(self, peer: Peer) -> dict[str, float]:
-        """Of the peer's program without running it: ms of CPU, MB at the most, both with the interpreter's own."""
+        """Of the peer's program without running it: ms of CPU, MB at the most, both with the
+        interpreter's own."""
         program = f"import sys; sys.path.insert(0, {str(HERE)!r}); import {peer.module}\n"
-        program += "print([line for line in open('/proc/self/status') if line.startswith('VmHWM')][0].split()[1])"
+        program += (
+            "print([line for line in open('/proc/self/status') if"
+            " line.startswith('VmHWM')][0].split()[1])"
+        )
         command = [self.python(peer), "-c", program]
         with harness.process(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=self.environment(peer), cwd=self.scratch
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self.environment(peer),
+            cwd=self.scratch,
         ) as child:
             assert child.stdout is not None
             out = child.stdout.read()
@@ -150,49 +186,86 @@ class Bench:
             child.returncode = os.waitstatus_to_exitcode(status)
             if child.returncode:
                 raise harness.Failed(f"the import of {peer.name} ended with {child.returncode}")
-        return {"cpu": (usage.ru_utime + usage.ru_stime) * 1000, "mb": int(out.split()[-1]) * 1024 / 1e6}
+        return {
+            "cpu": (usage.ru_utime + usage.ru_stime) * 1000,
+            "mb": int(out.split()[-1]) * 1024 / 1e6,
+        }
 
     def first_request(self, peer: Peer) -> dict[str, float]:
-        """Seconds from the start of the process to the first byte of its first request, and its threads and MB at its answer."""
-        tool = "look_up-final_answer" if peer.name == "smolagents" else "bash" if peer.name == "mini-swe-agent" else "look_up"
+        """Seconds from the start of the process to the first byte of its first request, and its
+        threads and MB at its answer."""
+        tool = (
+            "look_up-final_answer"
+            if peer.name == "smolagents"
+            else "bash"
+            if peer.name == "mini-swe-agent"
+            else "look_up"
+        )
         with socket.create_server(("127.0.0.1", 0)) as server:
             server.settimeout(60)
             url = f"http://127.0.0.1:{server.getsockname()[1]}"
             command = [self.python(peer), str(HERE / "driver.py"), peer.module, "hello", url]
             began = time.perf_counter()
             with harness.process(
-                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self.environment(peer), cwd=self.scratch
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=self.environment(peer),
+                cwd=self.scratch,
             ) as child:
                 connection, _ = server.accept()
                 with connection:
                     connection.settimeout(60)
                     data = connection.recv(1 << 20)
                     seconds = time.perf_counter() - began
-                    while not (head := re.search(rb"(?is)content-length: *(\d+).*?\r\n\r\n", data)) or len(data) < head.end() + int(
-                        head[1]
-                    ):
+                    while not (
+                        head := re.search(rb"(?is)content-length: *(\d+).*?\r\n\r\n", data)
+                    ) or len(data) < head.end() + int(head[1]):
                         data += connection.recv(1 << 20)
                     number, text = 0, said(0, tool, True)
-                    connection.sendall(streamed(number, *text) if re.search(rb'"stream": ?true', data) else plain(number, *text))
+                    connection.sendall(
+                        streamed(number, *text)
+                        if re.search(rb'"stream": ?true', data)
+                        else plain(number, *text)
+                    )
                     out, errors = child.communicate(timeout=60)
             if child.returncode:
                 raise harness.Failed(errors.strip()[-400:])
         return {"seconds": seconds} | result(out)
 
     def crash(self, peer: Peer) -> dict[str, Any]:
-        """Killed with SIGKILL between a tool's effect and its result, then begun again as its documentation says."""
+        """Killed with SIGKILL between a tool's effect and its result, then begun again as its
+        documentation says."""
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
             run = os.urandom(4).hex()
             url = f"{self.url}/{run}/twice/effect"
-            command = [self.python(peer), str(HERE / "driver.py"), peer.module, "crash", url, folder]
-            options = {"env": self.environment(peer), "cwd": self.scratch, "capture_output": True, "text": True, "timeout": 120}
+            command = [
+                self.python(peer),
+                str(HERE / "driver.py"),
+                peer.module,
+                "crash",
+                url,
+                folder,
+            ]
+            options = {
+                "env": self.environment(peer),
+                "cwd": self.scratch,
+                "capture_output": True,
+                "text": True,
+                "timeout": 120,
+            }
             first = subprocess.run([*command, "begin"], **options, check=False)
             if first.returncode != -signal.SIGKILL:
                 raise harness.Failed(f"{peer.name} was not killed: {first.stderr.strip()[-300:]}")
             second = subprocess.run([*command, "again"], **options, check=False)
             effects = Path(folder, "effects.txt").read_text().splitlines()
             body = self.last_request(run)
-            shown = [message.get("content") for message in body.get("messages", []) if message.get("role") == "tool"]
+            shown = [
+                message.get("content")
+                for message in body.get("messages", [])
+                if message.get("role") == "tool"
+            ]
             return {
                 "effects": effects.count("item-1"),
                 "of the call before": effects.count("item-0"),
@@ -200,7 +273,9 @@ class Bench:
                 "remembers": "Do it." in json.dumps(body),
                 "shown": str(shown[-1])[:300] if shown else "",
                 "results": len(shown),
-                "error": "" if second.returncode == 0 else second.stderr.strip().splitlines()[-1][:300],
+                "error": (
+                    "" if second.returncode == 0 else second.stderr.strip().splitlines()[-1][:300]
+                ),
             }
 
     def last_request(self, run: str) -> dict[str, Any]:
@@ -213,13 +288,18 @@ class Bench:
         return json.loads(answer["last"] or "{}")
 
 
-# --- the run --------------------------------------------------------------------------------------
+# --- the run ---
 
 
 def measure(
-    bench: Bench, peers: list[Peer], repeats: int, quick: bool, keep: Callable[[dict[str, Any]], None]
+    bench: Bench,
+    peers: list[Peer],
+    repeats: int,
+    quick: bool,
+    keep: Callable[[dict[str, Any]], None],
 ) -> dict[str, dict[str, Any]]:
-    """{peer: {figure: values of its repeats, or why there are none}}; `keep` is given it after each figure."""
+    """{peer: {figure: values of its repeats, or why there are none}}; `keep` is given it after each
+    figure."""
     found: dict[str, dict[str, Any]] = {peer.name: {} for peer in peers}
 
     def each(figure: str, repeats: int, take: Callable[[Peer], dict[str, Any] | None]) -> None:
@@ -231,13 +311,20 @@ def measure(
                 try:
                     taken = take(peer)
                 except (harness.Failed, OSError, subprocess.SubprocessError, ValueError) as error:
-                    found[peer.name][figure] = str(error).strip().splitlines()[-1][:300] if str(error).strip() else type(error).__name__
+                    found[peer.name][figure] = (
+                        str(error).strip().splitlines()[-1][:300]
+                        if str(error).strip()
+                        else type(error).__name__
+                    )
                     print(f"  {peer.name}, {figure}: {found[peer.name][figure]}", flush=True)
                     continue
                 if taken is not None:
                     found[peer.name].setdefault(figure, []).append(taken)
         keep(found)
-        print(f"  {figure}: {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}", flush=True)
+        print(
+            f"  {figure}: {time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
 
     each("install", 1, bench.install)
     for peer in [peer for peer in peers if isinstance(found[peer.name].get("install"), str)]:
@@ -249,34 +336,48 @@ def measure(
     each("crash", 1, lambda peer: bench.crash(peer) if peer.crash else None)
     fewer = (repeats + 1) // 2  # of what takes minutes
     for steps, times in ((50, repeats), (200, fewer)):
-        each(f"{steps} steps", times, lambda peer, steps=steps: bench.driven(peer, "steps", bench.url, steps))
+        each(
+            f"{steps} steps",
+            times,
+            lambda peer, steps=steps: bench.driven(peer, "steps", bench.url, steps),
+        )
     if not quick:
 
         def long(peer: Peer) -> dict[str, Any] | None:
             shorter = found[peer.name].get("200 steps")
             if isinstance(shorter, str) or shorter is None:
                 return None
-            if (expected := statistics.median(one["wall"] for one in shorter) * 5) > LONG:  # growth with the history: five times a step
+            if (
+                expected := statistics.median(one["wall"] for one in shorter) * 5
+            ) > LONG:  # growth with the history: five times a step
                 raise ValueError(f"not run: about {expected:.0f} s")
             return bench.driven(peer, "steps", bench.url, 1000, timeout=2 * LONG)
 
         each("1000 steps", 1, long)
-    each("idle", fewer, lambda peer: bench.driven(peer, "idle", bench.url, 60) if peer.idle else None)
+    each(
+        "idle", fewer, lambda peer: bench.driven(peer, "idle", bench.url, 60) if peer.idle else None
+    )
     return found
 
 
-# --- the tables -----------------------------------------------------------------------------------
+# --- the tables ---
 
 
 def middle(found: dict[str, Any], figure: str, key: str) -> float | None:
     values = found.get(figure)
-    return statistics.median(one[key] for one in values) if isinstance(values, list) and values else None
+    return (
+        statistics.median(one[key] for one in values)
+        if isinstance(values, list) and values
+        else None
+    )
 
 
 def cell(value: float | None, base: float | None = None) -> str:
     if value is None:
         return "-"
-    return harness.number(value) + (f" ({value / base:.0f}x)" if base and value / base >= 1.5 else "")
+    return harness.number(value) + (
+        f" ({value / base:.0f}x)" if base and value / base >= 1.5 else ""
+    )
 
 
 FIGURES = [
@@ -309,13 +410,26 @@ def tables(found: dict[str, dict[str, Any]], markdown: bool) -> str:
         ]
     ]
     for name, figures in found.items():
-        read = figures["environment"][0]["read"] if isinstance(figures.get("environment"), list) else {}
+        read = (
+            figures["environment"][0]["read"]
+            if isinstance(figures.get("environment"), list)
+            else {}
+        )
         own = {key: names for key, names in read.items() if key in OWN.get(name, (name,))}
-        others = sum(len(names) for key, names in read.items() if key not in own and not key.startswith("of_"))
+        others = sum(
+            len(names)
+            for key, names in read.items()
+            if key not in own and not key.startswith("of_")
+        )
         crash = figures.get("crash")
         if isinstance(crash, list):
             one = crash[0]
-            told = [str(one["effects"]), str(one["of the call before"]), "yes" if one["went on"] else one["error"], one["shown"]]
+            told = [
+                str(one["effects"]),
+                str(one["of the call before"]),
+                "yes" if one["went on"] else one["error"],
+                one["shown"],
+            ]
         else:
             told = [crash or "-", "", "", ""]
         facts.append([name, str(sum(map(len, own.values()))), str(others), *told])
@@ -337,19 +451,41 @@ OWN = {
 def aligned(lines: list[list[str]], markdown: bool) -> str:
     if markdown:
         lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-        return "\n".join("| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in line) + " |" for line in lines)
+        return "\n".join(
+            "| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in line) + " |"
+            for line in lines
+        )
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+    return "\n".join(
+        "  "
+        + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure Holdfast beside other agent SDKs.")
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(ALL)} (default: all)")
-    parser.add_argument("--folder", type=Path, metavar="DIR", help="keep the environments there (default: a temporary folder)")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="of each figure, half as many of the long ones (default: 5)")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"which to run: {', '.join(ALL)} (default: all)"
+    )
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        metavar="DIR",
+        help="keep the environments there (default: a temporary folder)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=5,
+        metavar="N",
+        help="of each figure, half as many of the long ones (default: 5)",
+    )
     parser.add_argument("--quick", action="store_true", help="one repeat, and no 1,000 steps")
     parser.add_argument("--markdown", action="store_true", help="print the tables in Markdown")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every repeat of every figure there")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every repeat of every figure there"
+    )
     options = parser.parse_args()
     unknown = [name for name in options.names if name not in ALL]
     if unknown:
@@ -360,22 +496,35 @@ def main() -> int:
 
     def keep(found: dict[str, Any]) -> None:
         if options.json:
-            options.json.write_text(json.dumps({"machine": str(machine), "found": found}, indent=1) + "\n")
+            options.json.write_text(
+                json.dumps({"machine": str(machine), "found": found}, indent=1) + "\n"
+            )
 
     with harness.scratch() as scratch:
         folder = (options.folder or Path(scratch) / "environments").resolve()
         folder.mkdir(parents=True, exist_ok=True)
-        with harness.process([sys.executable, str(HERE / "model.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        with harness.process(
+            [sys.executable, str(HERE / "model.py")],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as server:
             assert server.stdout is not None
             found = measure(
-                Bench(folder, int(server.stdout.readline()), scratch), peers, 1 if options.quick else options.repeats, options.quick, keep
+                Bench(folder, int(server.stdout.readline()), scratch),
+                peers,
+                1 if options.quick else options.repeats,
+                options.quick,
+                keep,
             )
     print(f"\n{tables(found, options.markdown)}\n\nload {os.getloadavg()[0]:.1f} at the end")
     return 0
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a kill, too, goes through the `finally`s
+    signal.signal(
+        signal.SIGTERM, lambda *_: sys.exit(143)
+    )  # so that a kill, too, goes through the `finally`s
     try:
         sys.exit(main())
     except KeyboardInterrupt:

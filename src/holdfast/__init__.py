@@ -1,6 +1,7 @@
 """Holdfast: run LLM agents from plain objects, every step journaled before it acts.
 
-This module holds the public names. Importing it loads none of them: each comes from its room at first use.
+This module holds the public names. Importing it loads none of them: each comes from its room at
+first use.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ if TYPE_CHECKING:
     from holdfast.remote import RemoteConversation, RemoteWorkspace
     from holdfast.runtime import LocalRuntime
     from holdfast.store import MemoryStore, SQLiteStore
-    from holdfast.tools import Tool, ToolAnnotations, ToolContext, ToolManager, ToolRegistry, register_tool, tool
+    from holdfast.tools import (
+        Tool,
+        ToolAnnotations,
+        ToolContext,
+        ToolManager,
+        ToolRegistry,
+        register_tool,
+        tool,
+    )
     from holdfast.tools.mcp import MCPClient
 
 __version__ = "0.1.0"

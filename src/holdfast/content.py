@@ -1,7 +1,9 @@
-"""The vocabulary that every other room speaks: content blocks, messages, tool calls, tool results, usage.
+"""The vocabulary that every other room speaks: content blocks, messages, tool calls, tool results,
+usage.
 
-Everything here is a frozen `msgspec.Struct`: plain data, safe to share between threads, camelCase on
-the wire. Tool results are the MCP output format (Model Context Protocol, `CallToolResult`) with `meta`.
+Everything here is a frozen `msgspec.Struct`: plain data, safe to share between threads, camelCase
+on the wire. Tool results are the MCP output format (Model Context Protocol, `CallToolResult`) with
+`meta`.
 """
 
 from __future__ import annotations
@@ -19,21 +21,24 @@ _encoder = msgspec.json.Encoder()
 _sorted = msgspec.json.Encoder(order="sorted")
 
 
-# gc=False: frozen data makes no cycles, and the garbage collector need not walk through long journals again and again.
+# gc=False: frozen data makes no cycles, and the garbage collector need not walk through long
+# journals again and again.
 class Data(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """Base of all frozen data that has a JSON form."""
 
     def to_json(self) -> bytes:
-        """The JSON form, as UTF-8 bytes. Raises `TypeError` if a field holds what JSON cannot say."""
+        """The JSON form, as UTF-8 bytes. Raises `TypeError` if a field holds what JSON cannot
+        say."""
         return _encoder.encode(self)
 
     @classmethod
     def from_json(cls: type[S], data: bytes | str) -> S:
-        """The inverse of `to_json`. Raises `msgspec.ValidationError` (a `ValueError`) on anything else."""
+        """The inverse of `to_json`. Raises `msgspec.ValidationError` (a `ValueError`) on anything
+        else."""
         return msgspec.json.decode(data, type=cls)
 
 
-# --- content blocks (MCP `ContentBlock`) ---------------------------------------------------------
+# --- content blocks (MCP `ContentBlock`) ---
 
 # Factories, not plain defaults: omit_defaults would drop what MCP wants always present.
 
@@ -81,14 +86,16 @@ class ResourceLink(Data, frozen=True, tag_field="type", tag="resource_link"):
 
 
 class EmbeddedResource(Data, frozen=True, tag_field="type", tag="resource"):
-    """A resource that a tool includes: MCP's `{uri, mimeType, text | blob}` mapping, kept as it came."""
+    """A resource that a tool includes: MCP's `{uri, mimeType, text | blob}` mapping, kept as it
+    came."""
 
     resource: dict[str, Any]
 
     def __post_init__(self) -> None:
         if not isinstance(self.resource, dict):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
-                f"EmbeddedResource: resource takes a dict such as {{'uri': 'file:///a.txt', 'text': '...'}}, not {self.resource!r}."
+                "EmbeddedResource: resource takes a dict such as {'uri': 'file:///a.txt', 'text':"
+                f" '...'}}, not {self.resource!r}."
             )
 
 
@@ -97,14 +104,17 @@ def _check_media(block: ImageContent | AudioContent) -> None:
     name, data, mime_type = type(block).__name__, block.data, block.mime_type
     if isinstance(data, str):
         raise ConfigurationError(
-            f"{name}: data takes bytes, not text. Of base64 give base64.b64decode(text), of a file Path(name).read_bytes(). "
-            "A URL is not fetched: read it first, or name it in the message's text."
+            f"{name}: data takes bytes, not text. Of base64 give base64.b64decode(text), of a file"
+            " Path(name).read_bytes(). A URL is not fetched: read it first, or name it in the"
+            " message's text."
         )
     if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         raise ConfigurationError(f"{name}: data takes bytes, not {type(data).__name__}.")
     if not isinstance(mime_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         example = "image/png" if name == "ImageContent" else "audio/wav"
-        raise ConfigurationError(f"{name}: mime_type takes a MIME type such as {example!r}, not {mime_type!r}.")
+        raise ConfigurationError(
+            f"{name}: mime_type takes a MIME type such as {example!r}, not {mime_type!r}."
+        )
 
 
 Content = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
@@ -130,12 +140,17 @@ def blocks(content: ContentLike) -> tuple[Content, ...]:
     elif isinstance(content, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         found = tuple(cast("Iterable[Any]", content))
     else:
-        raise ConfigurationError(f"content takes a str, a content block or a list of blocks, not {content!r}.")
+        raise ConfigurationError(
+            f"content takes a str, a content block or a list of blocks, not {content!r}."
+        )
     if any(type(block) is dict for block in found):
         found = tuple([_block_of(block) if isinstance(block, dict) else block for block in found])
     for block in found:
         if not isinstance(block, _BLOCKS):
-            raise ConfigurationError(f"content takes a str, a content block or a list of blocks, not a list with {block!r}.")
+            raise ConfigurationError(
+                "content takes a str, a content block or a list of blocks, not a list with"
+                f" {block!r}."
+            )
     return cast("tuple[Content, ...]", found)
 
 
@@ -144,7 +159,10 @@ def _block_of(block: Any) -> Content:
     try:
         return msgspec.convert(block, Content)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"content takes a str, a content block or a list of blocks, not a list with {block!r}: {error}.") from None
+        raise ConfigurationError(
+            f"content takes a str, a content block or a list of blocks, not a list with {block!r}:"
+            f" {error}."
+        ) from None
 
 
 def text_of(content: Sequence[Content]) -> str:
@@ -152,15 +170,15 @@ def text_of(content: Sequence[Content]) -> str:
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])
 
 
-# --- messages and calls --------------------------------------------------------------------------
+# --- messages and calls ---
 
 
 class ToolCall(Data, frozen=True):
     """One use of a tool that the model asked for.
 
-    `id` is ours (`{assistant_seq}.{index}`), `provider_id` the provider's. `name` is the tool's canonical name. `raw` is
-    the provider's argument text where it is not what `arguments` encodes to; `invalid` says why it could not
-    be read as a JSON object, and then `arguments` is empty.
+    `id` is ours (`{assistant_seq}.{index}`), `provider_id` the provider's. `name` is the tool's
+    canonical name. `raw` is the provider's argument text where it is not what `arguments` encodes
+    to; `invalid` says why it could not be read as a JSON object, and then `arguments` is empty.
     """
 
     id: str
@@ -177,7 +195,8 @@ class ToolCall(Data, frozen=True):
 
     @property
     def arguments_hash(self) -> str:
-        """What a decision is bound to: the SHA-256, in hex, of the arguments as JSON with sorted keys."""
+        """What a decision is bound to: the SHA-256, in hex, of the arguments as JSON with sorted
+        keys."""
         from hashlib import sha256  # 3 ms of import that few need
 
         return sha256(_sorted.encode(self.arguments)).hexdigest()
@@ -186,8 +205,8 @@ class ToolCall(Data, frozen=True):
 class Message(Data, frozen=True):
     """One message of a chat, for `LLM.completion`. `role` is system, user, assistant or tool.
 
-    `Message("hi")` is a user message. An assistant message may carry `tool_calls`; a tool message answers the call
-    whose id is `tool_call_id`.
+    `Message("hi")` is a user message. An assistant message may carry `tool_calls`; a tool message
+    answers the call whose id is `tool_call_id`.
     """
 
     content: tuple[Content, ...] = ()
@@ -198,7 +217,9 @@ class Message(Data, frozen=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "content", blocks(self.content))
         if self.role not in ("system", "user", "assistant", "tool"):
-            raise ConfigurationError(f"Message: role takes system, user, assistant or tool, not {self.role!r}.")
+            raise ConfigurationError(
+                f"Message: role takes system, user, assistant or tool, not {self.role!r}."
+            )
         if type(self.tool_calls) is not tuple:
             msgspec.structs.force_setattr(self, "tool_calls", tuple(self.tool_calls))
 
@@ -209,7 +230,8 @@ class Message(Data, frozen=True):
 
 
 class Usage(Data, frozen=True):
-    """Tokens of one model call, or a sum of them. `input_tokens` includes the cached ones, `output_tokens` the reasoning."""
+    """Tokens of one model call, or a sum of them. `input_tokens` includes the cached ones,
+    `output_tokens` the reasoning."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -237,11 +259,12 @@ def cost_sum(one: float | None, other: float | None, unpriced: int) -> float | N
     return known_cost((one or 0.0) + (other or 0.0), unpriced)
 
 
-# --- tool results --------------------------------------------------------------------------------
+# --- tool results ---
 
 
 class ErrorInfo(Data, frozen=True):
-    """Why a call failed, for programs: the taxonomy's `type`, the message, and the retry policy that went with it."""
+    """Why a call failed, for programs: the taxonomy's `type`, the message, and the retry policy
+    that went with it."""
 
     type: str
     message: str
@@ -290,11 +313,13 @@ class _MCPNames(type(Data)):
 class ToolResult(Data, frozen=True, metaclass=_MCPNames):
     """What a tool call gave back, in the MCP output format with `meta`.
 
-    The constructor and the attributes have MCP's spelling, too: `ToolResult("no", isError=True)`, `result.structuredContent`. Blocks
-    may be dicts in MCP's form. `from_json` reads `_meta` as `meta`.
+    The constructor and the attributes have MCP's spelling, too: `ToolResult("no", isError=True)`,
+    `result.structuredContent`. Blocks may be dicts in MCP's form. `from_json` reads `_meta` as
+    `meta`.
 
-    `ToolResult()` is a success that says nothing. `ToolResult("text")` is short for one `TextContent`. In JSON `content` and
-    `isError` are always there: `{"content":[{"type":"text","text":"Hello world"}],"meta":{"exitCode":0},"isError":false}`.
+    `ToolResult()` is a success that says nothing. `ToolResult("text")` is short for one
+    `TextContent`. In JSON `content` and `isError` are always there:
+    `{"content":[{"type":"text","text":"Hello world"}],"meta":{"exitCode":0},"isError":false}`.
     """
 
     # Factories here too, for the two keys that MCP wants always present.
@@ -318,20 +343,27 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
         return not self.is_error
 
     @property
-    def isError(self) -> bool:  # noqa: N802 - MCP's own spelling
+    def isError(self) -> bool:  # noqa: N802 - MCP's spelling
         """`is_error` under its name in MCP."""
         return self.is_error
 
     @property
-    def structuredContent(self) -> Any:  # noqa: N802
+    def structuredContent(self) -> Any:  # noqa: N802 - MCP's spelling
         """`structured_content` under its name in MCP."""
         return self.structured_content
 
     @classmethod
     def from_json(cls, data: bytes | str) -> ToolResult:
-        """Return a result from its JSON form, or from MCP's. Raises `msgspec.ValidationError` (a `ValueError`) on anything else."""
+        """Return a result from its JSON form, or from MCP's. Raises `msgspec.ValidationError` (a
+        `ValueError`) on anything else."""
         found = msgspec.json.decode(data, type=_FromMCP)
-        return cls(found.content, found.structured_content, {**(found.mcp_meta or {}), **found.meta}, found.is_error, found.error)
+        return cls(
+            found.content,
+            found.structured_content,
+            {**(found.mcp_meta or {}), **found.meta},
+            found.is_error,
+            found.error,
+        )
 
     @property
     def data(self) -> Any:
@@ -344,6 +376,8 @@ class ToolResult(Data, frozen=True, metaclass=_MCPNames):
         return text_of(self.content)
 
     @classmethod
-    def failure(cls, message: str, error_type: str = "internal", *, meta: dict[str, Any] | None = None) -> ToolResult:
+    def failure(
+        cls, message: str, error_type: str = "internal", *, meta: dict[str, Any] | None = None
+    ) -> ToolResult:
         """An error result whose text, shown to the model, is `message`."""
         return cls((TextContent(message),), None, meta or {}, True, ErrorInfo(error_type, message))

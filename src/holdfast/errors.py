@@ -57,7 +57,8 @@ class ConfigurationError(HoldfastError, ValueError):
 
 
 class HookDenied(ConfigurationError):
-    """A hook did not let something pass: its name (`hook`), the place (`on`), and whether it `failed` instead of saying no."""
+    """A hook did not let something pass: its name (`hook`), the place (`on`), and whether it
+    `failed` instead of saying no."""
 
     def __init__(self, message: str, hook: str = "", on: str = "", failed: bool = False) -> None:
         super().__init__(message)
@@ -70,7 +71,8 @@ class HookDenied(ConfigurationError):
 
 
 class UnreadableEvent(ConfigurationError):
-    """An event was refused because it could not be read back as it is. Nothing was written. `event` names it, `problem` says what is wrong."""
+    """An event was refused because it could not be read back as it is. Nothing was written. `event`
+    names it, `problem` says what is wrong."""
 
     def __init__(self, event: str, problem: str) -> None:
         super().__init__(f"{event} cannot be written: {problem.rstrip('.')}. Nothing was written.")
@@ -81,15 +83,17 @@ class UnreadableEvent(ConfigurationError):
         return type(self), (self.event, self.problem)
 
 
-# --- agent servers -------------------------------------------------------------------------------
+# --- agent servers ---
 
 
 class Conflict(HoldfastError, ValueError):
-    """An id, or an idempotency key, stands for something else on the agent server already, or what it names is in use."""
+    """An id, or an idempotency key, stands for something else on the agent server already, or what
+    it names is in use."""
 
 
 class TooMany(HoldfastError, RuntimeError):
-    """An agent server has as many of something as its operator allows. `bound` names the setting."""
+    """An agent server has as many of something as its operator allows. `bound` names the
+    setting."""
 
     def __init__(self, message: str, bound: str = "") -> None:
         super().__init__(message)
@@ -100,10 +104,11 @@ class TooMany(HoldfastError, RuntimeError):
 
 
 class SignatureInvalid(HoldfastError, PermissionError):
-    """What came as a webhook's message is none of the server's, was changed on its way, or is old."""
+    """What came as a webhook's message is none of the server's, was changed on its way, or is
+    old."""
 
 
-# --- conversations -------------------------------------------------------------------------------
+# --- conversations ---
 
 
 class WrongProcess(HoldfastError, RuntimeError):
@@ -123,10 +128,15 @@ class ConversationBusy(ConversationError, RuntimeError):
 
 
 class OutputInvalid(ConversationError, ValueError):
-    """What is to be a run's output does not fit its `output_type`: the `problem`, and after how many failed `rounds` the run ended on it."""
+    """What is to be a run's output does not fit its `output_type`: the `problem`, and after how
+    many failed `rounds` the run ended on it."""
 
     def __init__(self, problem: str, rounds: int = 0) -> None:
-        after = f"No valid output in {rounds} rounds. Of the last one: " if rounds else "The output is not valid: "
+        after = (
+            f"No valid output in {rounds} rounds. Of the last one: "
+            if rounds
+            else "The output is not valid: "
+        )
         super().__init__(f"{after}{problem.rstrip('.')}.")
         self.problem = problem
         self.rounds = rounds
@@ -136,10 +146,12 @@ class OutputInvalid(ConversationError, ValueError):
 
 
 class LimitExceeded(ConversationError, RuntimeError):
-    """A run reached one of its limits, or a conversation the budget of a tree: `type` (steps, ...), the `value` reached, the `limit`, and whose
-    it is (`source`)."""
+    """A run reached one of its limits, or a conversation the budget of a tree: `type` (steps, ...),
+    the `value` reached, the `limit`, and whose it is (`source`)."""
 
-    def __init__(self, type: str, value: float, limit: float, source: str, advice: str = "") -> None:
+    def __init__(
+        self, type: str, value: float, limit: float, source: str, advice: str = ""
+    ) -> None:
         advice = advice or f"Raise Limits({type}=...) or send another message."
         super().__init__(f"{source} reached its limit of {limit:g} {type} ({value:g}). {advice}")
         self.type = type
@@ -152,7 +164,7 @@ class LimitExceeded(ConversationError, RuntimeError):
         return type(self), (self.type, self.value, self.limit, self.source, self.advice)
 
 
-# --- stores --------------------------------------------------------------------------------------
+# --- stores ---
 
 
 class StoreError(HoldfastError, OSError):
@@ -167,7 +179,10 @@ class LeaseHeld(StoreError, BlockingIOError):
     """Another owner drives this conversation. `holder` says who."""
 
     def __init__(self, conversation_id: str, holder: str) -> None:
-        super().__init__(f"Conversation {conversation_id!r} is held by {holder}. Close it there first, or open another id.")
+        super().__init__(
+            f"Conversation {conversation_id!r} is held by {holder}. Close it there first, or open"
+            " another id."
+        )
         self.conversation_id = conversation_id
         self.holder = holder
 
@@ -179,7 +194,7 @@ class Fenced(StoreError, PermissionError):
     """This owner's lease was taken over by a later one; nothing of it was written."""
 
 
-# --- runtimes ------------------------------------------------------------------------------------
+# --- runtimes ---
 
 
 class RuntimeFault(HoldfastError, OSError):
@@ -190,9 +205,10 @@ class PathRefused(RuntimeFault, PermissionError):
     """A path outside of what the runtime may touch."""
 
 
-# --- tools ---------------------------------------------------------------------------------------
+# --- tools ---
 
-# error_type -> (retryable, max_retries, backoff): what a call of that outcome deserves when the tool allows repeating.
+# error_type -> (retryable, max_retries, backoff): what a call of that outcome deserves when the
+# tool allows repeating.
 RETRY_PRESETS: dict[str, tuple[bool, int, Backoff]] = {
     "rate_limit": (True, 3, "exponential"),
     "network": (True, 3, "exponential"),
@@ -207,8 +223,9 @@ RETRY_PRESETS: dict[str, tuple[bool, int, Backoff]] = {
 
 
 class ToolError(HoldfastError):
-    """A tool call failed. `error_type` is one of the keys of `RETRY_PRESETS`, which also gives the retry policy's defaults. `retry_after`
-    is how many seconds the service behind it asks to wait, if it does."""
+    """A tool call failed. `error_type` is one of the keys of `RETRY_PRESETS`, which also gives the
+    retry policy's defaults. `retry_after` is how many seconds the service behind it asks to wait,
+    if it does."""
 
     error_type = "internal"
 
@@ -224,7 +241,9 @@ class ToolError(HoldfastError):
         super().__init__(message)
         if error_type is not None:
             if error_type not in RETRY_PRESETS:
-                raise ConfigurationError(f"error_type takes one of {', '.join(RETRY_PRESETS)}, not {error_type!r}.")
+                raise ConfigurationError(
+                    f"error_type takes one of {', '.join(RETRY_PRESETS)}, not {error_type!r}."
+                )
             self.error_type = error_type
         preset = RETRY_PRESETS[self.error_type]
         self.retryable = preset[0] if retryable is None else retryable
@@ -257,15 +276,24 @@ class ToolCancelled(ToolError):
     error_type = "cancelled"
 
 
-# --- models --------------------------------------------------------------------------------------
+# --- models ---
 
 
 class LLMError(HoldfastError):
-    """A model call failed. `status` is the HTTP status (0: none), `code` the provider's own, `retry_after` in seconds."""
+    """A model call failed. `status` is the HTTP status (0: none), `code` the provider's own,
+    `retry_after` in seconds."""
 
     retryable = False
 
-    def __init__(self, message: str, *, status: int = 0, code: str = "", request_id: str = "", retry_after: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        code: str = "",
+        request_id: str = "",
+        retry_after: float | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
         self.code = code

@@ -1,9 +1,11 @@
-"""The events of a journal, complete, and their JSON form. A new event changes the list in the design first.
+"""The events of a journal, complete, and their JSON form. A new event changes the list in the
+design first.
 
-A journal is an append-only list of these; everything else about a conversation is a fold over it. Every event has `seq` (dense
-from 1), `id`, `timestamp` (UTC) and, in JSON, `type`. A type that a newer version wrote loads as `Unknown` and is kept as it came.
-An event that cannot be decoded loads as `Damaged`, with its bytes. `record` is the form that a store keeps, and refuses what
-could not be read back.
+A journal is an append-only list of these; everything else about a conversation is a fold over it.
+Every event has `seq` (dense from 1), `id`, `timestamp` (UTC) and, in JSON, `type`. A type that a
+newer version wrote loads as `Unknown` and is kept as it came. An event that cannot be decoded loads
+as `Damaged`, with its bytes. `record` is the form that a store keeps, and refuses what could not be
+read back.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ def _camel(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, tag_field="type", tag=_camel, gc=False):
+class Event(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename="camel",
+    omit_defaults=True,
+    tag_field="type",
+    tag=_camel,
+    gc=False,
+):
     """Base of all events."""
 
     seq: int
@@ -41,12 +52,14 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
         return cast(str, self.__struct_config__.tag)
 
     def to_json(self) -> bytes:
-        """The event as one JSON object. Newlines can only stand in what was kept as it came (`native`, `Unknown.raw`)."""
+        """The event as one JSON object. Newlines can only stand in what was kept as it came
+        (`native`, `Unknown.raw`)."""
         return encode(self)
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A tool's definition in a model request, and two facts about its calls that the model does not see.
+    """A tool's definition in a model request, and two facts about its calls that the model does not
+    see.
 
     Args:
         wire_name: `name` in the letters that model APIs allow.
@@ -63,16 +76,19 @@ class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class PromptPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """One part of a system prompt, and its length. Parts follow one another with an empty line between them."""
+    """One part of a system prompt, and its length. Parts follow one another with an empty line
+    between them."""
 
     name: str
     characters: int
 
 
 class Agent(Event, frozen=True):
-    """What the requests that follow are made of: system prompt, ordered tool definitions, model and its parameters. No secrets. `name` is that of the agent
-    that answers from here on, "" for the one that the conversation began with. `spawned_by`, in the first of a conversation, is the idempotency key of the
-    call that spawned it, "" for none. `prompt_parts` are those of the system prompt, if it has several."""
+    """What the requests that follow are made of: system prompt, ordered tool definitions, model and
+    its parameters. No secrets. `name` is that of the agent that answers from here on, "" for the
+    one that the conversation began with. `spawned_by`, in the first of a conversation, is the
+    idempotency key of the call that spawned it, "" for none. `prompt_parts` are those of the system
+    prompt, if it has several."""
 
     system_prompt: str
     tools: tuple[ToolDefinition, ...] = ()
@@ -84,9 +100,11 @@ class Agent(Event, frozen=True):
 
 
 class Message(Event, frozen=True):
-    """Something said to the agent. `sender` is `user`, the id of a conversation that sent it, or `holdfast` where the loop itself tells the
-    model something: then `about` says what, as `skill:pdf` or `stuck:repeat`, "" for an answer that was empty or cut off. `usage` and `cost` (US
-    dollars, None if not known) are those of the model call that it took, by `model`: one that described a picture."""
+    """Something said to the agent. `sender` is `user`, the id of a conversation that sent it, or
+    `holdfast` where the loop itself tells the model something: then `about` says what, as
+    `skill:pdf` or `stuck:repeat`, "" for an answer that was empty or cut off. `usage` and `cost`
+    (US dollars, None if not known) are those of the model call that it took, by `model`: one that
+    described a picture."""
 
     content: tuple[Content, ...]
     sender: str = "user"
@@ -102,10 +120,12 @@ class Message(Event, frozen=True):
 
 
 class Assistant(Event, frozen=True):
-    """One answer of the model. `based_on` is the last seq that its request contained; `native` the provider's own form
-    (of the wire `wire`) where it says more than the fields here; `duration` is in seconds, `cost` in US dollars if it was counted.
-    `request_hash` is that of the request, by which a replay knows it again. `route` names which of a composite's models answered;
-    `notes` say what its request left out, because it belonged to another provider; `host` is where it came from."""
+    """One answer of the model. `based_on` is the last seq that its request contained; `native` the
+    provider's own form (of the wire `wire`) where it says more than the fields here; `duration` is
+    in seconds, `cost` in US dollars if it was counted. `request_hash` is that of the request, by
+    which a replay knows it again. `route` names which of a composite's models answered; `notes` say
+    what its request left out, because it belonged to another provider; `host` is where it came
+    from."""
 
     text: str = ""
     reasoning: str = ""
@@ -125,14 +145,16 @@ class Assistant(Event, frozen=True):
     host: str = ""
 
     def __post_init__(self) -> None:
-        # msgspec leaves a default out by identity; any other empty Raw would be written as `"native":,`, which no one can read again.
+        # msgspec leaves a default out by identity; any other empty Raw would be written as
+        # `"native":,`, which no one can read again.
         if self.native is not _NO_NATIVE and self.native == _NO_NATIVE:
             msgspec.structs.force_setattr(self, "native", _NO_NATIVE)
 
 
 class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a running call asks the user, id `{call_id}?{n}`: for a form by `schema`, a JSON Schema of flat properties, for a visit of
-    the page at `url`, or, with neither, for a yes. `asker` is the tool or the MCP server that asks: show it, for it is not us."""
+    """What a running call asks the user, id `{call_id}?{n}`: for a form by `schema`, a JSON Schema
+    of flat properties, for a visit of the page at `url`, or, with neither, for a yes. `asker` is
+    the tool or the MCP server that asks: show it, for it is not us."""
 
     id: str
     message: str
@@ -142,12 +164,13 @@ class Question(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Decision(Event, frozen=True):
-    """Whether a call may run: who decided, what, and why. Bound to the call's id and the hash of its arguments as the model gave
-    them; `arguments` are what an approver put in their place. `risk` is what the agent's analyzer said of it, "" without one; `usage`, `cost`
-    (US dollars, None if not known) and `model` are those of the model calls that it took to say so.
+    """Whether a call may run: who decided, what, and why. Bound to the call's id and the hash of
+    its arguments as the model gave them; `arguments` are what an approver put in their place.
+    `risk` is what the agent's analyzer said of it, "" without one; `usage`, `cost` (US dollars,
+    None if not known) and `model` are those of the model calls that it took to say so.
 
-    With `question` it is a running call that asks ("ask"); with `question_id` the answer ("approve", the values in `arguments`, secret
-    ones as `***`) or that there is none ("reject").
+    With `question` it is a running call that asks ("ask"); with `question_id` the answer
+    ("approve", the values in `arguments`, secret ones as `***`) or that there is none ("reject").
     """
 
     call_id: str
@@ -165,8 +188,8 @@ class Decision(Event, frozen=True):
 
 
 class ToolCallStarted(Event, frozen=True):
-    """Written before an attempt of a call begins; the effect may exist from here on. `runner` is the client that claimed the call, "" for the
-    loop itself."""
+    """Written before an attempt of a call begins; the effect may exist from here on. `runner` is
+    the client that claimed the call, "" for the loop itself."""
 
     call_id: str
     attempt: int = 1
@@ -190,8 +213,9 @@ class PlanStep(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The plan of a conversation. `approved` are the texts of the steps that the user approved, if that approval lasts. `call_id` made it; a model is
-    shown it at `seq`, its answer's or, with `condensed`, the place of a summary; 0 for nowhere."""
+    """The plan of a conversation. `approved` are the texts of the steps that the user approved, if
+    that approval lasts. `call_id` made it; a model is shown it at `seq`, its answer's or, with
+    `condensed`, the place of a summary; 0 for nowhere."""
 
     steps: tuple[PlanStep, ...] = ()
     approved: tuple[str, ...] = ()
@@ -201,7 +225,8 @@ class Plan(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a conversation had come to with event `seq`: what one must know of it and all before it to go on without reading them.
+    """What a conversation had come to with event `seq`: what one must know of it and all before it
+    to go on without reading them.
 
     `run_...` count the run that was on; `..._seq` name the last event of that kind.
     """
@@ -236,16 +261,17 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Condensation(Event, frozen=True):
-    """What a condenser left out of the view: the `hidden` seqs, for which `summary` stands where the first of them stood, and what it cut off
-    results: of those in `trimmed`, by call id, that many characters are shown. `replaced` are the places of earlier
-    summaries that stand no more.
+    """What a condenser left out of the view: the `hidden` seqs, for which `summary` stands where
+    the first of them stood, and what it cut off results: of those in `trimmed`, by call id, that
+    many characters are shown. `replaced` are the places of earlier summaries that stand no more.
 
-    With `request` it hides nothing yet: somebody asked for one, with these instructions ("" for none), and the next one without answers it.
-    One that leaves nothing out says why in `failed`. `usage` and `cost` (US dollars, None if not known) are those of the model calls that it took,
-    by `model`.
+    With `request` it hides nothing yet: somebody asked for one, with these instructions ("" for
+    none), and the next one without answers it. One that leaves nothing out says why in `failed`.
+    `usage` and `cost` (US dollars, None if not known) are those of the model calls that it took, by
+    `model`.
 
-    Of the events up to `so_far.seq` nothing but that summary is shown to a model any more, so that a conversation is opened without
-    reading them.
+    Of the events up to `so_far.seq` nothing but that summary is shown to a model any more, so that
+    a conversation is opened without reading them.
     """
 
     hidden: tuple[int, ...]
@@ -273,7 +299,8 @@ class Status(Event, frozen=True):
 
 
 class Error(Event, frozen=True):
-    """A run stopped on this: the error's class name in `holdfast.errors`, its message, and its fields."""
+    """A run stopped on this: the error's class name in `holdfast.errors`, its message, and its
+    fields."""
 
     error: str
     message: str
@@ -281,9 +308,10 @@ class Error(Event, frozen=True):
 
 
 class Note(Event, frozen=True):
-    """What is to be known of a run and is neither shown to the model nor stops it: a hook that failed, a child that was ended. `about` says whose
-    it is, as `hook:audit`. One `about` "llm" tells of a model call that a tool or a hook made: its `usage`, its `cost` (US dollars, None if not
-    known), and the `model`, "" in all other notes."""
+    """What is to be known of a run and is neither shown to the model nor stops it: a hook that
+    failed, a child that was ended. `about` says whose it is, as `hook:audit`. One `about` "llm"
+    tells of a model call that a tool or a hook made: its `usage`, its `cost` (US dollars, None if
+    not known), and the `model`, "" in all other notes."""
 
     about: str
     text: str
@@ -308,8 +336,8 @@ class Unknown(Event, frozen=True):
 class Damaged(Event, frozen=True):
     """An event of a known type that cannot be decoded, or a place where no event can be read.
 
-    `raw` holds its bytes as they were stored, empty where they are lost. `original_type` is the type that they name, "" if it cannot be
-    told. `reason` says what is wrong with them.
+    `raw` holds its bytes as they were stored, empty where they are lost. `original_type` is the
+    type that they name, "" if it cannot be told. `reason` says what is wrong with them.
     """
 
     reason: str
@@ -322,8 +350,33 @@ class Damaged(Event, frozen=True):
         return _object(self.raw)
 
 
-_Known = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Note | Damaged
-AnyEvent = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Note | Damaged | Unknown
+_Known = (
+    Agent
+    | Message
+    | Assistant
+    | Decision
+    | ToolCallStarted
+    | ToolResult
+    | Condensation
+    | Status
+    | Error
+    | Note
+    | Damaged
+)
+AnyEvent = (
+    Agent
+    | Message
+    | Assistant
+    | Decision
+    | ToolCallStarted
+    | ToolResult
+    | Condensation
+    | Status
+    | Error
+    | Note
+    | Damaged
+    | Unknown
+)
 
 
 class _Envelope(msgspec.Struct, rename="camel"):
@@ -341,13 +394,15 @@ _OURS = re.compile(rb'\{"type":"(\w+)"')  # how the encoder begins every event
 _BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
 
 MAX_NESTING = 200
-"""Levels of arrays and objects in the free-form parts of an event. Other readers of JSON stop there or later, and no stack depth
-of ours makes such an event unreadable."""
-_COUNTED = 4096  # bytes of JSON up to which counting its brackets is cheaper than walking through its values
+"""Levels of arrays and objects in the free-form parts of an event. Other readers of JSON stop there
+or later, and no stack depth of ours makes such an event unreadable."""
+# bytes of JSON up to which counting its brackets is cheaper than walking through its values
+_COUNTED = 4096
 
 
 def encode(event: AnyEvent | Event) -> bytes:
-    """Return an event as JSON. Raise `TypeError` or `ValueError` if it holds what JSON cannot say."""
+    """Return an event as JSON. Raise `TypeError` or `ValueError` if it holds what JSON cannot
+    say."""
     if type(event) is Unknown:
         return bytes(event.raw)
     return _encoder.encode(event)
@@ -356,10 +411,12 @@ def encode(event: AnyEvent | Event) -> bytes:
 def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
     """Return the event that `encode` or `record` wrote.
 
-    A type that is not known here becomes `Unknown`; a known one that does not decode becomes `Damaged`.
+    A type that is not known here becomes `Unknown`; a known one that does not decode becomes
+    `Damaged`.
 
     Args:
-        seq: The seq under which the bytes are stored. With it anything that is no event becomes `Damaged`; without it, bytes that
+        seq: The seq under which the bytes are stored. With it anything that is no event becomes
+        `Damaged`; without it, bytes that
             tell no seq raise `ValueError`.
     """
     try:
@@ -382,7 +439,13 @@ def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
     except (ValueError, OverflowError, RecursionError):
         head = None
     if head is not None and head.type not in _KNOWN:
-        return Unknown(seq=head.seq, id=head.id, timestamp=head.timestamp, original_type=head.type, raw=msgspec.Raw(data))
+        return Unknown(
+            seq=head.seq,
+            id=head.id,
+            timestamp=head.timestamp,
+            original_type=head.type,
+            raw=msgspec.Raw(data),
+        )
     if isinstance(error, RecursionError) and _levels(data) <= MAX_NESTING:
         raise error  # the caller's stack is too deep, the event is not
     found = _object(data)
@@ -431,11 +494,12 @@ def _levels(data: bytes) -> int:
     return deepest
 
 
-# --- what a store keeps --------------------------------------------------------------------------
+# --- what a store keeps ---
 
 
 def record(event: AnyEvent | Event) -> bytes:
-    """Return the bytes that a store keeps of an event: its JSON, of a `Damaged` one the bytes that it was read from.
+    """Return the bytes that a store keeps of an event: its JSON, of a `Damaged` one the bytes that
+    it was read from.
 
     Raise `UnreadableEvent` unless `decode` makes an equal event of them.
     """
@@ -463,9 +527,13 @@ def _check_native(event: Assistant) -> None:
     try:
         native = msgspec.json.decode(event.native)
     except (ValueError, OverflowError, RecursionError) as error:
-        raise UnreadableEvent(_named(event), f"its native form is not JSON that can be read: {_told(error)}") from error
+        raise UnreadableEvent(
+            _named(event), f"its native form is not JSON that can be read: {_told(error)}"
+        ) from error
     if _may_be_deep(event.native) and _too_deep(native):
-        raise UnreadableEvent(_named(event), f"its native form is nested more than {MAX_NESTING} levels deep")
+        raise UnreadableEvent(
+            _named(event), f"its native form is nested more than {MAX_NESTING} levels deep"
+        )
 
 
 def check_content(content: tuple[Content, ...]) -> None:
@@ -474,7 +542,8 @@ def check_content(content: tuple[Content, ...]) -> None:
 
 
 class Recorded(list[AnyEvent]):
-    """Events with the bytes that a store keeps of each, in `data`, so that they are not made twice."""
+    """Events with the bytes that a store keeps of each, in `data`, so that they are not made
+    twice."""
 
     __slots__ = ("data",)
 
@@ -494,10 +563,17 @@ def records(events: Sequence[AnyEvent]) -> list[bytes]:
 
 
 def line(event: AnyEvent) -> bytes:
-    """Return an event as one line of JSON: of a `Damaged` one its stored bytes, where they are such a line."""
+    """Return an event as one line of JSON: of a `Damaged` one its stored bytes, where they are such
+    a line."""
     if type(event) is Damaged:
         raw = event.raw
-        whole = bool(raw) and b"\n" not in raw and b"\r" not in raw and raw == raw.strip() and bool(event.fields)
+        whole = (
+            bool(raw)
+            and b"\n" not in raw
+            and b"\r" not in raw
+            and raw == raw.strip()
+            and bool(event.fields)
+        )
         return raw if whole and _reads_as(raw, event, None) else encode(event)
     data = encode(event)
     return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
@@ -524,7 +600,10 @@ def _difference(event: Event, found: Event) -> str:
     """Say which field would be read back as something else."""
     for name in event.__struct_fields__:
         if type(event) is type(found) and getattr(event, name) != getattr(found, name):
-            return f"its {name} would be read back as something else (JSON has no NaN, tuples, sets, bytes, or keys that are not text)"
+            return (
+                f"its {name} would be read back as something else (JSON has no NaN, tuples, sets,"
+                " bytes, or keys that are not text)"
+            )
     return f"it would be read back as {type(found).__name__}"
 
 
@@ -553,9 +632,12 @@ def _resources(content: tuple[Content, ...]) -> list[Any]:
 
 
 def _may_be_deep(data: bytes | msgspec.Raw) -> bool:
-    """True unless JSON is too short, or has too few brackets, to be nested more than `MAX_NESTING` levels deep."""
+    """True unless JSON is too short, or has too few brackets, to be nested more than `MAX_NESTING`
+    levels deep."""
     size = len(data)
-    return size > 2 * MAX_NESTING and (size > _COUNTED or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING)
+    return size > 2 * MAX_NESTING and (
+        size > _COUNTED or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING
+    )
 
 
 def _too_deep(value: Any) -> bool:
@@ -564,7 +646,13 @@ def _too_deep(value: Any) -> bool:
     for _ in range(MAX_NESTING):
         below: list[Any] = []
         for one in level:
-            items = list(cast("dict[str, Any]", one).values()) if type(one) is dict else cast("list[Any]", one) if type(one) is list else []
+            items = (
+                list(cast("dict[str, Any]", one).values())
+                if type(one) is dict
+                else cast("list[Any]", one)
+                if type(one) is list
+                else []
+            )
             below += [item for item in items if type(item) is dict or type(item) is list]
         if not below:
             return False

@@ -1,4 +1,5 @@
-"""`TemporaryFolder`: a folder that goes with its owner, also when the owner was killed: then the next start removes it."""
+"""`TemporaryFolder`: a folder that goes with its owner, also when the owner was killed: then the
+next start removes it."""
 
 from __future__ import annotations
 
@@ -23,10 +24,11 @@ _TOLD = b"its work was named in the log\n"
 
 
 class TemporaryFolder:
-    """A new folder below the system's temporary one, removed by `close`, or when the process that made it exits.
+    """A new folder below the system's temporary one, removed by `close`, or when the process that
+    made it exits.
 
-    `work` names a folder below it that will hold somebody's work, or is "." for all of it. A killed owner's folder with work in
-    it is never removed: the log names it once.
+    `work` names a folder below it that will hold somebody's work, or is "." for all of it. A killed
+    owner's folder with work in it is never removed: the log names it once.
     """
 
     def __init__(self, prefix: str = "holdfast-", work: str = "") -> None:
@@ -35,12 +37,19 @@ class TemporaryFolder:
         _sweep_once(root, os.getpid())
         self.path = Path(os.path.realpath(tempfile.mkdtemp(prefix=prefix, dir=root)))
         self._closed = False
-        # Locked before it says what it is: a marker without its text is never taken for a dead owner's.
-        self._lock = os.open(self.path / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # Locked before it says what it is: a marker without its text is never taken for a dead
+        # owner's.
+        self._lock = os.open(
+            self.path / MARKER, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600
+        )
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)  # waits for whoever sweeps right now and looks at the empty marker
+            fcntl.flock(
+                self._lock, fcntl.LOCK_EX
+            )  # waits for whoever sweeps right now and looks at the empty marker
             os.write(self._lock, _MAGIC + os.fsencode(work) + b"\n")
-        except OSError:  # a file system without locks: nobody can tell whether the owner lives, so nobody else removes it
+        except OSError:
+            # a file system without locks: nobody can tell whether the owner lives, so nobody else
+            # removes it
             pass
         atexit.register(self.close)
 
@@ -57,8 +66,8 @@ class TemporaryFolder:
 def sweep(root: str) -> list[Path]:
     """Remove the folders below `root` whose owners are dead, and return their paths.
 
-    Only a folder with a marker that can be locked is touched. One with somebody's work in it stays, and is named in the log the
-    first time.
+    Only a folder with a marker that can be locked is touched. One with somebody's work in it stays,
+    and is named in the log the first time.
     """
     removed: list[Path] = []
     try:
@@ -88,9 +97,13 @@ def _remove_if_dead(path: str) -> bool:
     marker = os.path.join(path, MARKER)
     fd = os.open(marker, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # raises BlockingIOError, an OSError, while the owner lives
+        fcntl.flock(
+            fd, fcntl.LOCK_EX | fcntl.LOCK_NB
+        )  # raises BlockingIOError, an OSError, while the owner lives
         mine = os.fstat(fd)
-        if not stat.S_ISREG(mine.st_mode) or not os.path.samestat(mine, os.lstat(marker)):  # another process swept it just now
+        if not stat.S_ISREG(mine.st_mode) or not os.path.samestat(
+            mine, os.lstat(marker)
+        ):  # another process swept it just now
             return False
         text = os.pread(fd, 10_000, 0)
         if not text.startswith(_MAGIC) or text.count(b"\n") < 2:
@@ -99,7 +112,11 @@ def _remove_if_dead(path: str) -> bool:
         if work and _has_work(Path(path, work)):
             if _TOLD not in text:
                 os.pwrite(fd, _TOLD, len(text))
-                _log.warning("A process that was killed left work in %s. It is kept; remove the folder when you do not need it.", path)
+                _log.warning(
+                    "A process that was killed left work in %s. It is kept; remove the folder when"
+                    " you do not need it.",
+                    path,
+                )
             return False
         shutil.rmtree(path, ignore_errors=True)
         return True

@@ -16,7 +16,14 @@ import sys
 from typing import Any
 
 import uvicorn
-from a2a.helpers import new_data_part, new_raw_part, new_task_from_user_message, new_text_message, new_text_part, new_url_part
+from a2a.helpers import (
+    new_data_part,
+    new_raw_part,
+    new_task_from_user_message,
+    new_text_message,
+    new_text_part,
+    new_url_part,
+)
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.server.request_handlers import DefaultRequestHandler
@@ -29,15 +36,38 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-SETTINGS: dict[str, Any] = {"version": "1.0", "transport": "JSONRPC", "streaming": True, "token": "", "port": 0, **json.loads(sys.argv[1])}
+SETTINGS: dict[str, Any] = {
+    "version": "1.0",
+    "transport": "JSONRPC",
+    "streaming": True,
+    "token": "",
+    "port": 0,
+    **json.loads(sys.argv[1]),
+}
 SKILLS: list[dict[str, Any]] = [
     {"id": "echo", "description": "Says what it was told.", "examples": ["Say hello."]},
     {"id": "everything", "inputModes": ["text/plain", "application/json", "image/png"]},
     {"id": "form", "description": "Fills in a form.", "inputModes": ["application/json"]},
-    *({"id": name, "description": f"Ends as {name}."} for name in ("failed", "rejected", "canceled")),
+    *(
+        {"id": name, "description": f"Ends as {name}."}
+        for name in ("failed", "rejected", "canceled")
+    ),
     *(
         {"id": name, "description": "Works."}
-        for name in ("ask", "auth", "work", "hang", "crash", "die", "refuse", "reply", "nothing", "odd/one", "pieces", "repeat")
+        for name in (
+            "ask",
+            "auth",
+            "work",
+            "hang",
+            "crash",
+            "die",
+            "refuse",
+            "reply",
+            "nothing",
+            "odd/one",
+            "pieces",
+            "repeat",
+        )
     ),
 ]
 RELEASED = asyncio.Event()
@@ -59,13 +89,23 @@ class Executor(AgentExecutor):
         assert message is not None
         asked = MessageToDict(message.metadata).get("skillId", "")
         text = context.get_user_input()
-        log(f"execute {asked} message={message.message_id} context={context.context_id} text={text}")
+        log(
+            f"execute {asked} message={message.message_id} context={context.context_id} text={text}"
+        )
         if asked == "crash":
             raise RuntimeError("no luck today")
         if asked == "refuse":
-            raise InvalidParamsError("refused by the agent") if text == "params" else UnsupportedOperationError("refused by the agent")
+            raise (
+                InvalidParamsError("refused by the agent")
+                if text == "params"
+                else UnsupportedOperationError("refused by the agent")
+            )
         if asked == "reply":
-            await event_queue.enqueue_event(new_text_message(f"reply: {text}", context_id=context.context_id, role=Role.ROLE_AGENT))
+            await event_queue.enqueue_event(
+                new_text_message(
+                    f"reply: {text}", context_id=context.context_id, role=Role.ROLE_AGENT
+                )
+            )
             return
         task = context.current_task
         if task is None:
@@ -172,13 +212,23 @@ def card(port: int, skills: list[dict[str, Any]]) -> dict[str, Any]:
         "defaultInputModes": ["text/plain"],
         "defaultOutputModes": ["text/plain"],
     }
-    skills = [{"name": skill["id"], "description": "", "tags": ["test"], **skill} for skill in skills]
+    skills = [
+        {"name": skill["id"], "description": "", "tags": ["test"], **skill} for skill in skills
+    ]
     capabilities: dict[str, Any] = {"streaming": SETTINGS["streaming"]}
     if SETTINGS["version"] == "0.3":
-        about |= {"url": url, "preferredTransport": SETTINGS["transport"], "protocolVersion": "0.3.0"}
+        about |= {
+            "url": url,
+            "preferredTransport": SETTINGS["transport"],
+            "protocolVersion": "0.3.0",
+        }
         about |= {"supportsAuthenticatedExtendedCard": True} if SETTINGS.get("extended") else {}
     else:
-        about |= {"supportedInterfaces": [{"url": url, "protocolBinding": SETTINGS["transport"], "protocolVersion": "1.0"}]}
+        about |= {
+            "supportedInterfaces": [
+                {"url": url, "protocolBinding": SETTINGS["transport"], "protocolVersion": "1.0"}
+            ]
+        }
         capabilities |= {"extendedAgentCard": True} if SETTINGS.get("extended") else {}
     return {**about, "capabilities": capabilities, "skills": skills, **SETTINGS.get("card", {})}
 
@@ -188,17 +238,29 @@ def application(port: int) -> Any:
     base = {
         key: value
         for key, value in found.items()
-        if key in ("name", "description", "version", "skills", "supportedInterfaces", "capabilities")
+        if key
+        in ("name", "description", "version", "skills", "supportedInterfaces", "capabilities")
     }
-    here = {"url": f"http://127.0.0.1:{port}/a2a", "protocolBinding": SETTINGS["transport"], "protocolVersion": SETTINGS["version"]}
+    here = {
+        "url": f"http://127.0.0.1:{port}/a2a",
+        "protocolBinding": SETTINGS["transport"],
+        "protocolVersion": SETTINGS["version"],
+    }
     base["supportedInterfaces"] = [here]
-    base["capabilities"] = {"streaming": SETTINGS["streaming"], "extendedAgentCard": bool(SETTINGS.get("extended"))}
+    base["capabilities"] = {
+        "streaming": SETTINGS["streaming"],
+        "extendedAgentCard": bool(SETTINGS.get("extended")),
+    }
     extended = [*SKILLS, {"id": "secret", "description": "Only for some."}]
     handler = DefaultRequestHandler(
         Executor(),
         InMemoryTaskStore(),
         ParseDict(base, AgentCard(), ignore_unknown_fields=True),
-        extended_agent_card=ParseDict({**base, "skills": card(port, extended)["skills"]}, AgentCard(), ignore_unknown_fields=True)
+        extended_agent_card=ParseDict(
+            {**base, "skills": card(port, extended)["skills"]},
+            AgentCard(),
+            ignore_unknown_fields=True,
+        )
         if SETTINGS.get("extended")
         else None,
     )
@@ -223,7 +285,13 @@ def application(port: int) -> Any:
         routes = create_jsonrpc_routes(handler, "/a2a", enable_v0_3_compat=True)
     else:
         routes = create_rest_routes(handler, path_prefix="/a2a", enable_v0_3_compat=True)
-    app = Starlette(routes=[Route("/.well-known/agent-card.json", show), Route("/release", release, methods=["POST"]), *routes])
+    app = Starlette(
+        routes=[
+            Route("/.well-known/agent-card.json", show),
+            Route("/release", release, methods=["POST"]),
+            *routes,
+        ]
+    )
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -239,7 +307,9 @@ def application(port: int) -> Any:
                 status = 418
             if status:
                 await send({"type": "http.response.start", "status": status, "headers": []})
-                await send({"type": "http.response.body", "body": f"{headers}".encode()})  # an agent that tells what it was sent
+                await send(
+                    {"type": "http.response.body", "body": f"{headers}".encode()}
+                )  # an agent that tells what it was sent
                 return
         await app(scope, receive, send)
 
@@ -250,4 +320,6 @@ if __name__ == "__main__":
     listener = socket.create_server(("127.0.0.1", SETTINGS["port"]))
     number = listener.getsockname()[1]
     print(number, flush=True)
-    uvicorn.Server(uvicorn.Config(application(number), log_level="error", timeout_graceful_shutdown=1)).run([listener])
+    uvicorn.Server(
+        uvicorn.Config(application(number), log_level="error", timeout_graceful_shutdown=1)
+    ).run([listener])

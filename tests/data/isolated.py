@@ -66,7 +66,12 @@ def plain(value: Any) -> Any:
 
 
 def types(
-    order: Order, color: Color, day: date, kind: Literal["x"], path: Path = Path("/tmp"), many: tuple[Order, ...] = ()
+    order: Order,
+    color: Color,
+    day: date,
+    kind: Literal["x"],
+    path: Path = Path("/tmp"),
+    many: tuple[Order, ...] = (),
 ) -> dict[str, str]:
     """What arrives is what the signature asks for."""
     assert isinstance(order, Order)
@@ -85,7 +90,11 @@ def about(context: ToolContext) -> dict[str, Any]:
         "marks": context.process_environment(),
         "environment": dict(os.environ),
         "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")),
-        "links": [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")],
+        "links": [
+            os.readlink(f"/proc/self/fd/{fd}")
+            for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")
+        ],
         "pid": os.getpid(),
         "imported": IMPORTED,
         "argv": sys.argv,
@@ -98,7 +107,9 @@ def runtime(context: ToolContext) -> str:
 
 
 def content() -> ToolResult:
-    return ToolResult([TextContent("é"), ImageContent(b"\x00\xff")], {"n": [1, None]}, {"exitCode": 0})
+    return ToolResult(
+        [TextContent("é"), ImageContent(b"\x00\xff")], {"n": [1, None]}, {"exitCode": 0}
+    )
 
 
 def nothing() -> None:
@@ -138,7 +149,9 @@ def family(file: str) -> str:
     """Starts a child, a child in a session of its own, and an orphan in a session of its own; writes their pids to `file`."""
     code = "import time; time.sleep(1000)"
     near = subprocess.Popen([sys.executable, "-c", code])
-    far = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, env={}, close_fds=True)
+    far = subprocess.Popen(
+        [sys.executable, "-c", code], start_new_session=True, env={}, close_fds=True
+    )
     orphan = (
         "import os, sys, time\n"
         "if os.fork(): os._exit(0)\n"
@@ -146,7 +159,9 @@ def family(file: str) -> str:
         "if os.fork(): os._exit(0)\n"
         "print(os.getpid(), flush=True); os.close(1); time.sleep(1000)"
     )
-    shown = subprocess.run([sys.executable, "-c", orphan], stdout=subprocess.PIPE, text=True, env={}, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", orphan], stdout=subprocess.PIPE, text=True, env={}, check=True
+    ).stdout
     part = Path(file).with_suffix(".part")
     part.write_text(f"{os.getpid()} {os.getppid()} {near.pid} {far.pid} {shown}")
     part.rename(file)

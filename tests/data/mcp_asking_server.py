@@ -16,7 +16,13 @@ from mcp.server.caching import CacheHint
 from mcp.server.elicitation import ElicitationResult
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.resolve import Elicit, ListRoots, Resolve, Sample
-from mcp_types import CreateMessageResult, ListRootsResult, NotificationParams, SamplingMessage, TextContent
+from mcp_types import (
+    CreateMessageResult,
+    ListRootsResult,
+    NotificationParams,
+    SamplingMessage,
+    TextContent,
+)
 from pydantic import BaseModel
 
 ttl = int(os.environ.get("TTL_MS", "0"))
@@ -66,14 +72,20 @@ async def think_often(ctx: Context, count: int) -> str:
     """Asks for so many completions; in the older era."""
     for number in range(count):
         try:
-            await ctx.session.create_message([SamplingMessage(role="user", content=TextContent(text="Say it."))], max_tokens=10)
+            await ctx.session.create_message(
+                [SamplingMessage(role="user", content=TextContent(text="Say it."))], max_tokens=10
+            )
         except Exception as error:
             return f"{number}: {error}"
     return str(count)
 
 
 async def ask_model() -> Sample:
-    return Sample([SamplingMessage(role="user", content=TextContent(text="Say it."))], max_tokens=10, system_prompt="Be brief.")
+    return Sample(
+        [SamplingMessage(role="user", content=TextContent(text="Say it."))],
+        max_tokens=10,
+        system_prompt="Be brief.",
+    )
 
 
 @server.tool()
@@ -99,7 +111,9 @@ async def on_roots_changed(ctx: Any, params: Any) -> None:
     changed.append("roots")
 
 
-server._lowlevel_server.add_notification_handler("notifications/roots/list_changed", NotificationParams, on_roots_changed)
+server._lowlevel_server.add_notification_handler(
+    "notifications/roots/list_changed", NotificationParams, on_roots_changed
+)
 
 
 @server.tool()
@@ -145,7 +159,9 @@ def serve(app: Any) -> None:
 
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)).run([listener])
+    uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)).run(
+        [listener]
+    )
 
 
 if __name__ == "__main__":

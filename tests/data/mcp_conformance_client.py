@@ -75,7 +75,9 @@ def arguments(scenario: str, tool: Tool, context: dict[str, Any]) -> dict[str, A
     given: dict[str, Any] = {}
     for name in tool.input_schema.get("required", ()):
         kind = tool.input_schema["properties"][name].get("type", "string")
-        given[name] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}.get(kind, "value")
+        given[name] = {"integer": 1, "number": 1, "boolean": True, "array": [], "object": {}}.get(
+            kind, "value"
+        )
     return given
 
 
@@ -83,18 +85,30 @@ def main(url: str) -> None:
     scenario = os.environ["MCP_CONFORMANCE_SCENARIO"]
     context: dict[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT") or "{}")
     version = os.environ.get("MCP_CONFORMANCE_PROTOCOL_VERSION", "auto")
-    server: dict[str, Any] = {"url": url, "mode": version if version in ("2025-11-25", "2026-07-28") else "auto"}
+    server: dict[str, Any] = {
+        "url": url,
+        "mode": version if version in ("2025-11-25", "2026-07-28") else "auto",
+    }
     auth = authentication(scenario, url, context)
 
     def elicit(asked: Any) -> dict[str, Any]:
         return (
-            {name: True for name, field in (asked.schema or {}).get("properties", {}).items() if field.get("type") == "boolean"}
+            {
+                name: True
+                for name, field in (asked.schema or {}).get("properties", {}).items()
+                if field.get("type") == "boolean"
+            }
             if (scenario == "sep-2322-client-request-state")
             else {}
         )
 
     with MCPClient(
-        {"kit": server}, timeout=15, call_timeout=20, elicit=elicit, roots=["/"], auth=None if auth is None else {"kit": auth}
+        {"kit": server},
+        timeout=15,
+        call_timeout=20,
+        elicit=elicit,
+        roots=["/"],
+        auth=None if auth is None else {"kit": auth},
     ) as client:
         tools = client.tools()
         for error in client.errors.values():
@@ -107,17 +121,24 @@ def main(url: str) -> None:
             return
         if scenario == "json-schema-2020-12-preservation":
             by_name = {tool.name: tool for tool in tools}
-            attempt(by_name["kit.json_schema_echo"], {"schema": by_name["kit.json_schema_2020_12_tool"].input_schema})
+            attempt(
+                by_name["kit.json_schema_echo"],
+                {"schema": by_name["kit.json_schema_2020_12_tool"].input_schema},
+            )
             return
         for tool in tools:
             attempt(tool, arguments(scenario, tool, context))
-    if client.errors and not scenario.startswith("auth/"):  # there some must fail, and the kit sees how far it came
+    if client.errors and not scenario.startswith(
+        "auth/"
+    ):  # there some must fail, and the kit sees how far it came
         sys.exit(1)
 
 
 def attempt(tool: Tool, given: dict[str, Any]) -> None:
     try:
-        print(tool.name, given, tool.call(given, ToolContext()))  # not `run`: the kit also hands over what the schema refuses
+        print(
+            tool.name, given, tool.call(given, ToolContext())
+        )  # not `run`: the kit also hands over what the schema refuses
     except ToolError as error:
         print(tool.name, given, error, file=sys.stderr)
 

@@ -45,8 +45,18 @@ def command(name: str) -> list[str]:
 
 def install() -> list[str]:
     """Install what is not there yet; returns what went wrong."""
-    cli = Path(node()).parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js" if node() else None
-    npm = [node(), str(cli)] if cli and cli.exists() else [found] if (found := shutil.which("npm")) else []
+    cli = (
+        Path(node()).parents[1] / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+        if node()
+        else None
+    )
+    npm = (
+        [node(), str(cli)]
+        if cli and cli.exists()
+        else [found]
+        if (found := shutil.which("npm"))
+        else []
+    )
     (FOLDER / "npm").mkdir(parents=True, exist_ok=True)
     python = str(FOLDER / "pypi" / "bin" / "python")
     wrong: list[str] = []
@@ -70,7 +80,15 @@ def install() -> list[str]:
             "PyPI",
             [
                 [sys.executable, "-m", "venv", str(FOLDER / "pypi")],
-                [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *[f"{k}=={v}" for k, v in PYPI.items()]],
+                [
+                    python,
+                    "-m",
+                    "pip",
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                    *[f"{k}=={v}" for k, v in PYPI.items()],
+                ],
             ],
         ),
     ):

@@ -22,15 +22,27 @@ def reply(asked):
                 "cacheScope": "public",
             }
         case "initialize":
-            found = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": INFO}
+            found = {
+                "protocolVersion": "2025-11-25",
+                "capabilities": {"tools": {}},
+                "serverInfo": INFO,
+            }
         case "tools/list":
             found = {"tools": SCRIPT["tools"]}
             if SCRIPT.get("modern"):
                 found |= {"resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
         case "tools/call":
-            return SCRIPT["answers"][asked["params"]["name"]].replace("@ID@", json.dumps(asked["id"]))
+            return SCRIPT["answers"][asked["params"]["name"]].replace(
+                "@ID@", json.dumps(asked["id"])
+            )
         case _:
-            return json.dumps({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": -32601, "message": "unknown"}})
+            return json.dumps(
+                {
+                    "jsonrpc": "2.0",
+                    "id": asked["id"],
+                    "error": {"code": -32601, "message": "unknown"},
+                }
+            )
     return json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": found})
 
 

@@ -13,7 +13,15 @@ import anyio
 from mcp import MCPError
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Image
-from mcp_types import AudioContent, CallToolResult, EmbeddedResource, ResourceLink, TextContent, TextResourceContents, ToolAnnotations
+from mcp_types import (
+    AudioContent,
+    CallToolResult,
+    EmbeddedResource,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
+)
 from pydantic import BaseModel, Field
 
 server = MCPServer("tests")
@@ -69,7 +77,9 @@ def everything() -> CallToolResult:
             TextContent(text="text"),
             AudioContent(data="UklGRg==", mime_type="audio/wav"),
             ResourceLink(uri="file:///a.txt", name="a", mime_type="text/plain"),
-            EmbeddedResource(resource=TextResourceContents(uri="file:///b.txt", mime_type="text/plain", text="b")),
+            EmbeddedResource(
+                resource=TextResourceContents(uri="file:///b.txt", mime_type="text/plain", text="b")
+            ),
         ],
         _meta={"exitCode": 7},
     )
@@ -101,7 +111,10 @@ def http(token: str, port: int) -> None:
     app: Any = server.streamable_http_app()
 
     async def guarded(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http" and (b"authorization", f"Bearer {token}".encode()) not in scope["headers"]:
+        if (
+            scope["type"] == "http"
+            and (b"authorization", f"Bearer {token}".encode()) not in scope["headers"]
+        ):
             await send({"type": "http.response.start", "status": 401, "headers": []})
             await send({"type": "http.response.body", "body": b""})
         else:
@@ -109,7 +122,9 @@ def http(token: str, port: int) -> None:
 
     listener = socket.create_server(("127.0.0.1", port))
     print(listener.getsockname()[1], flush=True)
-    uvicorn.Server(uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=1)).run([listener])
+    uvicorn.Server(uvicorn.Config(guarded, log_level="error", timeout_graceful_shutdown=1)).run(
+        [listener]
+    )
 
 
 if __name__ == "__main__":

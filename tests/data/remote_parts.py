@@ -81,7 +81,11 @@ register_tool("greet", make_greet)
 
 class Counted(Tool):
     def __init__(self) -> None:
-        super().__init__("counted", "Counts.", input_schema={"type": "object", "properties": {"n": {"type": "integer"}}})
+        super().__init__(
+            "counted",
+            "Counts.",
+            input_schema={"type": "object", "properties": {"n": {"type": "integer"}}},
+        )
 
     def call(self, arguments: dict[str, Any], context: Any) -> Any:
         return arguments

@@ -1,4 +1,5 @@
-"""The terminal and the file tools on a project that no one here wrote: an sdist from PyPI, searched, edited and tested by an agent."""
+"""The terminal and the file tools on a project that no one here wrote: an sdist from PyPI,
+searched, edited and tested by an agent."""
 
 from __future__ import annotations
 
@@ -19,9 +20,21 @@ PROJECT = "more-itertools==10.5.0"  # pure Python, its tests in the sdist, no de
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """The unpacked sdist; skipped without a package index."""
-    download = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    download = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+    ]
     done = subprocess.run(
-        [*download, "--no-binary", ":all:", "--dest", str(tmp_path), PROJECT], capture_output=True, text=True, timeout=120, check=False
+        [*download, "--no-binary", ":all:", "--dest", str(tmp_path), PROJECT],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     found = list(tmp_path.glob("more*itertools-*.tar.gz"))
     if not found:
@@ -54,7 +67,14 @@ def test_an_agent_searches_edits_and_tests_a_real_project(project: Path) -> None
 
     def break_it(request: Any) -> Any:
         assert "for item in iterable:" in said(request)
-        return ("edit_file", {"path": "more_itertools/more.py", "old": "    for item in iterable:\n        return item\n", "new": "    for item in iterable:\n        return default\n"})  # fmt: skip
+        return (
+            "edit_file",
+            {
+                "path": "more_itertools/more.py",
+                "old": "    for item in iterable:\n        return item\n",
+                "new": "    for item in iterable:\n        return default\n",
+            },
+        )
 
     def test_again(request: Any) -> Any:
         said(request)
@@ -62,7 +82,14 @@ def test_an_agent_searches_edits_and_tests_a_real_project(project: Path) -> None
 
     def mend(request: Any) -> Any:
         assert "FAILED" in said(request)
-        return ("edit_file", {"path": "more_itertools/more.py", "old": "        return default\n    if default is _marker:", "new": "        return item\n    if default is _marker:"})  # fmt: skip
+        return (
+            "edit_file",
+            {
+                "path": "more_itertools/more.py",
+                "old": "        return default\n    if default is _marker:",
+                "new": "        return item\n    if default is _marker:",
+            },
+        )
 
     script = [
         [("glob", {"pattern": "tests/*.py"}), ("terminal", {"command": test})],
@@ -75,10 +102,15 @@ def test_an_agent_searches_edits_and_tests_a_real_project(project: Path) -> None
         lambda request: "OK" if "OK" in said(request) else "It still fails.",
     ]
 
-    with LocalRuntime(project) as runtime, Conversation(Agent(ScriptedLLM(script), runtime.tools)) as conversation:
+    with (
+        LocalRuntime(project) as runtime,
+        Conversation(Agent(ScriptedLLM(script), runtime.tools)) as conversation,
+    ):
         conversation.send_message("See whether the tests of first() notice a wrong first().")
         state = conversation.run()
-        results: list[ToolResult] = [event.result for event in state.events if isinstance(event, ev.ToolResult)]
+        results: list[ToolResult] = [
+            event.result for event in state.events if isinstance(event, ev.ToolResult)
+        ]
     assert state.status is ConversationStatus.FINISHED
     assert state.answer == "OK", state.error
     assert not any(result.is_error for result in results)

@@ -1,4 +1,5 @@
-"""The `holdfast` command as a user has it: a process of its own, pipes, a real terminal, a model server on loopback."""
+"""The `holdfast` command as a user has it: a process of its own, pipes, a real terminal, a model
+server on loopback."""
 
 from __future__ import annotations
 
@@ -30,20 +31,37 @@ HOLDFAST = [sys.executable, "-m", "holdfast.cli"]
 KEY = "hf-planted-7a61"
 ESCAPE = "\x1b"
 
-# A program that makes its standard input its controlling terminal, so that Ctrl-C typed there is a SIGINT.
-ADOPT = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+# A program that makes its standard input its controlling terminal, so that Ctrl-C typed there is a
+# SIGINT.
+ADOPT = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1],"
+    " sys.argv[1:])"
+)
 
 
 def environment(**more: str) -> dict[str, str]:
     """This process's environment without what the command reads, and `more`."""
     read = ("OPENAI_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS")
-    found = {name: value for name, value in os.environ.items() if name not in read and not name.startswith("HOLDFAST_")}
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in read and not name.startswith("HOLDFAST_")
+    }
     return {**found, "TERM": "xterm-256color", **more}
 
 
-def holdfast(*arguments: str, stdin: str = "", cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+def holdfast(
+    *arguments: str, stdin: str = "", cwd: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*HOLDFAST, *arguments], input=stdin, capture_output=True, text=True, cwd=cwd, env=environment(**env), timeout=20, check=False
+        [*HOLDFAST, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment(**env),
+        timeout=20,
+        check=False,
     )
 
 
@@ -55,14 +73,19 @@ class Typist:
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-c", ADOPT, *HOLDFAST, *arguments],
-            stdin=slave, stdout=slave, stderr=slave, env=environment(**env), start_new_session=True,
-        )  # fmt: skip
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment(**env),
+            start_new_session=True,
+        )
         os.close(slave)
         self.seen = ""
         self._mark = 0
 
     def sees(self, pattern: str) -> str:
-        """Wait until `pattern` appears after what was last seen; what is on the terminal up to there."""
+        """Wait until `pattern` appears after what was last seen; what is on the terminal up to
+        there."""
         deadline = time.monotonic() + 15
         while not (found := re.compile(pattern).search(self.seen, self._mark)):
             left = deadline - time.monotonic()
@@ -118,7 +141,14 @@ def command(line: str) -> dict[str, Any]:
 def test_without_arguments_it_teaches() -> None:
     alone, asked = holdfast(), holdfast("--help")
     assert (alone.returncode, alone.stdout, alone.stderr) == (0, asked.stdout, "")
-    for word in ("holdfast run", "HOLDFAST_MODEL", "OPENAI_API_KEY", "NO_COLOR", "exit codes", "demo"):
+    for word in (
+        "holdfast run",
+        "HOLDFAST_MODEL",
+        "OPENAI_API_KEY",
+        "NO_COLOR",
+        "exit codes",
+        "demo",
+    ):
         assert word in asked.stdout
     assert max(len(line) for line in asked.stdout.splitlines()) <= 80
 
@@ -138,10 +168,12 @@ def test_it_tells_its_version() -> None:
 
 def test_the_help_loads_neither_the_model_nor_the_tools() -> None:
     program = (
-        "import sys; from holdfast.cli import main; main(['--help']);"
-        "print([m for m in ('msgspec', 'pydantic', 'http.client', 'sqlite3', 'logging', 'subprocess') if m in sys.modules])"
+        "import sys; from holdfast.cli import main; main(['--help']);print([m for m in ('msgspec',"
+        " 'pydantic', 'http.client', 'sqlite3', 'logging', 'subprocess') if m in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert found.stdout.splitlines()[-1] == "[]"
 
 
@@ -159,17 +191,70 @@ def test_the_help_loads_neither_the_model_nor_the_tools() -> None:
         (["run", "x", "--model", "gpt-5-mini"], "OPENAI_API_KEY"),
         (["run", "x", "--model", "qwen3"], "--base-url"),
         (["run", "x", "--model", "m", "--base-url", "nonsense"], "--base-url"),
-        (["run", "x", "--model", "m", "--base-url", "https://api.example.com/v1"], "no API key for api.example.com"),
+        (
+            ["run", "x", "--model", "m", "--base-url", "https://api.example.com/v1"],
+            "no API key for api.example.com",
+        ),
         (["run", "x", "--model", "gpt-5-mini", "--api-key-env", "NO_SUCH_KEY"], "NO_SUCH_KEY"),
-        (["run", "x", "--model", "m", "--base-url", "http://localhost:9/v1", "--workdir", "/nowhere/at/all"], "--workdir"),
-        (["run", "x", "--model", "m", "--base-url", "http://localhost:9/v1", "--env", "NO_SUCH_NAME"], "NO_SUCH_NAME"),
-        (["run", "x", "--model", "m", "--base-url", "http://localhost:9/v1", "--id", "one"], "--store"),
-        (["run", "x", "--model", "m", "--base-url", "http://localhost:9/v1", "--store", "/nowhere/at/all.db"], "/nowhere/at/all.db"),
-        (["chat", "--model", "m", "--base-url", "http://localhost:9/v1", "--system-prompt-file", "/nowhere"], "--system-prompt-file"),
+        (
+            [
+                "run",
+                "x",
+                "--model",
+                "m",
+                "--base-url",
+                "http://localhost:9/v1",
+                "--workdir",
+                "/nowhere/at/all",
+            ],
+            "--workdir",
+        ),
+        (
+            [
+                "run",
+                "x",
+                "--model",
+                "m",
+                "--base-url",
+                "http://localhost:9/v1",
+                "--env",
+                "NO_SUCH_NAME",
+            ],
+            "NO_SUCH_NAME",
+        ),
+        (
+            ["run", "x", "--model", "m", "--base-url", "http://localhost:9/v1", "--id", "one"],
+            "--store",
+        ),
+        (
+            [
+                "run",
+                "x",
+                "--model",
+                "m",
+                "--base-url",
+                "http://localhost:9/v1",
+                "--store",
+                "/nowhere/at/all.db",
+            ],
+            "/nowhere/at/all.db",
+        ),
+        (
+            [
+                "chat",
+                "--model",
+                "m",
+                "--base-url",
+                "http://localhost:9/v1",
+                "--system-prompt-file",
+                "/nowhere",
+            ],
+            "--system-prompt-file",
+        ),
         (["show"], "FILE"),
         (["show", "/nowhere/at/all.db"], "does not exist"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_argument_is_one_clear_line_and_exit_2(arguments: list[str], told: str) -> None:
     ended = holdfast(*arguments)
     assert (ended.returncode, ended.stdout) == (2, "")
@@ -182,7 +267,11 @@ def test_a_wrong_argument_is_one_clear_line_and_exit_2(arguments: list[str], tol
 
 
 def test_a_piped_run_is_plain_text_and_shows_every_step(tmp_path: Path) -> None:
-    answers = [command("printf 'one\\ntwo\\n'; exit 3"), calls(("write_file", {"path": "a.txt", "content": "hello\n"})), text("Done.")]
+    answers = [
+        command("printf 'one\\ntwo\\n'; exit 3"),
+        calls(("write_file", {"path": "a.txt", "content": "hello\n"})),
+        text("Done."),
+    ]
     with ModelServer(answers) as server:
         ended = holdfast("run", "Say", "hello", *options(server, tmp_path))
     assert ended.returncode == 0
@@ -202,36 +291,75 @@ def test_a_piped_run_is_plain_text_and_shows_every_step(tmp_path: Path) -> None:
 
 def test_the_task_may_come_from_standard_input(tmp_path: Path) -> None:
     with ModelServer([text("ok")]) as server:
-        assert holdfast("run", "-", *options(server, tmp_path), stdin="first line\nsecond line\n").returncode == 0
+        assert (
+            holdfast(
+                "run", "-", *options(server, tmp_path), stdin="first line\nsecond line\n"
+            ).returncode
+            == 0
+        )
         assert server.requests[0].messages[-1]["content"] == "first line\nsecond line\n"
 
 
 def test_model_and_address_come_from_the_environment_and_options_come_first(tmp_path: Path) -> None:
     with ModelServer([text("ok"), text("ok")]) as server:
-        env = {"HOLDFAST_MODEL": "from-env", "HOLDFAST_BASE_URL": server.url, "HOLDFAST_API_KEY": KEY}
+        env = {
+            "HOLDFAST_MODEL": "from-env",
+            "HOLDFAST_BASE_URL": server.url,
+            "HOLDFAST_API_KEY": KEY,
+        }
         assert holdfast("run", "x", "--workdir", str(tmp_path), **env).returncode == 0
-        assert holdfast("run", "x", "--workdir", str(tmp_path), "--model", "m", "--api-key-env", "MINE", MINE="mine", **env).returncode == 0
+        assert (
+            holdfast(
+                "run",
+                "x",
+                "--workdir",
+                str(tmp_path),
+                "--model",
+                "m",
+                "--api-key-env",
+                "MINE",
+                MINE="mine",
+                **env,
+            ).returncode
+            == 0
+        )
         assert [request.json["model"] for request in server.requests] == ["from-env", "m"]
-        assert [request.headers["authorization"] for request in server.requests] == [f"Bearer {KEY}", "Bearer mine"]
+        assert [request.headers["authorization"] for request in server.requests] == [
+            f"Bearer {KEY}",
+            "Bearer mine",
+        ]
 
 
 def test_openais_key_is_sent_to_nobody_else(tmp_path: Path) -> None:
     with ModelServer([text("ok")]) as server:
         assert holdfast("run", "x", *options(server, tmp_path), OPENAI_API_KEY=KEY).returncode == 0
         assert KEY not in str(server.requests[0].headers)
-    refused = holdfast("run", "x", "--model", "m", "--base-url", "https://api.example.com/v1", OPENAI_API_KEY=KEY)
+    refused = holdfast(
+        "run", "x", "--model", "m", "--base-url", "https://api.example.com/v1", OPENAI_API_KEY=KEY
+    )
     assert refused.returncode == 2
     assert "goes to OpenAI only" in refused.stderr
 
 
 def test_commands_see_the_path_but_no_secret_unless_it_is_named(tmp_path: Path) -> None:
     secrets = {
-        "HOLDFAST_API_KEY": KEY, "MY_TOKEN": KEY, "DB_PASSWORD": KEY, "SOMETHING": KEY, "https_proxy": f"http://me:{KEY}@localhost:9",
+        "HOLDFAST_API_KEY": KEY,
+        "MY_TOKEN": KEY,
+        "DB_PASSWORD": KEY,
+        "SOMETHING": KEY,
+        "https_proxy": f"http://me:{KEY}@localhost:9",
         "NAMED_SECRET": "told",
-    }  # fmt: skip
+    }
     store = tmp_path / "s.db"
     with ModelServer([command("env"), text("ok")]) as server:
-        arguments = [*options(server, tmp_path), "--env", "NAMED_SECRET", "--store", str(store), "--full"]
+        arguments = [
+            *options(server, tmp_path),
+            "--env",
+            "NAMED_SECRET",
+            "--store",
+            str(store),
+            "--full",
+        ]
         ended = holdfast("run", "x", *arguments, LC_TIME="C.UTF-8", **secrets)
         told = str(server.requests[1].messages)
     assert ended.returncode == 0
@@ -244,7 +372,10 @@ def test_commands_see_the_path_but_no_secret_unless_it_is_named(tmp_path: Path) 
 
 def test_what_a_model_or_a_tool_writes_cannot_control_the_terminal(tmp_path: Path) -> None:
     (tmp_path / "evil.txt").write_text("\x1b]0;title\x07\x9b31m hidden \u202e reversed\n")
-    answers = [calls(("read_file", {"path": "evil.txt", "note\x1b[2J": "x\x1b[2J"})), text("\x1b[2Jcleared\x07 \x9d0;t")]
+    answers = [
+        calls(("read_file", {"path": "evil.txt", "note\x1b[2J": "x\x1b[2J"})),
+        text("\x1b[2Jcleared\x07 \x9d0;t"),
+    ]
     with ModelServer(answers) as server:
         ended = holdfast("run", "\x1b[31mtask", *options(server, tmp_path), FORCE_COLOR="1")
     without_colours = re.sub(r"\x1b\[[0-9;]*m", "", ended.stdout + ended.stderr)
@@ -259,22 +390,42 @@ def test_force_color_colours_a_pipe_and_no_color_wins(tmp_path: Path) -> None:
         none = holdfast("run", "x", *options(server, tmp_path), FORCE_COLOR="1", NO_COLOR="1")
     assert ESCAPE + "[1m$ true" in forced.stdout
     assert ESCAPE not in none.stdout + none.stderr
-    assert not re.search(r"\x1b\[[^m]*[A-HJKSTfhl]", forced.stdout), "colours, but no cursor movement"
+    assert not re.search(r"\x1b\[[^m]*[A-HJKSTfhl]", forced.stdout), (
+        "colours, but no cursor movement"
+    )
 
 
 @pytest.mark.parametrize(
     ("response", "told"),
     [
-        ((401, {}, {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}}), "key"),
-        ((404, {}, {"error": {"message": "The model 'm' does not exist", "code": "model_not_found"}}), "does not exist"),
+        (
+            (
+                401,
+                {},
+                {"error": {"message": "Incorrect API key provided", "code": "invalid_api_key"}},
+            ),
+            "key",
+        ),
+        (
+            (
+                404,
+                {},
+                {"error": {"message": "The model 'm' does not exist", "code": "model_not_found"}},
+            ),
+            "does not exist",
+        ),
         ((400, {}, {"error": {"message": "no tools here"}}), "no tools here"),
         (Drop(), "127.0.0.1"),
     ],
     ids=["wrong key", "unknown model", "bad request", "dropped"],
 )
-def test_a_model_that_cannot_answer_is_one_line_and_exit_1(tmp_path: Path, response: Any, told: str) -> None:
+def test_a_model_that_cannot_answer_is_one_line_and_exit_1(
+    tmp_path: Path, response: Any, told: str
+) -> None:
     with ModelServer(lambda request: response) as server:
-        ended = holdfast("run", "x", "--retries", "0", *options(server, tmp_path), HOLDFAST_API_KEY=KEY)
+        ended = holdfast(
+            "run", "x", "--retries", "0", *options(server, tmp_path), HOLDFAST_API_KEY=KEY
+        )
     assert ended.returncode == 1
     assert told in ended.stderr
     assert re.fullmatch(r"holdfast: .+\n", ended.stderr)
@@ -301,7 +452,12 @@ def test_a_system_prompt_file_is_the_system_prompt(tmp_path: Path) -> None:
     prompt = tmp_path / "prompt.txt"
     prompt.write_text("Answer in Latin.")
     with ModelServer([text("ita")]) as server:
-        assert holdfast("run", "x", *options(server, tmp_path), "--system-prompt-file", str(prompt)).returncode == 0
+        assert (
+            holdfast(
+                "run", "x", *options(server, tmp_path), "--system-prompt-file", str(prompt)
+            ).returncode
+            == 0
+        )
         assert server.requests[0].messages[0]["content"].startswith("Answer in Latin.")
         assert str(tmp_path) in server.requests[0].messages[0]["content"]
 
@@ -309,7 +465,10 @@ def test_a_system_prompt_file_is_the_system_prompt(tmp_path: Path) -> None:
 def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     with ModelServer(lambda request: command("echo step")) as server:
         process = subprocess.Popen(
-            [*HOLDFAST, "run", "x", *options(server, tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+            [*HOLDFAST, "run", "x", *options(server, tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
         )
         assert process.stdout is not None
         assert process.stderr is not None
@@ -321,14 +480,29 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_closes_it_cleanly_and_ends_its_commands(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_closes_it_cleanly_and_ends_its_commands(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     store, started = tmp_path / "s.db", tmp_path / "started"
     answers = [command(f"echo $$ > {started}; sleep 600"), text("ok")]
     with ModelServer(answers) as server:
         process = subprocess.Popen(
-            [*HOLDFAST, "run", "x", *options(server, tmp_path), "--store", str(store), "--id", "one"],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env=environment(),
-        )  # fmt: skip
+            [
+                *HOLDFAST,
+                "run",
+                "x",
+                *options(server, tmp_path),
+                "--store",
+                str(store),
+                "--id",
+                "one",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env=environment(),
+        )
         wait_for(lambda: started.exists() and started.read_text().strip() != "")
         process.send_signal(number)
         out, err = process.communicate(timeout=15)
@@ -338,7 +512,10 @@ def test_a_signal_closes_it_cleanly_and_ends_its_commands(tmp_path: Path, number
     assert not Path(f"/proc/{started.read_text().strip()}").exists()
     assert not Path(f"{store}-owners").exists(), "the lease was given back"
     # An interrupt is a wish to stop and stays one; a termination is not, and the run would go on.
-    assert json.loads(holdfast("show", str(store), "--json").stdout.splitlines()[0])["type"] == "message"
+    assert (
+        json.loads(holdfast("show", str(store), "--json").stdout.splitlines()[0])["type"]
+        == "message"
+    )
     with sqlite3.connect(store) as db:
         status = db.execute("SELECT status FROM conversations").fetchone()[0]
     db.close()
@@ -354,18 +531,37 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize(("debug", "traceback"), [("", False), ("1", True)])
 def test_a_bug_is_one_line_and_says_how_to_get_the_traceback(debug: str, traceback: bool) -> None:
-    program = "import sys; from holdfast.cli import demo, main; demo.Screen = None; sys.exit(main(['demo']))"
+    program = (
+        "import sys; from holdfast.cli import demo, main; demo.Screen = None;"
+        " sys.exit(main(['demo']))"
+    )
     env = environment(HOLDFAST_DEBUG=debug)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=env, timeout=20, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=20,
+        check=False,
+    )
     assert (ended.returncode, ended.stdout) == (70, "")
     assert ended.stderr.splitlines()[-1].startswith("holdfast: internal error: TypeError:")
-    assert ("Traceback" in ended.stderr, "HOLDFAST_DEBUG=1" in ended.stderr) == (traceback, not traceback)
+    assert ("Traceback" in ended.stderr, "HOLDFAST_DEBUG=1" in ended.stderr) == (
+        traceback,
+        not traceback,
+    )
 
 
 def test_streams_that_are_closed_or_full_are_no_traceback() -> None:
     shell = f"{shlex.join(HOLDFAST)} demo"
     for redirection, code in (("<&- >&- 2>&-", 0), (">/dev/full", 1)):
-        ended = subprocess.run(["sh", "-c", f"{shell} {redirection}"], capture_output=True, text=True, env=environment(), check=False)
+        ended = subprocess.run(
+            ["sh", "-c", f"{shell} {redirection}"],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=False,
+        )
         assert ended.returncode == code
         assert "Traceback" not in ended.stderr
     assert "No space left" in ended.stderr
@@ -382,7 +578,14 @@ def test_a_conversation_in_a_store_goes_on_and_is_shown(tmp_path: Path) -> None:
         assert found
         second = holdfast(*shlex.split(found[1]), stdin="and another\n")
         assert (first.returncode, second.returncode) == (0, 0)
-        assert [m["role"] for m in server.requests[2].messages] == ["system", "user", "assistant", "tool", "assistant", "user"]
+        assert [m["role"] for m in server.requests[2].messages] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+            "assistant",
+            "user",
+        ]
     assert "do one thing" not in second.stdout, "what was shown before is not shown again"
     assert second.stdout.splitlines()[-3:] == ["> and another", "", "Two."]
     shown = holdfast("show", store)
@@ -391,19 +594,32 @@ def test_a_conversation_in_a_store_goes_on_and_is_shown(tmp_path: Path) -> None:
         assert line in shown.stdout.splitlines()
     events = [json.loads(line) for line in holdfast("show", store, "--json").stdout.splitlines()]
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    assert {event["type"] for event in events} >= {"message", "assistant", "toolResult", "status", "agent"}
+    assert {event["type"] for event in events} >= {
+        "message",
+        "assistant",
+        "toolResult",
+        "status",
+        "agent",
+    }
 
 
 def test_show_lists_the_conversations_if_there_are_several(tmp_path: Path) -> None:
     store = str(tmp_path / "agents.db")
     with ModelServer([text("A."), text("B.")]) as server:
         for id in ("alpha", "beta"):
-            assert holdfast("run", f"task of {id}", *options(server, tmp_path), "--store", store, "--id", id).returncode == 0
+            assert (
+                holdfast(
+                    "run", f"task of {id}", *options(server, tmp_path), "--store", store, "--id", id
+                ).returncode
+                == 0
+            )
     listed = holdfast("show", store)
     assert listed.returncode == 0
     assert re.search(r"^beta +finished +5 .* task of beta$", listed.stdout, re.MULTILINE)
     assert re.search(r"^alpha +finished +5 .* task of alpha$", listed.stdout, re.MULTILINE)
-    assert [json.loads(line)["id"] for line in holdfast("show", store, "--json").stdout.splitlines()] == ["beta", "alpha"]
+    assert [
+        json.loads(line)["id"] for line in holdfast("show", store, "--json").stdout.splitlines()
+    ] == ["beta", "alpha"]
     assert "B." in holdfast("show", store, "be").stdout.splitlines()
     unknown = holdfast("show", store, "gamma")
     assert (unknown.returncode, unknown.stdout) == (2, "")
@@ -428,19 +644,28 @@ def test_show_makes_no_file_and_touches_none_that_is_not_a_store(tmp_path: Path)
 def test_a_conversation_that_somebody_else_drives_is_not_touched(tmp_path: Path) -> None:
     with ModelServer() as server, SQLiteStore(tmp_path / "s.db") as store:
         store.acquire("one")
-        ended = holdfast("run", "x", *options(server, tmp_path), "--store", str(tmp_path / "s.db"), "--id", "one")
+        ended = holdfast(
+            "run", "x", *options(server, tmp_path), "--store", str(tmp_path / "s.db"), "--id", "one"
+        )
     assert ended.returncode == 1
     assert f"process {os.getpid()}" in ended.stderr
     assert server.requests == []
 
 
-def test_each_piped_line_is_a_message_and_the_last_ones_end_is_the_exit_code(tmp_path: Path) -> None:
+def test_each_piped_line_is_a_message_and_the_last_ones_end_is_the_exit_code(
+    tmp_path: Path,
+) -> None:
     with ModelServer([text("One."), text("Two.")]) as server:
         lines = "first\n\n/status\n/nonsense\nsecond\n/exit\nnever said\n"
         ended = holdfast("chat", *options(server, tmp_path), "--retries", "0", stdin=lines)
         assert (ended.returncode, len(server.requests)) == (0, 2)
     said = [line for line in ended.stdout.splitlines() if line]
-    assert [line for line in said if not line.startswith("model m")] == ["> first", "One.", "> second", "Two."]
+    assert [line for line in said if not line.startswith("model m")] == [
+        "> first",
+        "One.",
+        "> second",
+        "Two.",
+    ]
     assert "finished, model m, 1 step" in ended.stderr
     assert "There is no /nonsense" in ended.stderr
     with ModelServer([text("One."), (401, {}, "who?")]) as server:
@@ -465,14 +690,19 @@ def test_the_demo_passes_and_leaves_nothing(tmp_path: Path) -> None:
 def test_the_demo_does_not_claim_what_did_not_happen(tmp_path: Path) -> None:
     """The same demo where the file tool's edit is undone behind its back."""
     program = (
-        "import sys; from holdfast.cli import demo, main; from pathlib import Path\n"
-        "real = demo._passes\n"
-        "def meddled(folder, env):\n"
-        "    path = folder / 'shop/paging.py'; path.write_text(path.read_text().replace(demo.FIXED, demo.BROKEN))\n"
-        "    return real(folder, env)\n"
-        "demo._passes = meddled; sys.exit(main(['demo']))"
+        "import sys; from holdfast.cli import demo, main; from pathlib import Path\nreal ="
+        " demo._passes\ndef meddled(folder, env):\n    path = folder / 'shop/paging.py';"
+        " path.write_text(path.read_text().replace(demo.FIXED, demo.BROKEN))\n    return"
+        " real(folder, env)\ndemo._passes = meddled; sys.exit(main(['demo']))"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment(), timeout=20, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=20,
+        check=False,
+    )
     assert ended.returncode == 1
     assert "the tests fail after the change" in ended.stderr
 
@@ -501,7 +731,10 @@ def test_a_streamed_answer_is_shown_live_and_once(tmp_path: Path) -> None:
         assert seen.wait(15)
         yield stream[half:].encode()
 
-    with ModelServer([Stream(pieces())]) as server, terminal("run", "x", *options(server, tmp_path)) as typist:
+    with (
+        ModelServer([Stream(pieces())]) as server,
+        terminal("run", "x", *options(server, tmp_path)) as typist,
+    ):
         typist.sees("Hello")
         seen.set()
         assert typist.leaves() == 0
@@ -522,7 +755,10 @@ def test_the_status_line_is_gone_in_the_end(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_pauses_and_enter_resumes(tmp_path: Path) -> None:
-    with ModelServer([Stall(), sse(text("Back again."))]) as server, terminal("run", "x", *options(server, tmp_path)) as typist:
+    with (
+        ModelServer([Stall(), sse(text("Back again."))]) as server,
+        terminal("run", "x", *options(server, tmp_path)) as typist,
+    ):
         typist.sees("thinking")
         typist.types("\x03")
         typist.sees(r"paused \(interrupted\)")
@@ -549,7 +785,10 @@ def test_the_second_ctrl_c_closes(tmp_path: Path) -> None:
     started = tmp_path / "started"
     store = ["--store", str(tmp_path / "s.db")]
     answers = streamed(command(f"touch {started}; sleep 600"))
-    with ModelServer(answers) as server, terminal("run", "x", *options(server, tmp_path), *store) as typist:
+    with (
+        ModelServer(answers) as server,
+        terminal("run", "x", *options(server, tmp_path), *store) as typist,
+    ):
         wait_for(started.exists)
         typist.types("\x03")
         typist.sees("to close: ")
@@ -581,7 +820,10 @@ def test_a_chat_takes_what_is_typed_while_the_agent_works(tmp_path: Path) -> Non
         return sse(text(f"Heard: {last['content']}."))
 
     kept = ["--store", str(tmp_path / "s.db"), "--id", "one"]
-    with ModelServer(answer) as server, terminal("chat", *options(server, tmp_path), *kept) as typist:
+    with (
+        ModelServer(answer) as server,
+        terminal("chat", *options(server, tmp_path), *kept) as typist,
+    ):
         typist.sees("> ")
         typist.types("wait\r")
         typist.sees(r"\$ until")
@@ -599,7 +841,10 @@ def test_a_chat_takes_what_is_typed_while_the_agent_works(tmp_path: Path) -> Non
 
 
 def test_a_chat_pauses_and_resumes(tmp_path: Path) -> None:
-    with ModelServer([Stall(), sse(text("Here."))]) as server, terminal("chat", *options(server, tmp_path)) as typist:
+    with (
+        ModelServer([Stall(), sse(text("Here."))]) as server,
+        terminal("chat", *options(server, tmp_path)) as typist,
+    ):
         typist.sees("> ")
         typist.types("hello\r")
         typist.sees("thinking")
@@ -619,7 +864,11 @@ def test_a_chat_pauses_and_resumes(tmp_path: Path) -> None:
 def test_a_chat_outlives_errors_and_tells_each(tmp_path: Path) -> None:
     answers = [(401, {}, "first refusal"), (401, {}, "second refusal"), sse(text("Here."))]
     with ModelServer(answers) as server, terminal("chat", *options(server, tmp_path)) as typist:
-        for line, seen in (("one", "first refusal"), ("two", "second refusal"), ("/resume", "Here.")):
+        for line, seen in (
+            ("one", "first refusal"),
+            ("two", "second refusal"),
+            ("/resume", "Here."),
+        ):
             typist.sees("> ")
             typist.types(f"{line}\r")
             typist.sees(seen)
@@ -629,7 +878,9 @@ def test_a_chat_outlives_errors_and_tells_each(tmp_path: Path) -> None:
 
 
 def test_no_color_and_a_dumb_terminal_get_plain_text(tmp_path: Path) -> None:
-    with ModelServer([*streamed(command("true"), text("ok")), command("true"), text("ok")]) as server:
+    with ModelServer(
+        [*streamed(command("true"), text("ok")), command("true"), text("ok")]
+    ) as server:
         with terminal("run", "x", *options(server, tmp_path), NO_COLOR="1") as typist:
             assert typist.leaves() == 0
         assert not re.search(r"\x1b\[[0-9;]*m", typist.seen)

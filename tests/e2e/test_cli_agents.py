@@ -1,4 +1,5 @@
-"""`--agents DIR`: the agent gives work to others, each shown in its lines; their calls are asked about like its own."""
+"""`--agents DIR`: the agent gives work to others, each shown in its lines; their calls are asked
+about like its own."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ PROMPT = r"\[y,n,e,a,q\] "
 def agents(folder: Path) -> list[str]:
     path = folder / "team" / "worker.md"
     path.parent.mkdir()
-    path.write_text("---\ndescription: Does what it is told.\ntools: [terminal]\n---\nYou are the worker.\n")
+    path.write_text(
+        "---\ndescription: Does what it is told.\ntools: [terminal]\n---\nYou are the worker.\n"
+    )
     return ["--agents", str(path.parent)]
 
 
@@ -27,15 +30,30 @@ def answer(request: Request) -> Any:
     worker = "You are the worker." in str(request.messages[0]["content"])
     first = request.messages[-1]["role"] == "user"
     if worker:
-        found = calls(("terminal", {"command": "echo made > made"})) if first else text("It is made.")
+        found = (
+            calls(("terminal", {"command": "echo made > made"})) if first else text("It is made.")
+        )
     else:
-        found = calls(("delegate", {"agent": "worker", "task": "Make it."})) if first else text("The worker made it.")
+        found = (
+            calls(("delegate", {"agent": "worker", "task": "Make it."}))
+            if first
+            else text("The worker made it.")
+        )
     return sse(found) if request.json.get("stream") else found
 
 
 def test_the_other_agent_works_in_the_same_folder_and_is_shown_in_its_line(tmp_path: Path) -> None:
     with ModelServer(answer) as server:
-        ended = holdfast("run", "x", *options(server, tmp_path), *agents(tmp_path), "--store", str(tmp_path / "s.db"), "--id", "one")
+        ended = holdfast(
+            "run",
+            "x",
+            *options(server, tmp_path),
+            *agents(tmp_path),
+            "--store",
+            str(tmp_path / "s.db"),
+            "--id",
+            "one",
+        )
         assert ended.returncode == 0, ended.stderr
         assert (tmp_path / "made").exists()
         assert "worker: 2 steps" in ended.stdout
@@ -44,8 +62,18 @@ def test_the_other_agent_works_in_the_same_folder_and_is_shown_in_its_line(tmp_p
         assert f"--agents {tmp_path / 'team'}" in ended.stderr
 
 
-def test_without_a_terminal_a_call_of_its_that_waits_ends_the_command_and_says_how_to_approve_it(tmp_path: Path) -> None:
-    more = ["--confirm", "terminal", "--store", str(tmp_path / "s.db"), "--id", "one", *agents(tmp_path)]
+def test_without_a_terminal_a_call_of_its_that_waits_ends_the_command_and_says_how_to_approve_it(
+    tmp_path: Path,
+) -> None:
+    more = [
+        "--confirm",
+        "terminal",
+        "--store",
+        str(tmp_path / "s.db"),
+        "--id",
+        "one",
+        *agents(tmp_path),
+    ]
     with ModelServer(answer) as server:
         ended = holdfast("run", "x", *options(server, tmp_path), *more)
         assert ended.returncode == 3
@@ -60,7 +88,10 @@ def test_without_a_terminal_a_call_of_its_that_waits_ends_the_command_and_says_h
 
 def test_at_a_terminal_its_calls_are_asked_about_like_one_s_own(tmp_path: Path) -> None:
     team = agents(tmp_path)
-    with ModelServer(answer) as server, terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *team) as typist:
+    with (
+        ModelServer(answer) as server,
+        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *team) as typist,
+    ):
         shown = typist.sees(PROMPT)
         assert "an agent that works for this one, waits for you" in shown
         assert "$ echo made > made" in shown
@@ -69,7 +100,9 @@ def test_at_a_terminal_its_calls_are_asked_about_like_one_s_own(tmp_path: Path) 
     assert (tmp_path / "made").exists()
 
 
-def test_a_folder_without_agents_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_without_agents_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--workdir", str(tmp_path)]
     assert main(["run", "x", *model, "--agents", str(tmp_path)]) == 2
     assert "there is no agent that can be read" in capsys.readouterr().err

@@ -1,4 +1,5 @@
-"""`--ask`: the agent asks, at a real terminal, from another shell, where nobody can be asked, and on an agent server."""
+"""`--ask`: the agent asks, at a real terminal, from another shell, where nobody can be asked, and
+on an agent server."""
 
 from __future__ import annotations
 
@@ -28,7 +29,10 @@ def test_the_user_answers_at_the_terminal(tmp_path: Path) -> None:
     ):
         typist.sees("> ")
         typist.types("paint\r")
-        typist.sees(r"ask_user asks: Which colour\?[\s\S]*1  red[\s\S]*2  green[\s\S]*Answer \(one of these\): ")
+        typist.sees(
+            r"ask_user asks: Which colour\?[\s\S]*1  red[\s\S]*2  green[\s\S]*Answer \(one of"
+            r" these\): "
+        )
         typist.types("2\r")
         typist.sees(r"Send this to ask_user\? \[y,n,e\] ")
         typist.types("y\r")
@@ -60,23 +64,37 @@ def test_another_shell_answers_and_sends_what_is_seen_after_the_answer(tmp_path:
         typist.sees(r"Red it is\.")
         assert typist.leaves() == 0
         last = server.requests[-1].messages
-        assert [(one["role"], one["content"]) for one in last[-2:]] == [("tool", "The user answers: red"), ("user", "not too bright")]
+        assert [(one["role"], one["content"]) for one in last[-2:]] == [
+            ("tool", "The user answers: red"),
+            ("user", "not too bright"),
+        ]
 
 
-def test_messages_from_another_shell_are_in_the_next_request_behind_the_results_of_what_runs(tmp_path: Path) -> None:
+def test_messages_from_another_shell_are_in_the_next_request_behind_the_results_of_what_runs(
+    tmp_path: Path,
+) -> None:
     go = tmp_path / "go"
-    wait = [("terminal", {"command": f"echo {number}; until [ -e {go} ]; do sleep 0.02; done"}) for number in range(1)]
+    wait = [
+        ("terminal", {"command": f"echo {number}; until [ -e {go} ]; do sleep 0.02; done"})
+        for number in range(1)
+    ]
     with (
         ModelServer([calls(*wait, ("list_files", {"path": "."})), text("Heard.")]) as server,
         started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run,
     ):
-        wait_for(lambda: len(server.requests) == 1 and (tmp_path / "s.db").exists() and _runs(tmp_path))
+        wait_for(
+            lambda: len(server.requests) == 1 and (tmp_path / "s.db").exists() and _runs(tmp_path)
+        )
         for number in range(3):
             assert tell(tmp_path, "send", f"steer {number}", "--wait", "20").returncode == 0
         go.touch()
         out, _ = run.communicate(timeout=30)
         assert out.splitlines()[-1] == "Heard."
-        roles = [(one["role"], one["content"]) for one in server.requests[1].messages if one["role"] in ("user", "tool")]
+        roles = [
+            (one["role"], one["content"])
+            for one in server.requests[1].messages
+            if one["role"] in ("user", "tool")
+        ]
         assert [role for role, _ in roles] == ["user", "tool", "tool", "user", "user", "user"]
         assert [said for _, said in roles[-3:]] == ["steer 0", "steer 1", "steer 2"]
 

@@ -1,4 +1,5 @@
-"""`--confirm`: somebody at a real terminal decides which calls run; without one the command says what waits."""
+"""`--confirm`: somebody at a real terminal decides which calls run; without one the command says
+what waits."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def events(folder: Path) -> list[ev.AnyEvent]:
 
 
 def decisions(folder: Path) -> list[tuple[str, str, str]]:
-    return [(event.decision, event.by, event.reason) for event in events(folder) if isinstance(event, ev.Decision)]
+    return [
+        (event.decision, event.by, event.reason)
+        for event in events(folder)
+        if isinstance(event, ev.Decision)
+    ]
 
 
 def status(folder: Path) -> str:
@@ -44,7 +49,11 @@ def status(folder: Path) -> str:
 
 def results(server: ModelServer, number: int) -> list[str]:
     """What the model was told of its calls in that request."""
-    return [message["content"] for message in server.requests[number].messages if message["role"] == "tool"]
+    return [
+        message["content"]
+        for message in server.requests[number].messages
+        if message["role"] == "tool"
+    ]
 
 
 # --- what is asked for ---
@@ -52,9 +61,17 @@ def results(server: ModelServer, number: int) -> list[str]:
 
 @pytest.mark.parametrize(
     ("what", "told"),
-    [("shell", "'shell'"), ("termnal", "Did you mean 'terminal'?"), ("terminal,nope", "'nope'"), ("", "tool names"), (",", "tool names")],
+    [
+        ("shell", "'shell'"),
+        ("termnal", "Did you mean 'terminal'?"),
+        ("terminal,nope", "'nope'"),
+        ("", "tool names"),
+        (",", "tool names"),
+    ],
 )
-def test_an_unknown_tool_is_named_with_those_there_are(tmp_path: Path, what: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_tool_is_named_with_those_there_are(
+    tmp_path: Path, what: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = ["--model", "m", "--base-url", "http://127.0.0.1:9/v1", "--workdir", str(tmp_path)]
     assert main(["run", "x", *model, "--confirm", what, *kept(tmp_path)]) == 2
     out, err = capsys.readouterr()
@@ -65,9 +82,17 @@ def test_an_unknown_tool_is_named_with_those_there_are(tmp_path: Path, what: str
 
 
 def test_without_a_terminal_it_ends_with_what_waits_and_how_to_approve_it(tmp_path: Path) -> None:
-    answers = [calls(("read_file", {"path": "."}), ("terminal", {"command": "touch ran"}), ("terminal", {"command": "touch too"}))]
+    answers = [
+        calls(
+            ("read_file", {"path": "."}),
+            ("terminal", {"command": "touch ran"}),
+            ("terminal", {"command": "touch too"}),
+        )
+    ]
     with ModelServer([*answers, text("Done.")]) as server:
-        ended = holdfast("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path))
+        ended = holdfast(
+            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+        )
         assert (ended.returncode, len(server.requests)) == (3, 1)
         assert not (tmp_path / "ran").exists()
         store = tmp_path / "s.db"
@@ -75,7 +100,10 @@ def test_without_a_terminal_it_ends_with_what_waits_and_how_to_approve_it(tmp_pa
         assert call
         assert "2 calls left waiting for confirmation" in ended.stderr
         assert f"approve with: holdfast tell {store} one approve CALL\n" in ended.stderr
-        assert f"continue with: holdfast chat --store {store} --id one --model m --base-url {server.url} --confirm terminal" in ended.stderr
+        assert (
+            f"continue with: holdfast chat --store {store} --id one --model m --base-url"
+            f" {server.url} --confirm terminal" in ended.stderr
+        )
         assert "is a directory" in ended.stdout, "what need not be asked for ran at once"
         # Nothing was decided: to open it again says so again. Then both are.
         again = holdfast("chat", *options(server, tmp_path), *kept(tmp_path))
@@ -103,12 +131,17 @@ def test_without_a_store_it_is_told_that_nothing_is_kept(tmp_path: Path) -> None
 def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
     answers = streamed(command("echo one > a"), command("echo two > b"), text("I see."))
     with ModelServer(answers) as server:
-        with terminal("run", "x", *options(server, tmp_path), "--confirm", "always", *kept(tmp_path)) as typist:
+        with terminal(
+            "run", "x", *options(server, tmp_path), "--confirm", "always", *kept(tmp_path)
+        ) as typist:
             typist.sees("waiting for you")
             shown = typist.sees(PROMPT)
             assert "$ echo one > a" in shown
             assert "every call is to be confirmed" in shown
-            assert "[y] run it, [n] reject, [e] edit, [a] run this and all later calls of terminal, [q] leave it waiting" in shown
+            assert (
+                "[y] run it, [n] reject, [e] edit, [a] run this and all later calls of terminal,"
+                " [q] leave it waiting" in shown
+            )
             assert not (tmp_path / "a").exists()
             typist.types("\r")
             typist.sees("run it")
@@ -127,23 +160,41 @@ def test_yes_runs_the_call_and_no_tells_the_model_why(tmp_path: Path) -> None:
         assert "not now" in results(server, 2)[1]
     assert ((tmp_path / "a").exists(), (tmp_path / "b").exists()) == (True, False)
     asked = ("ask", "policy", "every call is to be confirmed")
-    assert decisions(tmp_path) == [asked, ("approve", "user", ""), asked, ("reject", "user", "not now")]
+    assert decisions(tmp_path) == [
+        asked,
+        ("approve", "user", ""),
+        asked,
+        ("reject", "user", "not now"),
+    ]
     shown = holdfast("show", str(tmp_path / "s.db")).stdout
     for line in (
-        "  waits for you: $ echo one > a (every call is to be confirmed)", "  approved: $ echo one > a, by user",
-        "  rejected: $ echo two > b, by user: not now", "waiting for you",
-    ):  # fmt: skip
+        "  waits for you: $ echo one > a (every call is to be confirmed)",
+        "  approved: $ echo one > a, by user",
+        "  rejected: $ echo two > b, by user: not now",
+        "waiting for you",
+    ):
         assert line in shown.splitlines()
 
 
 def test_all_later_calls_of_a_tool_run_unasked(tmp_path: Path) -> None:
-    first = calls(("terminal", {"command": "touch a"}), ("terminal", {"command": "touch b"}), ("write_file", {"path": "w", "content": ""}))
+    first = calls(
+        ("terminal", {"command": "touch a"}),
+        ("terminal", {"command": "touch b"}),
+        ("write_file", {"path": "w", "content": ""}),
+    )
     answers = streamed(first, command("touch c"), text("Done."))
-    with ModelServer(answers) as server, terminal("run", "x", *options(server, tmp_path), "--confirm", "always") as typist:
+    with (
+        ModelServer(answers) as server,
+        terminal("run", "x", *options(server, tmp_path), "--confirm", "always") as typist,
+    ):
         assert "(2 more after this)" in typist.sees(PROMPT)
         typist.types("a\r")
         assert "write_file" in typist.sees(PROMPT)
-        assert ((tmp_path / "a").exists(), (tmp_path / "b").exists(), (tmp_path / "w").exists()) == (True, True, False)
+        assert (
+            (tmp_path / "a").exists(),
+            (tmp_path / "b").exists(),
+            (tmp_path / "w").exists(),
+        ) == (True, True, False)
         typist.types("yes\r")
         typist.sees("Done.")
         assert typist.leaves() == 0
@@ -157,7 +208,10 @@ def test_a_call_is_shown_whole_and_without_control_characters(tmp_path: Path) ->
     sneaky = "echo hi\x1b[2K\x1b[1A\r# \u202egnp\u202c \u200bend"
     writes = ("write_file", {"path": "a.txt", "content": "first\n2nd\x1b[31m\n"})
     edits = ("edit_file", {"path": "a.txt", "old": "first\nsecond", "new": "first\nthird"})
-    answers = streamed(calls(("terminal", {"command": f"{long}\n{sneaky}", "timeout": 5}), writes, edits), text("ok"))
+    answers = streamed(
+        calls(("terminal", {"command": f"{long}\n{sneaky}", "timeout": 5}), writes, edits),
+        text("ok"),
+    )
     arguments = [*options(server := ModelServer(answers), tmp_path), "--confirm", "always"]
     with server, terminal("run", "x", *arguments, COLUMNS="80", NO_COLOR="1") as typist:
         shown = typist.sees(PROMPT)
@@ -167,9 +221,16 @@ def test_a_call_is_shown_whole_and_without_control_characters(tmp_path: Path) ->
         assert "  timeout: 5" in whole
         typist.types("n\r\r")
         shown = typist.sees(PROMPT)
-        assert re.search(r"  path: a.txt\r\n  in place of what is there:\r\n.*\n   first\r\n  -second\r\n  \+2nd\^\[\[31m\r\n", shown)
+        assert re.search(
+            r"  path: a.txt\r\n  in place of what is there:\r\n.*\n   first\r\n  -second\r\n "
+            r" \+2nd\^\[\[31m\r\n",
+            shown,
+        )
         typist.types("n\r\r")
-        assert re.search(r"edit_file\r\n  path: a.txt\r\n   first\r\n  -second\r\n  \+third\r\n", typist.sees(PROMPT))
+        assert re.search(
+            r"edit_file\r\n  path: a.txt\r\n   first\r\n  -second\r\n  \+third\r\n",
+            typist.sees(PROMPT),
+        )
         typist.types("n\r\r")
         assert typist.leaves() == 0
     assert not re.search("[\x00-\x06\x0b\x0c\x0e-\x1a\x7f-\x9f\u200b\u202e]", typist.seen)
@@ -181,18 +242,43 @@ def test_what_differs_in_line_ends_alone_is_shown() -> None:
 
     assert lines("edit_file", path="a", old="x\r\n", new="x\n")[2:] == ["  -x^M", "  +x", "   "]
     assert lines("edit_file", path="a", old="x\n", new="x")[2:] == ["   x", "  -"]
-    assert lines("write_file", "x", path="a", content="x")[2:] == ["  in place of what is there:", "  (nothing is changed)"]
+    assert lines("write_file", "x", path="a", content="x")[2:] == [
+        "  in place of what is there:",
+        "  (nothing is changed)",
+    ]
     assert lines("write_file", path="a", content="x\ny\n", **{"mode\x1b": " \u202e"}) == [
-        "write_file", "  path: a", '  mode^[: " \\u202e"', "  +x", "  +y",
-    ]  # fmt: skip
-    assert as_json({"ä\x7f": "日\x9b\u200b\U000e0041\n"}) == '{"ä\\u007f": "日\\u009b\\u200b\\udb40\\udc41\\n"}'
-    assert lines("other", text="a\nb", flag=True, none=None) == ["other", "  text:", "    a", "    b", "  flag: true", "  none: null"]
+        "write_file",
+        "  path: a",
+        '  mode^[: " \\u202e"',
+        "  +x",
+        "  +y",
+    ]
+    assert (
+        as_json({"ä\x7f": "日\x9b\u200b\U000e0041\n"})
+        == '{"ä\\u007f": "日\\u009b\\u200b\\udb40\\udc41\\n"}'
+    )
+    assert lines("other", text="a\nb", flag=True, none=None) == [
+        "other",
+        "  text:",
+        "    a",
+        "    b",
+        "  flag: true",
+        "  none: null",
+    ]
 
 
 def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path) -> None:
     answers = streamed(command("touch wrong; printf '\x1b'"), text("ok"))
     with ModelServer(answers) as server:
-        with terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path), INPUTRC="/dev/null") as typist:
+        with terminal(
+            "run",
+            "x",
+            *options(server, tmp_path),
+            "--confirm",
+            "terminal",
+            *kept(tmp_path),
+            INPUTRC="/dev/null",
+        ) as typist:
             typist.sees(PROMPT)
             typist.types("e\r")
             assert "touch wrong; printf '\\u001b'" in typist.sees(r'Arguments.*\{"command": ".*"\}')
@@ -215,7 +301,10 @@ def test_arguments_are_edited_and_asked_for_again_until_they_fit(tmp_path: Path)
             assert typist.leaves() == 0
         assert "touch right" in results(server, 1)[0], "the model is told"
     assert ((tmp_path / "wrong").exists(), (tmp_path / "right").exists()) == (False, True)
-    assert 'with other arguments: {"command":"touch right"}' in holdfast("show", str(tmp_path / "s.db")).stdout
+    assert (
+        'with other arguments: {"command":"touch right"}'
+        in holdfast("show", str(tmp_path / "s.db")).stdout
+    )
 
 
 def test_ctrl_d_leaves_it_waiting_and_chat_asks_again(tmp_path: Path) -> None:
@@ -248,7 +337,9 @@ def test_ctrl_c_pauses_and_the_call_still_waits_after_that(tmp_path: Path) -> No
     answers = streamed(command("touch ran"), text("Done."))
     with (
         ModelServer(answers) as server,
-        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)) as typist,
+        terminal(
+            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+        ) as typist,
     ):
         typist.sees(PROMPT)
         typist.types("\x03")
@@ -269,10 +360,14 @@ def test_ctrl_c_pauses_and_the_call_still_waits_after_that(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_at_the_prompt_ends_it_and_the_call_waits(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_a_signal_at_the_prompt_ends_it_and_the_call_waits(
+    tmp_path: Path, number: signal.Signals, code: int
+) -> None:
     with (
         ModelServer(streamed(command("touch ran"))) as server,
-        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)) as typist,
+        terminal(
+            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+        ) as typist,
     ):
         typist.sees(PROMPT)
         typist.process.send_signal(number)
@@ -284,8 +379,15 @@ def test_a_signal_at_the_prompt_ends_it_and_the_call_waits(tmp_path: Path, numbe
 
 def test_what_was_typed_before_the_question_is_no_answer_to_it(tmp_path: Path) -> None:
     go = tmp_path / "go"
-    answers = streamed(command(f"until [ -e {go} ]; do sleep 0.02; done"), calls(("write_file", {"path": "w", "content": ""})), text("ok"))
-    with ModelServer(answers) as server, terminal("run", "x", *options(server, tmp_path), "--confirm", "write_file") as typist:
+    answers = streamed(
+        command(f"until [ -e {go} ]; do sleep 0.02; done"),
+        calls(("write_file", {"path": "w", "content": ""})),
+        text("ok"),
+    )
+    with (
+        ModelServer(answers) as server,
+        terminal("run", "x", *options(server, tmp_path), "--confirm", "write_file") as typist,
+    ):
         typist.sees("until")
         typist.types("y\r")
         time.sleep(0.1)  # it is in the terminal's buffer
@@ -301,7 +403,9 @@ def test_what_was_typed_before_the_question_is_no_answer_to_it(tmp_path: Path) -
 def test_in_a_chat_another_line_is_a_message_and_approves_nothing(tmp_path: Path) -> None:
     answers = streamed(command("touch ran"), text("Fine."))
     with ModelServer(answers) as server:
-        with terminal("chat", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)) as typist:
+        with terminal(
+            "chat", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+        ) as typist:
             typist.sees("> ")
             typist.types("go\r")
             typist.sees(PROMPT)
@@ -311,13 +415,20 @@ def test_in_a_chat_another_line_is_a_message_and_approves_nothing(tmp_path: Path
             typist.types("/status\r")
             typist.sees("waiting for confirmation, model m")
             typist.sees(PROMPT)
-            assert (status(tmp_path), (tmp_path / "ran").exists()) == ("waiting_for_confirmation", False)
+            assert (status(tmp_path), (tmp_path / "ran").exists()) == (
+                "waiting_for_confirmation",
+                False,
+            )
             typist.types("n\r\r")
             typist.sees("Fine.")
             typist.sees("> ")
             typist.types("/exit\r")
             assert typist.leaves() == 0
-        said = [message["content"] for message in server.requests[1].messages if message["role"] == "user"]
+        said = [
+            message["content"]
+            for message in server.requests[1].messages
+            if message["role"] == "user"
+        ]
         assert said == ["go", "yes please do run it"]
     assert typist.seen.count("yes please do run it") == 1
     assert not (tmp_path / "ran").exists()
@@ -327,12 +438,17 @@ def test_a_decision_from_elsewhere_is_noticed(tmp_path: Path) -> None:
     answers = streamed(command("touch ran"), text("Done."))
     with (
         ModelServer(answers) as server,
-        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)) as typist,
+        terminal(
+            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+        ) as typist,
     ):
         typist.sees(PROMPT)
         with SQLiteStore(tmp_path / "s.db") as store:
             pending = ConversationState("one", store.read("one")).pending_confirmations[0]
-            store.post("one", Approve(pending.call.id, pending.arguments_hash, by="Ada", reason="looks fine"))
+            store.post(
+                "one",
+                Approve(pending.call.id, pending.arguments_hash, by="Ada", reason="looks fine"),
+            )
         typist.sees("decided elsewhere: approved by Ada: looks fine")  # nobody types
         assert typist.leaves() == 0
     assert "Done." in typist.seen  # before that or after it
@@ -341,12 +457,18 @@ def test_a_decision_from_elsewhere_is_noticed(tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize(("typed", "prompt"), [("ye", ""), ("n\r", "no reason"), ("e\r", "Arguments")])
-def test_what_was_begun_to_be_typed_is_dropped_when_it_is_decided_elsewhere(tmp_path: Path, typed: str, prompt: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "prompt"), [("ye", ""), ("n\r", "no reason"), ("e\r", "Arguments")]
+)
+def test_what_was_begun_to_be_typed_is_dropped_when_it_is_decided_elsewhere(
+    tmp_path: Path, typed: str, prompt: str
+) -> None:
     answers = streamed(command("touch ran"), command("touch too"), text("Done."))
     with (
         ModelServer(answers) as server,
-        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)) as typist,
+        terminal(
+            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+        ) as typist,
     ):
         typist.sees(PROMPT)
         typist.types(typed)
@@ -358,17 +480,28 @@ def test_what_was_begun_to_be_typed_is_dropped_when_it_is_decided_elsewhere(tmp_
         typist.sees("Done.")
         assert typist.leaves() == 0
     assert "Traceback" not in typist.seen
-    assert [decision for decision, _, _ in decisions(tmp_path)] == ["ask", "reject", "ask", "approve"]
+    assert [decision for decision, _, _ in decisions(tmp_path)] == [
+        "ask",
+        "reject",
+        "ask",
+        "approve",
+    ]
     assert ((tmp_path / "ran").exists(), (tmp_path / "too").exists()) == (False, True)
 
 
-def test_a_pause_from_elsewhere_ends_the_question_and_a_resume_asks_it_again(tmp_path: Path) -> None:
+def test_a_pause_from_elsewhere_ends_the_question_and_a_resume_asks_it_again(
+    tmp_path: Path,
+) -> None:
     with (
         ModelServer(streamed(command("touch ran"), text("Done."))) as server,
-        terminal("run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)) as typist,
+        terminal(
+            "run", "x", *options(server, tmp_path), "--confirm", "terminal", *kept(tmp_path)
+        ) as typist,
     ):
         typist.sees(PROMPT)
-        assert holdfast("tell", str(tmp_path / "s.db"), "one", "pause", "--wait", "10").returncode == 0
+        assert (
+            holdfast("tell", str(tmp_path / "s.db"), "one", "pause", "--wait", "10").returncode == 0
+        )
         typist.sees("paused from elsewhere")
         assert holdfast("tell", str(tmp_path / "s.db"), "one", "resume").returncode == 0
         typist.sees(PROMPT)
@@ -381,7 +514,15 @@ def test_a_pause_from_elsewhere_ends_the_question_and_a_resume_asks_it_again(tmp
 def test_a_dumb_terminal_asks_in_plain_text(tmp_path: Path) -> None:
     with (
         ModelServer([command("touch ran"), text("Done.")]) as server,
-        terminal("run", "x", "--no-stream", *options(server, tmp_path), "--confirm", "always", TERM="dumb") as typist,
+        terminal(
+            "run",
+            "x",
+            "--no-stream",
+            *options(server, tmp_path),
+            "--confirm",
+            "always",
+            TERM="dumb",
+        ) as typist,
     ):
         typist.sees(PROMPT)
         typist.types("y\r")
@@ -397,7 +538,12 @@ def test_where_input_cannot_edit_lines_the_arguments_are_typed_anew(tmp_path: Pa
     (hidden / "readline.py").write_text("raise ImportError")
     with ModelServer(streamed(command("touch wrong"), text("Done."))) as server:
         arguments = [*options(server, tmp_path), "--confirm", "terminal"]
-        with terminal("run", "x", *arguments, PYTHONPATH=f"{hidden}{os.pathsep}{os.environ.get('PYTHONPATH', '')}") as typist:
+        with terminal(
+            "run",
+            "x",
+            *arguments,
+            PYTHONPATH=f"{hidden}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+        ) as typist:
             typist.sees(PROMPT)
             typist.types("e\n")
             typist.sees(re.escape(json.dumps({"command": "touch wrong"})))
@@ -409,7 +555,9 @@ def test_where_input_cannot_edit_lines_the_arguments_are_typed_anew(tmp_path: Pa
 
 
 def test_the_status_line_says_who_is_waited_for_while_others_run(tmp_path: Path) -> None:
-    first = calls(("terminal", {"command": "sleep 0.7"}), ("write_file", {"path": "w", "content": ""}))
+    first = calls(
+        ("terminal", {"command": "sleep 0.7"}), ("write_file", {"path": "w", "content": ""})
+    )
     with (
         ModelServer([sse(first), sse(text("ok"))]) as server,
         terminal("run", "x", *options(server, tmp_path), "--confirm", "write_file") as typist,
@@ -424,16 +572,27 @@ def test_the_status_line_says_who_is_waited_for_while_others_run(tmp_path: Path)
 
 
 def test_risky_calls_are_asked_about_with_their_risk_and_why(tmp_path: Path) -> None:
-    answers = streamed(calls(("terminal", {"command": "ls"}), ("terminal", {"command": "rm -rf ../other"})), text("I see."))
+    answers = streamed(
+        calls(("terminal", {"command": "ls"}), ("terminal", {"command": "rm -rf ../other"})),
+        text("I see."),
+    )
     with (
         ModelServer(answers) as server,
-        terminal("run", "x", *options(server, tmp_path), "--confirm", "risky", *kept(tmp_path)) as typist,
+        terminal(
+            "run", "x", *options(server, tmp_path), "--confirm", "risky", *kept(tmp_path)
+        ) as typist,
     ):
         shown = typist.sees(PROMPT)
         assert "high risk: deletes what is outside of the working directory: ../other" in shown
         typist.types("q\r")
         assert typist.leaves() == 3
-    assert [(one[0], one[1]) for one in decisions(tmp_path)] == [("allow", "analyzer:rules"), ("ask", "analyzer:rules")]
+    assert [(one[0], one[1]) for one in decisions(tmp_path)] == [
+        ("allow", "analyzer:rules"),
+        ("ask", "analyzer:rules"),
+    ]
     shown = holdfast("show", str(tmp_path / "s.db")).stdout
     assert "  allowed: $ ls [low risk], by analyzer:rules: ls only reads" in shown.splitlines()
-    assert "  high risk: deletes what is outside of the working directory: ../other" in shown.splitlines()
+    assert (
+        "  high risk: deletes what is outside of the working directory: ../other"
+        in shown.splitlines()
+    )

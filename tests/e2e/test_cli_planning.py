@@ -48,14 +48,19 @@ def test_a_plan_is_drawn_as_it_changes_in_a_pipe_and_shown_at_the_end(tmp_path: 
     assert "--plan tool" in ended.stderr
     shown = holdfast("show", str(tmp_path / "s.db"), "one").stdout.splitlines()
     assert shown[-5:-1] == ["plan: 1 of 2 steps done", "  [x] 1. Read it", "  [>] 2. Fix it", ""]
-    lines = [json.loads(line) for line in holdfast("show", str(tmp_path / "s.db"), "one", "--json").stdout.splitlines()]
+    lines = [
+        json.loads(line)
+        for line in holdfast("show", str(tmp_path / "s.db"), "one", "--json").stdout.splitlines()
+    ]
     [*_, last] = [line["result"] for line in lines if line["type"] == "toolResult"]
     assert last["meta"] == {"holdfast/plan": True}
     assert last["structuredContent"]["steps"][1] == {"step": "Fix it", "state": "in_progress"}
 
 
 def test_without_a_terminal_a_plan_that_waits_is_drawn_and_can_be_approved(tmp_path: Path) -> None:
-    with ModelServer([command("touch early"), planned("Touch it"), command("touch late"), text("Done.")]) as server:
+    with ModelServer(
+        [command("touch early"), planned("Touch it"), command("touch late"), text("Done.")]
+    ) as server:
         ended = holdfast("run", "x", "--plan", "first", *options(server, tmp_path), *kept(tmp_path))
         assert FIRST_PROMPT in str(server.requests[0].messages[0])
         assert (ended.returncode, (tmp_path / "early").exists()) == (3, False)
@@ -72,14 +77,23 @@ def test_without_a_terminal_a_plan_that_waits_is_drawn_and_can_be_approved(tmp_p
 
 def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -> None:
     answers = streamed(
-        planned("Touch a", "Touch b"), planned("Touch c", "Touch d"), command("touch late"), planned("Touch C.", "e"), text("Done.")
+        planned("Touch a", "Touch b"),
+        planned("Touch c", "Touch d"),
+        command("touch late"),
+        planned("Touch C.", "e"),
+        text("Done."),
     )
     with ModelServer(answers) as server:
-        with terminal("run", "x", "--plan", "first", *options(server, tmp_path), *kept(tmp_path)) as typist:
+        with terminal(
+            "run", "x", "--plan", "first", *options(server, tmp_path), *kept(tmp_path)
+        ) as typist:
             shown = typist.sees(PROMPT)
             assert "Is this what is to be done? the plan is to be approved" in shown
             assert "[ ] 1. Touch a" in shown
-            assert "[y] approve this plan, [n] reject it, [e] change its steps, [q] leave it waiting" in shown
+            assert (
+                "[y] approve this plan, [n] reject it, [e] change its steps, [q] leave it waiting"
+                in shown
+            )
             assert '"steps"' not in shown
             typist.types("n\r")
             typist.sees("Why")
@@ -114,37 +128,65 @@ def test_at_a_terminal_a_plan_is_changed_rejected_and_approved(tmp_path: Path) -
     assert (tmp_path / "late").exists()
     assert standing(state(tmp_path)) == ["Touch C.", "e"]
     assert [(decision, by) for decision, by, _ in decisions(tmp_path)] == [
-        ("ask", "planning"), ("reject", "user"), ("ask", "planning"), ("approve", "user"), ("ask", "planning"), ("approve", "user"),
-    ]  # fmt: skip
+        ("ask", "planning"),
+        ("reject", "user"),
+        ("ask", "planning"),
+        ("approve", "user"),
+        ("ask", "planning"),
+        ("approve", "user"),
+    ]
 
 
 def test_going_on_with_a_conversation_shows_what_is_left_of_its_plan(tmp_path: Path) -> None:
     with ModelServer([planned("Read it.", "Fix it!"), text("Half."), text("More.")]) as server:
         holdfast("run", "x", "--plan", *options(server, tmp_path), *kept(tmp_path))
-        ended = holdfast("chat", "--plan", *options(server, tmp_path), *kept(tmp_path), stdin="go on\n")
+        ended = holdfast(
+            "chat", "--plan", *options(server, tmp_path), *kept(tmp_path), stdin="go on\n"
+        )
     assert ended.stdout.startswith("plan: 1 of 2 steps done\n  [x] 1. Read it\n  [>] 2. Fix it\n")
 
 
 def test_what_the_option_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--plan", "Fix it", "--workdir", str(tmp_path)]) == 2
-    assert "--plan: takes nothing or the word first, not 'Fix it'; write the task before it" in capsys.readouterr().err
+    assert (
+        "--plan: takes nothing or the word first, not 'Fix it'; write the task before it"
+        in capsys.readouterr().err
+    )
 
 
-def test_on_a_server_a_plan_waits_in_the_same_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_server_a_plan_waits_in_the_same_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("fastapi", reason="the server extra is not installed")
     from tests.e2e import test_cli_remote as remote
 
     for name, value in remote.env().items():
         monkeypatch.setenv(name, value)
-    answers = [command("touch early"), planned("Touch it"), command("touch late; ls"), planned("Touch it."), text("Done.")]
+    answers = [
+        command("touch early"),
+        planned("Touch it"),
+        command("touch late; ls"),
+        planned("Touch it."),
+        text("Done."),
+    ]
     with ModelServer(answers) as model, remote.AgentServer(tmp_path) as server:
         given = remote.options(server, model, "one")
         ended = remote.told("run", "x", "--plan", "first", *given)
         assert (ended.returncode, "[ ] 1. Touch it" in ended.stdout) == (3, True)
         again = remote.told("chat", "--plan", *given)
-        assert (again.returncode, "--plan is for a new conversation; 'one' keeps what it was made with" in again.stderr) == (2, True)
-        assert remote.told("tell", "--server", server.url, "one", "approve", "--wait", "20").returncode == 0
-        shown = remote.told("show", "--server", server.url, "one", "--follow", "--until-rest").stdout
-    assert [line for line in shown.splitlines() if line.startswith("plan:")][-1] == "plan: 1 of 1 steps done"
+        assert (
+            again.returncode,
+            "--plan is for a new conversation; 'one' keeps what it was made with" in again.stderr,
+        ) == (2, True)
+        assert (
+            remote.told("tell", "--server", server.url, "one", "approve", "--wait", "20").returncode
+            == 0
+        )
+        shown = remote.told(
+            "show", "--server", server.url, "one", "--follow", "--until-rest"
+        ).stdout
+    assert [line for line in shown.splitlines() if line.startswith("plan:")][
+        -1
+    ] == "plan: 1 of 1 steps done"
     assert "late" in shown
     assert "early\n" not in shown.replace("touch early\n", "")

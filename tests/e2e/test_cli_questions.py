@@ -1,4 +1,5 @@
-"""What calls ask, at a real terminal: a form field by field, an address, who asks; `tell answer`, `show`, and no terminal at all."""
+"""What calls ask, at a real terminal: a form field by field, an address, who asks; `tell answer`,
+`show`, and no terminal at all."""
 
 from __future__ import annotations
 
@@ -88,8 +89,13 @@ def chatting(server: ModelServer, folder: Path) -> Iterator[Typist]:
 
 
 def test_a_form_of_an_mcp_server_is_filled_in_field_by_field(tmp_path: Path) -> None:
-    with ModelServer([calls(("srv__ask", {"message": "Who are you?"})), text("Done.")]) as server, chatting(server, tmp_path) as typist:
-        assert "srv gets what you fill in" in typist.sees(r"srv asks: Who are you\?[\s\S]*Name \(text\): ")
+    with (
+        ModelServer([calls(("srv__ask", {"message": "Who are you?"})), text("Done.")]) as server,
+        chatting(server, tmp_path) as typist,
+    ):
+        assert "srv gets what you fill in" in typist.sees(
+            r"srv asks: Who are you\?[\s\S]*Name \(text\): "
+        )
         typist.types("Ada\r")
         typist.sees(r'Colour \(text\) \["green"\]: ')
         typist.types("\r")
@@ -102,7 +108,10 @@ def test_a_form_of_an_mcp_server_is_filled_in_field_by_field(tmp_path: Path) -> 
 
 
 def test_types_choices_defaults_and_secrets_are_asked_for_until_they_fit(tmp_path: Path) -> None:
-    with ModelServer([calls(("order", {})), text("Done.")]) as server, chatting(server, tmp_path) as typist:
+    with (
+        ModelServer([calls(("order", {})), text("Done.")]) as server,
+        chatting(server, tmp_path) as typist,
+    ):
         seen = typist.sees(r"name \(text\): ")
         assert re.search(r"shop\S+ asks: What do you", seen)
         assert "shop\x1b" not in seen  # a name cannot paint the screen
@@ -125,7 +134,14 @@ def test_types_choices_defaults_and_secrets_are_asked_for_until_they_fit(tmp_pat
             typist.sees(then)
         typist.types("\x04")
         assert typist.leaves() == 0
-        values = {"name": "Ada", "size": "m", "count": 3, "gift": True, "extras": ["bag", "card"], "pin": "planted-7a61"}
+        values = {
+            "name": "Ada",
+            "size": "m",
+            "count": 3,
+            "gift": True,
+            "extras": ["bag", "card"],
+            "pin": "planted-7a61",
+        }
         assert told(server) == f"got {values}"
         assert decisions(tmp_path)[-1].arguments == {**values, "pin": "***"}
         assert "planted-7a61" not in typist.seen
@@ -133,7 +149,10 @@ def test_types_choices_defaults_and_secrets_are_asked_for_until_they_fit(tmp_pat
 
 @pytest.mark.parametrize("keys", ["/decline\r", "\x04"])
 def test_a_form_can_be_declined(tmp_path: Path, keys: str) -> None:
-    with ModelServer([calls(("order", {})), text("Done.")]) as server, chatting(server, tmp_path) as typist:
+    with (
+        ModelServer([calls(("order", {})), text("Done.")]) as server,
+        chatting(server, tmp_path) as typist,
+    ):
         typist.sees(r"name \(text\): ")
         typist.types(keys)
         typist.sees(r"declined[\s\S]*Done\.[\s\S]*> ")
@@ -143,7 +162,9 @@ def test_a_form_can_be_declined(tmp_path: Path, keys: str) -> None:
 def test_an_address_is_shown_with_who_asks_and_ctrl_c_pauses(tmp_path: Path) -> None:
     script = [calls(("visit", {})), calls(("visit", {})), text("Done.")]
     with ModelServer(script) as server, chatting(server, tmp_path) as typist:
-        assert "if you trust bank" in typist.sees(r"bank asks: Please log in\.[\s\S]*https://login.example/x[\s\S]*\[y,n\] ")
+        assert "if you trust bank" in typist.sees(
+            r"bank asks: Please log in\.[\s\S]*https://login.example/x[\s\S]*\[y,n\] "
+        )
         typist.types("\x03")
         typist.sees(r"paused[\s\S]*> ")
         typist.types("\r")
@@ -159,7 +180,10 @@ def test_another_shell_answers_and_show_tells_of_it(tmp_path: Path) -> None:
     def tell(*words: str) -> subprocess.CompletedProcess[str]:
         return holdfast("tell", store, "one", *words)
 
-    with ModelServer([calls(("order", {})), text("Done.")]) as server, chatting(server, tmp_path) as typist:
+    with (
+        ModelServer([calls(("order", {})), text("Done.")]) as server,
+        chatting(server, tmp_path) as typist,
+    ):
         typist.sees(r"name \(text\): ")
         with SQLiteStore(store, read_only=True) as kept_store:
             [(_, question)] = ConversationState("one", kept_store.read("one")).pending_questions
@@ -172,14 +196,20 @@ def test_another_shell_answers_and_show_tells_of_it(tmp_path: Path) -> None:
         assert "no question's id" in tell("answer", "4.0", "{}").stderr
         values = '{"name": "Ada", "size": "l", "gift": false, "pin": "planted-7a61"}'
         answered = tell("answer", values, "--wait", "20")
-        assert (answered.returncode, answered.stdout.split("\n")[0]) == (0, f"posted: answer {question.id}")
+        assert (answered.returncode, answered.stdout.split("\n")[0]) == (
+            0,
+            f"posted: answer {question.id}",
+        )
         typist.sees(r"Nobody waits for that answer any more[\s\S]*> ")
         assert "'size': 'l'" in told(server)
         late = tell("decline", "later")
         assert (late.returncode, "nothing that runs" in late.stderr) == (2, True)
     shown = holdfast("show", store)
     assert "asks: What do you" in shown.stdout
-    assert 'answered by user: {"name":"Ada","size":"l","count":3,"gift":false,"pin":"***"}' in shown.stdout
+    assert (
+        'answered by user: {"name":"Ada","size":"l","count":3,"gift":false,"pin":"***"}'
+        in shown.stdout
+    )
 
 
 def test_without_a_terminal_every_question_is_declined(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""`--server`: run, chat, show, list and tell on an agent server that is a process of its own, and is killed."""
+"""`--server`: run, chat, show, list and tell on an agent server that is a process of its own, and
+is killed."""
 
 from __future__ import annotations
 
@@ -38,9 +39,22 @@ class AgentServer:
 
     def start(self) -> AgentServer:
         listen = self.url.partition("://")[2] or "127.0.0.1:0"
-        words = ["serve", "--listen", listen, "--store", str(self.folder / "agents.db"), *self._arguments]
+        words = [
+            "serve",
+            "--listen",
+            listen,
+            "--store",
+            str(self.folder / "agents.db"),
+            *self._arguments,
+        ]
         env = environment(HOLDFAST_SERVER_KEY=KEY, SERVERS_OWN=MODEL_KEY)
-        self._process = subprocess.Popen([*HOLDFAST, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
+        self._process = subprocess.Popen(
+            [*HOLDFAST, *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if found := re.search(r"Serving agents at (\S+)\. ", line):
@@ -88,9 +102,13 @@ def env(**more: str) -> dict[str, str]:
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [*HOLDFAST, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [*HOLDFAST, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env=environment(**env()),
-    )  # fmt: skip
+    )
     try:
         yield process
     finally:
@@ -101,7 +119,10 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 def show(server: AgentServer, id: str) -> list[dict[str, Any]]:
     """The events."""
-    return [json.loads(line) for line in told("show", "--server", server.url, id, "--json").stdout.splitlines()]
+    return [
+        json.loads(line)
+        for line in told("show", "--server", server.url, id, "--json").stdout.splitlines()
+    ]
 
 
 def begun(server: AgentServer, id: str) -> Callable[[], bool]:
@@ -117,30 +138,56 @@ def begun(server: AgentServer, id: str) -> Callable[[], bool]:
 def test_a_run_on_a_server_shows_what_a_local_one_does(server: AgentServer, tmp_path: Path) -> None:
     answers = [command("echo hi > made; cat made"), text("It says hi."), text("Again.")]
     with ModelServer(answers) as here:
-        local = told("run", "say hi", "--model", "m", "--base-url", here.url, "--workdir", str(tmp_path))
+        local = told(
+            "run", "say hi", "--model", "m", "--base-url", here.url, "--workdir", str(tmp_path)
+        )
     with ModelServer(answers) as model:
         remote = told("run", "say hi", *options(server, model, "same"), "--workspace", "shared")
         assert model.requests[0].headers["authorization"] == f"Bearer {MODEL_KEY}"
-        again = told("run", "once more", "--server", server.url, "--id", "same")  # no model, no key: it has them
+        again = told(
+            "run", "once more", "--server", server.url, "--id", "same"
+        )  # no model, no key: it has them
     assert (local.returncode, remote.returncode, again.returncode) == (0, 0, 0)
     times = re.compile(r"\d+(\.\d+)? m?s")
     assert times.sub("T", remote.stdout.lstrip("\n")) == times.sub("T", local.stdout)
-    assert remote.stderr.splitlines()[:2] == ["New conversation 'same'.", f"on {server.url}, in the workspace shared"]
-    assert remote.stderr.splitlines()[-1] == f"continue with: holdfast chat --server {server.url} --id same"
+    assert remote.stderr.splitlines()[:2] == [
+        "New conversation 'same'.",
+        f"on {server.url}, in the workspace shared",
+    ]
+    assert (
+        remote.stderr.splitlines()[-1]
+        == f"continue with: holdfast chat --server {server.url} --id same"
+    )
     assert again.stdout == "\n> once more\n\nAgain.\n"
-    assert [path.read_text() for path in server.folder.glob("agents.db.workspaces/**/made")] == ["hi\n"]
+    assert [path.read_text() for path in server.folder.glob("agents.db.workspaces/**/made")] == [
+        "hi\n"
+    ]
 
 
 def test_a_fork_that_nobody_drives_is_not_listed_as_running(server: AgentServer) -> None:
-    with ModelServer([command("sleep 600")]) as model, started("run", "wait", *options(server, model, "driven")):
+    with (
+        ModelServer([command("sleep 600")]) as model,
+        started("run", "wait", *options(server, model, "driven")),
+    ):
         until(begun(server, "driven"))
-        with RemoteWorkspace(server.url, KEY) as workspace, RemoteConversation(None, workspace, "driven") as conversation:
+        with (
+            RemoteWorkspace(server.url, KEY) as workspace,
+            RemoteConversation(None, workspace, "driven") as conversation,
+        ):
             conversation.fork(id="forked").detach()
         listed = told("list", "--server", server.url).stdout.splitlines()
         assert [line for line in listed if line.startswith("driven ") and " running  " in line]
-        assert [line for line in listed if line.startswith("forked ") and " running (not driven) " in line]
-        assert told("show", "--server", server.url, "forked").stdout.startswith("forked, running (not driven): wait")
-        assert told("show", "--server", server.url, "driven").stdout.startswith("driven, running: wait")
+        assert [
+            line
+            for line in listed
+            if line.startswith("forked ") and " running (not driven) " in line
+        ]
+        assert told("show", "--server", server.url, "forked").stdout.startswith(
+            "forked, running (not driven): wait"
+        )
+        assert told("show", "--server", server.url, "driven").stdout.startswith(
+            "driven, running: wait"
+        )
 
 
 def test_the_models_key_is_nowhere_in_clear_and_may_be_the_servers_own(server: AgentServer) -> None:
@@ -148,49 +195,96 @@ def test_the_models_key_is_nowhere_in_clear_and_may_be_the_servers_own(server: A
         assert told("run", "x", *options(server, model, "sealed")).returncode == 0
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("HOLDFAST_API_KEY")
-            named = told("run", "x", *options(server, model, "named"), "--model-key-name", "SERVERS_OWN")
-            unknown = told("run", "x", *options(server, model, "unknown"), "--model-key-name", "OTHER")
-        assert [request.headers["authorization"] for request in model.requests] == [f"Bearer {MODEL_KEY}"] * 2
+            named = told(
+                "run", "x", *options(server, model, "named"), "--model-key-name", "SERVERS_OWN"
+            )
+            unknown = told(
+                "run", "x", *options(server, model, "unknown"), "--model-key-name", "OTHER"
+            )
+        assert [request.headers["authorization"] for request in model.requests] == [
+            f"Bearer {MODEL_KEY}"
+        ] * 2
     assert named.returncode == 0
     assert (unknown.returncode, unknown.stderr) == (
-        2, "holdfast: --model-key-name: the server has no such variable; `holdfast serve --variable NAME` gives it one\n",
-    )  # fmt: skip
+        2,
+        (
+            "holdfast: --model-key-name: the server has no such variable; `holdfast serve"
+            " --variable NAME` gives it one\n"
+        ),
+    )
     files = [path for path in server.folder.rglob("*") if path.is_file()]
     assert files
     assert [path.name for path in files if MODEL_KEY.encode() in path.read_bytes()] == []
 
 
 def test_a_call_that_waits_is_listed_and_decided_from_another_shell(server: AgentServer) -> None:
-    with ModelServer([calls(("terminal", {"command": "echo 1"}), ("terminal", {"command": "echo 2"})), text("Done.")]) as model:
+    with ModelServer(
+        [
+            calls(("terminal", {"command": "echo 1"}), ("terminal", {"command": "echo 2"})),
+            text("Done."),
+        ]
+    ) as model:
         ended = told("run", "x", *options(server, model, "waits"), "--confirm", "terminal")
         assert ended.returncode == 3
         tell = ["tell", "--server", server.url, "waits"]
-        assert f"approve with: holdfast tell --server {server.url} waits approve CALL\n" in ended.stderr
+        assert (
+            f"approve with: holdfast tell --server {server.url} waits approve CALL\n"
+            in ended.stderr
+        )
         listed = told("list", "--server", server.url, "--status", "waiting")
-        assert [line.split()[:2] for line in listed.stdout.splitlines()] == [["ID", "STATUS"], ["waits", "waiting_for_confirmation"]]
+        assert [line.split()[:2] for line in listed.stdout.splitlines()] == [
+            ["ID", "STATUS"],
+            ["waits", "waiting_for_confirmation"],
+        ]
         several = told(*tell, "approve")
         assert (several.returncode, "several calls wait" in several.stderr) == (2, True)
         call = re.findall(r"(\d+\.\d)  \$ echo", ended.stderr)
         first = told(*tell, "approve", call[0], "--wait", "20")
-        assert (first.returncode, first.stdout.splitlines()[0][:11], "taken: event" in first.stdout) == (0, "posted: app", True)
+        assert (
+            first.returncode,
+            first.stdout.splitlines()[0][:11],
+            "taken: event" in first.stdout,
+        ) == (0, "posted: app", True)
         second = told(*tell, "reject", call[1], "not", "that")
         assert (second.returncode, "The server goes on with it." in second.stderr) == (0, True)
         rest = told("show", server.url, "waits", "--until-rest")
-        assert (rest.returncode, "rejected: $ echo 2, by user: not that" in rest.stdout, "Done." in rest.stdout) == (0, True, True)
+        assert (
+            rest.returncode,
+            "rejected: $ echo 2, by user: not that" in rest.stdout,
+            "Done." in rest.stdout,
+        ) == (0, True, True)
         none = told(*tell, "approve")
-        assert (none.returncode, none.stderr) == (2, "holdfast: no call of 'waits' waits for a decision: it is finished\n")
+        assert (none.returncode, none.stderr) == (
+            2,
+            "holdfast: no call of 'waits' waits for a decision: it is finished\n",
+        )
 
 
 def test_somebody_at_the_terminal_allows_all_calls_of_a_tool(server: AgentServer) -> None:
     answers = [command("echo one"), command("echo two"), text("Done.")]
     with ModelServer(answers) as model:
-        with terminal("run", "x", "--no-stream", *options(server, model, "allowed"), "--confirm", "terminal", **env()) as typist:
+        with terminal(
+            "run",
+            "x",
+            "--no-stream",
+            *options(server, model, "allowed"),
+            "--confirm",
+            "terminal",
+            **env(),
+        ) as typist:
             typist.sees(r"\[y,n,e,a,q\] ")
             typist.types("a\r")
             assert typist.leaves() == 0
         assert typist.seen.count("[y,n,e,a,q] ") == 1
-    decided = [event for event in show(server, "allowed") if event["type"] == "decision" and event["decision"] == "approve"]
-    assert [event.get("reason", "") for event in decided] == ["", "the user allowed all calls of terminal"]
+    decided = [
+        event
+        for event in show(server, "allowed")
+        if event["type"] == "decision" and event["decision"] == "approve"
+    ]
+    assert [event.get("reason", "") for event in decided] == [
+        "",
+        "the user allowed all calls of terminal",
+    ]
 
 
 def test_ctrl_c_pauses_there_and_a_message_steers(server: AgentServer) -> None:
@@ -198,25 +292,39 @@ def test_ctrl_c_pauses_there_and_a_message_steers(server: AgentServer) -> None:
         said = [message["content"] for message in request.messages if message["role"] == "user"]
         return sse(command("sleep 600") if said == ["x"] else text("Heard: stop that."))
 
-    with ModelServer(answer) as model, terminal("run", "x", *options(server, model, "pauses"), **env()) as typist:
+    with (
+        ModelServer(answer) as model,
+        terminal("run", "x", *options(server, model, "pauses"), **env()) as typist,
+    ):
         typist.sees("sleep 600")
         until(begun(server, "pauses"))
         typist.types("\x03")
         typist.sees("message to steer")
-        assert told("list", "--server", server.url, "--status", "paused").stdout.count("pauses") == 1
+        assert (
+            told("list", "--server", server.url, "--status", "paused").stdout.count("pauses") == 1
+        )
         typist.types("stop that\r")
         assert typist.leaves() == 0
     assert typist.seen.count("Heard: stop that.") == 1
 
 
-def test_a_chat_streams_and_takes_a_line_while_it_works(server: AgentServer, tmp_path: Path) -> None:
+def test_a_chat_streams_and_takes_a_line_while_it_works(
+    server: AgentServer, tmp_path: Path
+) -> None:
     go = tmp_path / "go"
 
     def answer(request: Request) -> object:
         last = request.messages[-1]["content"]
-        return sse(command(f"until [ -e {go} ]; do sleep 0.02; done") if last == "first" else text(f"Heard {last}."))
+        return sse(
+            command(f"until [ -e {go} ]; do sleep 0.02; done")
+            if last == "first"
+            else text(f"Heard {last}.")
+        )
 
-    with ModelServer(answer) as model, terminal("chat", *options(server, model, "talk"), **env()) as typist:
+    with (
+        ModelServer(answer) as model,
+        terminal("chat", *options(server, model, "talk"), **env()) as typist,
+    ):
         typist.sees("> ")
         typist.types("first\r")
         until(begun(server, "talk"))
@@ -234,7 +342,10 @@ def test_a_chat_streams_and_takes_a_line_while_it_works(server: AgentServer, tmp
 
 def test_leaving_does_not_stop_what_ran_before(server: AgentServer, tmp_path: Path) -> None:
     go = tmp_path / "go"
-    with ModelServer(until_there(go, "Done.")) as model, started("run", "x", *options(server, model, "joined")) as run:
+    with (
+        ModelServer(until_there(go, "Done.")) as model,
+        started("run", "x", *options(server, model, "joined")) as run,
+    ):
         until(begun(server, "joined"))
         with terminal("chat", "--server", server.url, "--id", "joined", **env()) as typist:
             typist.sees("leaving does not stop it")
@@ -264,7 +375,10 @@ def says(process: subprocess.Popen[str], words: str) -> None:
 
 
 def test_run_and_show_wait_for_a_server_that_is_killed_and_go_on(tmp_path: Path) -> None:
-    with AgentServer(tmp_path) as server, ModelServer(until_there(tmp_path / "go", "It went on.")) as model:
+    with (
+        AgentServer(tmp_path) as server,
+        ModelServer(until_there(tmp_path / "go", "It went on.")) as model,
+    ):
         with started("run", "x", *options(server, model, "lives")) as run:
             until(begun(server, "lives"))
             with started("show", "--server", server.url, "lives", "--until-rest") as watching:
@@ -283,7 +397,10 @@ def test_run_and_show_wait_for_a_server_that_is_killed_and_go_on(tmp_path: Path)
 
 
 def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
-    with AgentServer(tmp_path) as server, ModelServer(until_there(tmp_path / "go", "At last.")) as model:
+    with (
+        AgentServer(tmp_path) as server,
+        ModelServer(until_there(tmp_path / "go", "At last.")) as model,
+    ):
         with terminal("run", "x", *options(server, model, "left"), **env()) as typist:
             until(begun(server, "left"))
             server.kill()
@@ -293,7 +410,12 @@ def test_ctrl_c_leaves_a_server_that_is_gone(tmp_path: Path) -> None:
         assert "It could not be told to pause" in typist.seen
         assert f"continue with: holdfast chat --server {server.url} --id left" in typist.seen
         server.start()  # which ends what the killed one left running, and goes on
-        until(lambda: any(event["type"] == "assistant" and event.get("text") == "At last." for event in show(server, "left")))
+        until(
+            lambda: any(
+                event["type"] == "assistant" and event.get("text") == "At last."
+                for event in show(server, "left")
+            )
+        )
 
 
 # --- list, and what does not fit ---
@@ -303,15 +425,37 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
     with ModelServer([text("Yes."), text("No.")] * 2) as model:
         for id in ("list-a", "list-b"):
             assert told("run", f"task {id}", *options(server, model, id)).returncode == 0
-            store = ["--model", "m", "--base-url", model.url, "--workdir", str(tmp_path), "--store", str(tmp_path / "s.db"), "--id", id]
+            store = [
+                "--model",
+                "m",
+                "--base-url",
+                model.url,
+                "--workdir",
+                str(tmp_path),
+                "--store",
+                str(tmp_path / "s.db"),
+                "--id",
+                id,
+            ]
             assert told("run", f"task {id}", *store).returncode == 0
     for place in (["--server", server.url], [str(tmp_path / "s.db")]):
         one = told("list", *place, "--limit", "1")
-        assert (one.returncode, [line.split()[0] for line in one.stdout.splitlines()]) == (0, ["ID", "list-b"])
-        assert re.search(r"list-b +finished +5 +\d{4}-\d\d-\d\d \d\d:\d\d +task list-b\n", one.stdout)
+        assert (one.returncode, [line.split()[0] for line in one.stdout.splitlines()]) == (
+            0,
+            ["ID", "list-b"],
+        )
+        assert re.search(
+            r"list-b +finished +5 +\d{4}-\d\d-\d\d \d\d:\d\d +task list-b\n", one.stdout
+        )
         assert "There are more" in one.stderr
-        entries = [json.loads(line) for line in told("list", *place, "--json", "--status", "fin").stdout.splitlines()]
-        assert [entry["id"] for entry in entries if entry["id"].startswith("list-")] == ["list-b", "list-a"]
+        entries = [
+            json.loads(line)
+            for line in told("list", *place, "--json", "--status", "fin").stdout.splitlines()
+        ]
+        assert [entry["id"] for entry in entries if entry["id"].startswith("list-")] == [
+            "list-b",
+            "list-a",
+        ]
         assert {entry["status"] for entry in entries} == {"finished"}
         assert told("list", *place, "--status", "stuck").stdout == ""
 
@@ -319,25 +463,74 @@ def test_list_shows_a_store_and_a_server_alike(server: AgentServer, tmp_path: Pa
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["run", "x", "--server", "SERVER", "--workdir", "."], 2, "--workdir is a folder of this machine"),
-        (["run", "x", "--server", "SERVER", "--store", "a.db"], 2, "--store is a file of this machine"),
-        (["run", "x", "--server", "SERVER", "--env", "HOME"], 2, "--env passes on a variable of this machine"),
-        (["run", "x", "--workspace", "w"], 2, "--workspace is for an agent server; say which with --server URL"),
+        (
+            ["run", "x", "--server", "SERVER", "--workdir", "."],
+            2,
+            "--workdir is a folder of this machine",
+        ),
+        (
+            ["run", "x", "--server", "SERVER", "--store", "a.db"],
+            2,
+            "--store is a file of this machine",
+        ),
+        (
+            ["run", "x", "--server", "SERVER", "--env", "HOME"],
+            2,
+            "--env passes on a variable of this machine",
+        ),
+        (
+            ["run", "x", "--workspace", "w"],
+            2,
+            "--workspace is for an agent server; say which with --server URL",
+        ),
         (["run", "x", "--server", "localhost:1"], 2, "Did you mean http://localhost:1?"),
         (["run", "x", "--server", "SERVER", "--id", "a b"], 2, "--id takes up to 128 letters"),
         (["run", "x", "--server", "SERVER"], 2, "no model was given"),
-        (["run", "x", "--server", "SERVER", "--model", "m", "--base-url", "http://x", "--confirm", "shell"], 2, "The tools are: terminal"),
-        (["show", "--server", "SERVER", "nosuch"], 2, "there is no conversation 'nosuch' on http://"),
-        (["tell", "--server", "SERVER", "nosuch", "pause"], 2, "there is no conversation 'nosuch' on http://"),
+        (
+            [
+                "run",
+                "x",
+                "--server",
+                "SERVER",
+                "--model",
+                "m",
+                "--base-url",
+                "http://x",
+                "--confirm",
+                "shell",
+            ],
+            2,
+            "The tools are: terminal",
+        ),
+        (
+            ["show", "--server", "SERVER", "nosuch"],
+            2,
+            "there is no conversation 'nosuch' on http://",
+        ),
+        (
+            ["tell", "--server", "SERVER", "nosuch", "pause"],
+            2,
+            "there is no conversation 'nosuch' on http://",
+        ),
         (["list", "--server", "SERVER/below"], 2, "/below is no agent server's address"),
         (["list", "--server", "ftp://x"], 2, "--server takes an agent server's address such as"),
         (["list", "--server", "SERVER", "--status", "x"], 2, "--status takes one of idle, running"),
-        (["list", "--server", "SERVER", "--server-key-file", "/nope"], 2, "--server-key-file '/nope' cannot be read: No such file"),
+        (
+            ["list", "--server", "SERVER", "--server-key-file", "/nope"],
+            2,
+            "--server-key-file '/nope' cannot be read: No such file",
+        ),
         (["list", "/nope.db"], 2, "the store '/nope.db' does not exist"),
-        (["list", "--server", "http://127.0.0.1:9"], 1, "Connection refused. Does it run? `holdfast serve` starts one."),
+        (
+            ["list", "--server", "http://127.0.0.1:9"],
+            1,
+            "Connection refused. Does it run? `holdfast serve` starts one.",
+        ),
     ],
 )
-def test_what_does_not_fit_is_one_line(server: AgentServer, arguments: list[str], code: int, words: str) -> None:
+def test_what_does_not_fit_is_one_line(
+    server: AgentServer, arguments: list[str], code: int, words: str
+) -> None:
     ended = told(*[word.replace("SERVER", server.url) for word in arguments])
     assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (code, "", 1), ended.stderr
     assert words in ended.stderr
@@ -352,9 +545,15 @@ def test_a_missing_and_a_wrong_key_are_told_apart_and_a_file_has_one(
     assert (wrong.returncode, "does not know this key" in wrong.stderr) == (2, True)
     monkeypatch.delenv("HOLDFAST_SERVER_KEY")
     missing = told("chat", "--server", server.url)
-    assert (missing.returncode, "no key for the agent server was found. Set HOLDFAST_SERVER_KEY" in missing.stderr) == (2, True)
+    assert (
+        missing.returncode,
+        "no key for the agent server was found. Set HOLDFAST_SERVER_KEY" in missing.stderr,
+    ) == (2, True)
     (tmp_path / "key").write_text(f"{KEY}\n")
-    assert told("list", "--server", server.url, "--server-key-file", str(tmp_path / "key")).returncode == 0
+    assert (
+        told("list", "--server", server.url, "--server-key-file", str(tmp_path / "key")).returncode
+        == 0
+    )
 
 
 def test_a_conversation_keeps_what_it_was_made_with(server: AgentServer) -> None:
@@ -368,21 +567,36 @@ def test_a_conversation_keeps_what_it_was_made_with(server: AgentServer) -> None
             refused = told("run", "y", "--server", server.url, "--id", "keeps", *more)
             assert (refused.returncode, words in refused.stderr) == (2, True), refused.stderr
         same = told("run", "y", *options(server, model, "keeps"))
-        assert (same.returncode, "keeps keeps its agent: --base-url changes nothing." in same.stderr) == (0, True)
+        assert (
+            same.returncode,
+            "keeps keeps its agent: --base-url changes nothing." in same.stderr,
+        ) == (0, True)
 
 
 def test_a_workspace_of_a_run_that_was_refused_is_not_left_behind(server: AgentServer) -> None:
     def there() -> set[Path]:
-        return set(server.folder.glob("agents.db.workspaces/*/*")) | set(server.folder.glob("agents.db.workspaces/*"))
+        return set(server.folder.glob("agents.db.workspaces/*/*")) | set(
+            server.folder.glob("agents.db.workspaces/*")
+        )
 
     before = there()
     with ModelServer([]) as model:
-        assert told("run", "x", *options(server, model, "refused"), "--confirm", "shell").returncode == 2
-        assert told("run", "x", *options(server, model, "refused"), "--model-key-name", "OTHER").returncode == 2
+        assert (
+            told("run", "x", *options(server, model, "refused"), "--confirm", "shell").returncode
+            == 2
+        )
+        assert (
+            told(
+                "run", "x", *options(server, model, "refused"), "--model-key-name", "OTHER"
+            ).returncode
+            == 2
+        )
     assert there() == before
 
 
-def test_tls_is_trusted_or_its_failure_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_is_trusted_or_its_failure_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cert, key = _certificate(tmp_path)
     with AgentServer(tmp_path, "--tls-cert", str(cert), "--tls-key", str(key)) as server:
         refused = told("list", "--server", server.url)
@@ -425,11 +639,21 @@ def answering(status: int, body: bytes) -> Iterator[str]:
         (500, b"Oops", 1, "answered 500: Oops"),
     ],
 )
-def test_what_is_no_agent_server_or_another_version_is_said_to_be(status: int, body: bytes, code: int, words: str) -> None:
+def test_what_is_no_agent_server_or_another_version_is_said_to_be(
+    status: int, body: bytes, code: int, words: str
+) -> None:
     with answering(status, body) as url:
-        for arguments in (["list", url], ["show", url, "x"], ["run", "x", "--server", url, "--model", "m"]):
+        for arguments in (
+            ["list", url],
+            ["show", url, "x"],
+            ["run", "x", "--server", url, "--model", "m"],
+        ):
             ended = told(*arguments)
-            assert (ended.returncode, ended.stderr.count("\n"), words in ended.stderr) == (code, 1, True), ended.stderr
+            assert (ended.returncode, ended.stderr.count("\n"), words in ended.stderr) == (
+                code,
+                1,
+                True,
+            ), ended.stderr
 
 
 def test_a_client_needs_nothing_of_the_server_extra(server: AgentServer) -> None:
@@ -442,7 +666,11 @@ def test_a_client_needs_nothing_of_the_server_extra(server: AgentServer) -> None
     with ModelServer([text("Yes.")]) as model:
         words = ["run", "x", *options(server, model, "bare")]
         ended = subprocess.run(
-            [sys.executable, "-c", program, *words], capture_output=True, text=True, env=environment(**env()), timeout=60
+            [sys.executable, "-c", program, *words],
+            capture_output=True,
+            text=True,
+            env=environment(**env()),
+            timeout=60,
         )
     assert (ended.returncode, ended.stdout.splitlines()[-1]) == (0, "Yes."), ended.stderr
 

@@ -1,4 +1,5 @@
-"""`holdfast replay`: what is in a store or an export, run once more, and how today's code or another agent differs."""
+"""`holdfast replay`: what is in a store or an export, run once more, and how today's code or
+another agent differs."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "exits.py").write_text("raise SystemExit(5)")
     with ModelServer([command("echo hello"), text("Done."), text("Hello.")]) as server:
         for id, task in (("alpha", "do it"), ("beta", "hello")):
-            ended = holdfast("run", task, *options(server, folder), "--store", str(folder / "s.db"), "--id", id)
+            ended = holdfast(
+                "run", task, *options(server, folder), "--store", str(folder / "s.db"), "--id", id
+            )
             assert ended.returncode == 0
     return folder
 
@@ -59,7 +62,11 @@ def edited(folder: Path, into: Path, id: str, before: bytes, after: bytes) -> No
     with sqlite3.connect(into) as db:
         number = db.execute("SELECT number FROM conversations WHERE id = ?", (id,)).fetchone()[0]
         rows = db.execute("SELECT key, data FROM events WHERE key >> 32 = ?", (number,)).fetchall()
-        changed = [(zlib.crc32(new := data.replace(before, after)), new, key) for key, data in rows if before in data]
+        changed = [
+            (zlib.crc32(new := data.replace(before, after)), new, key)
+            for key, data in rows
+            if before in data
+        ]
         assert changed
         db.executemany("UPDATE events SET crc = ?, data = ? WHERE key = ?", changed)
     db.close()
@@ -81,9 +88,15 @@ def test_an_export_is_replayed_as_the_store_is(folder: Path, tmp_path: Path) -> 
     exported = tmp_path / "all.jsonl"
     assert holdfast("export", str(folder / "s.db"), "-o", str(exported)).returncode == 0
     whole, store = holdfast("replay", str(exported)), holdfast("replay", str(folder / "s.db"))
-    assert (whole.returncode, sorted(whole.stdout.splitlines())) == (0, sorted(store.stdout.splitlines()))
+    assert (whole.returncode, sorted(whole.stdout.splitlines())) == (
+        0,
+        sorted(store.stdout.splitlines()),
+    )
     one = holdfast("replay", str(exported), "bet")
-    assert (one.returncode, one.stdout) == (0, "beta: same, 1 model request, 1 of them compared to the last byte\n")
+    assert (one.returncode, one.stdout) == (
+        0,
+        "beta: same, 1 model request, 1 of them compared to the last byte\n",
+    )
     assert holdfast("replay", str(exported), "gamma").returncode == 2
 
 
@@ -105,7 +118,9 @@ def test_another_agent_is_told_apart_in_lines(folder: Path) -> None:
     assert (both.returncode, both.stderr) == (1, "2 conversations, 2 of them differ.\n")
 
 
-def test_what_another_version_made_otherwise_is_one_of_several(folder: Path, tmp_path: Path) -> None:
+def test_what_another_version_made_otherwise_is_one_of_several(
+    folder: Path, tmp_path: Path
+) -> None:
     changed = tmp_path / "s.db"
     edited(folder, changed, "alpha", b'"text":"do it"', b'"text":"do so"')
     ended = holdfast("replay", str(changed))
@@ -116,7 +131,9 @@ def test_what_another_version_made_otherwise_is_one_of_several(folder: Path, tmp
     assert ended.stderr == "2 conversations, 1 of them differs.\n"
 
 
-def test_a_damaged_conversation_is_told_and_the_others_are_replayed(folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_conversation_is_told_and_the_others_are_replayed(
+    folder: Path, tmp_path: Path
+) -> None:
     damaged = tmp_path / "s.db"
     edited(folder, damaged, "alpha", b"do it", b"do so")
     with sqlite3.connect(damaged) as db:
@@ -155,7 +172,11 @@ def test_differences_are_coloured_on_a_terminal_only(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_replayed_is_one_line_and_exit_2(
-    folder: Path, arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path,
+    arguments: list[str],
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(folder)

@@ -1,4 +1,5 @@
-"""`holdfast check`, `export` and `import` as a user has them: processes, pipes, a terminal, full disks, damaged files."""
+"""`holdfast check`, `export` and `import` as a user has them: processes, pipes, a terminal, full
+disks, damaged files."""
 
 from __future__ import annotations
 
@@ -47,12 +48,16 @@ def one_line(ended: subprocess.CompletedProcess[str], code: int, told: str) -> N
     assert told in ended.stderr
 
 
-# --- check ---------------------------------------------------------------------------------------
+# --- check ---
 
 
 def test_a_sound_store_is_said_to_be_sound(store: Path) -> None:
     ended = holdfast("check", str(store))
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "2 conversations, 206 events, all sound.\n", "")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (
+        0,
+        "2 conversations, 206 events, all sound.\n",
+        "",
+    )
 
 
 def test_check_names_what_cannot_be_read(store: Path) -> None:
@@ -66,12 +71,21 @@ def test_check_names_what_cannot_be_read(store: Path) -> None:
     assert "holdfast export --salvage" in ended.stderr
     report = json.loads(holdfast("check", "--json", str(store)).stdout)
     assert (report["sound"], report["events"]) == (False, 205)
-    assert report["findings"] == [{"id": "beta", "gaps": [{"first": 150, "last": 150, "reason": "the checksum does not match"}]}]
+    assert report["findings"] == [
+        {
+            "id": "beta",
+            "gaps": [{"first": 150, "last": 150, "reason": "the checksum does not match"}],
+        }
+    ]
 
 
 def test_check_changes_nothing_and_makes_nothing(store: Path) -> None:
     before = {path.name: path.read_bytes() for path in store.parent.iterdir()}
-    for arguments in (["check", str(store)], ["export", str(store)], ["export", "--salvage", str(store)]):
+    for arguments in (
+        ["check", str(store)],
+        ["export", str(store)],
+        ["export", "--salvage", str(store)],
+    ):
         assert holdfast(*arguments).returncode == 0
     assert {path.name: path.read_bytes() for path in store.parent.iterdir()} == before
 
@@ -119,7 +133,11 @@ def big(tmp_path: Path) -> Path:
         made.release(lease)
     data = ev.encode(message(2)).replace(b'"seq":2', b'"seq":%d')
     db = sqlite3.connect(path)
-    rows = (((1 << 32) + seq, zlib.crc32(text), text) for seq in range(2, 200_000) if (text := data % seq))
+    rows = (
+        ((1 << 32) + seq, zlib.crc32(text), text)
+        for seq in range(2, 200_000)
+        if (text := data % seq)
+    )
     db.executemany("INSERT INTO events VALUES (?, ?, ?)", rows)
     db.execute("UPDATE conversations SET last_seq = 199999")
     db.commit()
@@ -143,16 +161,26 @@ def test_ctrl_c_ends_a_check(big: Path) -> None:
     assert "Traceback" not in typist.seen
 
 
-# --- export and import ---------------------------------------------------------------------------
+# --- export and import ---
 
 
 def test_there_and_back_through_a_pipe(store: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
-    line = f"{shlex.join([*HOLDFAST, 'export', str(store)])} | {shlex.join([*HOLDFAST, 'import', '-', '--store', str(other)])}"
-    ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment(), check=False)
-    assert (ended.returncode, sorted(ended.stdout.splitlines())) == (0, ["alpha: 7 events imported", "beta: 199 events imported"])
+    line = (
+        f"{shlex.join([*HOLDFAST, 'export', str(store)])} |"
+        f" {shlex.join([*HOLDFAST, 'import', '-', '--store', str(other)])}"
+    )
+    ended = subprocess.run(
+        ["sh", "-c", line], capture_output=True, text=True, env=environment(), check=False
+    )
+    assert (ended.returncode, sorted(ended.stdout.splitlines())) == (
+        0,
+        ["alpha: 7 events imported", "beta: 199 events imported"],
+    )
     for id in ("alpha", "beta"):
-        assert holdfast("export", str(other), id).stdout == holdfast("export", str(store), id).stdout
+        assert (
+            holdfast("export", str(other), id).stdout == holdfast("export", str(store), id).stdout
+        )
     assert holdfast("check", str(other)).stdout == "2 conversations, 206 events, all sound.\n"
     with SQLiteStore(other) as made:
         assert made.blob(Blob(1, BLOB).id) == BLOB
@@ -188,14 +216,19 @@ def test_an_export_to_a_file_takes_its_name_when_it_is_whole(store: Path, tmp_pa
     one_line(holdfast("export", str(store), "-o", str(tmp_path)), 2, "is a folder")
 
 
-def test_what_is_readable_of_a_damaged_store_is_exported_and_makes_a_sound_one(store: Path, tmp_path: Path) -> None:
+def test_what_is_readable_of_a_damaged_store_is_exported_and_makes_a_sound_one(
+    store: Path, tmp_path: Path
+) -> None:
     damage(store)
     out = tmp_path / "rest.jsonl"
     ended = holdfast("export", "--salvage", str(store), "-o", str(out))
     assert (ended.returncode, ended.stdout) == (1, "")
     assert "beta: event 150 is unreadable: the checksum does not match" in ended.stderr.splitlines()
     assert holdfast("import", str(out), "--store", str(tmp_path / "new.db")).returncode == 0
-    assert holdfast("check", str(tmp_path / "new.db")).stdout == "2 conversations, 206 events, all sound.\n"
+    assert (
+        holdfast("check", str(tmp_path / "new.db")).stdout
+        == "2 conversations, 206 events, all sound.\n"
+    )
     shown = holdfast("show", str(tmp_path / "new.db"), "beta", "--json").stdout.splitlines()
     assert json.loads(shown[149])["type"] == "damaged"
     overwritten = bytearray(store.read_bytes())
@@ -205,7 +238,9 @@ def test_what_is_readable_of_a_damaged_store_is_exported_and_makes_a_sound_one(s
     one_line(holdfast("export", str(store), "alpha"), 2, "holdfast check")
 
 
-def test_a_conversation_that_is_there_is_left_and_another_of_its_id_is_refused(store: Path, tmp_path: Path) -> None:
+def test_a_conversation_that_is_there_is_left_and_another_of_its_id_is_refused(
+    store: Path, tmp_path: Path
+) -> None:
     exported = tmp_path / "x.jsonl"
     assert holdfast("export", str(store), "-o", str(exported)).returncode == 0
     again = holdfast("import", str(exported), "--store", str(store))
@@ -219,9 +254,16 @@ def test_a_conversation_that_is_there_is_left_and_another_of_its_id_is_refused(s
     refused = holdfast("import", str(exported), "--store", str(other))
     assert (refused.returncode, refused.stdout) == (2, "alpha: 7 events imported\n")
     assert "another conversation 'beta'" in refused.stderr
-    one_line(holdfast("import", str(exported), "--store", str(other), "--id", "new"), 2, "another conversation begins")
+    one_line(
+        holdfast("import", str(exported), "--store", str(other), "--id", "new"),
+        2,
+        "another conversation begins",
+    )
     assert holdfast("export", str(store), "beta", "-o", str(exported)).returncode == 0
-    assert holdfast("import", str(exported), "--store", str(other), "--id", "new").stdout == "new: 199 events imported\n"
+    assert (
+        holdfast("import", str(exported), "--store", str(other), "--id", "new").stdout
+        == "new: 199 events imported\n"
+    )
 
 
 def test_wrong_lines_are_one_line_and_leave_no_store(store: Path, tmp_path: Path) -> None:
@@ -232,7 +274,10 @@ def test_wrong_lines_are_one_line_and_leave_no_store(store: Path, tmp_path: Path
         (b"", "no conversation"),
         (random.Random(3).randbytes(5000), "line 1: "),
         (store.read_bytes(), "line 1: "),
-        ("".join(lines[:50]).encode(), "garbage.jsonl, line 50: the lines end after 49 of 199 events"),
+        (
+            "".join(lines[:50]).encode(),
+            "garbage.jsonl, line 50: the lines end after 49 of 199 events",
+        ),
         ("".join([*lines[:50], "\x1b[31m{}\n"]).encode(), "line 51: this is not an event"),
     ):
         garbage.write_bytes(content)
@@ -249,16 +294,32 @@ def test_wrong_lines_are_one_line_and_leave_no_store(store: Path, tmp_path: Path
 def test_a_full_disk_and_a_reader_that_goes_away(store: Path, tmp_path: Path) -> None:
     export = shlex.join([*HOLDFAST, "export", str(store), "beta"])
     for line in (f"{export} > /dev/full", f"{export} -o /dev/full"):
-        ended = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=environment(), check=False)
+        ended = subprocess.run(
+            ["sh", "-c", line], capture_output=True, text=True, env=environment(), check=False
+        )
         one_line(ended, 1, "No space left")
     gone = subprocess.run(
-        ["bash", "-c", f"{export} | head -c 10; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True, env=environment(), check=False
+        ["bash", "-c", f"{export} | head -c 10; exit ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
     )
     assert (gone.returncode in (0, 141), gone.stderr) == (True, "")
     ended = subprocess.run(
-        ["bash", "-c", f"ulimit -f 40; {export} | {shlex.join([*HOLDFAST, 'import', '-', '--store', str(tmp_path / 'small.db')])}"],
-        capture_output=True, text=True, env=environment(), check=False,
-    )  # fmt: skip
+        [
+            "bash",
+            "-c",
+            (
+                f"ulimit -f 40; {export} |"
+                f" {shlex.join([*HOLDFAST, 'import', '-', '--store', str(tmp_path / 'small.db')])}"
+            ),
+        ],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+    )
     assert ended.returncode != 0
     assert "Traceback" not in ended.stderr
 
@@ -269,7 +330,12 @@ def test_a_reader_that_goes_away_ends_a_long_export(tmp_path: Path) -> None:
         lease = made.acquire("one")
         append(made, lease, *range(1, 20_000))
         made.release(lease)
-    process = subprocess.Popen([*HOLDFAST, "export", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    process = subprocess.Popen(
+        [*HOLDFAST, "export", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(),
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()
@@ -282,8 +348,12 @@ def test_a_reader_that_goes_away_ends_a_long_export(tmp_path: Path) -> None:
 def test_ctrl_c_ends_an_import_that_waits(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [*HOLDFAST, "import", "-", "--store", str(tmp_path / "to.db")],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-    )  # fmt: skip
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
     assert process.stdin is not None
     process.stdin.write('{"type":"conversation","version":1,"id":"one","events":2}\n')
     process.stdin.flush()
@@ -313,7 +383,10 @@ def test_a_title_cannot_control_the_terminal(store: Path) -> None:
     data = store.read_bytes()
     store.write_bytes(data)
     db = sqlite3.connect(store)
-    db.execute("DELETE FROM events WHERE key IN (SELECT (number << 32) + 1 FROM conversations WHERE id LIKE 'evil%')")
+    db.execute(
+        "DELETE FROM events WHERE key IN (SELECT (number << 32) + 1 FROM conversations WHERE id"
+        " LIKE 'evil%')"
+    )
     db.commit()
     db.close()
     ended = holdfast("check", str(store))

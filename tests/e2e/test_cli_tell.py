@@ -1,4 +1,5 @@
-"""`holdfast tell` and `holdfast show --follow`: a conversation that another process drives, from the shell."""
+"""`holdfast tell` and `holdfast show --follow`: a conversation that another process drives, from
+the shell."""
 
 from __future__ import annotations
 
@@ -51,7 +52,12 @@ def tell(folder: Path, *words: str, stdin: str = "") -> subprocess.CompletedProc
 @contextmanager
 def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [*HOLDFAST, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        [*HOLDFAST, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
     )
     try:
         yield process
@@ -65,7 +71,12 @@ def started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 def waiting(folder: Path, *answers: object) -> Iterator[ModelServer]:
     """A server, after a run on it that ended with calls that wait."""
     with ModelServer(answers) as server:
-        assert holdfast("run", "x", *options(server, folder), *kept(folder), "--confirm", "terminal").returncode == 3
+        assert (
+            holdfast(
+                "run", "x", *options(server, folder), *kept(folder), "--confirm", "terminal"
+            ).returncode
+            == 3
+        )
         yield server
 
 
@@ -87,9 +98,16 @@ def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path:
         last = request.messages[-1]
         if last["content"] == "x":
             return command(f"until [ -e {go} ]; do sleep 0.02; done")
-        return command("sleep 600") if last["content"] == "sleep" else text(f"Heard {last['content']}.")
+        return (
+            command("sleep 600")
+            if last["content"] == "sleep"
+            else text(f"Heard {last['content']}.")
+        )
 
-    with ModelServer(answer) as server, started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run:
+    with (
+        ModelServer(answer) as server,
+        started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run,
+    ):
         wait_for(lambda: began(tmp_path))
         paused = tell(tmp_path, "pause", "--wait", "10")
         assert (paused.returncode, paused.stderr) == (0, "")
@@ -99,7 +117,12 @@ def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path:
         assert (sent.returncode, sent.stderr) == (0, "")
         assert state(tmp_path).status == "paused"
         assert tell(tmp_path, "resume", "--wait", "10").returncode == 0
-        wait_for(lambda: '"sleep 600"' in str(server.requests[-1].messages) or len(state(tmp_path).pending_calls) == 1)
+        wait_for(
+            lambda: (
+                '"sleep 600"' in str(server.requests[-1].messages)
+                or len(state(tmp_path).pending_calls) == 1
+            )
+        )
         wait_for(lambda: bool(state(tmp_path).pending_calls))
         assert tell(tmp_path, "interrupt", "--wait", "10").returncode == 0
         wait_for(lambda: not state(tmp_path).pending_calls)
@@ -112,14 +135,23 @@ def test_send_pause_resume_and_interrupt_reach_the_process_that_drives(tmp_path:
 
 def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Path) -> None:
     with ModelServer([command("touch ran"), text("Done.")]) as server:
-        arguments = ["--no-stream", *options(server, tmp_path), *kept(tmp_path), "--confirm", "terminal"]
+        arguments = [
+            "--no-stream",
+            *options(server, tmp_path),
+            *kept(tmp_path),
+            "--confirm",
+            "terminal",
+        ]
         with terminal("chat", *arguments) as typist:
             typist.sees("> ")
             typist.types("go\r")
             typist.sees(r"\[y,n,e,a,q\] ")
             done = holdfast("tell", str(tmp_path / "s.db"), "one", "approve", "--wait", "10")
             assert done.returncode == 0
-            assert re.match(r"posted: approve \d+\.0 \(arguments [0-9a-f]{12}\)\ntaken: event \d+\n", done.stdout)
+            assert re.match(
+                r"posted: approve \d+\.0 \(arguments [0-9a-f]{12}\)\ntaken: event \d+\n",
+                done.stdout,
+            )
             typist.sees("decided elsewhere: approved by user")
             typist.sees("> ")
             typist.types("\x04")
@@ -133,17 +165,27 @@ def test_a_call_that_waits_in_a_terminal_is_approved_from_the_shell(tmp_path: Pa
 
 def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: Path) -> None:
     with waiting(tmp_path, command("touch wrong"), text("Done."), text("Hello.")) as server:
-        late = tell(tmp_path, "approve", "--arguments", '{"command": "touch right"}', "--wait", "0.2")
+        late = tell(
+            tmp_path, "approve", "--arguments", '{"command": "touch right"}', "--wait", "0.2"
+        )
         assert (late.returncode, late.stdout.count("posted: approve")) == (1, 1)
-        assert late.stderr == (
-            "holdfast: not taken within 0.2 s; it stays posted, and is done by whoever drives the conversation, or opens it next.\n"
+        assert (
+            late.stderr
+            == "holdfast: not taken within 0.2 s; it stays posted, and is done by whoever drives"
+            " the conversation, or opens it next.\n"
         )
         assert tell(tmp_path, "send", "hello", "--key", "once").returncode == 0
         again = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0.1")
-        assert (again.returncode, again.stdout) == (1, "dropped: something was posted under the key 'once' before\n")
+        assert (again.returncode, again.stdout) == (
+            1,
+            "dropped: something was posted under the key 'once' before\n",
+        )
         opened = holdfast("chat", *options(server, tmp_path), *kept(tmp_path))
         assert opened.returncode == 0
-        assert [m["content"] for m in server.requests[1].messages if m["role"] == "user"] == ["x", "hello"]
+        assert [m["content"] for m in server.requests[1].messages if m["role"] == "user"] == [
+            "x",
+            "hello",
+        ]
         done = tell(tmp_path, "send", "hello", "--key", "once", "--wait", "0")
         assert (done.returncode, "taken: event" in done.stdout) == (0, True)
     assert ((tmp_path / "wrong").exists(), (tmp_path / "right").exists()) == (False, True)
@@ -159,7 +201,9 @@ def test_what_is_posted_while_nobody_drives_is_done_when_it_is_opened(tmp_path: 
         (["approve"], "approved with other arguments by user"),
     ],
 )
-def test_a_call_that_was_decided_otherwise_is_told(tmp_path: Path, words: list[str], otherwise: str) -> None:
+def test_a_call_that_was_decided_otherwise_is_told(
+    tmp_path: Path, words: list[str], otherwise: str
+) -> None:
     """Another decision stands in the inbox before this one."""
     winner = {"approved": ["approve"], "rejected": ["reject", "first"]}[otherwise.split()[0]]
     if "other arguments" in otherwise:
@@ -172,7 +216,9 @@ def test_a_call_that_was_decided_otherwise_is_told(tmp_path: Path, words: list[s
             assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
             out, err = late.communicate(timeout=15)
             assert (late.returncode, out) == (1, "")
-            assert re.fullmatch(rf"holdfast: not taken: the call was {otherwise} \(event \d+\)\.?\n", err)
+            assert re.fullmatch(
+                rf"holdfast: not taken: the call was {otherwise} \(event \d+\)\.?\n", err
+            )
 
 
 def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> None:
@@ -181,11 +227,18 @@ def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> N
         pending = state(tmp_path).pending_confirmations
         assert (unclear.returncode, unclear.stdout, unclear.stderr.count("\n")) == (2, "", 1)
         for call in pending:
-            assert f"{call.call.id} terminal {json.dumps(call.call.arguments)} (arguments {call.arguments_hash[:12]})" in unclear.stderr
+            assert (
+                f"{call.call.id} terminal {json.dumps(call.call.arguments)} (arguments"
+                f" {call.arguments_hash[:12]})" in unclear.stderr
+            )
         assert tell(tmp_path, "reject", pending[0].call.id, "not", "this").returncode == 0
         assert tell(tmp_path, "approve", pending[1].call.id).returncode == 0
         assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
-        results = [message["content"] for message in server.requests[1].messages if message["role"] == "tool"]
+        results = [
+            message["content"]
+            for message in server.requests[1].messages
+            if message["role"] == "tool"
+        ]
         assert "not this" in results[0]
     assert ((tmp_path / "a").exists(), (tmp_path / "b").exists()) == (False, True)
     shown = told("show", str(tmp_path / "s.db")).stdout
@@ -199,8 +252,14 @@ def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> N
         (["approve", "9.9"], "'9.9' does not wait"),
         (["approve", "--arguments", "{"], "--arguments: That is not JSON"),
         (["approve", "--arguments", "[]"], "a JSON object"),
-        (["approve", "--arguments", '{"command": "a", "command": "b"}'], "'command' is there twice"),
-        (["approve", "--arguments", '{"command": "a", "x": [{"y": 1, "y": 1}]}'], "'y' is there twice"),
+        (
+            ["approve", "--arguments", '{"command": "a", "command": "b"}'],
+            "'command' is there twice",
+        ),
+        (
+            ["approve", "--arguments", '{"command": "a", "x": [{"y": 1, "y": 1}]}'],
+            "'y' is there twice",
+        ),
         (["approve", "--arguments", '{"commnd": "x"}'], "command"),
         (["approve", "5.0", "more"], "one call"),
         (["reject", "--arguments", "{}"], "goes with approve"),
@@ -212,9 +271,16 @@ def test_several_waiting_calls_are_listed_and_one_is_chosen(tmp_path: Path) -> N
         (["pause", "--wait", "long"], "--wait"),
     ],
 )
-def test_what_makes_no_sense_is_one_line_and_nothing_is_posted(waits: Path, words: list[str], reason: str) -> None:
+def test_what_makes_no_sense_is_one_line_and_nothing_is_posted(
+    waits: Path, words: list[str], reason: str
+) -> None:
     ended = tell(waits, *words, stdin="\n")
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n"), ended.stderr[:10]) == (2, "", 1, "holdfast: ")
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n"), ended.stderr[:10]) == (
+        2,
+        "",
+        1,
+        "holdfast: ",
+    )
     assert reason in ended.stderr
     with sqlite3.connect(waits / "s.db") as db:
         assert db.execute("SELECT count(*) FROM inbox").fetchone() == (0,)
@@ -235,7 +301,10 @@ def test_what_is_not_there_or_does_not_wait_is_told(tmp_path: Path, waits: Path)
     with ModelServer([text("Done.")]) as server:
         assert holdfast("run", "x", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
     nothing = tell(tmp_path, "reject", "because")
-    assert (nothing.returncode, "no call of 'one' waits for a decision: it is finished" in nothing.stderr) == (2, True)
+    assert (
+        nothing.returncode,
+        "no call of 'one' waits for a decision: it is finished" in nothing.stderr,
+    ) == (2, True)
     idle = tell(tmp_path, "interrupt", "--wait", "5")
     assert (idle.returncode, "nothing to wait for: it is finished" in idle.stderr) == (0, True)
 
@@ -243,14 +312,23 @@ def test_what_is_not_there_or_does_not_wait_is_told(tmp_path: Path, waits: Path)
 def test_standard_input_that_is_no_text_is_told(waits: Path) -> None:
     shell = f"printf '\\377' | {shlex.join(HOLDFAST)} tell {waits}/s.db one send -"
     ended = subprocess.run(
-        ["sh", "-c", shell], capture_output=True, text=True, env=environment(PYTHONIOENCODING="utf-8:strict"), check=False
+        ["sh", "-c", shell],
+        capture_output=True,
+        text=True,
+        env=environment(PYTHONIOENCODING="utf-8:strict"),
+        check=False,
     )
-    assert (ended.returncode, ended.stderr) == (2, "holdfast: the text on standard input is not UTF-8\n")
+    assert (ended.returncode, ended.stderr) == (
+        2,
+        "holdfast: the text on standard input is not UTF-8\n",
+    )
 
 
 def test_a_signal_ends_a_tell_that_waits(waits: Path) -> None:
     for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-        with started("tell", str(waits / "s.db"), "one", "send", "hello", "--wait", "60") as process:
+        with started(
+            "tell", str(waits / "s.db"), "one", "send", "hello", "--wait", "60"
+        ) as process:
             assert process.stdout is not None
             process.stdout.readline()
             process.send_signal(number)
@@ -266,7 +344,9 @@ def test_a_signal_ends_a_tell_that_waits(waits: Path) -> None:
 def handles(pid: int, *numbers: signal.Signals) -> bool:
     """Whether the process has handlers of its own for these signals."""
     caught = re.search(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
-    return caught is not None and all(int(caught[1], 16) >> number - 1 & 1 for number in (*numbers, signal.SIGTERM))
+    return caught is not None and all(
+        int(caught[1], 16) >> number - 1 & 1 for number in (*numbers, signal.SIGTERM)
+    )
 
 
 # --- show ---
@@ -275,15 +355,25 @@ def handles(pid: int, *numbers: signal.Signals) -> bool:
 def test_show_tells_what_waits_and_how_to_approve_it(waits: Path) -> None:
     shown = holdfast("show", str(waits / "s.db"))
     assert shown.returncode == 0
-    assert re.search(r'^waiting for you: \d+\.0 terminal \{"command": "touch\\tran \\u001b\[2J"\}$', shown.stdout, re.MULTILINE)
-    assert re.search(rf"^approve with: holdfast tell {waits}/s.db one approve \d+\.0$", shown.stderr, re.MULTILINE)
+    assert re.search(
+        r'^waiting for you: \d+\.0 terminal \{"command": "touch\\tran \\u001b\[2J"\}$',
+        shown.stdout,
+        re.MULTILINE,
+    )
+    assert re.search(
+        rf"^approve with: holdfast tell {waits}/s.db one approve \d+\.0$",
+        shown.stderr,
+        re.MULTILINE,
+    )
     assert "\x1b" not in shown.stdout
 
 
 def test_show_at_an_event_is_the_conversation_as_it_was(waits: Path) -> None:
     last = state(waits).last_seq
     for at in (0, 3, last):
-        then = told("show", str(waits / "s.db"), "one", "--at", str(at), "--json").stdout.splitlines()
+        then = told(
+            "show", str(waits / "s.db"), "one", "--at", str(at), "--json"
+        ).stdout.splitlines()
         assert len(then) == at
     shown = told("show", str(waits / "s.db"), "--at", "2").stdout.splitlines()
     assert shown[0] == f"one, running at event 2 of {last}: x"
@@ -303,23 +393,36 @@ def test_show_only_reads(tmp_path: Path) -> None:
 
 def test_follow_shows_what_another_process_does_as_it_comes(tmp_path: Path) -> None:
     def answer(request: Request) -> object:
-        return command("echo again") if len(request.messages) < 4 else text(f"Heard {request.messages[-1]['content']}.")
+        return (
+            command("echo again")
+            if len(request.messages) < 4
+            else text(f"Heard {request.messages[-1]['content']}.")
+        )
 
     with ModelServer(answer) as server:
         assert holdfast("run", "first", *options(server, tmp_path), *kept(tmp_path)).returncode == 0
-        with started("show", str(tmp_path / "s.db"), "one", "--follow") as follow, started(
-            "show", str(tmp_path / "s.db"), "one", "--follow", "--json"
-        ) as lines:  # fmt: skip
+        with (
+            started("show", str(tmp_path / "s.db"), "one", "--follow") as follow,
+            started("show", str(tmp_path / "s.db"), "one", "--follow", "--json") as lines,
+        ):
             assert follow.stdout is not None
             assert lines.stdout is not None
             while "$ echo again" not in follow.stdout.readline():
                 pass
-            assert holdfast("chat", *options(server, tmp_path), *kept(tmp_path), stdin="second\n").returncode == 0
+            assert (
+                holdfast(
+                    "chat", *options(server, tmp_path), *kept(tmp_path), stdin="second\n"
+                ).returncode
+                == 0
+            )
             while "Heard second." not in follow.stdout.readline():
                 pass
             found = [json.loads(lines.stdout.readline()) for _ in range(state(tmp_path).last_seq)]
             assert [event["seq"] for event in found] == [*range(1, len(found) + 1)]
-            for process, number, code in ((follow, signal.SIGINT, 130), (lines, signal.SIGTERM, 143)):
+            for process, number, code in (
+                (follow, signal.SIGINT, 130),
+                (lines, signal.SIGTERM, 143),
+            ):
                 process.send_signal(number)
                 _, err = process.communicate(timeout=15)
                 assert (process.returncode, err) == (code, "")
@@ -328,10 +431,16 @@ def test_follow_shows_what_another_process_does_as_it_comes(tmp_path: Path) -> N
 def test_until_rest_ends_with_the_run_and_a_closed_pipe_ends_at_once(tmp_path: Path) -> None:
     go = tmp_path / "go"
     answers = [command(f"until [ -e {go} ]; do sleep 0.02; done"), text("Done.")]
-    with ModelServer(answers) as server, started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run:
+    with (
+        ModelServer(answers) as server,
+        started("run", "x", *options(server, tmp_path), *kept(tmp_path)) as run,
+    ):
         wait_for(lambda: began(tmp_path))
         store = str(tmp_path / "s.db")
-        with started("show", store, "one", "--until-rest") as follow, started("show", store, "one", "--follow") as piped:
+        with (
+            started("show", store, "one", "--until-rest") as follow,
+            started("show", store, "one", "--follow") as piped,
+        ):
             assert follow.stdout is not None
             assert piped.stdout is not None
             while "until" not in piped.stdout.readline():

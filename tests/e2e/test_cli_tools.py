@@ -1,4 +1,5 @@
-"""`holdfast tools` and `holdfast mcp` as a user has them: processes of their own, real servers behind them, real clients before them."""
+"""`holdfast tools` and `holdfast mcp` as a user has them: processes of their own, real servers
+behind them, real clients before them."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ def folder(tmp_path: Path) -> Path:
     """A project with a config of local functions, a server, a lazy one and builtins."""
     (tmp_path / "my_tools.py").write_text(MODULE)
     config: dict[str, Any] = {
-        "local_functions": [f"my_tools:{name}" for name in ("greet", "total", "fail", "leave", "wait", "lines")],
+        "local_functions": [
+            f"my_tools:{name}" for name in ("greet", "total", "fail", "leave", "wait", "lines")
+        ],
         "mcp_servers": {
             "near": {**SERVER, "env": {"SECRET": "${PLANTED}"}},
             "asleep": {**SERVER, "lazy": True, "env": {"OTHER": "${NOT_SET:-default} $${ESCAPED}"}},
@@ -71,12 +74,18 @@ def folder(tmp_path: Path) -> Path:
         "builtin": ["read_file", "grep"],
     }
     (tmp_path / "tools.json").write_text(json.dumps(config))
-    (tmp_path / "local.yaml").write_text("local_functions: [" + ", ".join(config["local_functions"]) + "]\n")
-    (tmp_path / "broken.json").write_text(json.dumps({"mcp_servers": {"dead": {"command": "/no/such/program"}, "near": SERVER}}))
+    (tmp_path / "local.yaml").write_text(
+        "local_functions: [" + ", ".join(config["local_functions"]) + "]\n"
+    )
+    (tmp_path / "broken.json").write_text(
+        json.dumps({"mcp_servers": {"dead": {"command": "/no/such/program"}, "near": SERVER}})
+    )
     return tmp_path
 
 
-def tools(folder: Path, *arguments: str, config: str = "local.yaml", stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+def tools(
+    folder: Path, *arguments: str, config: str = "local.yaml", stdin: str = "", **env: str
+) -> subprocess.CompletedProcess[str]:
     return holdfast("tools", "--config", config, *arguments, cwd=folder, stdin=stdin, **env)
 
 
@@ -88,11 +97,19 @@ def test_without_a_config_it_lists_the_builtin_tools(tmp_path: Path) -> None:
     assert found.returncode == 0
     assert found.stderr == ""
     assert [line.split()[0] for line in found.stdout.splitlines()] == [
-        "terminal", "terminal_input", "read_file", "write_file", "edit_file", "glob", "grep",
-    ]  # fmt: skip
+        "terminal",
+        "terminal_input",
+        "read_file",
+        "write_file",
+        "edit_file",
+        "glob",
+        "grep",
+    ]
 
 
-def test_it_lists_local_and_remote_tools_and_says_which_services_it_did_not_ask(folder: Path) -> None:
+def test_it_lists_local_and_remote_tools_and_says_which_services_it_did_not_ask(
+    folder: Path,
+) -> None:
     found = tools(folder, "list", config="tools.json", PLANTED=PLANTED)
     assert found.returncode == 0
     rows = [line.split(None, 2) for line in found.stdout.splitlines()]
@@ -108,7 +125,10 @@ def test_json_is_not_disturbed_by_what_modules_and_tools_print(folder: Path) -> 
     assert {"name", "service", "input_schema", "annotations"} <= json.loads(listed.stdout)[0].keys()
     assert "the module prints" in listed.stderr
     called = tools(folder, "--json", "call", "greet", "name=you")
-    assert json.loads(called.stdout) == {"content": [{"type": "text", "text": "hello you"}], "isError": False}
+    assert json.loads(called.stdout) == {
+        "content": [{"type": "text", "text": "hello you"}],
+        "isError": False,
+    }
     assert "the tool prints" in called.stderr
     assert "its child prints" in called.stderr
 
@@ -116,9 +136,17 @@ def test_json_is_not_disturbed_by_what_modules_and_tools_print(folder: Path) -> 
 def test_describe_tells_all_of_one_tool(folder: Path) -> None:
     found = tools(folder, "describe", "greet")
     assert found.returncode == 0
-    for text in ("Say hello.", "name (string, required)", "Whom to greet.", "times (integer, 1 if not given)", "module: my_tools"):
+    for text in (
+        "Say hello.",
+        "name (string, required)",
+        "Whom to greet.",
+        "times (integer, 1 if not given)",
+        "module: my_tools",
+    ):
         assert text in found.stdout
-    assert json.loads(tools(folder, "describe", "greet", "--json").stdout)["input_schema"]["required"] == ["name"]
+    assert json.loads(tools(folder, "describe", "greet", "--json").stdout)["input_schema"][
+        "required"
+    ] == ["name"]
     unknown = tools(folder, "describe", "greeet")
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert "Did you mean 'greet'?" in unknown.stderr
@@ -129,9 +157,15 @@ def test_describe_tells_all_of_one_tool(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "stdin"),
-    [(['{"name": "you", "times": 2}'], ""), (["name=you", "times=2"], ""), (["-"], '{"name": "you", "times": 2}')],
+    [
+        (['{"name": "you", "times": 2}'], ""),
+        (["name=you", "times=2"], ""),
+        (["-"], '{"name": "you", "times": 2}'),
+    ],
 )
-def test_a_call_takes_json_pairs_or_standard_input(folder: Path, words: list[str], stdin: str) -> None:
+def test_a_call_takes_json_pairs_or_standard_input(
+    folder: Path, words: list[str], stdin: str
+) -> None:
     found = tools(folder, "call", "greet", *words, stdin=stdin)
     assert (found.returncode, found.stdout) == (0, "hello youyou\n")
 
@@ -156,7 +190,9 @@ def test_a_pair_is_read_as_its_parameter_wants_it(folder: Path) -> None:
         ([], 2, "takes the NAME of a tool"),
     ],
 )
-def test_the_exit_code_tells_what_was_wrong(folder: Path, words: list[str], code: int, told: str) -> None:
+def test_the_exit_code_tells_what_was_wrong(
+    folder: Path, words: list[str], code: int, told: str
+) -> None:
     found = tools(folder, "call", *words)
     assert (found.returncode, found.stdout) == (code, "")
     assert told in found.stderr
@@ -169,7 +205,15 @@ def test_a_call_of_a_lazy_service_asks_that_one_alone(folder: Path) -> None:
 
 
 def test_a_terminal_gets_a_result_that_fits_it_and_nothing_that_could_harm_it(folder: Path) -> None:
-    with terminal("tools", "--config", str(folder / "local.yaml"), "call", "lines", "count=5000", PYTHONPATH=str(folder)) as screen:
+    with terminal(
+        "tools",
+        "--config",
+        str(folder / "local.yaml"),
+        "call",
+        "lines",
+        "count=5000",
+        PYTHONPATH=str(folder),
+    ) as screen:
         shown = screen.sees("more; --full shows it")
     assert "line 199 " in shown
     assert "line 200 " not in shown
@@ -180,8 +224,12 @@ def test_a_terminal_gets_a_result_that_fits_it_and_nothing_that_could_harm_it(fo
 def test_ctrl_c_ends_a_call_cleanly(folder: Path) -> None:
     process = subprocess.Popen(
         [*HOLDFAST, "tools", "--config", "local.yaml", "call", "wait", "file=begun"],
-        cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     deadline = time.monotonic() + 15
     while not (folder / "begun").exists():
         assert time.monotonic() < deadline
@@ -210,24 +258,39 @@ def test_check_says_what_is_wrong_with_each_service(folder: Path) -> None:
     assert "'dead' could not be connected to" in found.stdout
     assert "something is wrong" in found.stdout
     report = json.loads(tools(folder, "check", "--json", config="broken.json").stdout)
-    assert (report["ok"], report["services"]["dead"]["tools"], report["services"]["near"]["health"]["ok"]) == (False, 0, True)
+    assert (
+        report["ok"],
+        report["services"]["dead"]["tools"],
+        report["services"]["near"]["health"]["ok"],
+    ) == (False, 0, True)
     assert "'dead'" in report["services"]["dead"]["error"]
 
 
 # --- the config and the environment ---
 
 
-def test_only_variables_that_the_config_mentions_are_filled_in_and_a_missing_one_is_named(folder: Path) -> None:
+def test_only_variables_that_the_config_mentions_are_filled_in_and_a_missing_one_is_named(
+    folder: Path,
+) -> None:
     missing = tools(folder, "list", config="tools.json")
     assert (missing.returncode, missing.stdout) == (2, "")
-    assert "the environment variable PLANTED, which 'tools.json' mentions, is not set" in missing.stderr
+    assert (
+        "the environment variable PLANTED, which 'tools.json' mentions, is not set"
+        in missing.stderr
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("local_functons: []\n", "Did you mean 'local_functions'?"), ("builtin: [grepp]\n", "Did you mean 'grep'?"), ("a: [\n", "bad.yaml")],
+    [
+        ("local_functons: []\n", "Did you mean 'local_functions'?"),
+        ("builtin: [grepp]\n", "Did you mean 'grep'?"),
+        ("a: [\n", "bad.yaml"),
+    ],
 )
-def test_a_config_that_does_not_fit_is_told_in_one_line(tmp_path: Path, text: str, told: str) -> None:
+def test_a_config_that_does_not_fit_is_told_in_one_line(
+    tmp_path: Path, text: str, told: str
+) -> None:
     (tmp_path / "bad.yaml").write_text(text)
     for command in (("tools",), ("mcp",)):
         found = holdfast(*command, "--config", "bad.yaml", cwd=tmp_path)
@@ -240,7 +303,12 @@ def test_a_config_that_does_not_fit_is_told_in_one_line(tmp_path: Path, text: st
 
 
 def served(folder: Path, *arguments: str) -> dict[str, Any]:
-    return {"command": HOLDFAST[0], "args": [*HOLDFAST[1:], "mcp", *arguments], "cwd": str(folder), "env": {"PLANTED": PLANTED}}
+    return {
+        "command": HOLDFAST[0],
+        "args": [*HOLDFAST[1:], "mcp", *arguments],
+        "cwd": str(folder),
+        "env": {"PLANTED": PLANTED},
+    }
 
 
 def test_a_client_finds_the_whole_action_space_behind_one_server(folder: Path) -> None:
@@ -248,7 +316,9 @@ def test_a_client_finds_the_whole_action_space_behind_one_server(folder: Path) -
         manager = ToolManager([], client.sources())
         manager.discover()
         assert manager.errors == {}
-        assert manager.call("all.greet", {"name": "you"}).text == "hello you"  # which prints, as its module does
+        assert (
+            manager.call("all.greet", {"name": "you"}).text == "hello you"
+        )  # which prints, as its module does
         assert manager.call("all.near.add", {"a": 1, "b": 2}).text == "3"
         assert not manager.exists("all.asleep.add")
         assert "asleep.add" in manager.call("all.find_tools", {"query": "add two numbers"}).text
@@ -265,15 +335,22 @@ def test_the_builtin_tools_of_a_folder_are_offered_without_a_config(folder: Path
     with MCPClient({"here": served(folder, "--workdir", ".")}) as client:
         named = {tool.name: tool for tool in client.tools()}
         assert named["here.terminal"].run({"command": "cd /; pwd"}).text.splitlines()[0] == "/"
-        assert named["here.terminal"].run({"command": "pwd; echo ${PLANTED-unset}"}).text.splitlines()[:2] == ["/", "unset"]
+        assert named["here.terminal"].run(
+            {"command": "pwd; echo ${PLANTED-unset}"}
+        ).text.splitlines()[:2] == ["/", "unset"]
 
 
 def start(folder: Path, *arguments: str, **env: str) -> tuple[subprocess.Popen[str], str]:
     """A server at an address, and what it says of it."""
     process = subprocess.Popen(
-        [*HOLDFAST, "mcp", "--config", "local.yaml", *arguments], cwd=folder, env=environment(**env), stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*HOLDFAST, "mcp", "--config", "local.yaml", *arguments],
+        cwd=folder,
+        env=environment(**env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stderr is not None
     while "Serving MCP" not in (line := process.stderr.readline()):
         assert line, "it did not start"
@@ -282,8 +359,12 @@ def start(folder: Path, *arguments: str, **env: str) -> tuple[subprocess.Popen[s
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_over_http_it_serves_until_a_signal(folder: Path, number: int, code: int) -> None:
-    process, url = start(folder, "--http", "127.0.0.1:0", "--token-env", "MCP_TOKEN", MCP_TOKEN=PLANTED)
-    with MCPClient({"far": {"url": url, "headers": {"Authorization": f"Bearer {PLANTED}"}}}) as client:
+    process, url = start(
+        folder, "--http", "127.0.0.1:0", "--token-env", "MCP_TOKEN", MCP_TOKEN=PLANTED
+    )
+    with MCPClient(
+        {"far": {"url": url, "headers": {"Authorization": f"Bearer {PLANTED}"}}}
+    ) as client:
         assert {tool.name for tool in client.tools()} >= {"far.greet", "far.total"}
     process.send_signal(number)
     out, told = process.communicate(timeout=15)
@@ -302,7 +383,9 @@ def test_over_http_it_serves_until_a_signal(folder: Path, number: int, code: int
         (["--config", "local.yaml", "--token-env", "MCP_TOKEN"], "--token-env is for --http"),
     ],
 )
-def test_what_cannot_be_served_is_told_in_one_line(folder: Path, arguments: list[str], told: str) -> None:
+def test_what_cannot_be_served_is_told_in_one_line(
+    folder: Path, arguments: list[str], told: str
+) -> None:
     found = holdfast("mcp", *arguments, cwd=folder)
     assert (found.returncode, found.stdout) == (2, "")
     assert told in found.stderr.splitlines()[-1]
@@ -311,13 +394,22 @@ def test_what_cannot_be_served_is_told_in_one_line(folder: Path, arguments: list
 
 def test_terminated_it_ends_the_servers_that_it_started(folder: Path) -> None:
     process = subprocess.Popen(
-        [*HOLDFAST, "mcp", "--config", "broken.json"], cwd=folder, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [*HOLDFAST, "mcp", "--config", "broken.json"],
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + 15
 
     def behind() -> list[str]:
-        found = subprocess.run(["pgrep", "-f", "-P", str(process.pid), "tests.mcp_tools"], capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            ["pgrep", "-f", "-P", str(process.pid), "tests.mcp_tools"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         return found.stdout.split()
 
     while not (pids := behind()):

@@ -1,4 +1,5 @@
-"""Real runs of a coding agent, long ones, in a window that is too small for them: condensed, reopened, forked, replayed."""
+"""Real runs of a coding agent, long ones, in a window that is too small for them: condensed,
+reopened, forked, replayed."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ if not RUNS:
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
-def test_a_recorded_run_is_condensed_and_replayed_to_the_last_byte(path: Path, tmp_path: Path) -> None:
+def test_a_recorded_run_is_condensed_and_replayed_to_the_last_byte(
+    path: Path, tmp_path: Path
+) -> None:
     from tests.e2e.test_recorded_runs import Recorded
 
     recorded = Recorded(path)
@@ -39,13 +42,24 @@ def test_a_recorded_run_is_condensed_and_replayed_to_the_last_byte(path: Path, t
         judge("openai_chat", request.json)
         largest = max(largest, len(request.body) // 4)
         response = dict(next(asked))
-        return {**response, "usage": {"prompt_tokens": len(request.body) // 4, "completion_tokens": 50, "total_tokens": 1}}
+        return {
+            **response,
+            "usage": {
+                "prompt_tokens": len(request.body) // 4,
+                "completion_tokens": 50,
+                "total_tokens": 1,
+            },
+        }
 
     with ModelServer(answer) as server, SQLiteStore(tmp_path / "runs.db", "process") as store:
         llm = LLM("deepseek-chat", api_key="k", base_url=server.url)
         condenser = Pipeline([ToolOutputCondenser(), LLMCondenser(), WindowCondenser()], at=16_000)
         agent = Agent(
-            llm, [Tool.from_function(recorded.bash)], system_prompt=recorded.run["system"], condenser=condenser, limits=Limits(steps=None)
+            llm,
+            [Tool.from_function(recorded.bash)],
+            system_prompt=recorded.run["system"],
+            condenser=condenser,
+            limits=Limits(steps=None),
         )
         with Conversation(agent, store, "run") as conversation:
             conversation.send_message(recorded.run["task"])

@@ -1,5 +1,6 @@
-"""Real processes and real SIGKILL at every append and inside every tool: nothing that was appended is lost, and no effect that may not
-be repeated is repeated. `tests/crash_programs.py` has the programs and the judge."""
+"""Real processes and real SIGKILL at every append and inside every tool: nothing that was appended
+is lost, and no effect that may not be repeated is repeated. `tests/crash_programs.py` has the
+programs and the judge."""
 
 from __future__ import annotations
 
@@ -18,27 +19,63 @@ from tests.crash_programs import Do, Plan, Program, end_all_in, judge
 
 PLANS = {
     "each kind after the other": Plan(
-        ((Do("plain", "a"), Do("idempotent", "b"), Do("reads", "c"), Do("mail", "d"), Do("torn", "e")),), parallel=1
+        (
+            (
+                Do("plain", "a"),
+                Do("idempotent", "b"),
+                Do("reads", "c"),
+                Do("mail", "d"),
+                Do("torn", "e"),
+            ),
+        ),
+        parallel=1,
     ),
     "all kinds at once": Plan(
-        ((Do("plain", "a"), Do("idempotent", "b"), Do("reads", "c"), Do("mail", "d"), Do("torn", "e")),), side_by_side=True
+        (
+            (
+                Do("plain", "a"),
+                Do("idempotent", "b"),
+                Do("reads", "c"),
+                Do("mail", "d"),
+                Do("torn", "e"),
+            ),
+        ),
+        side_by_side=True,
     ),
     "a batch larger than what runs at once": Plan(
         (
-            (Do("mail", "a"), Do("plain", "b"), Do("idempotent", "c"), Do("plain", "d"), Do("reads", "e")),
+            (
+                Do("mail", "a"),
+                Do("plain", "b"),
+                Do("idempotent", "c"),
+                Do("plain", "d"),
+                Do("reads", "e"),
+            ),
             (Do("plain", "f"), Do("mail", "g")),
         ),
         parallel=2,
         side_by_side=True,
     ),
     "retries": Plan(
-        ((Do("retries", "a", fails=2), Do("idempotent", "b", fails=1), Do("reads", "c", fails=1)), (Do("retries", "d", fails=1),)),
+        (
+            (
+                Do("retries", "a", fails=2),
+                Do("idempotent", "b", fails=1),
+                Do("reads", "c", fails=1),
+            ),
+            (Do("retries", "d", fails=1),),
+        ),
         parallel=2,
     ),
     "streamed answers": Plan(((Do("plain", "a"),), (Do("mail", "b"), Do("big", "c"))), stream=True),
     "approvals by method": Plan(
         (
-            (Do("plain", "a", "approve"), Do("mail", "b", "reject"), Do("plain", "c", "edit"), Do("idempotent", "d")),
+            (
+                Do("plain", "a", "approve"),
+                Do("mail", "b", "reject"),
+                Do("plain", "c", "edit"),
+                Do("idempotent", "d"),
+            ),
             (Do("mail", "e", "edit"),),
         ),
         parallel=2,
@@ -46,25 +83,50 @@ PLANS = {
     ),
     "approvals through the inbox": Plan(
         (
-            (Do("plain", "a", "approve"), Do("idempotent", "b", "edit"), Do("mail", "c", "reject"), Do("plain", "d")),
+            (
+                Do("plain", "a", "approve"),
+                Do("idempotent", "b", "edit"),
+                Do("mail", "c", "reject"),
+                Do("plain", "d"),
+            ),
             (Do("mail", "e", "edit"),),
         ),
         inbox=True,
     ),
-    "messages from tools": Plan(((Do("says", "a"), Do("plain", "b")), (Do("says", "c"),)), messages=("go", "go on")),
-    "a message from another thread": Plan(((Do("mail", "a"), Do("plain", "b")), (Do("idempotent", "c"),)), during="a"),
-    "conversations in conversations": Plan(((Do("child", "a"), Do("plain", "b")), (Do("child", "c"),))),
-    "pauses": Plan(((Do("pauses", "a"), Do("plain", "b")), (Do("mail", "c"), Do("pauses", "d"), Do("plain", "e"))), parallel=1),
+    "messages from tools": Plan(
+        ((Do("says", "a"), Do("plain", "b")), (Do("says", "c"),)), messages=("go", "go on")
+    ),
+    "a message from another thread": Plan(
+        ((Do("mail", "a"), Do("plain", "b")), (Do("idempotent", "c"),)), during="a"
+    ),
+    "conversations in conversations": Plan(
+        ((Do("child", "a"), Do("plain", "b")), (Do("child", "c"),))
+    ),
+    "pauses": Plan(
+        (
+            (Do("pauses", "a"), Do("plain", "b")),
+            (Do("mail", "c"), Do("pauses", "d"), Do("plain", "e")),
+        ),
+        parallel=1,
+    ),
     "large outputs": Plan(((Do("big", "a"), Do("big", "b")), (Do("big", "c"),))),
-    "a fork in mid-run": Plan(((Do("mail", "a"),), (Do("forks", "b"), Do("plain", "c"), Do("mail", "d"), Do("plain", "e"))), parallel=1),
+    "a fork in mid-run": Plan(
+        (
+            (Do("mail", "a"),),
+            (Do("forks", "b"), Do("plain", "c"), Do("mail", "d"), Do("plain", "e")),
+        ),
+        parallel=1,
+    ),
     "commands": Plan(((Do("shell", "a"),), (Do("shell_once", "b"), Do("plain", "c")))),
 }
 SHORT = {
-    "one of each": Plan(((Do("plain", "a"), Do("mail", "b"), Do("idempotent", "c")),), parallel=2, side_by_side=True),
+    "one of each": Plan(
+        ((Do("plain", "a"), Do("mail", "b"), Do("idempotent", "c")),), parallel=2, side_by_side=True
+    ),
     "approvals": Plan(((Do("plain", "a", "approve"), Do("mail", "b", "edit")),), inbox=True),
     "a child": Plan(((Do("child", "a"),),)),
     "torn and retried": Plan(((Do("torn", "a"), Do("retries", "b", fails=1)),), parallel=1),
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -77,7 +139,9 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(found, ignore_errors=True)
 
 
-def kill_and_judge(plan: Plan, folder: Path, damage: damages.Damage | None = None, **options: object) -> int:
+def kill_and_judge(
+    plan: Plan, folder: Path, damage: damages.Damage | None = None, **options: object
+) -> int:
     kills = 0
     for crash in crash_at_every_append(Program(plan, damage), folder=folder, **options):  # pyright: ignore[reportArgumentType]
         judge(plan, crash)
@@ -107,22 +171,34 @@ def test_killed_again_while_it_goes_on(name: str, folder: Path) -> None:
 
 
 def some_pairs(*points: Point) -> bool:
-    """A quarter of all pairs of kills, the same ones each time; each first one is there once more, alone."""
+    """A quarter of all pairs of kills, the same ones each time; each first one is there once more,
+    alone."""
     return len(points) == 1 or zlib.crc32(str(points).encode()) % 4 == 0
 
 
-# --- the proof that a broken guarantee would be seen ----------------------------------------------
+# --- the proof that a broken guarantee would be seen ---
 
-ONE, TWO = Plan(((Do("plain", "a"),),)), Plan(((Do("plain", "a"), Do("plain", "b")),), parallel=1, side_by_side=True)
+ONE, TWO = (
+    Plan(((Do("plain", "a"),),)),
+    Plan(((Do("plain", "a"), Do("plain", "b")),), parallel=1, side_by_side=True),
+)
 SAFE = Plan(((Do("idempotent", "a"),),))
 EDITED = Plan(((Do("plain", "a", "edit"),),))
 
 # damage, the plan under which it shows, and what is then said of it
 DAMAGES = [
-    (damages.starts_are_not_journaled, ONE, "was never started|not journaled|attempt was made twice"),
+    (
+        damages.starts_are_not_journaled,
+        ONE,
+        "was never started|not journaled|attempt was made twice",
+    ),
     (damages.recovery_repeats_every_call, ONE, "may not be repeated, and it was started again"),
     (damages.every_tool_counts_as_repeatable, ONE, "2 effects|another result|effects"),
-    (damages.results_wait_for_the_end_of_their_batch, TWO, "outcomes are unknown, and only 1 calls run at once"),
+    (
+        damages.results_wait_for_the_end_of_their_batch,
+        TWO,
+        "outcomes are unknown, and only 1 calls run at once",
+    ),
     (damages.appends_are_acknowledged_before_they_are_written, ONE, "was appended, and is lost"),
     (damages.recovery_drops_started_calls, SAFE, "may be run again, but was answered without"),
     (damages.recovery_drops_queued_calls, TWO, "another result"),
@@ -130,20 +206,44 @@ DAMAGES = [
     (damages.attempts_are_counted_anew, SAFE, "attempt 1 of call 4.0, after attempt 1"),
     (damages.an_unknown_outcome_is_told_as_success, ONE, "not told that its outcome is unknown"),
     (damages.reconcile_is_not_asked, Plan(((Do("mail", "a"),),)), "its outcome can be known"),
-    (damages.reconcile_is_not_believed, Plan(((Do("mail", "a"),),)), "its reconcile said otherwise"),
+    (
+        damages.reconcile_is_not_believed,
+        Plan(((Do("mail", "a"),),)),
+        "its reconcile said otherwise",
+    ),
     (damages.approved_arguments_are_forgotten, EDITED, "arguments that were not approved"),
-    (damages.an_approval_is_not_needed_after_a_kill, Plan(((Do("plain", "a", "reject"),),)), "it was rejected, and run|another result"),
-    (damages.commands_that_were_done_stay_in_the_inbox, Plan(((Do("says", "a"),),)), "other messages"),
-    (damages.commands_are_done_twice_as_their_mark_comes_later, Plan(((Do("says", "a"),),)), "other messages"),
+    (
+        damages.an_approval_is_not_needed_after_a_kill,
+        Plan(((Do("plain", "a", "reject"),),)),
+        "it was rejected, and run|another result",
+    ),
+    (
+        damages.commands_that_were_done_stay_in_the_inbox,
+        Plan(((Do("says", "a"),),)),
+        "other messages",
+    ),
+    (
+        damages.commands_are_done_twice_as_their_mark_comes_later,
+        Plan(((Do("says", "a"),),)),
+        "other messages",
+    ),
     (damages.outputs_are_not_kept_whole, Plan(((Do("big", "a"),),)), "No blob"),
-    (damages.commands_are_left_running, Plan(((Do("shell", "a"),),)), "effects|still running|repeated"),
+    (
+        damages.commands_are_left_running,
+        Plan(((Do("shell", "a"),),)),
+        "effects|still running|repeated",
+    ),
     (damages.nobody_goes_on, ONE, "it came to rest as"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("damage", "plan", "said"), DAMAGES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_broken_guarantee_is_seen(damage: damages.Damage, plan: Plan, said: str, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("damage", "plan", "said"), DAMAGES, ids=lambda value: getattr(value, "__name__", "")
+)
+def test_a_broken_guarantee_is_seen(
+    damage: damages.Damage, plan: Plan, said: str, folder: Path
+) -> None:
     with pytest.raises((AssertionError, StoreError), match=said):
         kill_and_judge(plan, folder, damage, deadline=10.0)
 

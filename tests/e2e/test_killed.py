@@ -1,4 +1,5 @@
-"""A real process, a real SQLite file, a real SIGKILL in the middle of a tool; then the conversation goes on here."""
+"""A real process, a real SQLite file, a real SIGKILL in the middle of a tool; then the conversation
+goes on here."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast import Agent, Conversation, ConversationStatus, ScriptedLLM, SQLiteStore, Tool, ToolAnnotations
+from holdfast import (
+    Agent,
+    Conversation,
+    ConversationStatus,
+    ScriptedLLM,
+    SQLiteStore,
+    Tool,
+    ToolAnnotations,
+)
 from holdfast import events as ev
 
 PROGRAM = """
@@ -31,8 +40,11 @@ conversation.run()
 
 
 def killed_in_the_second_call(folder: Path) -> None:
-    """Two calls at once: the first ends, and then the third begins; the second and the third are running when it dies."""
-    child = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=folder, stdout=subprocess.PIPE, text=True)
+    """Two calls at once: the first ends, and then the third begins; the second and the third are
+    running when it dies."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], cwd=folder, stdout=subprocess.PIPE, text=True
+    )
     assert child.stdout is not None
     assert {child.stdout.readline().strip(), child.stdout.readline().strip()} == {"second", "third"}
     os.kill(child.pid, signal.SIGKILL)
@@ -40,7 +52,9 @@ def killed_in_the_second_call(folder: Path) -> None:
     child.stdout.close()
 
 
-def go_on(folder: Path, annotations: ToolAnnotations) -> tuple[dict[str, ev.ToolResult], list[str], str]:
+def go_on(
+    folder: Path, annotations: ToolAnnotations
+) -> tuple[dict[str, ev.ToolResult], list[str], str]:
     again: list[str] = []
 
     def effect(name: str) -> str:
@@ -49,19 +63,32 @@ def go_on(folder: Path, annotations: ToolAnnotations) -> tuple[dict[str, ev.Tool
 
     model = ScriptedLLM(["I will check."])
     with SQLiteStore(folder / "s.db") as store:
-        agent = Agent(model, [Tool("effect", "Has an effect.", effect, annotations=annotations, parallel=True)])
+        agent = Agent(
+            model,
+            [Tool("effect", "Has an effect.", effect, annotations=annotations, parallel=True)],
+        )
         with Conversation(agent, store, "c") as conversation:
             conversation.start_thread()
             assert conversation.wait(10) is ConversationStatus.FINISHED
-            results = {event.call_id.split(".")[1]: event for event in conversation.get_history() if isinstance(event, ev.ToolResult)}
+            results = {
+                event.call_id.split(".")[1]: event
+                for event in conversation.get_history()
+                if isinstance(event, ev.ToolResult)
+            }
     return results, again, model.requests[0].text
 
 
-def test_no_effect_is_repeated_and_the_model_is_told_that_the_outcome_is_unknown(tmp_path: Path) -> None:
+def test_no_effect_is_repeated_and_the_model_is_told_that_the_outcome_is_unknown(
+    tmp_path: Path,
+) -> None:
     killed_in_the_second_call(tmp_path)
     results, again, told = go_on(tmp_path, ToolAnnotations())
     assert again == []
-    assert [(tmp_path / name).read_text() for name in ("first", "second", "third")] == ["x", "x", "x"]
+    assert [(tmp_path / name).read_text() for name in ("first", "second", "third")] == [
+        "x",
+        "x",
+        "x",
+    ]
     assert results["0"].result.text == "first"  # what had finished is kept
     assert results["1"].result.meta == results["2"].result.meta == {"outcome": "unknown"}
     assert "unknown" in told

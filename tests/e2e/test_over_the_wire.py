@@ -1,4 +1,5 @@
-"""Conversations with a real `LLM` over real sockets: streams, faults, interrupts, and what must not be left or leak."""
+"""Conversations with a real `LLM` over real sockets: streams, faults, interrupts, and what must not
+be left or leak."""
 
 from __future__ import annotations
 
@@ -48,30 +49,58 @@ def test_a_conversation_is_the_same_plain_and_streamed(stream: bool) -> None:
             state = conversation.run()
             assert (state.status, state.answer) == (ConversationStatus.FINISHED, "3")
             assert state.usage.input_tokens > 0
-        assert [m["role"] for m in server.requests[1].messages] == ["system", "user", "assistant", "tool"]
+        assert [m["role"] for m in server.requests[1].messages] == [
+            "system",
+            "user",
+            "assistant",
+            "tool",
+        ]
         assert bool(deltas) is stream
 
 
 def test_passing_faults_are_retried_and_leave_no_trace_in_the_journal() -> None:
-    with ModelServer([(429, {"retry-after": "0"}, "slow down"), (503, {}, "busy"), Drop(), text("at last")]) as server:
+    with ModelServer(
+        [(429, {"retry-after": "0"}, "slow down"), (503, {}, "busy"), Drop(), text("at last")]
+    ) as server:
         with Conversation(Agent(LLM("m", SECRET, server.url))) as conversation:
             conversation.send_message("hello?")
             state = conversation.run()
         assert state.answer == "at last"
-        assert [event.type for event in state.events] == ["message", "status", "agent", "assistant", "status"]
+        assert [event.type for event in state.events] == [
+            "message",
+            "status",
+            "agent",
+            "assistant",
+            "status",
+        ]
         assert len({request.body for request in server.requests}) == 1
 
 
 @pytest.mark.parametrize(
     ("response", "error"),
     [
-        ((401, {}, {"error": {"message": f"Incorrect API key: {SECRET}", "code": "invalid_api_key"}}), "AuthenticationError"),
-        ((404, {}, {"error": {"message": "no such model", "code": "model_not_found"}}), "ModelNotFound"),
-        ((400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}}), "ContextTooLong"),
+        (
+            (
+                401,
+                {},
+                {"error": {"message": f"Incorrect API key: {SECRET}", "code": "invalid_api_key"}},
+            ),
+            "AuthenticationError",
+        ),
+        (
+            (404, {}, {"error": {"message": "no such model", "code": "model_not_found"}}),
+            "ModelNotFound",
+        ),
+        (
+            (400, {}, {"error": {"message": "too long", "code": "context_length_exceeded"}}),
+            "ContextTooLong",
+        ),
         ((403, {}, "<html>forbidden</html>"), "PermissionDenied"),
     ],
 )
-def test_a_lasting_error_stops_the_run_and_says_which(response: Any, error: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lasting_error_stops_the_run_and_says_which(
+    response: Any, error: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with ModelServer([response]) as server, caplog.at_level(logging.DEBUG):
         with Conversation(Agent(LLM("m", SECRET, server.url))) as conversation:
             conversation.send_message("hello?")
@@ -84,7 +113,9 @@ def test_a_lasting_error_stops_the_run_and_says_which(response: Any, error: str,
 
 
 def test_a_model_that_cannot_be_reached_is_an_error_that_names_the_address() -> None:
-    with Conversation(Agent(LLM("m", SECRET, "http://127.0.0.1:9/v1", max_retries=0))) as conversation:
+    with Conversation(
+        Agent(LLM("m", SECRET, "http://127.0.0.1:9/v1", max_retries=0))
+    ) as conversation:
         conversation.send_message("hello?")
         state = conversation.run()
     assert state.error is not None
@@ -112,7 +143,9 @@ def test_interrupt_ends_a_model_call_that_says_nothing(stream: bool) -> None:
 def test_arguments_that_are_no_json_are_told_and_the_next_request_is_legal(stream: bool) -> None:
     answers = [calls(("add", '{"a": 1, "b"')), calls(("add", {"a": "1", "b": 2})), text("3")]
     with ModelServer([sse(answer) for answer in answers] if stream else answers) as server:
-        with Conversation(Agent(LLM("m", SECRET, server.url, stream=stream), [add])) as conversation:
+        with Conversation(
+            Agent(LLM("m", SECRET, server.url, stream=stream), [add])
+        ) as conversation:
             conversation.send_message("1 + 2?")
             state = conversation.run()
         first, second = [event.result for event in state.events if isinstance(event, ev.ToolResult)]
@@ -121,8 +154,13 @@ def test_arguments_that_are_no_json_are_told_and_the_next_request_is_legal(strea
         assert second.text == "3"  # a number in quotes is read as one
         assert state.answer == "3"
         echoed = server.requests[1].messages[2]["tool_calls"][0]["function"]["arguments"]
-        assert isinstance(json.loads(echoed), dict)  # some servers parse what they are sent, and would refuse it ever after
-    assert next(event for event in state.events if isinstance(event, ev.Assistant)).calls[0].raw == '{"a": 1, "b"'
+        assert isinstance(
+            json.loads(echoed), dict
+        )  # some servers parse what they are sent, and would refuse it ever after
+    assert (
+        next(event for event in state.events if isinstance(event, ev.Assistant)).calls[0].raw
+        == '{"a": 1, "b"'
+    )
 
 
 def test_close_leaves_no_socket_and_no_thread() -> None:
@@ -134,10 +172,14 @@ def test_close_leaves_no_socket_and_no_thread() -> None:
             conversation.send_message("hello?")
             conversation.run()
         first.close()
-        assert len(list(sockets())) > before  # the agent's connection lives as long as a conversation of it is open
+        assert (
+            len(list(sockets())) > before
+        )  # the agent's connection lives as long as a conversation of it is open
         second.close()
         deadline = time.monotonic() + 2
-        while (len(sockets()) > before or threading.active_count() > threads) and time.monotonic() < deadline:
+        while (
+            len(sockets()) > before or threading.active_count() > threads
+        ) and time.monotonic() < deadline:
             time.sleep(0.01)  # the server's own side of the connection ends a moment later
         assert len(sockets()) == before
         assert threading.active_count() == threads
@@ -149,7 +191,9 @@ def children() -> set[int]:
     for name in os.listdir("/proc"):
         try:
             if name.isdigit():
-                found[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+                found[int(name)] = int(
+                    Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]
+                )
         except OSError:
             continue
     mine = {os.getpid()}
@@ -160,13 +204,18 @@ def children() -> set[int]:
 
 def test_close_in_the_middle_of_a_command_leaves_no_process() -> None:
     before, threads = children(), threading.active_count()
-    with ModelServer([calls(("terminal", {"command": "sleep 321 & sleep 322"}))]) as server, LocalRuntime() as runtime:
+    with (
+        ModelServer([calls(("terminal", {"command": "sleep 321 & sleep 322"}))]) as server,
+        LocalRuntime() as runtime,
+    ):
         conversation = Conversation(Agent(LLM("m", SECRET, server.url), runtime.tools))
         conversation.start_thread()
         conversation.send_message("go")
         deadline = time.monotonic() + 5
         while not any(
-            b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children() - before if Path(f"/proc/{pid}").exists()
+            b"sleep" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            for pid in children() - before
+            if Path(f"/proc/{pid}").exists()
         ):
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -180,14 +229,24 @@ def test_close_in_the_middle_of_a_command_leaves_no_process() -> None:
     assert threading.active_count() == threads
 
 
-def test_a_planted_key_is_nowhere_but_on_the_wire(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_planted_key_is_nowhere_but_on_the_wire(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     seen: list[str] = []
 
     def answer(request: Request) -> Any:
         assert request.headers["authorization"] == f"Bearer {SECRET}"
-        return calls(("add", {"a": 1, "b": 2})) if request.messages[-1]["role"] == "user" else (500, {}, f"{SECRET} is what I was sent")
+        return (
+            calls(("add", {"a": 1, "b": 2}))
+            if request.messages[-1]["role"] == "user"
+            else (500, {}, f"{SECRET} is what I was sent")
+        )
 
-    with ModelServer(answer) as server, SQLiteStore(tmp_path / "s.db") as store, caplog.at_level(logging.DEBUG):
+    with (
+        ModelServer(answer) as server,
+        SQLiteStore(tmp_path / "s.db") as store,
+        caplog.at_level(logging.DEBUG),
+    ):
         llm = LLM("m", SECRET, server.url, max_retries=0)
         agent = Agent(llm, [add])
         with Conversation(agent, store) as conversation:
@@ -195,7 +254,15 @@ def test_a_planted_key_is_nowhere_but_on_the_wire(tmp_path: Path, caplog: pytest
             conversation.send_message("go")
             state = conversation.run()
             assert state.status is ConversationStatus.ERROR
-        for shown in (repr(llm), repr(agent), repr(conversation), repr(state), caplog.text, *seen, str(llm.parameters())):
+        for shown in (
+            repr(llm),
+            repr(agent),
+            repr(conversation),
+            repr(state),
+            caplog.text,
+            *seen,
+            str(llm.parameters()),
+        ):
             assert SECRET not in shown
         assert SECRET.encode() not in state.to_json()
     for path in tmp_path.iterdir():
@@ -205,7 +272,11 @@ def test_a_planted_key_is_nowhere_but_on_the_wire(tmp_path: Path, caplog: pytest
 def test_a_hundred_conversations_share_one_agent() -> None:
     def answer(request: Request) -> Any:
         turns = sum(m["role"] == "tool" for m in request.messages)
-        return calls(("add", {"a": turns, "b": 1})) if turns < 3 else text(request.messages[1]["content"])
+        return (
+            calls(("add", {"a": turns, "b": 1}))
+            if turns < 3
+            else text(request.messages[1]["content"])
+        )
 
     with ModelServer(answer) as server:
         agent = Agent(LLM("m", SECRET, server.url), [add])
@@ -216,7 +287,11 @@ def test_a_hundred_conversations_share_one_agent() -> None:
         for number, conversation in enumerate(conversations):
             assert conversation.wait(30) is ConversationStatus.FINISHED
             assert conversation.state.answer == f"number {number}"
-            sums = [event.result.text for event in conversation.get_history() if isinstance(event, ev.ToolResult)]
+            sums = [
+                event.result.text
+                for event in conversation.get_history()
+                if isinstance(event, ev.ToolResult)
+            ]
             assert sums == ["1", "2", "3"]
         for conversation in conversations:
             conversation.close()

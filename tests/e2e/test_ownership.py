@@ -1,4 +1,5 @@
-"""One owner at a time, whatever processes do: two that fight for a conversation while a third posts, and writers that are killed."""
+"""One owner at a time, whatever processes do: two that fight for a conversation while a third
+posts, and writers that are killed."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ while True:
 
 
 def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
-    """Two processes want one conversation, and are started anew when they kill themselves; a third posts. The journal, and how much was posted."""
+    """Two processes want one conversation, and are started anew when they kill themselves; a third
+    posts. The journal, and how much was posted."""
     fighters: dict[int, subprocess.Popen[bytes]] = {}
     deaths = 0
     with SQLiteStore(path) as store:
@@ -71,7 +73,9 @@ def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
             for number in itertools.count():
                 if number >= posts and deaths >= 4:
                     return
-                for _ in range(chance.choice((1, 1, 2))):  # a client that is not sure whether it came through
+                for _ in range(
+                    chance.choice((1, 1, 2))
+                ):  # a client that is not sure whether it came through
                     store.post("c", cmd.Send(f"message {number}"), key=str(number))  # pyright: ignore
                 posted.append(number)
                 time.sleep(chance.uniform(0, 0.03))
@@ -85,11 +89,26 @@ def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
                 for slot in (0, 1):
                     if slot not in fighters or fighters[slot].poll() is not None:
                         deaths += slot in fighters
-                        command = [sys.executable, "-c", FIGHTER, str(path), str(seed * 1000 + deaths * 2 + slot)]
+                        command = [
+                            sys.executable,
+                            "-c",
+                            FIGHTER,
+                            str(path),
+                            str(seed * 1000 + deaths * 2 + slot),
+                        ]
                         fighters[slot] = subprocess.Popen(command)
                 events = store.read("c")
-                said = [event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"]
-                if not poster.is_alive() and len(said) >= len(posted) and events[-1].type == "status" and events[-1].status == "finished":  # pyright: ignore
+                said = [
+                    event.text
+                    for event in events
+                    if isinstance(event, ev.Message) and event.sender == "user"
+                ]
+                if (
+                    not poster.is_alive()
+                    and len(said) >= len(posted)
+                    and events[-1].type == "status"
+                    and events[-1].status == "finished"
+                ):  # pyright: ignore
                     break
                 time.sleep(0.01)
         finally:
@@ -100,13 +119,17 @@ def fight(path: Path, posts: int, seed: int) -> tuple[list[ev.AnyEvent], int]:
         return store.read("c"), len(posted)
 
 
-@pytest.mark.parametrize("seed", [1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8)]])
-def test_two_processes_fight_for_a_conversation_while_a_third_posts(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    "seed", [1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8)]]
+)
+def test_two_processes_fight_for_a_conversation_while_a_third_posts(
+    tmp_path: Path, seed: int
+) -> None:
     events, posts = fight(tmp_path / "s.db", 40, seed)
     # No command is lost, doubled, or out of its order.
-    assert [event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"] == [
-        f"message {number}" for number in range(posts)
-    ]
+    assert [
+        event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"
+    ] == [f"message {number}" for number in range(posts)]
     # One owner at a time: what an owner wrote stands together.
     owners = [event.id.rpartition("/")[0] for event in events]
     turns = [owner for at, owner in enumerate(owners) if at == 0 or owners[at - 1] != owner]
@@ -116,7 +139,9 @@ def test_two_processes_fight_for_a_conversation_while_a_third_posts(tmp_path: Pa
     assert effects
     assert set(effects.values()) == {1}
     results = [event for event in events if isinstance(event, ev.ToolResult)]
-    assert {call.id for event in events if isinstance(event, ev.Assistant) for call in event.calls} == {event.call_id for event in results}
+    assert {
+        call.id for event in events if isinstance(event, ev.Assistant) for call in event.calls
+    } == {event.call_id for event in results}
     done = [event for event in results if event.result.text == "done"]
     unknown = [event for event in results if event.result.meta.get("outcome") == "unknown"]
     refused = len(results) - len(done) - len(unknown)
@@ -147,13 +172,19 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("seed", [1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12)]])
-def test_what_append_returned_is_there_after_a_kill_of_a_hundred_writers(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    "seed", [1, *[pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12)]]
+)
+def test_what_append_returned_is_there_after_a_kill_of_a_hundred_writers(
+    tmp_path: Path, seed: int
+) -> None:
     path = tmp_path / "s.db"
     child = subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE)
     assert child.stdout is not None
     told = [child.stdout.readline()]
-    killer = threading.Timer(random.Random(seed).uniform(0.3, 0.8), lambda: os.kill(child.pid, signal.SIGKILL))
+    killer = threading.Timer(
+        random.Random(seed).uniform(0.3, 0.8), lambda: os.kill(child.pid, signal.SIGKILL)
+    )
     killer.start()
     told += child.stdout.readlines()
     child.wait()
@@ -167,7 +198,9 @@ def test_what_append_returned_is_there_after_a_kill_of_a_hundred_writers(tmp_pat
         for number, last in returned.items():
             events = store.read(f"c{number}")
             assert last <= len(events) <= last + 1  # at most the one whose append was not over
-            assert [event.id for event in events] == [f"{number}-{seq}" for seq in range(1, len(events) + 1)]
+            assert [event.id for event in events] == [
+                f"{number}-{seq}" for seq in range(1, len(events) + 1)
+            ]
             store.release(store.acquire(f"c{number}"))
 
 
@@ -184,16 +217,21 @@ def test_a_fenced_process_begins_nothing_more_and_says_so(tmp_path: Path) -> Non
 
     model = ScriptedLLM([[("effect", {"name": name}) for name in ("a", "b", "c")], "never"])
     with SQLiteStore(tmp_path / "s.db") as store:
-        conversation = Conversation(Agent(model, [Tool("effect", "", effect)], parallel_calls=1), store, "c")
+        conversation = Conversation(
+            Agent(model, [Tool("effect", "", effect)], parallel_calls=1), store, "c"
+        )
         conversation.send_message("go")
         conversation.start_thread()
         assert begun.wait(10)
-        # As after an expiry that this process slept through: another one has the lease now, and has written.
+        # As after an expiry that this process slept through: another one has the lease now, and has
+        # written.
         db = sqlite3.connect(tmp_path / "s.db", isolation_level=None)
         db.execute("UPDATE conversations SET epoch = epoch + 1, holder = 'somebody' WHERE id = 'c'")
         db.close()
         deadline = time.monotonic() + 10
-        while conversation.failure is None:  # the store's watcher tells it, in the middle of the call
+        while (
+            conversation.failure is None
+        ):  # the store's watcher tells it, in the middle of the call
             assert time.monotonic() < deadline
             time.sleep(0.01)
         cancelled.set()

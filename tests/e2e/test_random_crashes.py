@@ -1,4 +1,5 @@
-"""Programs that nobody thought of, killed anywhere: what holds of the chosen ones in `test_crashes.py` holds of any."""
+"""Programs that nobody thought of, killed anywhere: what holds of the chosen ones in
+`test_crashes.py` holds of any."""
 
 from __future__ import annotations
 
@@ -27,11 +28,18 @@ def plans(draw: st.DrawFn) -> Plan:
 
     def call() -> Do:
         kind = draw(kinds)
-        decide = draw(st.sampled_from(["", "", "approve", "reject", "edit"])) if kind in DECIDABLE else ""
+        decide = (
+            draw(st.sampled_from(["", "", "approve", "reject", "edit"]))
+            if kind in DECIDABLE
+            else ""
+        )
         fails = draw(st.integers(0, 2)) if kind in ("retries", "idempotent", "reads") else 0
         return Do(kind, next(names), decide, fails)
 
-    batches = tuple(tuple(call() for _ in range(draw(st.integers(1, 5)))) for _ in range(draw(st.integers(1, 3))))
+    batches = tuple(
+        tuple(call() for _ in range(draw(st.integers(1, 5))))
+        for _ in range(draw(st.integers(1, 3)))
+    )
     paused = any(do.kind == "pauses" for batch in batches for do in batch)
     return Plan(
         batches,
@@ -47,10 +55,14 @@ def plans(draw: st.DrawFn) -> Plan:
 def written(plan: Plan) -> str:
     """A plan as one can read it."""
     lines = [
-        f"parallel {plan.parallel}, side by side {plan.side_by_side}, messages {plan.messages}, stream {plan.stream}, inbox {plan.inbox}, during {plan.during!r}"
+        f"parallel {plan.parallel}, side by side {plan.side_by_side}, messages {plan.messages},"
+        f" stream {plan.stream}, inbox {plan.inbox}, during {plan.during!r}"
     ]
     for number, batch in enumerate(plan.batches):
-        calls = [f"{do.kind}({do.name}){do.decide and ' ' + do.decide}{f' fails {do.fails}x' if do.fails else ''}" for do in batch]
+        calls = [
+            f"{do.kind}({do.name}){do.decide and ' ' + do.decide}{f' fails {do.fails}x' if do.fails else ''}"
+            for do in batch
+        ]
         lines.append(f"  answer {number}: {', '.join(calls)}")
     return "\n".join(lines)
 
@@ -65,10 +77,14 @@ def survives(plan: Plan, seed: int, twice: bool) -> int:
         return one_of < (share if len(points) == 1 else 0.15)
 
     memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="holdfast-test-", dir=memory if memory.is_dir() else None))
+    folder = Path(
+        tempfile.mkdtemp(prefix="holdfast-test-", dir=memory if memory.is_dir() else None)
+    )
     kills = 0
     try:
-        for crash in crash_at_every_append(Program(plan), folder=folder, points=chosen, twice=twice):
+        for crash in crash_at_every_append(
+            Program(plan), folder=folder, points=chosen, twice=twice
+        ):
             judge(plan, crash)
             kills = crash.number
             shutil.rmtree(crash.folder)
@@ -83,11 +99,24 @@ def test_no_program_loses_or_repeats_anything(twice: bool) -> None:
     kills: list[int] = []
 
     @settings(
-        max_examples=10 if twice else 45, deadline=None, derandomize=True, database=None,
-        phases=[Phase.explicit, Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
+        max_examples=10 if twice else 45,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.explicit, Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
     @given(plans(), st.integers(0, 2**16))
-    @example(Plan(((Do("child", "a"), Do("says", "b"), Do("plain", "c", "edit")), (Do("torn", "d"), Do("mail", "e"))), parallel=2), 1)
+    @example(
+        Plan(
+            (
+                (Do("child", "a"), Do("says", "b"), Do("plain", "c", "edit")),
+                (Do("torn", "d"), Do("mail", "e")),
+            ),
+            parallel=2,
+        ),
+        1,
+    )
     def holds(plan: Plan, seed: int) -> None:
         note(f"\n{written(plan)}")
         kills.append(survives(plan, seed, twice))

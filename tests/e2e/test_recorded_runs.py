@@ -1,4 +1,5 @@
-"""Eight real runs of a coding agent, replayed end to end: their answers served over the wire, their outputs given by a tool."""
+"""Eight real runs of a coding agent, replayed end to end: their answers served over the wire, their
+outputs given by a tool."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLM, Agent, Conversation, ConversationStatus, Limits, SQLiteStore, Tool, ToolResult
+from holdfast import (
+    LLM,
+    Agent,
+    Conversation,
+    ConversationStatus,
+    Limits,
+    SQLiteStore,
+    Tool,
+    ToolResult,
+)
 from holdfast import events as ev
 from tests.model_server import ModelServer, text
 
@@ -37,13 +47,17 @@ class Recorded:
         assert output["command"] == command
         self.given.append(output.get("exception") or output["output"])
         if output.get("exception"):
-            return ToolResult.failure(output["exception"], "timeout", meta={"exitCode": output["returncode"]})
+            return ToolResult.failure(
+                output["exception"], "timeout", meta={"exitCode": output["returncode"]}
+            )
         return ToolResult(output["output"], meta={"exitCode": output["returncode"]})
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("kept", ["memory", "sqlite"])
-def test_a_recorded_run_is_in_the_journal_turn_by_turn(path: Path, kept: str, tmp_path: Path) -> None:
+def test_a_recorded_run_is_in_the_journal_turn_by_turn(
+    path: Path, kept: str, tmp_path: Path
+) -> None:
     recorded = Recorded(path)
     responses = [turn["response"] for turn in recorded.turns]
     store = SQLiteStore(tmp_path / "runs.db", "process") if kept == "sqlite" else None
@@ -66,20 +80,29 @@ def test_a_recorded_run_is_in_the_journal_turn_by_turn(path: Path, kept: str, tm
         message = response["choices"][0]["message"]
         assert answer.text == (message["content"] or "")
         assert answer.reasoning == (message.get("reasoning_content") or "")
-        assert [call.raw_arguments for call in answer.calls] == [c["function"]["arguments"] for c in message["tool_calls"]]
-        assert [call.provider_id for call in answer.calls] == [c["id"] for c in message["tool_calls"]]
+        assert [call.raw_arguments for call in answer.calls] == [
+            c["function"]["arguments"] for c in message["tool_calls"]
+        ]
+        assert [call.provider_id for call in answer.calls] == [
+            c["id"] for c in message["tool_calls"]
+        ]
         assert answer.usage.input_tokens == response["usage"]["prompt_tokens"]
         assert answer.usage.output_tokens == response["usage"]["completion_tokens"]
         assert answer.usage.cached_input_tokens == response["usage"]["prompt_cache_hit_tokens"]
     results = [event.result for event in events if isinstance(event, ev.ToolResult)]
     assert [result.text for result in results[: len(recorded.given)]] == recorded.given
     calls = sum(len(answer.calls) for answer in answers)
-    assert len(results) == calls == len([event for event in events if isinstance(event, ev.ToolCallStarted)])
+    assert (
+        len(results)
+        == calls
+        == len([event for event in events if isinstance(event, ev.ToolCallStarted)])
+    )
     _each_request_begins_with_the_one_before(requests)
 
 
 def _each_request_begins_with_the_one_before(requests: list[Any]) -> None:
-    """Byte for byte, up to the bracket that closes the messages: what a provider's prefix cache needs."""
+    """Byte for byte, up to the bracket that closes the messages: what a provider's prefix cache
+    needs."""
     for earlier, later in itertools.pairwise(requests):
         closing = json.dumps(earlier.messages[-1]["content"])[-10:].encode()
         same = earlier.body[: earlier.body.rindex(closing)]

@@ -1,4 +1,5 @@
-"""`kill -9` of a real `holdfast serve` while 50 conversations run; it is started again on the same port and files, and all of them finish."""
+"""`kill -9` of a real `holdfast serve` while 50 conversations run; it is started again on the same
+port and files, and all of them finish."""
 
 from __future__ import annotations
 
@@ -14,7 +15,15 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
-from holdfast import LLM, Agent, ConversationStatus, RemoteConversation, SQLiteStore, Tool, ToolRegistry
+from holdfast import (
+    LLM,
+    Agent,
+    ConversationStatus,
+    RemoteConversation,
+    SQLiteStore,
+    Tool,
+    ToolRegistry,
+)
 from holdfast import events as ev
 from tests.model_server import ModelServer, Request, calls, text
 from tests.remote_parts import until
@@ -59,7 +68,10 @@ class Client:
             self.own[name] += 1
             return name
 
-        self.agent = Agent(LLM("m", base_url=model, api_key=f"sk-test-{number:010}"), [*tools, Tool("mine", "Runs here.", mine)])
+        self.agent = Agent(
+            LLM("m", base_url=model, api_key=f"sk-test-{number:010}"),
+            [*tools, Tool("mine", "Runs here.", mine)],
+        )
         self.conversation = RemoteConversation(self.agent, self.workspace, self.id)
         self.conversation.register_event_callback(self.tell, after_seq=0)
 
@@ -75,11 +87,20 @@ class Client:
 
 
 def answer(request: Request) -> Any:
-    """Each answer calls all three tools, under names that tell the step; what was called is counted by the request itself."""
-    step = sum(message["role"] == "assistant" and bool(message.get("tool_calls")) for message in request.messages)
+    """Each answer calls all three tools, under names that tell the step; what was called is counted
+    by the request itself."""
+    step = sum(
+        message["role"] == "assistant" and bool(message.get("tool_calls"))
+        for message in request.messages
+    )
     if step == STEPS:
-        return text(f"Done, {sum(message['role'] == 'user' for message in request.messages)} messages.")
-    return calls(*[(name, {"name": f"{name}{step}"}) for name in ("once", "again", "mine")], prefix=f"s{step}")
+        return text(
+            f"Done, {sum(message['role'] == 'user' for message in request.messages)} messages."
+        )
+    return calls(
+        *[(name, {"name": f"{name}{step}"}) for name in ("once", "again", "mine")],
+        prefix=f"s{step}",
+    )
 
 
 @pytest.mark.slow
@@ -104,8 +125,15 @@ def test_fifty_conversations_survive_kills_of_their_server(
                 client.conversation.start_thread()
                 client.say("go")
             late: list[threading.Thread] = []
-            for number in range(1, KILLS + 1):  # at about a quarter, the half and three quarters of all steps
-                until(lambda number=number: len(model.requests) >= COUNT * STEPS * number // (KILLS + 1), 120)
+            for number in range(
+                1, KILLS + 1
+            ):  # at about a quarter, the half and three quarters of all steps
+                until(
+                    lambda number=number: (
+                        len(model.requests) >= COUNT * STEPS * number // (KILLS + 1)
+                    ),
+                    120,
+                )
                 time.sleep(chance.random() * 0.1)
                 server.kill()
                 kills += 1
@@ -123,8 +151,14 @@ def test_fifty_conversations_survive_kills_of_their_server(
                 thread.join(60)
                 assert not thread.is_alive()
             for client in clients:
-                assert client.conversation.wait(120) is ConversationStatus.FINISHED, client.conversation
-                until(lambda client=client: client.told and client.told[-1] == client.conversation.state.last_seq)
+                assert client.conversation.wait(120) is ConversationStatus.FINISHED, (
+                    client.conversation
+                )
+                until(
+                    lambda client=client: (
+                        client.told and client.told[-1] == client.conversation.state.last_seq
+                    )
+                )
             judge(clients, library / "effects", kills)
             histories = {client.id: client.conversation.get_history() for client in clients}
         finally:
@@ -143,9 +177,13 @@ def judge(clients: list[Client], effects: Path, kills: int) -> None:
     unknown = 0
     for client in clients:
         history = client.conversation.get_history()
-        assert client.told == list(range(1, len(history) + 1)), f"{client.id}: callbacks were not told each event once, in order"
+        assert client.told == list(range(1, len(history) + 1)), (
+            f"{client.id}: callbacks were not told each event once, in order"
+        )
         said = [event.text for event in history if isinstance(event, ev.Message)]
-        assert sorted(said) == sorted(client.sent), f"{client.id}: a message was lost, or is there twice"
+        assert sorted(said) == sorted(client.sent), (
+            f"{client.id}: a message was lost, or is there twice"
+        )
         made = {
             call.id: call.name + ":" + call.arguments["name"]
             for event in history
@@ -153,7 +191,9 @@ def judge(clients: list[Client], effects: Path, kills: int) -> None:
             for call in event.calls
         }
         assert len(made) == len(set(made.values())) == 3 * STEPS
-        results = {event.call_id: event.result for event in history if isinstance(event, ev.ToolResult)}
+        results = {
+            event.call_id: event.result for event in history if isinstance(event, ev.ToolResult)
+        }
         assert results.keys() == made.keys()
         assert sum(isinstance(event, ev.ToolResult) for event in history) == len(results)
         for call_id, name in made.items():
@@ -175,5 +215,8 @@ def judge(clients: list[Client], effects: Path, kills: int) -> None:
         replayed = client.conversation.replay()
         assert replayed.same, f"{client.id}: {replayed}"
     repeated = sum(count > 1 for count in server_side.values())
-    print(f"{kills} kills, {unknown} outcomes unknown, {repeated} idempotent calls repeated, {sum(server_side.values())} effects")
+    print(
+        f"{kills} kills, {unknown} outcomes unknown, {repeated} idempotent calls repeated,"
+        f" {sum(server_side.values())} effects"
+    )
     assert unknown or repeated, "no kill hit anything; the test proves nothing"

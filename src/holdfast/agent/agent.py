@@ -1,4 +1,5 @@
-"""`Agent`: what an agent is: a model, its tools, all prompt text, its limits. It holds no conversation and can serve many."""
+"""`Agent`: what an agent is: a model, its tools, all prompt text, its limits. It holds no
+conversation and can serve many."""
 
 from __future__ import annotations
 
@@ -46,54 +47,92 @@ if TYPE_CHECKING:
 class Agent:
     """A model with tools, a prompt and limits. Frozen; shared by any number of conversations.
 
-    `tools` are `Tool` objects or plain functions, or a `ToolManager`, which several agents may have: the tools that an agent's other parts come
-    with (`brought`) are its own, in `Agent.tools` and not in that manager. `mcp_servers` is a configuration as `MCPClient` takes it: they
-    are connected to when the first conversation starts, their tools come behind the others, and they end with the last.
+    `tools` are `Tool` objects or plain functions, or a `ToolManager`, which several agents may
+    have: the tools that an agent's other parts come with (`brought`) are its own, in `Agent.tools`
+    and not in that manager. `mcp_servers` is a configuration as `MCPClient` takes it: they are
+    connected to when the first conversation starts, their tools come behind the others, and they
+    end with the last.
 
-    The system prompt is `system_prompt` (None: a default one), then each of `system_prompt_extensions`, then each microagent: a str
-    is its text, a `Path` a file or a folder, or what `LocalRuntime.load_microagents` returned; then skills and instructions (`prompt_parts`). `parallel_calls` bounds how many calls
-    of one answer run at once.
+    The system prompt is `system_prompt` (None: a default one), then each of
+    `system_prompt_extensions`, then each microagent: a str is its text, a `Path` a file or a
+    folder, or what `LocalRuntime.load_microagents` returned; then skills and instructions
+    (`prompt_parts`). `parallel_calls` bounds how many calls of one answer run at once.
 
-    `confirm` says which calls wait for `Conversation.approve`: "never", "always", "risky" (`AboveRisk("medium")`), a list of tool names, a mapping of
-    names to allow, ask or deny, or a `ConfirmationPolicy`. `security`, a `SecurityAnalyzer`, says how risky a call is: policies go by it, and each
-    decision has it in the journal. Without one, a policy that needs it gets `holdfast.agent.security.standard()`. Of a text that a tool
-    returned the model is shown at most `output_limit` characters; the store keeps the whole (`Conversation.get_output`).
+    `confirm` says which calls wait for `Conversation.approve`: "never", "always", "risky"
+    (`AboveRisk("medium")`), a list of tool names, a mapping of names to allow, ask or deny, or a
+    `ConfirmationPolicy`. `security`, a `SecurityAnalyzer`, says how risky a call is: policies go by
+    it, and each decision has it in the journal. Without one, a policy that needs it gets
+    `holdfast.agent.security.standard()`. Of a text that a tool returned the model is shown at most
+    `output_limit` characters; the store keeps the whole (`Conversation.get_output`).
 
-    `condenser` says what to leave out of requests before they do not fit the model's context window any more, such as
-    `Pipeline([ToolOutputCondenser(), LLMCondenser()])` of `holdfast.agent.condensers`, or one of your own (`agent.condenser.Condenser`). Without one, or
+    `condenser` says what to leave out of requests before they do not fit the model's context window
+    any more, such as `Pipeline([ToolOutputCondenser(), LLMCondenser()])` of
+    `holdfast.agent.condensers`, or one of your own (`agent.condenser.Condenser`). Without one, or
     if it finds nothing, a run ends with the provider's error.
 
-    `delegates` are agents by name that it may give work to, by the tools `delegate`, `delegate_poll`, `delegate_collect`, `delegate_cancel` and
-    `send_to`; `handoffs` those that it may hand the conversation over to, by the tool `handoff`: each an `Agent`, a `SubAgent` or the path of a file
-    that is one (`agent.agents_files`). A handoff to None is one to the agent that the conversation knows by that name, `main` for the first.
+    `delegates` are agents by name that it may give work to, by the tools `delegate`,
+    `delegate_poll`, `delegate_collect`, `delegate_cancel` and `send_to`; `handoffs` those that it
+    may hand the conversation over to, by the tool `handoff`: each an `Agent`, a `SubAgent` or the
+    path of a file that is one (`agent.agents_files`). A handoff to None is one to the agent that
+    the conversation knows by that name, `main` for the first.
 
-    `planning="tool"` gives it the tool `plan`, and lines of prompt that say when to use it; with "first" nothing but reading is done before the
-    user has approved the plan (`ConversationState.plan`).
+    `planning="tool"` gives it the tool `plan`, and lines of prompt that say when to use it; with
+    "first" nothing but reading is done before the user has approved the plan
+    (`ConversationState.plan`).
 
-    With an `output_type` (a pydantic model, a `msgspec.Struct`, any type that pydantic knows, or a JSON Schema) a run ends with a valid call of the tool
-    `finish`, whose arguments are the result (`Conversation.output`); after `output_rounds` failures with `OutputInvalid`. `stuck` says when an agent
-    goes round in circles; None: nobody looks.
+    With an `output_type` (a pydantic model, a `msgspec.Struct`, any type that pydantic knows, or a
+    JSON Schema) a run ends with a valid call of the tool `finish`, whose arguments are the result
+    (`Conversation.output`); after `output_rounds` failures with `OutputInvalid`. `stuck` says when
+    an agent goes round in circles; None: nobody looks.
 
-    `skills`, which `holdfast.tools.skills.discover` found (or folders, and `Skill` objects), are know-how that the model is shown when it fits: on a
-    user's words, on files that calls name, always, or when it reads one by the tool `read_skill`. Microagents with triggers are among them.
-    `instructions` are the `AGENTS.md` files for a folder, the runtime's working directory (`agent.instructions`).
+    `skills`, which `holdfast.tools.skills.discover` found (or folders, and `Skill` objects), are
+    know-how that the model is shown when it fits: on a user's words, on files that calls name,
+    always, or when it reads one by the tool `read_skill`. Microagents with triggers are among them.
+    `instructions` are the `AGENTS.md` files for a folder, the runtime's working directory
+    (`agent.instructions`).
 
-    `hooks` are asked around calls, model calls, messages, ends of runs, condensations, and when a conversation begins and ends
-    (`holdfast.tools.hooks.Hook`, `docs/how-to/hooks.md`).
+    `hooks` are asked around calls, model calls, messages, ends of runs, condensations, and when a
+    conversation begins and ends (`holdfast.tools.hooks.Hook`, `docs/how-to/hooks.md`).
 
-    A model that does not see (`LLM.sees`) is told of pictures by kind and size. With `describe_images`, a model that sees, it is told besides
-    what each shows: described once, before the next model call (`docs/how-to/interaction.md`).
+    A model that does not see (`LLM.sees`) is told of pictures by kind and size. With
+    `describe_images`, a model that sees, it is told besides what each shows: described once, before
+    the next model call (`docs/how-to/interaction.md`).
 
-    `limits` bound one run of a conversation; `tree_limits` all that a conversation and those that its calls spawned (`ToolContext.spawn`) ever do
-    together: a budget, from which each model call is reserved before it is made (`docs/how-to/limits.md`).
+    `limits` bound one run of a conversation; `tree_limits` all that a conversation and those that
+    its calls spawned (`ToolContext.spawn`) ever do together: a budget, from which each model call
+    is reserved before it is made (`docs/how-to/limits.md`).
 
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
 
     __slots__ = (
-        "brought", "condenser", "confirm", "connections", "contributors", "delegates", "describe_images", "forms", "handoffs", "hooked", "hooks", "known", "limits", "llm", "mcp_servers", "origins", "output", "output_limit", "output_rounds", "parallel_calls", "planning", "security", "stuck", "system_prompt",
-        "tools", "tree_limits",
-    )  # fmt: skip
+        "brought",
+        "condenser",
+        "confirm",
+        "connections",
+        "contributors",
+        "delegates",
+        "describe_images",
+        "forms",
+        "handoffs",
+        "hooked",
+        "hooks",
+        "known",
+        "limits",
+        "llm",
+        "mcp_servers",
+        "origins",
+        "output",
+        "output_limit",
+        "output_rounds",
+        "parallel_calls",
+        "planning",
+        "security",
+        "stuck",
+        "system_prompt",
+        "tools",
+        "tree_limits",
+    )
 
     connections: Connections
     llm: Model
@@ -156,24 +195,48 @@ class Agent:
         tree_limits: Limits | None = None,
     ) -> None:
         if condenser is not None and (isinstance(condenser, type) or not is_condenser(condenser)):
-            raise ConfigurationError(f"Agent: condenser takes an object with a method condense, not {condenser!r}.")
+            raise ConfigurationError(
+                f"Agent: condenser takes an object with a method condense, not {condenser!r}."
+            )
         _check_servers(mcp_servers)
-        _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls, output_limit)
+        _check(
+            llm,
+            tools,
+            system_prompt,
+            system_prompt_extensions,
+            limits,
+            parallel_calls,
+            output_limit,
+        )
         plans.check(planning)
         _check_ends(output_rounds, stuck)
-        system_prompt_extensions = plans.with_prompt(system_prompt, system_prompt_extensions, planning)
+        system_prompt_extensions = plans.with_prompt(
+            system_prompt, system_prompt_extensions, planning
+        )
         if limits.cost is not None and llm.cost(Usage(1, 1)) is None:
-            raise ConfigurationError(f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
+            raise ConfigurationError(
+                f"Agent: limits has a cost, but the price of {llm.model!r} is not known; use steps"
+                " or tokens."
+            )
         if tree_limits is not None:
             if not isinstance(tree_limits, Limits):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(f"Agent: tree_limits takes Limits(...) or None, not {tree_limits!r}.")
-            check_tree("Agent: tree_limits has", llm, tree_limits.tokens is not None, tree_limits.cost is not None)
+                raise ConfigurationError(
+                    f"Agent: tree_limits takes Limits(...) or None, not {tree_limits!r}."
+                )
+            check_tree(
+                "Agent: tree_limits has",
+                llm,
+                tree_limits.tokens is not None,
+                tree_limits.cost is not None,
+            )
         guard = policy(confirm)
         given = without_brought(tools) if isinstance(tools, ToolManager) else ToolManager(tools)
         output = output_of(output_type, given)
         system_prompt_extensions = with_prompt(system_prompt, system_prompt_extensions, output)
         others = _others(delegates, handoffs)
-        known = prompt.knowledge(system_prompt, system_prompt_extensions, microagents, skills, instructions)
+        known = prompt.knowledge(
+            system_prompt, system_prompt_extensions, microagents, skills, instructions
+        )
         brought: tuple[Tool, ...] = (
             *getattr(condenser, "tools", ()),
             *others[2],
@@ -204,7 +267,9 @@ class Agent:
             "hooks": tuple(hooks),
             "brought": brought,
             "describe_images": describe_images,
-            "connections": Connections(llm, given, mcp_servers, *(() if describe_images is None else (describe_images,))),
+            "connections": Connections(
+                llm, given, mcp_servers, *(() if describe_images is None else (describe_images,))
+            ),
             "mcp_servers": dict(mcp_servers or {}),
             "contributors": (
                 *known.contributors,
@@ -227,25 +292,32 @@ class Agent:
         raise AttributeError(f"Agent is frozen; make a new one to change {name!r}.")
 
     def __repr__(self) -> str:
-        return f"Agent(model={self.llm.model!r}, tools={[tool.name for tool in self.tools.list_tools()]})"
+        return (
+            f"Agent(model={self.llm.model!r},"
+            f" tools={[tool.name for tool in self.tools.list_tools()]})"
+        )
 
     def prompt_parts(self) -> tuple[prompt.Part, ...]:
         """What `system_prompt` is the join of, in its order."""
         return self.known.parts
 
     def to_json(self) -> bytes:
-        """The agent as JSON that `from_json` and `load_agent` read: no secrets (`${secret_1}` stands for the first), of its own tools the names.
+        """The agent as JSON that `from_json` and `load_agent` read: no secrets (`${secret_1}`
+        stands for the first), of its own tools the names.
 
-        `agent.form.form_of` gives the secrets too. Raises `ConfigurationError` naming the part that no other process could make.
+        `agent.form.form_of` gives the secrets too. Raises `ConfigurationError` naming the part that
+        no other process could make.
         """
         from holdfast.agent.form import form_of
 
         return form_of(self).to_json()
 
     @staticmethod
-    def from_json(data: bytes | str, *, variables: Mapping[str, Any] | None = None, builtins: Any = None) -> Agent:
-        """The inverse of `to_json`. `variables` are the secrets by name, `builtins` the tools by name (or a list of them). Raises
-        `ConfigurationError`."""
+    def from_json(
+        data: bytes | str, *, variables: Mapping[str, Any] | None = None, builtins: Any = None
+    ) -> Agent:
+        """The inverse of `to_json`. `variables` are the secrets by name, `builtins` the tools by
+        name (or a list of them). Raises `ConfigurationError`."""
         from holdfast.agent.form import agent_of
 
         return agent_of(data, variables, builtins)
@@ -258,33 +330,50 @@ class Agent:
         on_delta: Callable[[Delta], object] | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """Make one model call and return its answer: text and tool calls. No tool is run and nothing is journaled.
+        """Make one model call and return its answer: text and tool calls. No tool is run and
+        nothing is journaled.
 
-        With a `ConversationState` the request is what that state shows the model, with the agent's prompt and tools as they
-        are now; connections to services are opened for the call if no conversation has them open. With a `Transcript` it is
-        the transcript under `head` (prompt, tools, parameters), as the loop asks. Raises `LLMError`, and `ConfigurationError`
-        for a state without a message or with a call that has no result.
+        With a `ConversationState` the request is what that state shows the model, with the agent's
+        prompt and tools as they are now; connections to services are opened for the call if no
+        conversation has them open. With a `Transcript` it is the transcript under `head` (prompt,
+        tools, parameters), as the loop asks. Raises `LLMError`, and `ConfigurationError` for a
+        state without a message or with a call that has no result.
         """
         if head is None:
             if isinstance(state, Transcript):
-                raise ConfigurationError("Agent.step: a transcript needs its head, the Agent event; or give a ConversationState alone.")
+                raise ConfigurationError(
+                    "Agent.step: a transcript needs its head, the Agent event; or give a"
+                    " ConversationState alone."
+                )
             with self.connections.held():
                 transcript, made = request_of(self, state)
                 return self.step(transcript, made, on_delta=on_delta, cancelled=cancelled)
         if not isinstance(state, Transcript):
-            raise ConfigurationError("Agent.step: head goes with a transcript; a ConversationState is given alone.")
+            raise ConfigurationError(
+                "Agent.step: head goes with a transcript; a ConversationState is given alone."
+            )
         answer: Any = self.llm.completion(state, head=head, on_delta=on_delta, cancelled=cancelled)
         if not isinstance(answer, Completion):  # a model may be anybody's class
-            raise BadResponse(f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a Completion.")
+            raise BadResponse(
+                f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a"
+                " Completion."
+            )
         if not isinstance(cast(Any, answer.usage), Usage):
-            raise BadResponse(f"{self.llm.model!r} answered with {type(answer.usage).__name__} as its usage; that is a Usage.")
+            raise BadResponse(
+                f"{self.llm.model!r} answered with {type(answer.usage).__name__} as its usage; that"
+                " is a Usage."
+            )
         for call in cast("tuple[Any, ...]", answer.calls):
             if not isinstance(call, ToolCall):
-                raise BadResponse(f"{self.llm.model!r} answered with {type(call).__name__} among its calls; those are ToolCall objects.")
+                raise BadResponse(
+                    f"{self.llm.model!r} answered with {type(call).__name__} among its calls; those"
+                    " are ToolCall objects."
+                )
         return answer
 
     def definitions(self, last: ev.Agent | None) -> tuple[ev.ToolDefinition, ...]:
-        """The tool definitions, in the order that keeps a provider's cached prefix: unchanged ones as in `last`, others behind them."""
+        """The tool definitions, in the order that keeps a provider's cached prefix: unchanged ones
+        as in `last`, others behind them."""
         now = self.tools.definitions()
         if last is None or not last.tools:
             return now
@@ -302,7 +391,8 @@ def _security(given: Any, guard: ConfirmationPolicy | None) -> SecurityAnalyzer 
         return standard()
     if isinstance(given, type) or not callable(getattr(given, "assess", None)):
         raise ConfigurationError(
-            f"Agent: security takes an object with a method assess, such as holdfast.agent.security.standard(), or None, not {given!r}."
+            "Agent: security takes an object with a method assess, such as"
+            f" holdfast.agent.security.standard(), or None, not {given!r}."
         )
     return given
 
@@ -315,7 +405,9 @@ def _hooked(hooks: Any, manager: ToolManager, llm: Any) -> AgentHooks | None:
     return AgentHooks(hooks, manager.rules.hooks, llm)
 
 
-def _others(delegates: Any, handoffs: Any) -> tuple[Delegates | None, Others | None, tuple[Tool, ...]]:
+def _others(
+    delegates: Any, handoffs: Any
+) -> tuple[Delegates | None, Others | None, tuple[Tool, ...]]:
     """The other agents that it knows, and the tools by which it reaches them."""
     if not delegates and not handoffs:
         return None, None, ()
@@ -323,9 +415,22 @@ def _others(delegates: Any, handoffs: Any) -> tuple[Delegates | None, Others | N
     from holdfast.agent.handoffs import MAIN, make_handoff
     from holdfast.agent.others import Others
 
-    team = None if not delegates else delegates.again() if isinstance(delegates, Delegates) else Delegates(delegates)
+    team = (
+        None
+        if not delegates
+        else delegates.again()
+        if isinstance(delegates, Delegates)
+        else Delegates(delegates)
+    )
     others = None if not handoffs else Others("handoffs", handoffs, (MAIN,))
-    return team, others, (*(() if team is None else make_delegation(team)), *(() if others is None else (make_handoff(others),)))
+    return (
+        team,
+        others,
+        (
+            *(() if team is None else make_delegation(team)),
+            *(() if others is None else (make_handoff(others),)),
+        ),
+    )
 
 
 def _check_handoffs(agent: Agent) -> None:
@@ -334,7 +439,9 @@ def _check_handoffs(agent: Agent) -> None:
 
     bounds = agent.tree_limits
     if bounds is not None:
-        check_budget("Agent: tree_limits has", agent, bounds.tokens is not None, bounds.cost is not None)
+        check_budget(
+            "Agent: tree_limits has", agent, bounds.tokens is not None, bounds.cost is not None
+        )
     if agent.planning == "first":
         family(agent)
 
@@ -347,23 +454,48 @@ def _describers(llm: Model | None) -> tuple[Contributor, ...]:
     return (Describer(check(llm)),)
 
 
-def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any, output_limit: Any) -> None:
+def _check(
+    llm: Any,
+    tools: Any,
+    system_prompt: Any,
+    extensions: Any,
+    limits: Any,
+    parallel_calls: Any,
+    output_limit: Any,
+) -> None:
     if isinstance(llm, type) or not callable(getattr(llm, "completion", None)):
         hint = f" Give LLM({llm!r})." if isinstance(llm, str) else ""
         raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.{hint}")
-    if isinstance(tools, str | bytes | dict | Tool) or not isinstance(tools, Iterable | ToolManager):
-        hint = " Give its tools: tools=runtime.tools." if hasattr(cast("object", tools), "get_tools") else ""
-        raise ConfigurationError(f"Agent: tools takes a list of Tool objects or functions, or a ToolManager, not {tools!r}.{hint}")
+    if isinstance(tools, str | bytes | dict | Tool) or not isinstance(
+        tools, Iterable | ToolManager
+    ):
+        hint = (
+            " Give its tools: tools=runtime.tools."
+            if hasattr(cast("object", tools), "get_tools")
+            else ""
+        )
+        raise ConfigurationError(
+            "Agent: tools takes a list of Tool objects or functions, or a ToolManager, not"
+            f" {tools!r}.{hint}"
+        )
     if system_prompt is not None and not isinstance(system_prompt, str):
-        raise ConfigurationError(f"Agent: system_prompt takes a str or None, not {system_prompt!r}.")
+        raise ConfigurationError(
+            f"Agent: system_prompt takes a str or None, not {system_prompt!r}."
+        )
     if isinstance(extensions, str) or not all(isinstance(item, str) for item in extensions):
-        raise ConfigurationError(f"Agent: system_prompt_extensions takes a list of str, not {extensions!r}.")
+        raise ConfigurationError(
+            f"Agent: system_prompt_extensions takes a list of str, not {extensions!r}."
+        )
     if not isinstance(limits, Limits):
         raise ConfigurationError(f"Agent: limits takes Limits(...), not {limits!r}.")
     if not isinstance(parallel_calls, int) or parallel_calls < 1:
-        raise ConfigurationError(f"Agent: parallel_calls takes a whole number from 1, not {parallel_calls!r}.")
+        raise ConfigurationError(
+            f"Agent: parallel_calls takes a whole number from 1, not {parallel_calls!r}."
+        )
     if not isinstance(output_limit, int) or output_limit < 1000:
-        raise ConfigurationError(f"Agent: output_limit takes a number of characters from 1,000, not {output_limit!r}.")
+        raise ConfigurationError(
+            f"Agent: output_limit takes a number of characters from 1,000, not {output_limit!r}."
+        )
 
 
 def _check_servers(mcp_servers: Any) -> None:
@@ -373,12 +505,15 @@ def _check_servers(mcp_servers: Any) -> None:
     if isinstance(mcp_servers, str | os.PathLike):
         hint = " A file is read by the caller: mcp_servers=json.loads(Path(...).read_text())."
     raise ConfigurationError(
-        f"Agent: mcp_servers takes a mapping of server ids to servers, not a {type(cast('object', mcp_servers)).__name__}.{hint}"
+        "Agent: mcp_servers takes a mapping of server ids to servers, not a"
+        f" {type(cast('object', mcp_servers)).__name__}.{hint}"
     )
 
 
 def _check_ends(output_rounds: Any, stuck: Any) -> None:
     if not isinstance(output_rounds, int) or isinstance(output_rounds, bool) or output_rounds < 1:
-        raise ConfigurationError(f"Agent: output_rounds takes a whole number from 1, not {output_rounds!r}.")
+        raise ConfigurationError(
+            f"Agent: output_rounds takes a whole number from 1, not {output_rounds!r}."
+        )
     if stuck is not None and not isinstance(stuck, StuckDetector):
         raise ConfigurationError(f"Agent: stuck takes StuckDetector(...) or None, not {stuck!r}.")

@@ -1,4 +1,5 @@
-"""Sub-agents in files: Markdown whose front matter says what an agent may use, and whose body is its system prompt.
+"""Sub-agents in files: Markdown whose front matter says what an agent may use, and whose body is
+its system prompt.
 
 ---
 name: researcher
@@ -9,8 +10,9 @@ limits: {steps: 30}
 ---
 You find things out. Answer with paths and line numbers.
 
-Claude Code's files (`.claude/agents`) are read as they are: `tools` may be a text with commas, and its names of tools are known. A tool that
-a file allows some calls of alone, as in `Bash(git diff:*)`, is left out: here a tool is given whole, or not at all.
+Claude Code's files (`.claude/agents`) are read as they are: `tools` may be a text with commas, and
+its names of tools are known. A tool that a file allows some calls of alone, as in `Bash(git
+diff:*)`, is left out: here a tool is given whole, or not at all.
 """
 
 from __future__ import annotations
@@ -37,9 +39,26 @@ PLACES = (".agents/agents", ".holdfast/agents", ".claude/agents")
 
 _KEYS = ("name", "description", "tools", "model", "limits", "delegates")
 _THEIR_KEYS = ("disallowedTools", "maxTurns")
-_IGNORED = ("color", "permissionMode", "skills", "hooks", "mcpServers", "memory", "background", "effort", "isolation")
+_IGNORED = (
+    "color",
+    "permissionMode",
+    "skills",
+    "hooks",
+    "mcpServers",
+    "memory",
+    "background",
+    "effort",
+    "isolation",
+)
 _LIMITS = ("steps", "tokens", "cost", "seconds")
-_INHERIT = ("", "inherit", "default", "sonnet", "opus", "haiku")  # the last three are Claude Code's, and no names of models
+_INHERIT = (
+    "",
+    "inherit",
+    "default",
+    "sonnet",
+    "opus",
+    "haiku",
+)  # the last three are Claude Code's, and no names of models
 
 _COMMA = re.compile(r",(?![^(]*\))")  # not one within brackets
 
@@ -59,10 +78,13 @@ _THEIRS = {
 
 
 class SubAgent(Data, frozen=True):
-    """An agent that another one makes of itself: its own prompt, and of the other's tools and model as much as this says.
+    """An agent that another one makes of itself: its own prompt, and of the other's tools and model
+    as much as this says.
 
-    `tools` are names of the other's tools (patterns such as `git.*` too), ("*",) for all of them, () for none; of these not those in `without`. `model` "" is the other's, else the name of one that
-    its key is good for. `delegates`: it may delegate too, to the same agents. `path` is its file, "" for none.
+    `tools` are names of the other's tools (patterns such as `git.*` too), ("*",) for all of them,
+    () for none; of these not those in `without`. `model` "" is the other's, else the name of one
+    that its key is good for. `delegates`: it may delegate too, to the same agents. `path` is its
+    file, "" for none.
     """
 
     name: str
@@ -79,15 +101,22 @@ class SubAgent(Data, frozen=True):
 def load_sub_agents(folder: str | os.PathLike[str]) -> dict[str, SubAgent]:
     """The sub-agents of a repository, or of a folder directly full of `.md` files, by name.
 
-    Read are the Markdown files of `.agents/agents/`, `.holdfast/agents/` and `.claude/agents/`; the first of a name counts. A file that cannot be read, or
-    that a link takes from outside of `folder`, is left out, with a warning in the log. Raises `ConfigurationError` if there is no such folder.
+    Read are the Markdown files of `.agents/agents/`, `.holdfast/agents/` and `.claude/agents/`; the
+    first of a name counts. A file that cannot be read, or that a link takes from outside of
+    `folder`, is left out, with a warning in the log. Raises `ConfigurationError` if there is no
+    such folder.
     """
     root = Path(with_home(folder)).resolve()
     if not root.is_dir():
         raise ConfigurationError(f"load_sub_agents takes a folder; there is none at {root}.")
     found: dict[str, SubAgent] = {}
     places = [root / place for place in PLACES if (root / place).is_dir()] or [root]
-    for path in [path for place in places for path in sorted(place.glob("*.md")) if path.stem.lower() != "readme"]:
+    for path in [
+        path
+        for place in places
+        for path in sorted(place.glob("*.md"))
+        if path.stem.lower() != "readme"
+    ]:
         try:
             if root not in path.resolve().parents:
                 raise ValueError(f"it is a link to {path.resolve()}, outside of {root}")
@@ -96,14 +125,20 @@ def load_sub_agents(folder: str | os.PathLike[str]) -> dict[str, SubAgent]:
             _log.warning("The sub-agent %s was left out: %s", path, error)
             continue
         if agent.name in found:
-            _log.warning("The sub-agent %s was left out: %s has the same name, %r.", path, found[agent.name].path, agent.name)
+            _log.warning(
+                "The sub-agent %s was left out: %s has the same name, %r.",
+                path,
+                found[agent.name].path,
+                agent.name,
+            )
             continue
         found[agent.name] = agent
     return found
 
 
 def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
-    """One file. Raises `ConfigurationError` (a `ValueError`) naming what does not fit, `OSError`."""
+    """One file. Raises `ConfigurationError` (a `ValueError`) naming what does not fit,
+    `OSError`."""
     path = Path(with_home(path))
     place = Place(str(path))
     try:
@@ -116,23 +151,38 @@ def read_sub_agent(path: str | os.PathLike[str]) -> SubAgent:
         raise place.error("its front matter is nested too deep.") from None
     for key in head:
         if key in _IGNORED:
-            _log.warning("%s: %s is not read here: calls of a sub-agent are guarded as those of the agent that it works for.", path, key)
+            _log.warning(
+                "%s: %s is not read here: calls of a sub-agent are guarded as those of the agent"
+                " that it works for.",
+                path,
+                key,
+            )
         elif key not in _KEYS and key not in _THEIR_KEYS:
             near = difflib.get_close_matches(key, _KEYS, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise place.at(key).error(f"unknown key.{hint} A sub-agent's front matter has: {', '.join(_KEYS)}.")
+            raise place.at(key).error(
+                f"unknown key.{hint} A sub-agent's front matter has: {', '.join(_KEYS)}."
+            )
     if not body.strip():
         raise place.error("it has no text below its front matter; that is the system prompt.")
     name = _text(head, "name", place) or path.stem
     if not NAME.fullmatch(name):
         raise place.at("name").error(
-            f"a name has letters (a to z), digits, - and _, at most 64, and begins with none of the last two, not {name!r}."
+            "a name has letters (a to z), digits, - and _, at most 64, and begins with none of the"
+            f" last two, not {name!r}."
         )
     model = _text(head, "model", place)
     return SubAgent(
-        name, _text(head, "description", place), body.strip(), _tools(head, "tools", place, ("*",)), _tools(head, "disallowedTools", place, (), True),
-        "" if model in _INHERIT else model, _limits(head, place), _flag(head, place), str(path),
-    )  # fmt: skip
+        name,
+        _text(head, "description", place),
+        body.strip(),
+        _tools(head, "tools", place, ("*",)),
+        _tools(head, "disallowedTools", place, (), True),
+        "" if model in _INHERIT else model,
+        _limits(head, place),
+        _flag(head, place),
+        str(path),
+    )
 
 
 def _text(head: Map, key: str, place: Place) -> str:
@@ -142,16 +192,20 @@ def _text(head: Map, key: str, place: Place) -> str:
     return " ".join(value.split())
 
 
-def _tools(head: Map, key: str, place: Place, default: tuple[str, ...], without: bool = False) -> tuple[str, ...]:
-    """Names of tools. Of one that is named for some of its calls alone there is nothing here that lets these through and no others: it is left out, or
-    `without` it for all of them."""
+def _tools(
+    head: Map, key: str, place: Place, default: tuple[str, ...], without: bool = False
+) -> tuple[str, ...]:
+    """Names of tools. Of one that is named for some of its calls alone there is nothing here that
+    lets these through and no others: it is left out, or `without` it for all of them."""
     given = head.get(key)
     if given is None:
         return default
     if isinstance(given, str):
         given = [] if given.strip() in ("", "none") else _COMMA.split(given)
     elif not isinstance(given, Seq):
-        raise place.at(key).error("it takes a list of names of tools, '*' for all of them, or none.")
+        raise place.at(key).error(
+            "it takes a list of names of tools, '*' for all of them, or none."
+        )
     found: list[str] = []
     for one in cast("list[Any]", given):
         if not isinstance(one, str) or not one.strip():
@@ -159,8 +213,18 @@ def _tools(head: Map, key: str, place: Place, default: tuple[str, ...], without:
         name, bracket, calls = one.strip().partition("(")
         name = name.strip()
         if bracket and calls.rstrip(") ") not in ("", "*"):
-            what = "The sub-agent goes without it" if without else f"It is left out; give {name} to have it whole"
-            _log.warning("%s: %s names some calls of %s, which cannot be told apart here. %s.", place.source, one.strip(), name, what)
+            what = (
+                "The sub-agent goes without it"
+                if without
+                else f"It is left out; give {name} to have it whole"
+            )
+            _log.warning(
+                "%s: %s names some calls of %s, which cannot be told apart here. %s.",
+                place.source,
+                one.strip(),
+                name,
+                what,
+            )
             if not without:
                 continue
         server = name.removeprefix("mcp__").replace("__", ".", 1)
@@ -180,9 +244,16 @@ def _limits(head: Map, place: Place) -> Limits | None:
         raise place.at("limits").error(f"it takes a mapping of {', '.join(_LIMITS)} to numbers.")
     for key in given:
         if key not in _LIMITS:
-            raise place.at("limits").at(key).error(f"unknown key. Limits are: {', '.join(_LIMITS)}.")
+            raise (
+                place.at("limits").at(key).error(f"unknown key. Limits are: {', '.join(_LIMITS)}.")
+            )
     try:
-        return Limits(**{key: plain(value) if isinstance(value, str) else value for key, value in cast("Mapping[str, Any]", given).items()})
+        return Limits(
+            **{
+                key: plain(value) if isinstance(value, str) else value
+                for key, value in cast("Mapping[str, Any]", given).items()
+            }
+        )
     except (ConfigurationError, TypeError) as error:
         raise place.at("limits").error(str(error)) from None
 
@@ -190,5 +261,7 @@ def _limits(head: Map, place: Place) -> Limits | None:
 def _flag(head: Map, place: Place) -> bool:
     given = plain(head.get("delegates", "false"))
     if not isinstance(given, bool):
-        raise place.at("delegates").error("it takes true or false: whether this agent may delegate too.")
+        raise place.at("delegates").error(
+            "it takes true or false: whether this agent may delegate too."
+        )
     return given

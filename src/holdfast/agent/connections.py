@@ -1,4 +1,5 @@
-"""What an agent holds open while conversations of it are: idle connections to its model, and its tools' services."""
+"""What an agent holds open while conversations of it are: idle connections to its model, and its
+tools' services."""
 
 from __future__ import annotations
 
@@ -12,11 +13,14 @@ from holdfast.tools import ToolManager
 
 
 class Connections:
-    """Counts an agent's open conversations: connections live from the first to the last. Thread-safe."""
+    """Counts an agent's open conversations: connections live from the first to the last.
+    Thread-safe."""
 
     __slots__ = ("_llms", "_lock", "_tools", "open")
 
-    def __init__(self, llm: Model, tools: ToolManager, mcp_servers: Mapping[str, Any] | None, *more: Model) -> None:
+    def __init__(
+        self, llm: Model, tools: ToolManager, mcp_servers: Mapping[str, Any] | None, *more: Model
+    ) -> None:
         self.open = 0
         self._llms = (llm, *more)
         self._tools = tools
@@ -29,12 +33,14 @@ class Connections:
                 tools.add_source(*sources)  # all or none
 
     def connect(self, names: Sequence[str] = ()) -> None:
-        """Bring in the tools of all services that are not lazy, and of lazy ones those of these names, which a conversation had before; all at
-        once. One that fails harms only itself, and the log says why."""
+        """Bring in the tools of all services that are not lazy, and of lazy ones those of these
+        names, which a conversation had before; all at once. One that fails harms only itself, and
+        the log says why."""
         self._tools.want(names)
 
     def opened(self, runtime: object | None = None) -> None:
-        """A conversation began to use the agent; the folder of its `runtime` is what services may be told to work in."""
+        """A conversation began to use the agent; the folder of its `runtime` is what services may
+        be told to work in."""
         with self._lock:
             self.open += 1
         self._tools.opened(runtime)
@@ -50,7 +56,8 @@ class Connections:
             self.closed()
 
     def closed(self, runtime: object | None = None) -> None:
-        """A conversation is done with the agent; the last one closes what is open. It can be opened again."""
+        """A conversation is done with the agent; the last one closes what is open. It can be opened
+        again."""
         with self._lock:
             self.open -= 1
             last = not self.open

@@ -1,4 +1,5 @@
-"""Delegation: the tools with which an agent gives work to other agents, in conversations of their own."""
+"""Delegation: the tools with which an agent gives work to other agents, in conversations of their
+own."""
 
 from __future__ import annotations
 
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
     from holdfast.tools import Tool, ToolContext
 
 CHILD = "holdfast/child"
-"""The key of a result's meta under which the child is told of: `id`, `agent`, `status`, `steps`, `cost`, `inputTokens`, `outputTokens`; `seq` is the last event
-of what it came to, `background` whether it goes on beside the call."""
+"""The key of a result's meta under which the child is told of: `id`, `agent`, `status`, `steps`,
+`cost`, `inputTokens`, `outputTokens`; `seq` is the last event of what it came to, `background`
+whether it goes on beside the call."""
 CHILDREN = "holdfast/children"
 """The same of several: a list of these."""
 
@@ -22,11 +24,13 @@ LONGEST_WAIT = 3600.0  # seconds that delegate_collect waits at most
 
 
 class Delegates(Others):
-    """The agents that an agent may delegate to, by name, with bounds: at most `max_depth` levels of children below the conversation that began, and in each
-    conversation at most `max_running` that are at work at once. A mapping of agents is the same with the default bounds.
+    """The agents that an agent may delegate to, by name, with bounds: at most `max_depth` levels of
+    children below the conversation that began, and in each conversation at most `max_running` that
+    are at work at once. A mapping of agents is the same with the default bounds.
 
-    With `detached`, background children go on when their parent is closed. `send_to` are ids of conversations that may be sent to, beside those
-    of the same tree; `max_messages` is how many a conversation may send to others until the user says something again.
+    With `detached`, background children go on when their parent is closed. `send_to` are ids of
+    conversations that may be sent to, beside those of the same tree; `max_messages` is how many a
+    conversation may send to others until the user says something again.
     """
 
     def __init__(
@@ -40,11 +44,21 @@ class Delegates(Others):
         max_messages: int = 50,
     ) -> None:
         super().__init__("delegates", agents)
-        for name, value in (("max_depth", max_depth), ("max_running", max_running), ("max_messages", max_messages)):
+        for name, value in (
+            ("max_depth", max_depth),
+            ("max_running", max_running),
+            ("max_messages", max_messages),
+        ):
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(f"Delegates: {name} takes a whole number from 1, not {value!r}.")
-        if isinstance(send_to, str) or not all(isinstance(id, str) and id for id in cast("Sequence[Any]", send_to)):
-            raise ConfigurationError(f"Delegates: send_to takes a list of ids of conversations, not {send_to!r}.")
+                raise ConfigurationError(
+                    f"Delegates: {name} takes a whole number from 1, not {value!r}."
+                )
+        if isinstance(send_to, str) or not all(
+            isinstance(id, str) and id for id in cast("Sequence[Any]", send_to)
+        ):
+            raise ConfigurationError(
+                f"Delegates: send_to takes a list of ids of conversations, not {send_to!r}."
+            )
         self.max_depth = max_depth
         self.max_running = max_running
         self.max_messages = max_messages
@@ -54,42 +68,67 @@ class Delegates(Others):
     def again(self) -> Delegates:
         """The same agents for another owner."""
         return Delegates(
-            self.given, self.max_depth, self.max_running, detached=self.detached, send_to=self.send_to, max_messages=self.max_messages
+            self.given,
+            self.max_depth,
+            self.max_running,
+            detached=self.detached,
+            send_to=self.send_to,
+            max_messages=self.max_messages,
         )
 
 
 class Team(Protocol):
     """Who keeps the children of one conversation: what the tools do is there."""
 
-    def give(self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool) -> ToolResult: ...
+    def give(
+        self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
+    ) -> ToolResult: ...
     def poll(self, delegates: Delegates, ids: Sequence[str]) -> ToolResult: ...
-    def collect(self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float) -> ToolResult: ...
-    def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult: ...
-    def tell(self, context: ToolContext, delegates: Delegates, conversation: str, text: str) -> ToolResult: ...
+    def collect(
+        self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
+    ) -> ToolResult: ...
+    def cancel(
+        self, context: ToolContext, delegates: Delegates, ids: Sequence[str]
+    ) -> ToolResult: ...
+    def tell(
+        self, context: ToolContext, delegates: Delegates, conversation: str, text: str
+    ) -> ToolResult: ...
 
 
 def _team(context: ToolContext) -> Team:
     if context.team is None:
-        raise ToolError("This call is of no conversation, so nobody can be given work.", retryable=False)
+        raise ToolError(
+            "This call is of no conversation, so nobody can be given work.", retryable=False
+        )
     return cast("Team", context.team())
 
 
-_IDS: dict[str, Any] = {"type": "array", "items": {"type": "string"}, "description": "Ids of conversations; none for all."}
+_IDS: dict[str, Any] = {
+    "type": "array",
+    "items": {"type": "string"},
+    "description": "Ids of conversations; none for all.",
+}
 
 
 def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
     """The tools, for these agents."""
     from holdfast.tools import Tool, ToolAnnotations
 
-    def delegate(context: ToolContext, agent: str, task: str, background: bool = False) -> ToolResult:
+    def delegate(
+        context: ToolContext, agent: str, task: str, background: bool = False
+    ) -> ToolResult:
         if not task.strip():
             raise ToolError("task is empty; say what is to be done.", "validation")
         return _team(context).give(context, delegates, agent, task, background)
 
-    def delegate_poll(context: ToolContext, ids: list[str] = []) -> ToolResult:  # noqa: B006 - not changed
+    def delegate_poll(context: ToolContext, ids: list[str] = []) -> ToolResult:  # noqa: B006
         return _team(context).poll(delegates, ids)
 
-    def delegate_collect(context: ToolContext, ids: list[str] = [], timeout: float = 600.0) -> ToolResult:  # noqa: B006 - not changed
+    def delegate_collect(
+        context: ToolContext,
+        ids: list[str] = [],  # noqa: B006
+        timeout: float = 600.0,
+    ) -> ToolResult:
         return _team(context).collect(context, delegates, ids, timeout)
 
     def delegate_cancel(context: ToolContext, ids: list[str]) -> ToolResult:
@@ -100,36 +139,78 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
             raise ToolError("text is empty; say what is to be told.", "validation")
         return _team(context).tell(context, delegates, conversation, text)
 
-    # All may be repeated: a child's id comes of the call, so that a call that is made again finds the child that is there.
+    # All may be repeated: a child's id comes of the call, so that a call that is made again finds
+    # the child that is there.
     again = ToolAnnotations(destructive=False, idempotent=True, open_world=False)
     reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
 
-    def tool(callback: Any, about: str, annotations: ToolAnnotations, required: Sequence[str], **properties: dict[str, Any]) -> Tool:
-        schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-        # Delegates work side by side. The other calls look at what the calls before them began, so they keep their place.
+    def tool(
+        callback: Any,
+        about: str,
+        annotations: ToolAnnotations,
+        required: Sequence[str],
+        **properties: dict[str, Any],
+    ) -> Tool:
+        schema = {
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+            "additionalProperties": False,
+        }
+        # Delegates work side by side. The other calls look at what the calls before them began, so
+        # they keep their place.
         parallel = callback is delegate
-        return Tool(callback.__name__, about, callback, schema, annotations=annotations, category="delegation", parallel=parallel)
+        return Tool(
+            callback.__name__,
+            about,
+            callback,
+            schema,
+            annotations=annotations,
+            category="delegation",
+            parallel=parallel,
+        )
 
     return (
         tool(
             delegate,
-            "Give a task to another agent, who works on it in a conversation of its own, and get its answer. It knows nothing of this conversation: "
-            "say all that it needs. Several calls in one answer are worked on at the same time. With background, go on meanwhile: "
-            f"its answer is sent to you as a message.\n\nAgents:\n{delegates.listed()}",
+            "Give a task to another agent, who works on it in a conversation of its own, and get"
+            " its answer. It knows nothing of this conversation: say all that it needs. Several"
+            " calls in one answer are worked on at the same time. With background, go on"
+            f" meanwhile: its answer is sent to you as a message.\n\nAgents:\n{delegates.listed()}",
             again,
             ("agent", "task"),
             agent={"type": "string", "enum": list(delegates), "description": "Who is to do it."},
-            task={"type": "string", "description": "What is to be done, and what the answer must say."},
-            background={"type": "boolean", "default": False, "description": "Do not wait for the answer."},
+            task={
+                "type": "string",
+                "description": "What is to be done, and what the answer must say.",
+            },
+            background={
+                "type": "boolean",
+                "default": False,
+                "description": "Do not wait for the answer.",
+            },
         ),
-        tool(delegate_poll, "How far the agents are that work in the background. Does not wait.", reads, (), ids=_IDS),
+        tool(
+            delegate_poll,
+            "How far the agents are that work in the background. Does not wait.",
+            reads,
+            (),
+            ids=_IDS,
+        ),
         tool(
             delegate_collect,
-            "Wait for agents that work in the background, and get their answers, which then come in no message.",
+            "Wait for agents that work in the background, and get their answers, which then come in"
+            " no message.",
             again,
             (),
             ids=_IDS,
-            timeout={"type": "number", "minimum": 0, "maximum": LONGEST_WAIT, "default": 600, "description": "Seconds to wait at most."},
+            timeout={
+                "type": "number",
+                "minimum": 0,
+                "maximum": LONGEST_WAIT,
+                "default": 600,
+                "description": "Seconds to wait at most.",
+            },
         ),
         tool(
             delegate_cancel,
@@ -140,11 +221,14 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
         ),
         tool(
             send_to,
-            "Say something to another conversation: to an agent that you gave work, or to the one that gave you this. An answer comes as a "
-            "message, if there is one.",
+            "Say something to another conversation: to an agent that you gave work, or to the one"
+            " that gave you this. An answer comes as a message, if there is one.",
             again,
             ("conversation", "text"),
-            conversation={"type": "string", "description": "Its id, or parent for the one that gave you this work."},
+            conversation={
+                "type": "string",
+                "description": "Its id, or parent for the one that gave you this work.",
+            },
             text={"type": "string"},
         ),
     )

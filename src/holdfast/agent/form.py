@@ -1,4 +1,5 @@
-"""The serial form of an agent: `load_agent`'s mapping, its secrets apart from it, and what is told of its tools."""
+"""The serial form of an agent: `load_agent`'s mapping, its secrets apart from it, and what is told
+of its tools."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ RUNTIME = "holdfast.runtime"  # the module of the preset tools, which every runt
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """How `load_agent` had code make a part: `use` and `parameters` as they were read. `hidden` are the texts that came from variables."""
+    """How `load_agent` had code make a part: `use` and `parameters` as they were read. `hidden` are
+    the texts that came from variables."""
 
     made: Any
     use: str
@@ -33,7 +35,8 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """An agent as `load_agent` reads it, and what its `${secret_1}`, `${secret_2}`, ... stand for: its `variables`."""
+    """An agent as `load_agent` reads it, and what its `${secret_1}`, `${secret_2}`, ... stand for:
+    its `variables`."""
 
     mapping: dict[str, Any]
     secrets: dict[str, str]
@@ -47,7 +50,8 @@ class Form(msgspec.Struct, frozen=True):
 
 
 class ToolForm(Data, frozen=True, kw_only=True):
-    """What is told of a tool to a server that is to find or offer it. `module` declares it; "" if no other process could import it."""
+    """What is told of a tool to a server that is to find or offer it. `module` declares it; "" if
+    no other process could import it."""
 
     name: str
     input_schema: dict[str, Any]
@@ -62,9 +66,11 @@ class ToolForm(Data, frozen=True, kw_only=True):
 
 
 def form_of(agent: Agent) -> Form:
-    """The agent's serial form: `agent_of(form.to_json(), form.secrets, tools)` makes the same requests. Of its own tools it has the names.
+    """The agent's serial form: `agent_of(form.to_json(), form.secrets, tools)` makes the same
+    requests. Of its own tools it has the names.
 
-    Raises `ConfigurationError` naming the argument that has no serial form, and what to give instead.
+    Raises `ConfigurationError` naming the argument that has no serial form, and what to give
+    instead.
     """
     from holdfast.agent.writer import Writer
 
@@ -73,8 +79,11 @@ def form_of(agent: Agent) -> Form:
     return Form(mapping, writer.secrets)
 
 
-def agent_of(data: bytes | str, variables: Mapping[str, Any] | None = None, builtins: Any = None) -> Agent:
-    """The agent of a serial form: `load_agent` of what the JSON says. Raises `ConfigurationError`."""
+def agent_of(
+    data: bytes | str, variables: Mapping[str, Any] | None = None, builtins: Any = None
+) -> Agent:
+    """The agent of a serial form: `load_agent` of what the JSON says. Raises
+    `ConfigurationError`."""
     from holdfast.agent.load import load_agent
     from holdfast.tools.document import Map, Place, read_json
 
@@ -90,13 +99,14 @@ def agent_of(data: bytes | str, variables: Mapping[str, Any] | None = None, buil
 
 
 def tools_of(agent: Agent) -> list[ToolForm]:
-    """What is told of the agent's own tools, and of those of the agents that it knows: all that they have now but those of their `mcp_servers`, which the
-    form itself has."""
+    """What is told of the agent's own tools, and of those of the agents that it knows: all that
+    they have now but those of their `mcp_servers`, which the form itself has."""
     return [_tool(tool) for tool in all_tools(agent)]
 
 
 def all_tools(agent: Agent) -> list[Tool]:
-    """The agent's own tools, then those of its delegates and handoffs. Raises `ConfigurationError` for two of one name."""
+    """The agent's own tools, then those of its delegates and handoffs. Raises `ConfigurationError`
+    for two of one name."""
     found: dict[str, Tool] = {}
     left, seen = [agent], {id(agent)}
     while left:
@@ -104,7 +114,8 @@ def all_tools(agent: Agent) -> list[Tool]:
         for tool in own_tools(one):
             if found.setdefault(tool.name, tool) is not tool:
                 raise ConfigurationError(
-                    f"Agent: it and an agent that it knows have two tools named {tool.name!r}; names are unique where they travel."
+                    f"Agent: it and an agent that it knows have two tools named {tool.name!r};"
+                    " names are unique where they travel."
                 )
         for others in (one.delegates, one.handoffs):
             for other in () if others is None else others.whole():
@@ -123,7 +134,11 @@ def own_tools(agent: Agent) -> list[Tool]:
         found = tool.tool_type == "mcp_tool" and tool.name.partition(".")[0] in servers
         return found or (lazy and tool.name == "find_tools" and tool.category == "builtin")
 
-    return [tool for tool in agent.tools.list_tools() if not theirs(tool) and not any(tool is one for one in agent.brought)]
+    return [
+        tool
+        for tool in agent.tools.list_tools()
+        if not theirs(tool) and not any(tool is one for one in agent.brought)
+    ]
 
 
 def _tool(tool: Tool) -> ToolForm:
@@ -142,13 +157,19 @@ def _tool(tool: Tool) -> ToolForm:
 
 
 def module_of(tool: Tool) -> str:
-    """The module by which another process has the same tool: one that declares it. "" for what is of `__main__` alone, a function that
-    no module declares as a tool, a closure or method of this process's objects, and tools of services."""
+    """The module by which another process has the same tool: one that declares it. "" for what is
+    of `__main__` alone, a function that no module declares as a tool, a closure or method of this
+    process's objects, and tools of services."""
     name = tool.module_qualname
     if name.startswith(f"{RUNTIME}.") and tool.executor != "client":
         return RUNTIME
     module = sys.modules.get(name)
-    if name == "__main__" or not isinstance(module, ModuleType) or getattr(module, "__spec__", None) is None or tool.executor == "client":
+    if (
+        name == "__main__"
+        or not isinstance(module, ModuleType)
+        or getattr(module, "__spec__", None) is None
+        or tool.executor == "client"
+    ):
         return ""
     from holdfast.tools.registry import declared_in
 
@@ -160,7 +181,8 @@ def module_of(tool: Tool) -> str:
     callback = tool.callback
     if isinstance(declared, Tool):
         return name if callback is not None and declared.callback is callback else ""
-    # One that the program had a factory make: the same, unless it depends on what the factory was called with.
+    # One that the program had a factory make: the same, unless it depends on what the factory was
+    # called with.
     return name if inspect.isfunction(callback) and callback.__closure__ is None else ""
 
 
@@ -174,12 +196,18 @@ def servers_of(agent: Agent) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for id, server in read_servers(agent.mcp_servers).items():
         defaults = {field.name: _default(field) for field in msgspec.structs.fields(server)}
-        found[id] = {name: value for name, value in msgspec.structs.asdict(server).items() if value != defaults[name]}
+        found[id] = {
+            name: value
+            for name, value in msgspec.structs.asdict(server).items()
+            if value != defaults[name]
+        }
     return found
 
 
 def _default(field: Any) -> Any:
-    return field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+    return (
+        field.default_factory() if field.default_factory is not msgspec.NODEFAULT else field.default
+    )
 
 
 def remember(agent: Agent, origins: Iterable[Origin], mcp_servers: Mapping[str, Any]) -> Agent:

@@ -1,4 +1,5 @@
-"""`handoff`: the tool with which an agent hands the conversation to another one; and which agents a conversation knows."""
+"""`handoff`: the tool with which an agent hands the conversation to another one; and which agents a
+conversation knows."""
 
 from __future__ import annotations
 
@@ -21,11 +22,15 @@ META = "holdfast/handoff"
 
 ONCE = "Not done: one answer hands over once, and the first handoff of this one counts."
 ITSELF = "Not done: you are {name!r}, so nothing is handed over. Go on yourself."
-UNPLANNED = "Not done: make a plan first. Once the user has approved it, hand over; {name!r} would not ask for that."
+UNPLANNED = (
+    "Not done: make a plan first. Once the user has approved it, hand over; {name!r} would not ask"
+    " for that."
+)
 
 
 def handed_to(result: ToolResult) -> str | None:
-    """The agent that a handoff's result hands over to, as `events.Agent.name`; None for one that failed."""
+    """The agent that a handoff's result hands over to, as `events.Agent.name`; None for one that
+    failed."""
     if result.is_error:
         return None
     to = result.meta.get(META)
@@ -33,33 +38,47 @@ def handed_to(result: ToolResult) -> str | None:
 
 
 def make_handoff(others: Others) -> Tool:
-    """The tool `handoff`, to these agents. The handoff itself is the conversation's to do, once all calls of the answer have results."""
+    """The tool `handoff`, to these agents. The handoff itself is the conversation's to do, once all
+    calls of the answer have results."""
     from holdfast.tools import Tool, ToolAnnotations
 
     def handoff(agent: str, reason: str = "") -> ToolResult:
         why = f" Reason: {reason.strip()}" if reason.strip() else ""
-        return ToolResult((TextContent(f"The conversation is handed over to {agent}, who answers from here on.{why}"),), meta={META: agent})
+        return ToolResult(
+            (
+                TextContent(
+                    f"The conversation is handed over to {agent}, who answers from here on.{why}"
+                ),
+            ),
+            meta={META: agent},
+        )
 
     schema: dict[str, Any] = {
         "type": "object",
         "properties": {
             "agent": {"type": "string", "enum": list(others), "description": "Who takes over."},
-            "reason": {"type": "string", "description": "Why, and what is to be done, in a sentence."},
+            "reason": {
+                "type": "string",
+                "description": "Why, and what is to be done, in a sentence.",
+            },
         },
         "required": ["agent"],
         "additionalProperties": False,
     }
     about = (
-        "Hand this conversation over to another agent: it has read all of it, and answers the user from here on. Say nothing more after that; "
-        f"hand over once.\n\nAgents:\n{others.listed()}"
+        "Hand this conversation over to another agent: it has read all of it, and answers the user"
+        f" from here on. Say nothing more after that; hand over once.\n\nAgents:\n{others.listed()}"
     )
     nothing = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-    return Tool(TOOL, about, handoff, schema, annotations=nothing, category="delegation", parallel=False)
+    return Tool(
+        TOOL, about, handoff, schema, annotations=nothing, category="delegation", parallel=False
+    )
 
 
 def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict[int, ToolResult]:
-    """Which calls of an answer are handoffs that are not done, by their place, and what they are answered: those of which `refusal`, given the
-    `events.Agent.name`, says why, and all behind the first other one."""
+    """Which calls of an answer are handoffs that are not done, by their place, and what they are
+    answered: those of which `refusal`, given the `events.Agent.name`, says why, and all behind the
+    first other one."""
     found: dict[int, ToolResult] = {}
     first = True
     for index, call in enumerate(calls):
@@ -83,14 +102,16 @@ def check_budget(who: str, agent: Agent, tokens: bool, cost: bool) -> None:
 
 
 def find(agent: Agent, name: str) -> Agent | None:
-    """The agent of that name among those that `agent` may hand over to, and those that these may; "" is `agent` itself. None if there is none."""
+    """The agent of that name among those that `agent` may hand over to, and those that these may;
+    "" is `agent` itself. None if there is none."""
     if not name:
         return agent
     return family(agent).get(name)
 
 
 def family(agent: Agent) -> dict[str, Agent]:
-    """All agents that a conversation of `agent` may come to, by name; the nearest of a name. Raises `ConfigurationError` for two of one name."""
+    """All agents that a conversation of `agent` may come to, by name; the nearest of a name. Raises
+    `ConfigurationError` for two of one name."""
     found: dict[str, Agent] = {}
     left, seen = [agent], {id(agent)}
     while left:
@@ -100,7 +121,10 @@ def family(agent: Agent) -> dict[str, Agent]:
             if one is None:
                 continue
             if found.setdefault(name, one) is not one:
-                raise ConfigurationError(f"Agent: handoffs lead to two agents named {name!r}. Names are unique within a conversation.")
+                raise ConfigurationError(
+                    f"Agent: handoffs lead to two agents named {name!r}. Names are unique within a"
+                    " conversation."
+                )
             if id(one) not in seen:
                 seen.add(id(one))
                 left.append(one)

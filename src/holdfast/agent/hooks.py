@@ -1,4 +1,5 @@
-"""An agent's hooks: what each place but the tool's hands over, and the hooks of each, ready to be asked."""
+"""An agent's hooks: what each place but the tool's hands over, and the hooks of each, ready to be
+asked."""
 
 from __future__ import annotations
 
@@ -32,15 +33,16 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 class Stopping(msgspec.Struct, frozen=True):
-    """A run that is about to be FINISHED: the last answer's `text`, and how often in a row that was `denied`."""
+    """A run that is about to be FINISHED: the last answer's `text`, and how often in a row that was
+    `denied`."""
 
     text: str
     denied: int = 0
 
 
 class Condensing(msgspec.Struct, frozen=True):
-    """A condensation that is about to begin: why, with which instructions, and the tokens of the request that is to be shortened (0: not
-    counted)."""
+    """A condensation that is about to begin: why, with which instructions, and the tokens of the
+    request that is to be shortened (0: not counted)."""
 
     reason: str
     instructions: str = ""
@@ -48,7 +50,8 @@ class Condensing(msgspec.Struct, frozen=True):
 
 
 class Starting(msgspec.Struct, frozen=True):
-    """A conversation that this process is about to drive. `reopened`: its model was asked before."""
+    """A conversation that this process is about to drive. `reopened`: its model was asked
+    before."""
 
     reopened: bool
 
@@ -60,10 +63,20 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class AgentHooks:
-    """The hooks of an agent by place, each in the order of asking; `tools` are those of calls, with its manager's inside of them, None if the
-    agent has none of its own."""
+    """The hooks of an agent by place, each in the order of asking; `tools` are those of calls, with
+    its manager's inside of them, None if the agent has none of its own."""
 
-    __slots__ = ("after_model", "before_model", "blot", "condensation", "end", "message", "start", "stop", "tools")
+    __slots__ = (
+        "after_model",
+        "before_model",
+        "blot",
+        "condensation",
+        "end",
+        "message",
+        "start",
+        "stop",
+        "tools",
+    )
 
     def __init__(self, hooks: Sequence[Hook], inner: Sequence[Hook], llm: Any) -> None:
         check(hooks, "Agent: ")
@@ -92,12 +105,19 @@ class AgentHooks:
         subject: object,
         what: str,
     ) -> Said:
-        """What a hook says, without secrets. Raises `HookDenied`, which begins with `what`, for one that fails."""
+        """What a hook says, without secrets. Raises `HookDenied`, which begins with `what`, for one
+        that fails."""
         try:
             said = ask(bound, context, told, fits, subject)
         except (Failed, ToolError) as error:
-            how = str(error) if isinstance(error, Failed) else f"failed: {type(error).__name__}: {error}"
-            raise HookDenied(clean(self.blot(f"{what}: its hook {bound.name} {how}")), bound.name, bound.on, True) from error
+            how = (
+                str(error)
+                if isinstance(error, Failed)
+                else f"failed: {type(error).__name__}: {error}"
+            )
+            raise HookDenied(
+                clean(self.blot(f"{what}: its hook {bound.name} {how}")), bound.name, bound.on, True
+            ) from error
         if said is not NOTHING and (said.deny or said.add):
             said = Said(said.deny and self.blot(said.deny), self.blot(said.add), said.change)
         return said
@@ -105,10 +125,17 @@ class AgentHooks:
     @staticmethod
     def denied(bound: Bound, said: Said, what: str) -> HookDenied:
         """The error that tells of a hook that said no."""
-        return HookDenied(f"{what}: its hook {bound.name} denied it{f': {said.deny}' if said.deny else ''}", bound.name, bound.on)
+        return HookDenied(
+            f"{what}: its hook {bound.name} denied it{f': {said.deny}' if said.deny else ''}",
+            bound.name,
+            bound.on,
+        )
 
-    def additions(self, situation: Situation, context: ToolContext, answered: int) -> list[Addition]:
-        """What the hooks have to say before the model is asked, whose last answer is event `answered`. Raises `HookDenied`."""
+    def additions(
+        self, situation: Situation, context: ToolContext, answered: int
+    ) -> list[Addition]:
+        """What the hooks have to say before the model is asked, whose last answer is event
+        `answered`. Raises `HookDenied`."""
         found: list[Addition] = []
         for bound in self.before_model:
             said = self.ask(bound, context, _model_told, _nothing, situation, _NOT_ASKED)
@@ -134,15 +161,21 @@ def addition(name: str, text: str) -> Addition:
 
 
 def told_since(name: str, situation: Situation, answered: int) -> bool:
-    """Whether this hook has added something since the last answer: then a crash fell between that and the answer to come."""
+    """Whether this hook has added something since the last answer: then a crash fell between that
+    and the answer to come."""
     mine = f"hook:{name}#"
     return any(seq > answered for about, seq in situation.abouts.items() if about.startswith(mine))
 
 
 def _model_told(situation: Situation) -> dict[str, Any]:
     news = situation.news
-    last = next((index for index in range(len(news) - 1, -1, -1) if type(news[index]) is ev.Assistant), 0)
-    return {"model": situation.llm.model, "news": [msgspec.Raw(ev.encode(event)) for event in news[last:]]}
+    last = next(
+        (index for index in range(len(news) - 1, -1, -1) if type(news[index]) is ev.Assistant), 0
+    )
+    return {
+        "model": situation.llm.model,
+        "news": [msgspec.Raw(ev.encode(event)) for event in news[last:]],
+    }
 
 
 def answer_told(answer: Completion) -> dict[str, Any]:
@@ -150,13 +183,18 @@ def answer_told(answer: Completion) -> dict[str, Any]:
     calls = [{"name": call.name, "arguments": call.arguments} for call in answer.calls]
     return {
         "answer": {
-            "text": answer.text, "reasoning": answer.reasoning, "calls": calls, "stop_reason": answer.stop_reason, "model": answer.model,
+            "text": answer.text,
+            "reasoning": answer.reasoning,
+            "calls": calls,
+            "stop_reason": answer.stop_reason,
+            "model": answer.model,
         }
-    }  # fmt: skip
+    }
 
 
 def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[str]]:
-    """The answer as a hook wants it, without what the provider said of the former one, and which of its fields are others. Raises `Failed`."""
+    """The answer as a hook wants it, without what the provider said of the former one, and which of
+    its fields are others. Raises `Failed`."""
     if isinstance(change, str):
         wanted = msgspec.structs.replace(answer, text=clean(change))
     elif isinstance(change, Completion):
@@ -170,12 +208,23 @@ def changed_answer(answer: Completion, change: Any) -> tuple[Completion, list[st
             wanted = msgspec.structs.replace(wanted, calls=_calls(given["calls"], answer.calls))
     if not all(isinstance(call, ToolCall) for call in cast("Sequence[Any]", wanted.calls)):
         raise Failed("returned a Completion whose calls are not ToolCall objects")
-    names = [name for name in ("text", "reasoning", "calls") if getattr(wanted, name) != getattr(answer, name)]
+    names = [
+        name
+        for name in ("text", "reasoning", "calls")
+        if getattr(wanted, name) != getattr(answer, name)
+    ]
     # What the tokens and the request were is not a hook's to say.
     found = msgspec.structs.replace(
-        answer, text=wanted.text, reasoning=wanted.reasoning, calls=tuple(wanted.calls),
-        stop_reason="tool_calls" if wanted.calls else "stop" if answer.calls else answer.stop_reason, native=NO_NATIVE, response_id="",
-    )  # fmt: skip
+        answer,
+        text=wanted.text,
+        reasoning=wanted.reasoning,
+        calls=tuple(wanted.calls),
+        stop_reason=(
+            "tool_calls" if wanted.calls else "stop" if answer.calls else answer.stop_reason
+        ),
+        native=NO_NATIVE,
+        response_id="",
+    )
     return (found, names) if names else (answer, names)
 
 
@@ -188,7 +237,13 @@ def _calls(given: Any, before: Sequence[ToolCall]) -> tuple[ToolCall, ...]:
         name, arguments = call.get("name"), call.get("arguments", {})
         if not isinstance(name, str) or not name or not isinstance(arguments, dict):
             raise Failed("failed: calls takes a list of objects with name and arguments")
-        same = before[index] if index < len(before) and before[index].name == name and before[index].arguments == arguments else None
+        same = (
+            before[index]
+            if index < len(before)
+            and before[index].name == name
+            and before[index].arguments == arguments
+            else None
+        )
         found.append(same or ToolCall("", name, cast("dict[str, Any]", arguments)))
     return tuple(found)
 
@@ -206,5 +261,9 @@ def _of_model(llm: Any) -> set[str]:
 
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
-        return {secret for model in cast("Mapping[str, Any]", models).values() for secret in _of_model(model)}
+        return {
+            secret
+            for model in cast("Mapping[str, Any]", models).values()
+            for secret in _of_model(model)
+        }
     return set(secrets(llm.arguments())) if isinstance(llm, LLM) else set()

@@ -1,4 +1,5 @@
-"""Instructions: the `AGENTS.md` files of a repository, by where they stand; the nearest to a file wins (https://agents.md)."""
+"""Instructions: the `AGENTS.md` files of a repository, by where they stand; the nearest to a file
+wins (https://agents.md)."""
 
 from __future__ import annotations
 
@@ -16,44 +17,69 @@ from holdfast.tools.skills_files import text_below, with_home
 
 _log = logging.getLogger(__name__)
 
-# What is walked below the working directory for files of subfolders, some 50 ms; larger trees have their own way to say what counts where.
+# What is walked below the working directory for files of subfolders, some 50 ms; larger trees have
+# their own way to say what counts where.
 _MOST_FOLDERS, _MOST_FILES = 5_000, 200
-EACH, TOTAL = 20_000, 60_000  # characters: of one, and of all in the prompt, as of all that were added to a conversation
+EACH, TOTAL = (
+    20_000,
+    60_000,
+)  # characters: of one, and of all in the prompt, as of all that were added to a conversation
 
 
 class Instructions(Data, frozen=True):
-    """The text of each file, by its path relative to the working directory, with slashes: `../AGENTS.md`, `AGENTS.md`, `src/AGENTS.md`.
+    """The text of each file, by its path relative to the working directory, with slashes:
+    `../AGENTS.md`, `AGENTS.md`, `src/AGENTS.md`.
 
-    Those of the working directory and above are in the system prompt, the others are shown once a call touches a file below them.
+    Those of the working directory and above are in the system prompt, the others are shown once a
+    call touches a file below them.
     """
 
     texts: dict[str, str] = {}
 
     @classmethod
-    def read(cls, workdir: str | os.PathLike[str], names: Sequence[str] = ("AGENTS.md",)) -> Instructions:
-        """Those from the repository's root (the nearest folder with `.git`; without one, `workdir` alone) down to `workdir`, and those below it.
+    def read(
+        cls, workdir: str | os.PathLike[str], names: Sequence[str] = ("AGENTS.md",)
+    ) -> Instructions:
+        """Those from the repository's root (the nearest folder with `.git`; without one, `workdir`
+        alone) down to `workdir`, and those below it.
 
-        Of `names`, such as `("AGENTS.md", "CLAUDE.md")`, each folder's first that is there counts. A file that cannot be read is left out with
-        a warning in the log: larger than 1 MB, no UTF-8, a link out of the repository. Raises `ConfigurationError` if there is no such folder.
+        Of `names`, such as `("AGENTS.md", "CLAUDE.md")`, each folder's first that is there counts.
+        A file that cannot be read is left out with a warning in the log: larger than 1 MB, no
+        UTF-8, a link out of the repository. Raises `ConfigurationError` if there is no such folder.
         """
         if isinstance(names, str) or not names or not all(_is_name(name) for name in names):
-            raise ConfigurationError(f"Instructions.read: names takes a list of file names such as 'AGENTS.md', not {names!r}.")
+            raise ConfigurationError(
+                "Instructions.read: names takes a list of file names such as 'AGENTS.md', not"
+                f" {names!r}."
+            )
         folder = Path(os.path.realpath(with_home(workdir)))
         if not folder.is_dir():
-            raise ConfigurationError(f"Instructions.read takes a folder; there is none at {folder}.")
+            raise ConfigurationError(
+                f"Instructions.read takes a folder; there is none at {folder}."
+            )
         root = next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
         found: dict[str, str] = {}
-        above = [one for one in reversed((folder, *folder.parents)) if one == root or root in one.parents]
+        above = [
+            one for one in reversed((folder, *folder.parents)) if one == root or root in one.parents
+        ]
         for one in (*above, *_below(folder)):
             name = next((name for name in names if os.path.lexists(one / name)), None)
             if name is None:
                 continue
             if len(found) >= _MOST_FILES:
-                _log.warning("Of the instructions below %s, no more than %d files are read.", folder, _MOST_FILES)
+                _log.warning(
+                    "Of the instructions below %s, no more than %d files are read.",
+                    folder,
+                    _MOST_FILES,
+                )
                 break
             try:
                 text = _text(root, one / name)
-            except (OSError, ValueError, RuntimeError) as error:  # a loop of links is a RuntimeError
+            except (
+                OSError,
+                ValueError,
+                RuntimeError,
+            ) as error:  # a loop of links is a RuntimeError
                 _log.warning("The instructions %s were left out: %s", one / name, error)
                 continue
             if text:
@@ -63,7 +89,9 @@ class Instructions(Data, frozen=True):
     def __post_init__(self) -> None:
         texts: Any = self.texts
         if not isinstance(texts, Mapping):
-            raise ConfigurationError(f"Instructions: texts takes a mapping of paths to texts, not {texts!r}.")
+            raise ConfigurationError(
+                f"Instructions: texts takes a mapping of paths to texts, not {texts!r}."
+            )
         for path, text in cast("Mapping[Any, Any]", texts).items():
             if (
                 not isinstance(path, str)
@@ -73,11 +101,13 @@ class Instructions(Data, frozen=True):
                 or posixpath.normpath(path) != path
             ):
                 raise ConfigurationError(
-                    f"Instructions: texts takes paths relative to the working directory, such as 'src/AGENTS.md', and their texts, not {path!r}."
+                    "Instructions: texts takes paths relative to the working directory, such as"
+                    f" 'src/AGENTS.md', and their texts, not {path!r}."
                 )
 
     def in_prompt(self) -> Iterator[tuple[str, str]]:
-        """Of the working directory and above, outermost first: path and text, with what it is under."""
+        """Of the working directory and above, outermost first: path and text, with what it is
+        under."""
         paths = [path for path in self.texts if _folder(path).strip("./") == ""]
         left = TOTAL
         for number, path in enumerate(sorted(paths, key=lambda path: -path.count("../"))):
@@ -94,11 +124,20 @@ class Instructions(Data, frozen=True):
         """What the model is told of one of a subfolder, with at most `left` characters of it."""
         folder = _folder(path)
         text = _shortened(path, self.texts[path], min(EACH, left))
-        return f"# {path}\n\n(For all files below {folder}/. Where it differs from other instructions, it wins there.)\n\n{text}"
+        return (
+            f"# {path}\n\n(For all files below {folder}/. Where it differs from other instructions,"
+            f" it wins there.)\n\n{text}"
+        )
 
 
 def _is_name(name: Any) -> bool:
-    return isinstance(name, str) and bool(name) and "/" not in name and "\0" not in name and name not in (".", "..")
+    return (
+        isinstance(name, str)
+        and bool(name)
+        and "/" not in name
+        and "\0" not in name
+        and name not in (".", "..")
+    )
 
 
 def _folder(path: str) -> str:
@@ -108,7 +147,10 @@ def _folder(path: str) -> str:
 def _shortened(path: str, text: str, most: int) -> str:
     if len(text) <= most:
         return text
-    note = f"[{len(text) - most:,} of {len(text):,} characters are left out here to save room; the file {path} has them.]"
+    note = (
+        f"[{len(text) - most:,} of {len(text):,} characters are left out here to save room; the"
+        f" file {path} has them.]"
+    )
     return f"{text[:most]}\n\n{note}" if most else note
 
 
@@ -130,14 +172,20 @@ def _below(folder: Path) -> Iterator[Path]:
                     names = sorted(
                         entry.name
                         for entry in entries
-                        if not entry.name.startswith(".") and entry.name not in SKIPPED and entry.is_dir(follow_symlinks=False)
+                        if not entry.name.startswith(".")
+                        and entry.name not in SKIPPED
+                        and entry.is_dir(follow_symlinks=False)
                     )
             except OSError:
                 continue
             for name in names:
                 count += 1
                 if count > _MOST_FOLDERS:
-                    _log.warning("Instructions are looked for in %d folders below %s; it has more.", _MOST_FOLDERS, folder)
+                    _log.warning(
+                        "Instructions are looked for in %d folders below %s; it has more.",
+                        _MOST_FOLDERS,
+                        folder,
+                    )
                     return
                 yield one / name
                 inner.append(one / name)
@@ -155,6 +203,10 @@ def instructions_of(given: Any) -> Instructions:
             return Instructions.read(cast("str | os.PathLike[str]", given))
         except ConfigurationError:
             raise ConfigurationError(
-                f"Agent: instructions has the folder {os.fspath(cast('Any', given))!r}, which does not exist."
+                f"Agent: instructions has the folder {os.fspath(cast('Any', given))!r}, which does"
+                " not exist."
             ) from None
-    raise ConfigurationError(f"Agent: instructions takes the folder to read AGENTS.md from, or Instructions, not {given!r}.")
+    raise ConfigurationError(
+        "Agent: instructions takes the folder to read AGENTS.md from, or Instructions, not"
+        f" {given!r}."
+    )

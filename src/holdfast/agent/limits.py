@@ -10,14 +10,16 @@ import msgspec
 from holdfast.content import Usage
 from holdfast.errors import ConfigurationError
 
-_MOST = 1_000_000_000_000_000  # of what is bounded; of a cost a millionth of it, since a store counts billionths of a dollar
+# of what is bounded; of a cost a millionth of it, since a store counts billionths of a dollar
+_MOST = 1_000_000_000_000_000
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """Bounds of one run (from a message until the agent rests): model calls, tokens in and out, US dollars, seconds
-    at work (pauses and waits for a decision do not count). None: no bound.
+    """Bounds of one run (from a message until the agent rests): model calls, tokens in and out, US
+    dollars, seconds at work (pauses and waits for a decision do not count). None: no bound.
 
-    Raises `ConfigurationError` for a bound that is not a number above 0, or more than a store counts.
+    Raises `ConfigurationError` for a bound that is not a number above 0, or more than a store
+    counts.
     """
 
     steps: int | None = 500
@@ -30,14 +32,19 @@ class Limits(msgspec.Struct, frozen=True):
             value = getattr(self, name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
             if value is not None and not (number and value > 0):
-                raise ConfigurationError(f"Limits: {name} takes a number above 0 or None, not {value!r}.")
+                raise ConfigurationError(
+                    f"Limits: {name} takes a number above 0 or None, not {value!r}."
+                )
             most = _MOST // 1_000_000 if name == "cost" else _MOST
             if value is not None and value > most:
-                raise ConfigurationError(f"Limits: {name} takes at most {most:,}, not {value!r}; None is no bound.")
+                raise ConfigurationError(
+                    f"Limits: {name} takes at most {most:,}, not {value!r}; None is no bound."
+                )
 
 
 def most_output(llm: Any) -> int | None:
-    """The most tokens that one answer of a model may have, of a composite of any of its models; None where it is not known."""
+    """The most tokens that one answer of a model may have, of a composite of any of its models;
+    None where it is not known."""
     models = getattr(llm, "models", None)
     if isinstance(models, Mapping):
         found = [most_output(model) for model in cast("Mapping[str, Any]", models).values()]
@@ -50,9 +57,15 @@ def most_output(llm: Any) -> int | None:
 
 
 def check_tree(who: str, llm: Any, tokens: bool, cost: bool) -> None:
-    """Raises `ConfigurationError` if what a call of a model may take cannot be known before it, where that is bounded."""
+    """Raises `ConfigurationError` if what a call of a model may take cannot be known before it,
+    where that is bounded."""
     if (tokens or cost) and most_output(llm) is None:
         what = "tokens" if tokens else "a cost"
-        raise ConfigurationError(f"{who} {what}, but how long an answer of {llm.model!r} may be is not known; give it max_output_tokens.")
+        raise ConfigurationError(
+            f"{who} {what}, but how long an answer of {llm.model!r} may be is not known; give it"
+            " max_output_tokens."
+        )
     if cost and llm.cost(Usage(1, 1)) is None:
-        raise ConfigurationError(f"{who} a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
+        raise ConfigurationError(
+            f"{who} a cost, but the price of {llm.model!r} is not known; use steps or tokens."
+        )

@@ -63,80 +63,120 @@ def load_agent(
     runtime: HasTools | None = None,
     base: str | os.PathLike[str] | None = None,
 ) -> Agent:
-    """An `Agent` from a YAML file (JSON, if it ends in .json) or a mapping. Nothing is connected to before its first conversation.
+    """An `Agent` from a YAML file (JSON, if it ends in .json) or a mapping. Nothing is connected to
+    before its first conversation.
 
         model: {name: gpt-5, api_key: "${OPENAI_API_KEY}"}
         tools: {builtin: [terminal, read_file]}
         limits: {steps: 50}
 
-    Keys are the arguments of `Agent`. `model` is a name, a mapping with the settings of `LLM`, or a list of these (`FallbackLLM`); or `{fallback: models, sticky:
-    ..., on: [RateLimited, ...]}` or `{router: models, pick: "module:qualname"}`, where models are a mapping of names to them. `tools` is what
-    `ToolManager.from_config` takes, or the path of it. Prompts are texts or `{file: path}`. `condenser` is `window`,
-    `tool_output` or `llm`, a mapping with that as `name` and its settings, or a list of these. Other parts (a model, a condenser, `confirm`) are
-    `{use: "module:qualname", parameters: {...}}`, where a class or function is called with the parameters; `use` may also name one of `builtins`.
+    Keys are the arguments of `Agent`. `model` is a name, a mapping with the settings of `LLM`, or a
+    list of these (`FallbackLLM`); or `{fallback: models, sticky: ..., on: [RateLimited, ...]}` or
+    `{router: models, pick: "module:qualname"}`, where models are a mapping of names to them.
+    `tools` is what `ToolManager.from_config` takes, or the path of it. Prompts are texts or `{file:
+    path}`. `condenser` is `window`, `tool_output` or `llm`, a mapping with that as `name` and its
+    settings, or a list of these. Other parts (a model, a condenser, `confirm`) are `{use:
+    "module:qualname", parameters: {...}}`, where a class or function is called with the parameters;
+    `use` may also name one of `builtins`.
 
-    `variables` are what `${NAME}` stands for; the environment is never looked at. `builtins` are the host's preset tools and parts, by name
-    (or a list of tools); those of `runtime` are among them. Relative paths start at `base`: the file's folder, or the current
-    one for a mapping.
+    `variables` are what `${NAME}` stands for; the environment is never looked at. `builtins` are
+    the host's preset tools and parts, by name (or a list of tools); those of `runtime` are among
+    them. Relative paths start at `base`: the file's folder, or the current one for a mapping.
 
-    Raises `ConfigurationError` (a `ValueError`) for the first thing that does not fit: in which file, on which line, under which keys.
+    Raises `ConfigurationError` (a `ValueError`) for the first thing that does not fit: in which
+    file, on which line, under which keys.
     """
     document, folder = load(source, "load_agent")
     root = Path(base).absolute() if base is not None else folder or Path.cwd()
     if not isinstance(document, Map):
-        raise ConfigurationError(f"load_agent takes a mapping of {', '.join(AGENT.keys)}; {source!r} holds {type(document).__name__}.")
-    return _agent(_modern(fill(document, variables or {})), root, _known(builtins, runtime), variables)
+        raise ConfigurationError(
+            f"load_agent takes a mapping of {', '.join(AGENT.keys)}; {source!r} holds"
+            f" {type(document).__name__}."
+        )
+    return _agent(
+        _modern(fill(document, variables or {})), root, _known(builtins, runtime), variables
+    )
 
 
-def _agent(document: Map, root: Path, known: dict[str, Any], variables: Mapping[str, Any] | None) -> Agent:
+def _agent(
+    document: Map, root: Path, known: dict[str, Any], variables: Mapping[str, Any] | None
+) -> Agent:
     """The agent of a mapping whose variables are filled in."""
     found = AGENT.read(document, document.place)
     parts = _Parts(known, variables or {})
-    options = {name: found[name] for name in ("parallel_calls", "output_limit", "planning", "output_rounds") if name in found}
+    options = {
+        name: found[name]
+        for name in ("parallel_calls", "output_limit", "planning", "output_rounds")
+        if name in found
+    }
     if "limits" in found:
         options["limits"] = Limits(**found["limits"])
     if "tree_limits" in found:
         options["tree_limits"] = Limits(**found["tree_limits"])
     if "output_type" in found:
-        options["output_type"] = _output_type(found["output_type"], document.places["output_type"], root, parts)
+        options["output_type"] = _output_type(
+            found["output_type"], document.places["output_type"], root, parts
+        )
     if "stuck" in found:
         options["stuck"] = None if found["stuck"] is None else StuckDetector(**found["stuck"])
     if "confirm" in found:
         given = found["confirm"]
         options["confirm"] = _confirm(given, document.places["confirm"], parts)
     if "security" in found:
-        options["security"] = _security(found["security"], document["security"], document.places["security"], parts)
+        options["security"] = _security(
+            found["security"], document["security"], document.places["security"], parts
+        )
     if "condenser" in found:
-        options["condenser"] = _condenser(found["condenser"], document["condenser"], document.places["condenser"], parts)
+        options["condenser"] = _condenser(
+            found["condenser"], document["condenser"], document.places["condenser"], parts
+        )
     if "hooks" in found:
         options["hooks"] = [Hook(**one) for one in found["hooks"]]
     if "describe_images" in found:
         options["describe_images"] = _model(
-            found["describe_images"], document["describe_images"], document.places["describe_images"], parts
+            found["describe_images"],
+            document["describe_images"],
+            document.places["describe_images"],
+            parts,
         )
     if "instructions" in found:
-        options["instructions"] = _instructions(found["instructions"], document.places["instructions"], root)
+        options["instructions"] = _instructions(
+            found["instructions"], document.places["instructions"], root
+        )
     for key in ("delegates", "handoffs"):
         if key in found:
             places = document[key].places
-            options[key] = {name: _other(one, name, places[name], root, known, variables) for name, one in found[key].items()}
+            options[key] = {
+                name: _other(one, name, places[name], root, known, variables)
+                for name, one in found[key].items()
+            }
     if "delegation" in found:
         from holdfast.agent.delegation import Delegates
 
         if not found.get("delegates"):
             raise document.places["delegation"].error("it bounds delegates, and there are none.")
-        options["delegates"] = _checked(lambda: Delegates(options["delegates"], **found["delegation"]), document.places["delegation"])
+        options["delegates"] = _checked(
+            lambda: Delegates(options["delegates"], **found["delegation"]),
+            document.places["delegation"],
+        )
     parsed = _tools(found, document, root, variables)
     skills = _skills(found.get("skills"), document, parsed.skills, root)
     built = tool_config.build(msgspec.structs.replace(parsed, skills=()), known)
-    extensions = [_prompt(item, at, root) for item, at in _members(found, document, "system_prompt_extensions")]
+    extensions = [
+        _prompt(item, at, root)
+        for item, at in _members(found, document, "system_prompt_extensions")
+    ]
     try:
         agent = Agent(
             _model(found["model"], document["model"], document.places["model"], parts),
             ToolManager(**built.arguments(), discover=False),
-            system_prompt=_prompt(found.get("system_prompt"), document.places.get("system_prompt"), root),
+            system_prompt=_prompt(
+                found.get("system_prompt"), document.places.get("system_prompt"), root
+            ),
             system_prompt_extensions=extensions,
-            microagents=[_microagent(item, at, root) for item, at in _members(found, document, "microagents")],
+            microagents=[
+                _microagent(item, at, root) for item, at in _members(found, document, "microagents")
+            ],
             skills=skills,
             **options,
         )
@@ -149,7 +189,14 @@ def _agent(document: Map, root: Path, known: dict[str, Any], variables: Mapping[
     return remember(agent, parts.made, parsed.mcp_servers)
 
 
-def _other(given: Any, name: str, place: Place, root: Path, known: dict[str, Any], variables: Mapping[str, Any] | None) -> Any:
+def _other(
+    given: Any,
+    name: str,
+    place: Place,
+    root: Path,
+    known: dict[str, Any],
+    variables: Mapping[str, Any] | None,
+) -> Any:
     """Another agent, as `Agent` takes it."""
     if given is None:
         return None
@@ -165,9 +212,12 @@ def _other(given: Any, name: str, place: Place, root: Path, known: dict[str, Any
         tools: Any = keys.pop("tools", "*")
         limits = keys.pop("limits", None)
         return SubAgent(
-            name, tools=(tools,) if isinstance(tools, str) else tuple(tools), without=tuple(keys.pop("without", ())),
-            limits=None if limits is None else Limits(**limits), **keys,
-        )  # fmt: skip
+            name,
+            tools=(tools,) if isinstance(tools, str) else tuple(tools),
+            without=tuple(keys.pop("without", ())),
+            limits=None if limits is None else Limits(**limits),
+            **keys,
+        )
     return _agent(_modern(given), root, known, variables)
 
 
@@ -185,7 +235,11 @@ def _modern(document: Map) -> Map:
 
 
 def _members(found: Mapping[str, Any], document: Map, key: str) -> list[tuple[Any, Place]]:
-    return list(zip(found.get(key, []), cast(Seq, document[key]).places, strict=True)) if found.get(key) else []
+    return (
+        list(zip(found.get(key, []), cast(Seq, document[key]).places, strict=True))
+        if found.get(key)
+        else []
+    )
 
 
 def _known(builtins: Any, runtime: HasTools | None) -> dict[str, Any]:
@@ -193,7 +247,9 @@ def _known(builtins: Any, runtime: HasTools | None) -> dict[str, Any]:
     return {**found, **tool_config.known_builtins(builtins)}
 
 
-def _tools(found: Mapping[str, Any], document: Map, root: Path, variables: Mapping[str, Any] | None) -> tool_config.Parsed:
+def _tools(
+    found: Mapping[str, Any], document: Map, root: Path, variables: Mapping[str, Any] | None
+) -> tool_config.Parsed:
     given = found.get("tools")
     if isinstance(given, str):
         try:
@@ -208,7 +264,9 @@ def _tools(found: Mapping[str, Any], document: Map, root: Path, variables: Mappi
     else:
         parsed = tool_config.Parsed(document.place)
     if found.get("skills") and parsed.skills:
-        raise document.places["skills"].error("skills is in tools, too. Write all folders in one place.")
+        raise document.places["skills"].error(
+            "skills is in tools, too. Write all folders in one place."
+        )
     return parsed
 
 
@@ -235,7 +293,7 @@ def _plain(value: Any) -> Any:
     return [_plain(member) for member in value] if isinstance(value, Seq) else value
 
 
-# --- prompts -------------------------------------------------------------------------------------
+# --- prompts ---
 
 
 def _prompt(given: Any, place: Place | None, root: Path) -> Any:
@@ -251,17 +309,26 @@ def _prompt(given: Any, place: Place | None, root: Path) -> Any:
 
 def _skills(given: Any, document: Map, folders: Sequence[str], root: Path) -> Skills | None:
     """The skills of folders, and those that are there as text."""
-    options: dict[str, Any] = cast("dict[str, Any]", given) if isinstance(given, dict) else {"folders": given or []}
-    found = discover([*folders, *(str(root / with_home(folder)) for folder in options.get("folders", ()))])
+    options: dict[str, Any] = (
+        cast("dict[str, Any]", given) if isinstance(given, dict) else {"folders": given or []}
+    )
+    found = discover(
+        [*folders, *(str(root / with_home(folder)) for folder in options.get("folders", ()))]
+    )
     texts = [msgspec.convert(one, Skill) for one in options.get("list", ())]
     sizes = {name: options[name] for name in ("each", "total") if name in options}
     if not given and not found.list():
         return None
-    return _checked(lambda: Skills([*texts, *found.list()], found.unreadable, **sizes), document.places.get("skills", document.place))
+    return _checked(
+        lambda: Skills([*texts, *found.list()], found.unreadable, **sizes),
+        document.places.get("skills", document.place),
+    )
 
 
 def _instructions(given: Any, place: Place, root: Path) -> Instructions:
-    options: dict[str, Any] = cast("dict[str, Any]", given) if isinstance(given, dict) else {"folder": given}
+    options: dict[str, Any] = (
+        cast("dict[str, Any]", given) if isinstance(given, dict) else {"folder": given}
+    )
     if ("folder" in options) == ("texts" in options):
         raise place.error("it has either a folder (and names), or texts.")
     if "texts" in options:
@@ -279,7 +346,7 @@ def _microagent(given: Any, place: Place, root: Path) -> Any:
     return path
 
 
-# --- parts ---------------------------------------------------------------------------------------
+# --- parts ---
 
 
 class _Parts:
@@ -288,16 +355,21 @@ class _Parts:
     def __init__(self, known: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
         self.known = known
         self.made: list[Origin] = []
-        self._hidden = frozenset(value for value in variables.values() if isinstance(value, str) and value)
+        self._hidden = frozenset(
+            value for value in variables.values() if isinstance(value, str) and value
+        )
 
     def make(self, wanted: Use, place: Place, more: Mapping[str, Any] = {}) -> Any:
-        """The object that `use` names, called with the parameters if it is a class or a function."""
+        """The object that `use` names, called with the parameters if it is a class or a
+        function."""
         name, parameters = wanted
         found = self._find(name, place, more)
         if inspect.isclass(found) or inspect.isroutine(found):
             found = tool_config.call_with(found, parameters, name, place)
         elif parameters is not None:
-            raise place.error(f"{name!r} is an object that was made already; it takes no parameters.")
+            raise place.error(
+                f"{name!r} is an object that was made already; it takes no parameters."
+            )
         self.made.append(Origin(found, name, parameters, self._hidden))
         return found
 
@@ -316,7 +388,8 @@ class _Parts:
         near = difflib.get_close_matches(name, list(known), 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise place.error(
-            f"no builtin is named {name!r}.{hint} It takes 'module:qualname', or a name of builtins: {', '.join(known) or 'none given'}."
+            f"no builtin is named {name!r}.{hint} It takes 'module:qualname', or a name of"
+            f" builtins: {', '.join(known) or 'none given'}."
         )
 
 
@@ -330,12 +403,17 @@ def _model(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
     if "use" in options:
         made = parts.make(Use(**options), place, {"scripted": ScriptedLLM, "litellm": LiteLLM})
         if not callable(getattr(made, "completion", None)):
-            raise place.error(f"{options['use']!r} gives {type(made).__name__}, which is no model: it has no method completion.")
+            raise place.error(
+                f"{options['use']!r} gives {type(made).__name__}, which is no model: it has no"
+                " method completion."
+            )
         return made
     if "fallback" in options:
         models = _models(options["fallback"], document["fallback"], parts)
         on = _moves_on(options["on"], document.places["on"], parts) if "on" in options else None
-        return _checked(lambda: FallbackLLM(models, on=on, sticky=options.get("sticky", True)), place)
+        return _checked(
+            lambda: FallbackLLM(models, on=on, sticky=options.get("sticky", True)), place
+        )
     if "router" in options:
         named = _models(options["router"], document["router"], parts)
         pick = parts.function(options["pick"], document.places["pick"])
@@ -344,7 +422,11 @@ def _model(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         return LLM(options.pop("name"), **options)
     except ConfigurationError as error:
         match = re.match(r"LLM: (\w+) ", str(error))
-        at = document.places.get(match[1], place) if match is not None and isinstance(document, Map) else place
+        at = (
+            document.places.get(match[1], place)
+            if match is not None and isinstance(document, Map)
+            else place
+        )
         raise at.error(str(error)) from error
 
 
@@ -361,7 +443,9 @@ def _condenser(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         return parts.make(Use(**options), place, SHIPPED)
     kind = SHIPPED[options.pop("name")]
     if "model" in options:
-        options["llm"] = _model(options.pop("model"), document["model"], document.places["model"], parts)
+        options["llm"] = _model(
+            options.pop("model"), document["model"], document.places["model"], parts
+        )
     if "condensers" in options:
         within = document["condensers"]
         members = zip(options["condensers"], within, within.places, strict=True)
@@ -389,13 +473,19 @@ def _security(given: Any, document: Any, place: Place, parts: _Parts) -> Any:
         analyzers = [_security(one, at, where, parts) for one, at, where in members]
         return _checked(lambda: Highest(tuple(analyzers)), place)
     if isinstance(given, str):
-        given = {"name": given} if (given in SHIPPED or given == "standard") and given not in parts.known else {"use": given}
+        given = (
+            {"name": given}
+            if (given in SHIPPED or given == "standard") and given not in parts.known
+            else {"use": given}
+        )
     options = dict(cast("dict[str, Any]", given))
     if "use" in options:
         return parts.make(Use(**options), place)
     name = options.pop("name")
     if "model" in options:
-        options["llm"] = _model(options.pop("model"), document["model"], document.places["model"], parts)
+        options["llm"] = _model(
+            options.pop("model"), document["model"], document.places["model"], parts
+        )
     kind: Callable[..., Any] = standard if name == "standard" else SHIPPED[name]
     return _checked(lambda: kind(**options), place)
 
@@ -418,12 +508,19 @@ def _moves_on(given: str | list[str], place: Place, parts: _Parts) -> Any:
     """What `FallbackLLM(on=)` takes, of names of errors or of a function."""
     if isinstance(given, str) and (":" in given or given in parts.known):
         return parts.function(given, place)
-    kinds = {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.LLMError)}
+    kinds = {
+        name: kind
+        for name, kind in vars(errors).items()
+        if isinstance(kind, type) and issubclass(kind, errors.LLMError)
+    }
     found: list[Any] = []
     for name in [given] if isinstance(given, str) else given:
         if name not in kinds and ":" not in name:
             near = difflib.get_close_matches(name, kinds, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise place.error(f"no error of models is named {name!r}.{hint} It takes: {', '.join(kinds)}, or 'module:qualname'.")
+            raise place.error(
+                f"no error of models is named {name!r}.{hint} It takes: {', '.join(kinds)}, or"
+                " 'module:qualname'."
+            )
         found.append(kinds[name] if name in kinds else parts.function(name, place))
     return found

@@ -1,19 +1,39 @@
-"""The keys of an agent's config: the table from which `load_agent` reads it, and from which its JSON Schema is made."""
+"""The keys of an agent's config: the table from which `load_agent` reads it, and from which its
+JSON Schema is made."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from holdfast.tools.config.keys import AGENT_HOOK, TOOLS
-from holdfast.tools.config.shapes import Anything, Choice, Either, Flag, Key, ListOf, MapOf, Number, Record, Shape, Text
+from holdfast.tools.config.shapes import (
+    Anything,
+    Choice,
+    Either,
+    Flag,
+    Key,
+    ListOf,
+    MapOf,
+    Number,
+    Record,
+    Shape,
+    Text,
+)
 from holdfast.tools.document import Map, Place, Seq
 
 _TEXT, _SOME, _ANY = Text(empty=True), Text(), Anything()
-_WHOLE, _REAL = Number("a whole number", -(2**63), 2**63, whole=True), Number("a number", -1e18, 1e18)
+_WHOLE, _REAL = (
+    Number("a whole number", -(2**63), 2**63, whole=True),
+    Number("a number", -1e18, 1e18),
+)
 _PARAMETERS = MapOf(_ANY, "a mapping")
 _PROMPT = Either(
     text=_TEXT,
-    map=Record("promptFile", "a file with the text", {"file": Key(_SOME, "Its path, relative to the config's folder.", required=True)}),
+    map=Record(
+        "promptFile",
+        "a file with the text",
+        {"file": Key(_SOME, "Its path, relative to the config's folder.", required=True)},
+    ),
     what="a text, or {file: path}",
 )
 
@@ -26,18 +46,26 @@ def _one_kind(found: dict[str, Any], place: Place) -> None:
     kinds = [kind for kind in ("name", *_BESIDE) if kind in found]
     if len(kinds) != 1:
         raise place.error(
-            "a model has either name (and settings), use: 'module:qualname' (and parameters), fallback: models (and sticky, on), or "
-            "router: models (and pick)."
+            "a model has either name (and settings), use: 'module:qualname' (and parameters),"
+            " fallback: models (and sticky, on), or router: models (and pick)."
         )
     kind = kinds[0]
     if kind in _BESIDE and (others := [key for key in found if key not in (kind, *_BESIDE[kind])]):
         put = f"; put {others[0]} into them" if kind == "use" else ""
-        raise place.at(others[0]).error(f"a model with {kind} takes {' and '.join(_BESIDE[kind])} alone{put}.")
+        raise place.at(others[0]).error(
+            f"a model with {kind} takes {' and '.join(_BESIDE[kind])} alone{put}."
+        )
     for other, beside in _BESIDE.items():
         if kind == "name" and (wrong := [key for key in beside if key in found]):
-            raise place.at(wrong[0]).error(f"a model with name takes its settings beside the name; {wrong[0]} is for one with {other}.")
+            raise place.at(wrong[0]).error(
+                f"a model with name takes its settings beside the name; {wrong[0]} is for one with"
+                f" {other}."
+            )
     if kind == "router" and "pick" not in found:
-        raise place.error("a model with router has pick, the function that says which of them answers: 'module:qualname'.")
+        raise place.error(
+            "a model with router has pick, the function that says which of them answers:"
+            " 'module:qualname'."
+        )
 
 
 class _Model(NamedTuple):
@@ -67,18 +95,36 @@ _MODEL = Record(
     {
         "name": Key(_SOME, "Its name, as LLM takes it."),
         **{name: Key(shape, "As LLM takes it.") for name, shape in _SETTINGS.items()},
-        "use": Key(_SOME, "Another class or function that makes one: 'module:qualname', or a builtin's name."),
+        "use": Key(
+            _SOME,
+            "Another class or function that makes one: 'module:qualname', or a builtin's name.",
+        ),
         "parameters": Key(_PARAMETERS, "What that is called with."),
         "fallback": Key(
-            Either(list=ListOf(_Model()), map=MapOf(_Model()), what="a list of models, or a mapping of names to models"),
+            Either(
+                list=ListOf(_Model()),
+                map=MapOf(_Model()),
+                what="a list of models, or a mapping of names to models",
+            ),
             "Models of which the next is asked when one fails, by name if need be.",
         ),
-        "sticky": Key(Flag(), "Whether a conversation stays with the model that answered last; true, if not given."),
-        "on": Key(
-            Either(text=_SOME, list=ListOf(_SOME), what="names of errors, or a function as 'module:qualname'"),
-            "Which failures move on: names of LLM errors such as RateLimited, or a function of the error.",
+        "sticky": Key(
+            Flag(),
+            "Whether a conversation stays with the model that answered last; true, if not given.",
         ),
-        "router": Key(MapOf(_Model(), "a mapping of names to models"), "Models of which a function picks one for each request."),
+        "on": Key(
+            Either(
+                text=_SOME,
+                list=ListOf(_SOME),
+                what="names of errors, or a function as 'module:qualname'",
+            ),
+            "Which failures move on: names of LLM errors such as RateLimited, or a function of the"
+            " error.",
+        ),
+        "router": Key(
+            MapOf(_Model(), "a mapping of names to models"),
+            "Models of which a function picks one for each request.",
+        ),
         "pick": Key(_SOME, "That function: 'module:qualname', or a builtin's name."),
     },
     _one_kind,
@@ -106,7 +152,9 @@ def _fits_its_kind(found: dict[str, Any], place: Place) -> None:
     kind = found["name"]
     for key in found:
         if key not in ("name", *CONDENSERS[kind]):
-            raise place.at(key).error(f"a condenser {kind} takes {', '.join(CONDENSERS[kind])}, not {key}.")
+            raise place.at(key).error(
+                f"a condenser {kind} takes {', '.join(CONDENSERS[kind])}, not {key}."
+            )
     if kind == "pipeline" and not found.get("condensers"):
         raise place.error("a pipeline has condensers, a list of them.")
 
@@ -119,7 +167,10 @@ class _Condenser(NamedTuple):
             return _SOME.read(value, place)
         if isinstance(value, Map):
             return (_PART if "use" in value else _SHIPPED).read(value, place)
-        raise place.error("it takes window, tool_output or llm, a mapping with that as name, 'module:qualname', or {use, parameters}.")
+        raise place.error(
+            "it takes window, tool_output or llm, a mapping with that as name, 'module:qualname',"
+            " or {use, parameters}."
+        )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
         return {"anyOf": [shape.schema(defs) for shape in (_SOME, _SHIPPED, _PART)]}
@@ -130,12 +181,26 @@ _SHIPPED = Record(
     "what shortens conversations",
     {
         "name": Key(Choice(tuple(CONDENSERS)), "Which one.", required=True),
-        "at": Key(Number("a number above 0", above=True, high=1e18), "Where it begins: tokens, or a share of the window.", null=True),
-        "to": Key(Number("a number above 0", above=True, high=1), "To which share of that it goes down."),
-        "keep": Key(_WHOLE, "Messages that stay at most; of tool_output the characters of each output.", null=True),
+        "at": Key(
+            Number("a number above 0", above=True, high=1e18),
+            "Where it begins: tokens, or a share of the window.",
+            null=True,
+        ),
+        "to": Key(
+            Number("a number above 0", above=True, high=1), "To which share of that it goes down."
+        ),
+        "keep": Key(
+            _WHOLE,
+            "Messages that stay at most; of tool_output the characters of each output.",
+            null=True,
+        ),
         "over": Key(_WHOLE, "tool_output: outputs of more characters are cut."),
-        "model": Key(_ONE_MODEL, "llm: the model that writes the summary; the agent's own, if not given."),
-        "condensers": Key(ListOf(_Condenser()), "pipeline: those that it asks, one after the other."),
+        "model": Key(
+            _ONE_MODEL, "llm: the model that writes the summary; the agent's own, if not given."
+        ),
+        "condensers": Key(
+            ListOf(_Condenser()), "pipeline: those that it asks, one after the other."
+        ),
     },
     _fits_its_kind,
 )
@@ -146,7 +211,10 @@ _WHO = Either(
     text=Choice(("never", "always", "risky")),
     list=ListOf(_SOME),
     map=MapOf(Choice(_VERDICTS)),
-    what="never, always, risky, a list of tools, a mapping of tools to allow, ask or deny, {above: low or medium}, {strictest: policies}, or {use, parameters}",
+    what=(
+        "never, always, risky, a list of tools, a mapping of tools to allow, ask or deny, {above:"
+        " low or medium}, {strictest: policies}, or {use, parameters}"
+    ),
 )
 
 
@@ -162,7 +230,10 @@ _ABOVE = Record(
     "calls above a risk",
     {
         "above": Key(Choice(("low", "medium")), "The risk above which they wait.", required=True),
-        "verdict": Key(Choice(("ask", "deny")), "Whether somebody is asked, or they are denied; ask, if not given."),
+        "verdict": Key(
+            Choice(("ask", "deny")),
+            "Whether somebody is asked, or they are denied; ask, if not given.",
+        ),
     },
 )
 
@@ -181,7 +252,8 @@ class Several(NamedTuple):
 
 
 class _Confirm(NamedTuple):
-    """What `Agent(confirm=)` takes, or a part. A tool may be named "use", "above" or "strictest": then its value is a verdict."""
+    """What `Agent(confirm=)` takes, or a part. A tool may be named "use", "above" or "strictest":
+    then its value is a verdict."""
 
     def read(self, value: Any, place: Place) -> Any:
         if isinstance(value, Map) and "above" in value and value["above"] not in _VERDICTS:
@@ -191,26 +263,44 @@ class _Confirm(NamedTuple):
             if len(value) > 1:
                 raise place.error("strictest stands alone; put other policies into its list.")
             members = value["strictest"]
-            return Several([(self.read(one, at), at) for one, at in zip(members, members.places, strict=True)])
-        if isinstance(value, Map) and isinstance(value.get("use"), str) and value["use"] not in _VERDICTS:
+            return Several(
+                [(self.read(one, at), at) for one, at in zip(members, members.places, strict=True)]
+            )
+        if (
+            isinstance(value, Map)
+            and isinstance(value.get("use"), str)
+            and value["use"] not in _VERDICTS
+        ):
             return Use(**_PART.read(value, place))
         return _WHO.read(value, place)
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
         strictest = {"strictest": {"type": "array"}}
-        several = {"type": "object", "properties": strictest, "required": ["strictest"], "additionalProperties": False}
+        several = {
+            "type": "object",
+            "properties": strictest,
+            "required": ["strictest"],
+            "additionalProperties": False,
+        }
         part = {**_PART.schema(defs), "properties": {"use": {"not": {"enum": list(_VERDICTS)}}}}
         return {"anyOf": [_WHO.schema(defs), _ABOVE.schema(defs), several, part]}
 
 
-ANALYZERS = {"standard": ("hosts",), "rules": ("hosts", "writable", "commands"), "annotations": ("leave",), "judge": ("model",)}
+ANALYZERS = {
+    "standard": ("hosts",),
+    "rules": ("hosts", "writable", "commands"),
+    "annotations": ("leave",),
+    "judge": ("model",),
+}
 
 
 def _fits_its_analyzer(found: dict[str, Any], place: Place) -> None:
     kind = found["name"]
     for key in found:
         if key not in ("name", *ANALYZERS[kind]):
-            raise place.at(key).error(f"an analyzer {kind} takes {', '.join(ANALYZERS[kind])}, not {key}.")
+            raise place.at(key).error(
+                f"an analyzer {kind} takes {', '.join(ANALYZERS[kind])}, not {key}."
+            )
 
 
 _ANALYZER = Record(
@@ -218,9 +308,16 @@ _ANALYZER = Record(
     "what says how risky a call is",
     {
         "name": Key(Choice(tuple(ANALYZERS)), "Which one.", required=True),
-        "hosts": Key(ListOf(_SOME), "standard, rules: hosts that may be fetched from, such as *.example.com."),
-        "writable": Key(ListOf(_SOME), "rules: folders beside the working directory that may be written to."),
-        "commands": Key(MapOf(_SOME, "a mapping of tools to their arguments"), "rules: which argument of which tool is a shell command."),
+        "hosts": Key(
+            ListOf(_SOME), "standard, rules: hosts that may be fetched from, such as *.example.com."
+        ),
+        "writable": Key(
+            ListOf(_SOME), "rules: folders beside the working directory that may be written to."
+        ),
+        "commands": Key(
+            MapOf(_SOME, "a mapping of tools to their arguments"),
+            "rules: which argument of which tool is a shell command.",
+        ),
         "leave": Key(ListOf(_SOME), "annotations: tools of which nothing is said."),
         "model": Key(_ONE_MODEL, "judge: the model that is asked; the agent's own, if not given."),
     },
@@ -237,7 +334,8 @@ class _Security(NamedTuple):
         if isinstance(value, Map):
             return (_PART if "use" in value else _ANALYZER).read(value, place)
         raise place.error(
-            "it takes standard, rules, annotations or judge, a mapping with that as name, 'module:qualname', or {use, parameters}."
+            "it takes standard, rules, annotations or judge, a mapping with that as name,"
+            " 'module:qualname', or {use, parameters}."
         )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
@@ -255,7 +353,8 @@ class _Tools(NamedTuple):
 
 
 class _Other(NamedTuple):
-    """Another agent: a file's path, a sub-agent (it has a `prompt`), or a whole agent, which `load_agent` reads; null where `or_none`."""
+    """Another agent: a file's path, a sub-agent (it has a `prompt`), or a whole agent, which
+    `load_agent` reads; null where `or_none`."""
 
     or_none: bool = False
 
@@ -267,7 +366,9 @@ class _Other(NamedTuple):
         if isinstance(value, Map):
             return SubAgentKeys(_SUB_AGENT.read(value, place)) if "prompt" in value else value
         more = ", or null for one that the conversation knows" if self.or_none else ""
-        raise place.error(f"it takes the path of a file, a mapping with prompt, or an agent's mapping{more}.")
+        raise place.error(
+            f"it takes the path of a file, a mapping with prompt, or an agent's mapping{more}."
+        )
 
     def schema(self, defs: dict[str, Any]) -> dict[str, Any]:
         found: list[dict[str, Any]] = [_SOME.schema(defs), _SUB_AGENT.schema(defs), {"$ref": "#"}]
@@ -301,10 +402,16 @@ _SKILLS = Record(
     "skills",
     "skills",
     {
-        "folders": Key(ListOf(_SOME, "a list of folders"), "Folders of skills, those that come first before the others."),
+        "folders": Key(
+            ListOf(_SOME, "a list of folders"),
+            "Folders of skills, those that come first before the others.",
+        ),
         "list": Key(ListOf(_SKILL), "Skills as text."),
         "each": Key(_SIZE, "Characters of one that are shown at most."),
-        "total": Key(_SIZE, "Characters of all in the prompt, as of all that were added, that are shown at most."),
+        "total": Key(
+            _SIZE,
+            "Characters of all in the prompt, as of all that were added, that are shown at most.",
+        ),
     },
 )
 _INSTRUCTIONS = Record(
@@ -312,8 +419,15 @@ _INSTRUCTIONS = Record(
     "instructions",
     {
         "folder": Key(_SOME, "The folder whose files, and those above and below, are read."),
-        "names": Key(ListOf(_SOME), "Names of the files; AGENTS.md, if not given. Of each folder the first that is there is read."),
-        "texts": Key(MapOf(_TEXT, "a mapping of paths to texts"), "Their texts, by path relative to the working directory."),
+        "names": Key(
+            ListOf(_SOME),
+            "Names of the files; AGENTS.md, if not given. Of each folder the first that is there is"
+            " read.",
+        ),
+        "texts": Key(
+            MapOf(_TEXT, "a mapping of paths to texts"),
+            "Their texts, by path relative to the working directory.",
+        ),
     },
 )
 
@@ -352,18 +466,36 @@ AGENT = Record(
     {
         "$schema": Key(_SOME, "For editors; not read."),
         "model": Key(
-            Either(text=_SOME, map=_MODEL, list=ListOf(_ONE_MODEL), what="a model's name, a mapping, or a list of these"),
-            "a model's name, a mapping with name and settings, or a list of these, of which the next is asked when one fails.",
+            Either(
+                text=_SOME,
+                map=_MODEL,
+                list=ListOf(_ONE_MODEL),
+                what="a model's name, a mapping, or a list of these",
+            ),
+            "a model's name, a mapping with name and settings, or a list of these, of which the"
+            " next is asked when one fails.",
             required=True,
         ),
-        "system_prompt": Key(_PROMPT, "The base of the system prompt; a default one, if not given."),
-        "system_prompt_extensions": Key(ListOf(_PROMPT, "a list of texts"), "What comes behind it."),
-        "microagents": Key(ListOf(_PROMPT, "a list of texts"), "Texts, files or folders of microagents whose text is in the prompt."),
+        "system_prompt": Key(
+            _PROMPT, "The base of the system prompt; a default one, if not given."
+        ),
+        "system_prompt_extensions": Key(
+            ListOf(_PROMPT, "a list of texts"), "What comes behind it."
+        ),
+        "microagents": Key(
+            ListOf(_PROMPT, "a list of texts"),
+            "Texts, files or folders of microagents whose text is in the prompt.",
+        ),
         "tools": Key(
-            Either(text=_SOME, map=_Tools(), what="a tool config, or the path of one"), "A tool config, or the path of one."
+            Either(text=_SOME, map=_Tools(), what="a tool config, or the path of one"),
+            "A tool config, or the path of one.",
         ),  # see tools.config
         "skills": Key(
-            Either(list=ListOf(_SOME, "a list of folders"), map=_SKILLS, what="a list of folders, or a mapping"),
+            Either(
+                list=ListOf(_SOME, "a list of folders"),
+                map=_SKILLS,
+                what="a list of folders, or a mapping",
+            ),
             "Folders of skills, those that come first before the others.",
         ),
         "instructions": Key(
@@ -402,38 +534,76 @@ AGENT = Record(
                 text=_SOME,
                 list=ListOf(_Security()),
                 map=_Security(),
-                what="standard, rules, annotations or judge, a mapping with that as name, a list of these, 'module:qualname', or {use, parameters}",
+                what=(
+                    "standard, rules, annotations or judge, a mapping with that as name, a list of"
+                    " these, 'module:qualname', or {use, parameters}"
+                ),
             ),
-            "What says how risky a call is: standard, rules, annotations or judge, a mapping with that as its name, or a list of these, of which the highest counts.",
+            "What says how risky a call is: standard, rules, annotations or judge, a mapping with"
+            " that as its name, or a list of these, of which the highest counts.",
         ),
-        "describe_images": Key(_ONE_MODEL, "The model that describes pictures to a model that does not see."),
+        "describe_images": Key(
+            _ONE_MODEL, "The model that describes pictures to a model that does not see."
+        ),
         "condenser": Key(
             Either(
                 text=_SOME,
                 list=ListOf(_Condenser()),
                 map=_Condenser(),
-                what="window, tool_output or llm, a mapping with that as name, a list of these, 'module:qualname', or {use, parameters}",
+                what=(
+                    "window, tool_output or llm, a mapping with that as name, a list of these,"
+                    " 'module:qualname', or {use, parameters}"
+                ),
             ),
-            "What shortens long conversations: window, tool_output or llm, a mapping with that as its name, or a list of these, one after the other.",
+            "What shortens long conversations: window, tool_output or llm, a mapping with that as"
+            " its name, or a list of these, one after the other.",
         ),
         "planning": Key(
-            Choice(("tool", "first")), "tool: it keeps a plan; first: one that the user approves before anything is done.", null=True
+            Choice(("tool", "first")),
+            "tool: it keeps a plan; first: one that the user approves before anything is done.",
+            null=True,
         ),
         "output_type": Key(
-            Either(text=_SOME, map=_PARAMETERS, what="'module:qualname' of a type, a JSON Schema, or {file: path}"),
-            "What a run ends with: 'module:qualname' of a type, a JSON Schema, or {file: path} of one.",
+            Either(
+                text=_SOME,
+                map=_PARAMETERS,
+                what="'module:qualname' of a type, a JSON Schema, or {file: path}",
+            ),
+            "What a run ends with: 'module:qualname' of a type, a JSON Schema, or {file: path} of"
+            " one.",
         ),
-        "output_rounds": Key(_STEPS, "Failed rounds after which a run ends that is to have an output."),
+        "output_rounds": Key(
+            _STEPS, "Failed rounds after which a run ends that is to have an output."
+        ),
         "stuck": Key(
             Record(
                 "stuck",
                 "when an agent goes round in circles",
                 {
-                    "repeat": Key(Number("a whole number from 2", 2, 1e9, whole=True), "Steps of the same calls and results.", null=True),
-                    "ping_pong": Key(Number("a whole number from 4", 4, 1e9, whole=True), "Steps of two that take turns.", null=True),
-                    "errors": Key(Number("a whole number from 2", 2, 1e9, whole=True), "Steps that fail in the same way.", null=True),
-                    "monologue": Key(Number("a whole number from 2", 2, 1e9, whole=True), "Answers without a call.", null=True),
-                    "after_nudge": Key(Number("a whole number from 1", 1, 1e9, whole=True), "Steps more after the model was told."),
+                    "repeat": Key(
+                        Number("a whole number from 2", 2, 1e9, whole=True),
+                        "Steps of the same calls and results.",
+                        null=True,
+                    ),
+                    "ping_pong": Key(
+                        Number("a whole number from 4", 4, 1e9, whole=True),
+                        "Steps of two that take turns.",
+                        null=True,
+                    ),
+                    "errors": Key(
+                        Number("a whole number from 2", 2, 1e9, whole=True),
+                        "Steps that fail in the same way.",
+                        null=True,
+                    ),
+                    "monologue": Key(
+                        Number("a whole number from 2", 2, 1e9, whole=True),
+                        "Answers without a call.",
+                        null=True,
+                    ),
+                    "after_nudge": Key(
+                        Number("a whole number from 1", 1, 1e9, whole=True),
+                        "Steps more after the model was told.",
+                    ),
                 },
             ),
             "From when on going round in circles is one; null: nobody looks.",
@@ -441,22 +611,33 @@ AGENT = Record(
         ),
         "hooks": Key(
             ListOf(AGENT_HOOK, "a list of hooks"),
-            "What is asked around calls, model calls, messages, ends and condensations, in this order.",
+            "What is asked around calls, model calls, messages, ends and condensations, in this"
+            " order.",
         ),
         "delegates": Key(
-            MapOf(_Other(), "a mapping of names to agents"), "Agents that it may give work to: files, mappings with prompt, or agents."
+            MapOf(_Other(), "a mapping of names to agents"),
+            "Agents that it may give work to: files, mappings with prompt, or agents.",
         ),
         "delegation": Key(
             Record(
                 "delegation",
                 "bounds of delegation",
                 {
-                    "max_depth": Key(_STEPS, "Levels of children below the conversation that began; 3, if not given."),
-                    "max_running": Key(_STEPS, "Children of one conversation at work at once; 8, if not given."),
-                    "max_messages": Key(
-                        _STEPS, "Messages that a conversation sends to others until the user says something; 50, if not given."
+                    "max_depth": Key(
+                        _STEPS,
+                        "Levels of children below the conversation that began; 3, if not given.",
                     ),
-                    "detached": Key(Flag(), "Whether those in the background go on when their parent is closed."),
+                    "max_running": Key(
+                        _STEPS, "Children of one conversation at work at once; 8, if not given."
+                    ),
+                    "max_messages": Key(
+                        _STEPS,
+                        "Messages that a conversation sends to others until the user says"
+                        " something; 50, if not given.",
+                    ),
+                    "detached": Key(
+                        Flag(), "Whether those in the background go on when their parent is closed."
+                    ),
                 },
             ),
             "How far delegation goes.",
@@ -465,16 +646,26 @@ AGENT = Record(
             MapOf(_Other(True), "a mapping of names to agents"),
             "Agents that it may hand a conversation to; null: one that the conversation knows.",
         ),
-        "parallel_calls": Key(Number("a whole number from 1", 1, 1e18, whole=True), "How many calls of one answer run at once."),
+        "parallel_calls": Key(
+            Number("a whole number from 1", 1, 1e18, whole=True),
+            "How many calls of one answer run at once.",
+        ),
         "output_limit": Key(
-            Number("a number of characters from 1000", 1000, 1e18, whole=True), "Characters of an output that a model is shown."
+            Number("a number of characters from 1000", 1000, 1e18, whole=True),
+            "Characters of an output that a model is shown.",
         ),
     },
 )
 
 
 def schema() -> dict[str, Any]:
-    """What `load_agent` takes, as a JSON Schema (draft 2020-12). What `LLM` says of its settings' values is not in it."""
+    """What `load_agent` takes, as a JSON Schema (draft 2020-12). What `LLM` says of its settings'
+    values is not in it."""
     defs: dict[str, Any] = {}
     body = AGENT.body(defs)
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "A Holdfast agent", **body, "$defs": defs}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A Holdfast agent",
+        **body,
+        "$defs": defs,
+    }

@@ -1,4 +1,5 @@
-"""The other agents that an agent knows: those that it delegates to, and those that it hands a conversation to."""
+"""The other agents that an agent knows: those that it delegates to, and those that it hands a
+conversation to."""
 
 from __future__ import annotations
 
@@ -26,14 +27,17 @@ _DESCRIBED = 300  # characters of another agent's description that a model is to
 
 
 class Others:
-    """Agents by name: each an `Agent`, a `SubAgent`, or the path of a file that is one. Those of files are made of their `owner`, at first use.
+    """Agents by name: each an `Agent`, a `SubAgent`, or the path of a file that is one. Those of
+    files are made of their `owner`, at first use.
 
     None stands for an agent that the conversation knows by that name. Thread-safe.
     """
 
     def __init__(self, argument: str, given: Any, known: tuple[str, ...] = ()) -> None:
         if not isinstance(given, Mapping):
-            raise ConfigurationError(f"Agent: {argument} takes a mapping of names to agents, not {given!r}.")
+            raise ConfigurationError(
+                f"Agent: {argument} takes a mapping of names to agents, not {given!r}."
+            )
         self.argument = argument
         self.given: dict[str, Agent | SubAgent | None] = {}
         self.owner: Agent | None = None
@@ -41,8 +45,13 @@ class Others:
         self._lock = threading.Lock()
         for name, one in cast("Mapping[Any, Any]", given).items():
             if not isinstance(name, str) or not NAME.fullmatch(name):
-                raise ConfigurationError(f"Agent: {argument} has the name {name!r}; a name has letters, digits, - and _, at most 64.")
-            self.given[name] = _known(f"{argument}[{name!r}]", one, argument == "handoffs", name in known)
+                raise ConfigurationError(
+                    f"Agent: {argument} has the name {name!r}; a name has letters, digits, - and _,"
+                    " at most 64."
+                )
+            self.given[name] = _known(
+                f"{argument}[{name!r}]", one, argument == "handoffs", name in known
+            )
 
     def belong_to(self, owner: Agent) -> None:
         """Say whose they are: what files say is of the tools and the model of that one."""
@@ -66,14 +75,22 @@ class Others:
     def agent(self, name: str) -> Agent | None:
         """The agent of that name; None if there is none, or the conversation has to know it."""
         one = self.given.get(name)
-        plans = self.argument == "handoffs" and self.owner is not None and self.owner.planning == "first"
+        plans = (
+            self.argument == "handoffs"
+            and self.owner is not None
+            and self.owner.planning == "first"
+        )
         if one is None or (hasattr(one, "connections") and not plans):
             return cast("Agent | None", one)
         with self._lock:
             found = self._made.get(name)
             if found is None:
                 assert self.owner is not None
-                found = cast("Agent", one) if hasattr(one, "connections") else make(cast("SubAgent", one), self.owner)
+                found = (
+                    cast("Agent", one)
+                    if hasattr(one, "connections")
+                    else make(cast("SubAgent", one), self.owner)
+                )
                 if plans:  # whoever acts, the user is asked
                     from holdfast.agent.planned import planned
 
@@ -87,18 +104,28 @@ class Others:
 
     def whole(self) -> list[Agent]:
         """Those that were given as agents: the others have tools and model of their owner."""
-        return [cast("Agent", one) for one in self.given.values() if one is not None and hasattr(one, "connections")]
+        return [
+            cast("Agent", one)
+            for one in self.given.values()
+            if one is not None and hasattr(one, "connections")
+        ]
 
     def listed(self) -> str:
         """The names with what they are for, one a line, for a tool's description."""
-        return "\n".join(f"- {name}: {about}" if (about := self.described(name)) else f"- {name}" for name in self.given)
+        return "\n".join(
+            f"- {name}: {about}" if (about := self.described(name)) else f"- {name}"
+            for name in self.given
+        )
 
 
 def _known(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
     from holdfast.agent.agent import Agent
 
     if elsewhere and one is not None:
-        raise ConfigurationError(f"Agent: {where} is the agent that a conversation began with; give None, or another name.")
+        raise ConfigurationError(
+            f"Agent: {where} is the agent that a conversation began with; give None, or another"
+            " name."
+        )
     if isinstance(one, Agent) or (one is None and may_be_none):
         return one
     from holdfast.agent.agents_files import SubAgent, read_sub_agent
@@ -109,27 +136,47 @@ def _known(where: str, one: Any, may_be_none: bool, elsewhere: bool) -> Any:
         try:
             return read_sub_agent(one)
         except OSError as error:
-            raise ConfigurationError(f"Agent: {where} has the path {str(one)!r}, which cannot be read: {error.strerror}.") from None
+            raise ConfigurationError(
+                f"Agent: {where} has the path {str(one)!r}, which cannot be read: {error.strerror}."
+            ) from None
     more = ", or None for one that the conversation knows" if may_be_none else ""
-    raise ConfigurationError(f"Agent: {where} takes an Agent, a SubAgent, or the path of a file that is one{more}, not {one!r}.")
+    raise ConfigurationError(
+        f"Agent: {where} takes an Agent, a SubAgent, or the path of a file that is one{more}, not"
+        f" {one!r}."
+    )
 
 
-# What a sub-agent has of the agent that it works for, beside tools and model: what guards its calls, and how they run.
-_INHERITED = ("security", "condenser", "parallel_calls", "output_limit", "stuck", "hooks", "describe_images")
+# What a sub-agent has of the agent that it works for, beside tools and model: what guards its
+# calls, and how they run.
+_INHERITED = (
+    "security",
+    "condenser",
+    "parallel_calls",
+    "output_limit",
+    "stuck",
+    "hooks",
+    "describe_images",
+)
 
 
 def make(sub: SubAgent, owner: Agent) -> Agent:
-    """The agent of a file, of its owner's tools and model as far as the file says. Raises `ConfigurationError`."""
+    """The agent of a file, of its owner's tools and model as far as the file says. Raises
+    `ConfigurationError`."""
     from holdfast.agent.agent import Agent
     from holdfast.tools import ToolManager
 
-    brought = {"find_tools", *(tool.name for tool in owner.brought)}  # what these do they do to their owner
+    brought = {
+        "find_tools",
+        *(tool.name for tool in owner.brought),
+    }  # what these do they do to their owner
     theirs = [tool for tool in owner.tools.list_tools() if tool.name not in brought]
     rules = owner.tools.rules
     options: dict[str, Any] = {name: getattr(owner, name) for name in _INHERITED}
     options["confirm"] = "never" if owner.confirm is None else owner.confirm
     options["instructions"] = owner.known.instructions
-    tools = ToolManager(_chosen(sub, theirs), hooks=rules.hooks, concurrency=rules.concurrency or None)
+    tools = ToolManager(
+        _chosen(sub, theirs), hooks=rules.hooks, concurrency=rules.concurrency or None
+    )
     if sub.delegates and owner.delegates is not None:
         options["delegates"] = owner.delegates.again()
     if sub.limits is not None:
@@ -138,10 +185,22 @@ def make(sub: SubAgent, owner: Agent) -> Agent:
 
 
 def _chosen(sub: SubAgent, tools: list[Tool]) -> list[Tool]:
-    found = [tool for tool in tools if any(tool.name == name or fnmatchcase(tool.name, name) for name in sub.tools)]
+    found = [
+        tool
+        for tool in tools
+        if any(tool.name == name or fnmatchcase(tool.name, name) for name in sub.tools)
+    ]
     for name in sub.tools:
-        if not any(tool.name == name or fnmatchcase(tool.name, name) for tool in tools) and name != "*":
-            _log.warning("The sub-agent %s goes without the tool %r: the agent that it works for has none of that name.", sub.name, name)
+        if (
+            not any(tool.name == name or fnmatchcase(tool.name, name) for tool in tools)
+            and name != "*"
+        ):
+            _log.warning(
+                "The sub-agent %s goes without the tool %r: the agent that it works for has none of"
+                " that name.",
+                sub.name,
+                name,
+            )
     return [tool for tool in found if not any(fnmatchcase(tool.name, name) for name in sub.without)]
 
 
@@ -151,7 +210,7 @@ def _model(sub: SubAgent, owner: Agent) -> Any:
     replace: Any = getattr(owner.llm, "replace", None)
     if replace is None:
         raise ConfigurationError(
-            f"The sub-agent {sub.name!r} has the model {sub.model!r}, which cannot be had of {owner.llm.model!r}; give inherit, or an Agent "
-            "of its own."
+            f"The sub-agent {sub.name!r} has the model {sub.model!r}, which cannot be had of"
+            f" {owner.llm.model!r}; give inherit, or an Agent of its own."
         )
     return replace(model=sub.model)

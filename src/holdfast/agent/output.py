@@ -1,7 +1,8 @@
-"""A run that ends with data in place of a text: the tool `finish` made of an `output_type`, and what is said of results that do not fit.
+"""A run that ends with data in place of a text: the tool `finish` made of an `output_type`, and
+what is said of results that do not fit.
 
-The tool's valid call is the result; the journal has it as the structured content of the call's result, which is marked as such. The
-libraries that know types are imported when there is one.
+The tool's valid call is the result; the journal has it as the structured content of the call's
+result, which is marked as such. The libraries that know types are imported when there is one.
 """
 
 from __future__ import annotations
@@ -26,9 +27,15 @@ FINISH = "finish"
 REPAIR = "output:repair"
 WRAPPED = "output"  # the property of a type that is no object
 
-PROMPT = "When the task is done, call the tool finish: its arguments are the result, and the call ends your work. A text is not taken as the result."
+PROMPT = (
+    "When the task is done, call the tool finish: its arguments are the result, and the call ends"
+    " your work. A text is not taken as the result."
+)
 TEXT_INSTEAD = "it was a text, not a call of finish"
-_DESCRIPTION = "Hand over the result of the task and end your work. Call it once, when the task is done; its arguments are the result."
+_DESCRIPTION = (
+    "Hand over the result of the task and end your work. Call it once, when the task is done; its"
+    " arguments are the result."
+)
 _TAKEN = "Taken: this is the result."
 _EXPLAINED = 5  # problems that are named at once
 
@@ -36,8 +43,14 @@ _EXPLAINED = 5  # problems that are named at once
 def repair(problem: str) -> str:
     """What the model is told of a round that failed."""
     if problem == TEXT_INSTEAD:
-        return "That is no result yet: you answered with a text. When the task is done, call finish; its arguments are the result."
-    return f"That result was not taken: {problem.rstrip('.')}. Call finish again, with all of it right."
+        return (
+            "That is no result yet: you answered with a text. When the task is done, call finish;"
+            " its arguments are the result."
+        )
+    return (
+        f"That result was not taken: {problem.rstrip('.')}. Call finish again, with all of it"
+        " right."
+    )
 
 
 def is_output(name: str, result: ToolResult) -> bool:
@@ -46,14 +59,17 @@ def is_output(name: str, result: ToolResult) -> bool:
 
 
 def asks_nobody(policy: object) -> bool:
-    """Whether a call of `finish`, which changes nothing, is run without asking that confirmation policy: it is one of ours and does not name the
-    tool."""
+    """Whether a call of `finish`, which changes nothing, is run without asking that confirmation
+    policy: it is one of ours and does not name the tool."""
     ours = policy is None or type(policy).__module__.partition(".")[0] == __name__.partition(".")[0]
     return ours and FINISH not in getattr(policy, "verdicts", ())
 
 
-def with_prompt(base: str | None, extensions: Sequence[str], output: Output | None) -> Sequence[str]:
-    """The extensions of a system prompt with the sentence on `finish` behind them, unless the prompt has it, as that of an agent that travelled."""
+def with_prompt(
+    base: str | None, extensions: Sequence[str], output: Output | None
+) -> Sequence[str]:
+    """The extensions of a system prompt with the sentence on `finish` behind them, unless the
+    prompt has it, as that of an agent that travelled."""
     if output is None or any(PROMPT in text for text in (base or "", *extensions)):
         return extensions
     return (*extensions, PROMPT)
@@ -65,25 +81,33 @@ def made(output: Output | None, value: Any) -> Any:
 
 
 class Output:
-    """What a run of an agent is to end with: its JSON Schema, the tool that takes it, and the way from JSON to an object of the type.
+    """What a run of an agent is to end with: its JSON Schema, the tool that takes it, and the way
+    from JSON to an object of the type.
 
-    `form` is the type as a JSON Schema: `Output(form)` shows a model the same. `schema` is that of the tool's parameters, an object in any case.
-    Raises `ConfigurationError` for what is no type.
+    `form` is the type as a JSON Schema: `Output(form)` shows a model the same. `schema` is that of
+    the tool's parameters, an object in any case. Raises `ConfigurationError` for what is no type.
     """
 
     __slots__ = ("_dump", "_read", "form", "schema", "tool", "type", "wrapped")
 
     def __init__(self, type: Any) -> None:
         self.type = type
-        shown, self._read, self._dump = _of_schema(cast("Mapping[str, Any]", type)) if isinstance(type, Mapping) else _of_type(type)
+        shown, self._read, self._dump = (
+            _of_schema(cast("Mapping[str, Any]", type))
+            if isinstance(type, Mapping)
+            else _of_type(type)
+        )
         self.form = shown
         self.wrapped = shown.get("type") != "object" or schemas.is_composed(shown)
         empty: dict[str, Any] = {"properties": {}}
-        self.schema: dict[str, Any] = schemas.wrapped(WRAPPED, shown, True) if self.wrapped else {**empty, **shown}
+        self.schema: dict[str, Any] = (
+            schemas.wrapped(WRAPPED, shown, True) if self.wrapped else {**empty, **shown}
+        )
         self.tool = _Finish(self)
 
     def distrust(self) -> None:
-        """Bound the work of a schema that was given as JSON, since somebody else wrote it. Raises `ConfigurationError`."""
+        """Bound the work of a schema that was given as JSON, since somebody else wrote it. Raises
+        `ConfigurationError`."""
         if isinstance(self.type, Mapping):
             _, self._read, self._dump = _of_schema(self.form, untrusted=True)
 
@@ -100,7 +124,8 @@ class Output:
         return arguments[WRAPPED]
 
     def dump(self, made: Any, given: Any) -> Any:
-        """An object of the type as a JSON value that `read` takes; as it was `given` if it has none such."""
+        """An object of the type as a JSON value that `read` takes; as it was `given` if it has none
+        such."""
         try:
             found = self._dump(made)
             self._read(found)
@@ -110,12 +135,14 @@ class Output:
 
 
 def output_of(type: Any, manager: ToolManager) -> Output | None:
-    """The output that an agent with these tools gets; one that they have `finish` of already, as of an agent that shares them. Raises
-    `ConfigurationError`."""
+    """The output that an agent with these tools gets; one that they have `finish` of already, as of
+    an agent that shares them. Raises `ConfigurationError`."""
     if type is None:
         return None
     found = manager.get(FINISH) if manager.exists(FINISH) else None
-    if isinstance(found, _Finish) and (found.output.type is type or (isinstance(type, Mapping) and found.output.type == type)):
+    if isinstance(found, _Finish) and (
+        found.output.type is type or (isinstance(type, Mapping) and found.output.type == type)
+    ):
         return found.output
     return Output(type)
 
@@ -126,8 +153,18 @@ class _Finish(Tool):
     """The tool by which the model hands over its result."""
 
     def __init__(self, output: Output) -> None:
-        annotations = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-        super().__init__(FINISH, _DESCRIPTION, None, output.schema, annotations=annotations, category="builtin", parallel=False)
+        annotations = ToolAnnotations(
+            read_only=True, destructive=False, idempotent=True, open_world=False
+        )
+        super().__init__(
+            FINISH,
+            _DESCRIPTION,
+            None,
+            output.schema,
+            annotations=annotations,
+            category="builtin",
+            parallel=False,
+        )
         self.module_qualname = __name__
         self.output = output
 
@@ -162,14 +199,21 @@ class _Made:
         return self
 
 
-# --- from a type ---------------------------------------------------------------------------------
+# --- from a type ---
 
 _Kind = tuple[dict[str, Any], Callable[[Any], Any], Callable[[Any], Any]]
 
 
 def _of_type(type: Any) -> _Kind:
-    if isinstance(type, str | bytes | int | float | list | tuple | set) or inspect.isroutine(type) or type is Any:
-        raise ConfigurationError(f"Agent: output_type takes a type such as a pydantic model, or a JSON Schema as a dict, not {type!r}.")
+    if (
+        isinstance(type, str | bytes | int | float | list | tuple | set)
+        or inspect.isroutine(type)
+        or type is Any
+    ):
+        raise ConfigurationError(
+            "Agent: output_type takes a type such as a pydantic model, or a JSON Schema as a dict,"
+            f" not {type!r}."
+        )
     if inspect.isclass(type) and issubclass(type, msgspec.Struct):
         return _of_msgspec(type)
     import pydantic
@@ -184,14 +228,18 @@ def _of_type(type: Any) -> _Kind:
             return _of_msgspec(type)  # a list of Structs, for one
         except ConfigurationError:
             line = str(error).strip().split("\n", 1)[0]
-            raise ConfigurationError(f"Agent: output_type {type!r} cannot be described to a model: {line}") from error
+            raise ConfigurationError(
+                f"Agent: output_type {type!r} cannot be described to a model: {line}"
+            ) from error
 
     def read(value: Any) -> Any:
         try:
             # As JSON: there a text is a date and a list a tuple, also for types that are strict.
             return adapter.validate_json(msgspec.json.encode(value))
         except pydantic.ValidationError as error:
-            raise OutputInvalid(_told([_pydantic_problem(item) for item in error.errors(include_url=False)])) from error
+            raise OutputInvalid(
+                _told([_pydantic_problem(item) for item in error.errors(include_url=False)])
+            ) from error
 
     return _shown(shown), read, lambda made: adapter.dump_python(made, mode="json", by_alias=True)
 
@@ -200,7 +248,9 @@ def _of_msgspec(type: Any) -> _Kind:
     try:
         shown = msgspec.json.schema(type)
     except Exception as error:
-        raise ConfigurationError(f"Agent: output_type {type!r} cannot be described to a model: {error}") from error
+        raise ConfigurationError(
+            f"Agent: output_type {type!r} cannot be described to a model: {error}"
+        ) from error
 
     def read(value: Any) -> Any:
         try:
@@ -214,13 +264,17 @@ def _of_msgspec(type: Any) -> _Kind:
 def _of_schema(schema: Mapping[str, Any], untrusted: bool = False) -> _Kind:
     try:
         given = schemas.check_schema(FINISH, schema, untrusted=untrusted)
-        check = schemas.from_json_schema(FINISH, schemas.wrapped(WRAPPED, given, True), explain=_explained, untrusted=untrusted)
+        check = schemas.from_json_schema(
+            FINISH, schemas.wrapped(WRAPPED, given, True), explain=_explained, untrusted=untrusted
+        )
         try:
             check({})
         except OutputInvalid:
             pass  # the schema is sound
     except ConfigurationError as error:
-        raise ConfigurationError(f"Agent: output_type is no JSON Schema: {str(error).partition(': ')[2]}") from error
+        raise ConfigurationError(
+            f"Agent: output_type is no JSON Schema: {str(error).partition(': ')[2]}"
+        ) from error
     return given, lambda value: check({WRAPPED: value})[WRAPPED], lambda made: made
 
 
@@ -229,12 +283,22 @@ def _pydantic_problem(item: Any) -> str:
     if item["type"] == "missing":
         return f"{where} is required"
     message, given = str(item["msg"]), repr(item["input"])
-    said = f"{message[0].lower()}{message[1:]}, not {given if len(given) <= 200 else given[:200] + '...'}"
+    said = (
+        f"{message[0].lower()}{message[1:]}, not"
+        f" {given if len(given) <= 200 else given[:200] + '...'}"
+    )
     return f"{where}: {said}" if where else said
 
 
 def _explained(tool: str, schema: Mapping[str, Any], problems: list[str]) -> Exception:
-    return OutputInvalid(_told([problem.removeprefix(f"{WRAPPED}.").removeprefix(f"{WRAPPED}: ") for problem in problems]))
+    return OutputInvalid(
+        _told(
+            [
+                problem.removeprefix(f"{WRAPPED}.").removeprefix(f"{WRAPPED}: ")
+                for problem in problems
+            ]
+        )
+    )
 
 
 def _told(problems: list[str]) -> str:
@@ -244,7 +308,8 @@ def _told(problems: list[str]) -> str:
 
 
 def _shown(schema: dict[str, Any]) -> dict[str, Any]:
-    """A type's schema as the model is shown it: no titles made of names, a root that is no reference, objects that are closed."""
+    """A type's schema as the model is shown it: no titles made of names, a root that is no
+    reference, objects that are closed."""
     found = cast("dict[str, Any]", _closed(schemas.without_titles(schema)))
     root = found.get("$ref")
     if isinstance(root, str) and root.startswith("#/$defs/"):
@@ -257,12 +322,18 @@ def _shown(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _mentions(schema: Any, reference: str) -> bool:
     if isinstance(schema, dict):
-        return any(value == reference or _mentions(value, reference) for value in cast("dict[str, Any]", schema).values())
-    return isinstance(schema, list) and any(_mentions(value, reference) for value in cast("list[Any]", schema))
+        return any(
+            value == reference or _mentions(value, reference)
+            for value in cast("dict[str, Any]", schema).values()
+        )
+    return isinstance(schema, list) and any(
+        _mentions(value, reference) for value in cast("list[Any]", schema)
+    )
 
 
 def _closed(schema: Any) -> Any:
-    """With `additionalProperties: false` in each object that has properties and says nothing of others."""
+    """With `additionalProperties: false` in each object that has properties and says nothing of
+    others."""
     if isinstance(schema, list):
         return [_closed(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -270,7 +341,9 @@ def _closed(schema: Any) -> Any:
     found: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
         if key in ("properties", "$defs") and isinstance(value, dict):
-            found[key] = {name: _closed(item) for name, item in cast("dict[str, Any]", value).items()}
+            found[key] = {
+                name: _closed(item) for name, item in cast("dict[str, Any]", value).items()
+            }
         elif key in ("default", "const", "enum", "examples"):
             found[key] = value
         else:

@@ -1,4 +1,5 @@
-"""An agent under another's planning="first": who hands a conversation over hands its approval down."""
+"""An agent under another's planning="first": who hands a conversation over hands its approval
+down."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def planned(agent: Agent) -> Agent:
-    """The agent with planning="first", and so are those that it hands over to: the same one whenever it is asked for. Raises `ConfigurationError` if it
-    has another tool named `plan`."""
+    """The agent with planning="first", and so are those that it hands over to: the same one
+    whenever it is asked for. Raises `ConfigurationError` if it has another tool named `plan`."""
     if agent.planning == "first":
         return agent
     found = agent.forms.get("planned")

@@ -1,4 +1,5 @@
-"""Planning: what an agent gets with it, what becomes of a plan as a conversation goes on, and what may be done before it is approved."""
+"""Planning: what an agent gets with it, what becomes of a plan as a conversation goes on, and what
+may be done before it is approved."""
 
 from __future__ import annotations
 
@@ -34,9 +35,18 @@ progress while you work on it, done as soon as it is, dropped if it is not neede
 HEADING = "[Your plan, as it stood when the messages before this were left out:]"
 
 MAKE = "make a plan first. Call plan with your steps; once the user has approved them, go on"
-AGAIN = "your plan is finished, and the user has said more since. Call plan with the steps of what is to be done now; once they are approved, go on"
-ASK, ASK_AGAIN = "the plan is to be approved", "the plan has other steps than the one that was approved"
-APPROVAL = (ASK, ASK_AGAIN)  # why a plan waits: its approval is one of the plan, not of the call alone
+AGAIN = (
+    "your plan is finished, and the user has said more since. Call plan with the steps of what is"
+    " to be done now; once they are approved, go on"
+)
+ASK, ASK_AGAIN = (
+    "the plan is to be approved",
+    "the plan has other steps than the one that was approved",
+)
+APPROVAL = (
+    ASK,
+    ASK_AGAIN,
+)  # why a plan waits: its approval is one of the plan, not of the call alone
 
 
 # --- what the agent gets ---
@@ -45,16 +55,22 @@ APPROVAL = (ASK, ASK_AGAIN)  # why a plan waits: its approval is one of the plan
 def check(planning: Any) -> None:
     """Raises `ConfigurationError` for what `Agent(planning=)` does not take."""
     if planning is not None and planning not in ("tool", "first"):
-        raise ConfigurationError(f'Agent: planning takes "tool", "first" or None, not {planning!r}.')
+        raise ConfigurationError(
+            f'Agent: planning takes "tool", "first" or None, not {planning!r}.'
+        )
 
 
 def tools_for(planning: Planning, manager: ToolManager) -> tuple[Tool, ...]:
-    """The tools that an agent gets with it. Raises `ConfigurationError` if it has another one of that name."""
+    """The tools that an agent gets with it. Raises `ConfigurationError` if it has another one of
+    that name."""
     if planning is None:
         return ()
     if manager.exists(PLAN):
         if not is_ours(manager.get(PLAN)):
-            raise ConfigurationError("Agent: planning comes with a tool 'plan', and tools has another one of that name. Rename it.")
+            raise ConfigurationError(
+                "Agent: planning comes with a tool 'plan', and tools has another one of that name."
+                " Rename it."
+            )
         return ()
     from holdfast.tools.preset.planning import make_plan  # few plan
 
@@ -67,19 +83,26 @@ def is_ours(tool: Tool) -> bool:
 
 
 def with_prompt(base: str | None, extensions: Sequence[str], planning: Planning) -> Sequence[str]:
-    """The extensions of a system prompt with the lines on planning behind them, unless the prompt has them, as that of an agent that travelled."""
+    """The extensions of a system prompt with the lines on planning behind them, unless the prompt
+    has them, as that of an agent that travelled."""
     if planning is None:
         return extensions
     lines = FIRST_PROMPT if planning == "first" else TOOL_PROMPT
-    return extensions if any(lines in text for text in (base or "", *extensions)) else (*extensions, lines)
+    return (
+        extensions
+        if any(lines in text for text in (base or "", *extensions))
+        else (*extensions, lines)
+    )
 
 
 # --- what becomes of a plan: for the fold ---
 
 
-def after_result(before: ev.Plan | None, call: ToolCall, result: ToolResult, approved: bool, unheard: bool) -> ev.Plan | None:
-    """The plan once a call of `plan`, as it was run, has its result. `approved`: the user approved that call; `unheard`: a message came that
-    the call's answer did not know."""
+def after_result(
+    before: ev.Plan | None, call: ToolCall, result: ToolResult, approved: bool, unheard: bool
+) -> ev.Plan | None:
+    """The plan once a call of `plan`, as it was run, has its result. `approved`: the user approved
+    that call; `unheard`: a message came that the call's answer did not know."""
     steps = plan_of(result, call.arguments)
     if not steps:
         return before
@@ -90,7 +113,8 @@ def after_result(before: ev.Plan | None, call: ToolCall, result: ToolResult, app
 
 
 def after_message(before: ev.Plan | None) -> ev.Plan | None:
-    """The plan once somebody but the loop said something: the approval of a finished one is over."""
+    """The plan once somebody but the loop said something: the approval of a finished one is
+    over."""
     if before is None or not before.approved or unfinished(before.steps):
         return before
     return msgspec.structs.replace(before, approved=())
@@ -102,7 +126,11 @@ def after_condensation(before: ev.Plan | None, event: ev.Condensation) -> ev.Pla
         return before
     if event.summary.endswith(rendered(before.steps)) and HEADING in event.summary:
         return msgspec.structs.replace(before, seq=min(event.hidden), condensed=True)
-    return msgspec.structs.replace(before, seq=0, condensed=False) if _gone(before, event.hidden, event.replaced) else before
+    return (
+        msgspec.structs.replace(before, seq=0, condensed=False)
+        if _gone(before, event.hidden, event.replaced)
+        else before
+    )
 
 
 # --- condensation ---
@@ -126,7 +154,8 @@ def kept(plan: ev.Plan | None, summary: str, hidden: Sequence[int], replaced: Se
 
 
 def without_plan(summary: str) -> str:
-    """A summary as whoever wrote it wrote it: the plan behind it is not part of what is to be summarised again."""
+    """A summary as whoever wrote it wrote it: the plan behind it is not part of what is to be
+    summarised again."""
     begin, heading, _ = summary.rpartition(HEADING)
     return begin.rstrip("\n") if heading else summary
 
@@ -139,9 +168,11 @@ def room(plan: ev.Plan | None) -> int:
 # --- what may be done before a plan is approved ---
 
 
-def judged(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, find: Callable[[str], Tool]) -> Verdict:
-    """What planning="first" makes of the policy's verdict on a call: its own deny or ask, by `planning`, or the same. `find` gives a tool by its
-    name. A policy's deny stays."""
+def judged(
+    call: ToolCall, verdict: Verdict, plan: ev.Plan | None, find: Callable[[str], Tool]
+) -> Verdict:
+    """What planning="first" makes of the policy's verdict on a call: its own deny or ask, by
+    `planning`, or the same. `find` gives a tool by its name. A policy's deny stays."""
     if verdict.decision == "deny":
         return verdict
     try:
@@ -152,7 +183,9 @@ def judged(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, find: Callabl
         return _asked(call, verdict, plan, tool)
     if (plan is not None and plan.approved) or (tool is not None and tool.annotations.read_only):
         return verdict
-    return Verdict("deny", AGAIN if plan is not None and not unfinished(plan.steps) else MAKE, "planning")
+    return Verdict(
+        "deny", AGAIN if plan is not None and not unfinished(plan.steps) else MAKE, "planning"
+    )
 
 
 def _asked(call: ToolCall, verdict: Verdict, plan: ev.Plan | None, tool: Tool) -> Verdict:

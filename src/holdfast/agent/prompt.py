@@ -25,20 +25,27 @@ You are an agent. You work on the user's task with the tools you are given, unti
 """
 
 EMPTY_ANSWER = (
-    "Your last answer was empty: it had no text and called no tool. Call a tool to go on, or, if the task is done, say what you did."
+    "Your last answer was empty: it had no text and called no tool. Call a tool to go on, or, if"
+    " the task is done, say what you did."
 )
-CUT_ANSWER = "Your last answer was cut off at the output limit. Go on in smaller steps: a shorter answer, or a call with less in it."
+CUT_ANSWER = (
+    "Your last answer was cut off at the output limit. Go on in smaller steps: a shorter answer, or"
+    " a call with less in it."
+)
 
 _BETWEEN = "\n\n"
 
 
 class Part(Data, frozen=True):
-    """A part of a system prompt. `source` is what it was made from, such as a file; `of` is the argument of `Agent` that gave it."""
+    """A part of a system prompt. `source` is what it was made from, such as a file; `of` is the
+    argument of `Agent` that gave it."""
 
     name: str
     text: str
     source: str = ""
-    of: Literal["system_prompt", "system_prompt_extensions", "microagents", "skills", "instructions"] = "system_prompt"
+    of: Literal[
+        "system_prompt", "system_prompt_extensions", "microagents", "skills", "instructions"
+    ] = "system_prompt"
 
 
 class Knowledge(NamedTuple):
@@ -51,25 +58,50 @@ class Knowledge(NamedTuple):
     contributors: tuple[Contributor, ...] = ()
 
 
-def knowledge(system_prompt: str | None, extensions: Sequence[str], microagents: Any, skills: Any, instructions: Any) -> Knowledge:
-    """A system prompt in its parts: base (None: the default), extensions, microagents that are texts, the skills that are always shown,
-    instructions, the list of the other skills. Empty ones are left out. Raises `ConfigurationError`."""
+def knowledge(
+    system_prompt: str | None,
+    extensions: Sequence[str],
+    microagents: Any,
+    skills: Any,
+    instructions: Any,
+) -> Knowledge:
+    """A system prompt in its parts: base (None: the default), extensions, microagents that are
+    texts, the skills that are always shown, instructions, the list of the other skills. Empty ones
+    are left out. Raises `ConfigurationError`."""
     default = "the default" if system_prompt is None else ""
     found = [Part("system_prompt", DEFAULT if system_prompt is None else system_prompt, default)]
-    found += [Part(f"system_prompt_extensions[{n}]", text, of="system_prompt_extensions") for n, text in enumerate(extensions)]
+    found += [
+        Part(f"system_prompt_extensions[{n}]", text, of="system_prompt_extensions")
+        for n, text in enumerate(extensions)
+    ]
     known = Knowledge(())
     if microagents or skills is not None or instructions is not None:
         from holdfast.agent.skills import know_how
 
         notes, known = know_how(microagents, skills, instructions)
-        found += [Part(f"microagents[{n}]", headed(f"Note {n + 1}", text), of="microagents") for n, text in enumerate(notes)]
+        found += [
+            Part(f"microagents[{n}]", headed(f"Note {n + 1}", text), of="microagents")
+            for n, text in enumerate(notes)
+        ]
         if known.skills is not None:
-            found += [Part(f"skill {one.name}", headed(one.name, text), one.path, "skills") for one, text in known.skills.always()]
+            found += [
+                Part(f"skill {one.name}", headed(one.name, text), one.path, "skills")
+                for one, text in known.skills.always()
+            ]
         if known.instructions is not None:
-            found += [Part(path, text, path, "instructions") for path, text in known.instructions.in_prompt()]
+            found += [
+                Part(path, text, path, "instructions")
+                for path, text in known.instructions.in_prompt()
+            ]
         if known.skills is not None:
             found.append(Part("skills", known.skills.prompt(), of="skills"))
-    parts = tuple([Part(part.name, text, part.source, part.of) for part in found if (text := part.text.strip())])
+    parts = tuple(
+        [
+            Part(part.name, text, part.source, part.of)
+            for part in found
+            if (text := part.text.strip())
+        ]
+    )
     return known._replace(parts=parts)
 
 
@@ -90,7 +122,11 @@ def joined(parts: Iterable[Part]) -> str:
 
 def lengths(parts: Sequence[Part]) -> tuple[ev.PromptPart, ...]:
     """What an `Agent` event says of them; nothing of a prompt that has one part alone."""
-    return tuple([ev.PromptPart(part.name, len(part.text)) for part in parts]) if len(parts) > 1 else ()
+    return (
+        tuple([ev.PromptPart(part.name, len(part.text)) for part in parts])
+        if len(parts) > 1
+        else ()
+    )
 
 
 def apart(head: ev.Agent) -> list[tuple[str, str]]:

@@ -1,5 +1,6 @@
-"""Which skills and instructions a conversation needs next: a user's words and the files that calls name are looked through before each
-model call, and what fits is added once as long as the model is shown it. What tools return is not looked at: it must not steer.
+"""Which skills and instructions a conversation needs next: a user's words and the files that calls
+name are looked through before each model call, and what fits is added once as long as the model is
+shown it. What tools return is not looked at: it must not steer.
 """
 
 from __future__ import annotations
@@ -36,37 +37,50 @@ _HEADING = 150  # characters of what stands around a skill's text
 _MOST_NAMED = 50  # skills that fit and that there is no room for
 _MOST_WORDS = 200  # of one step's calls that are looked at as paths
 _LONGEST_COMMAND = 20_000  # characters of a command that are looked through
-_PATHS = frozenset(("path", "paths", "file", "files", "file_path", "file_paths", "filename", "filenames"))
+_PATHS = frozenset(
+    ("path", "paths", "file", "files", "file_path", "file_paths", "filename", "filenames")
+)
 _COMMANDS = {"terminal": "command"}  # tools whose words may be files, and where they stand
 _WORD = re.compile(r"[^\s'\"`|&;<>()$={}]+")
-_PLAIN = re.compile(r"\w[\w-]{0,200}(?:[./]\w[\w-]{0,200}){0,50}\Z", re.ASCII).match  # what normpath would leave as it is
+_PLAIN = re.compile(
+    r"\w[\w-]{0,200}(?:[./]\w[\w-]{0,200}){0,50}\Z", re.ASCII
+).match  # what normpath would leave as it is
 _MAGIC = re.compile(r"[*?\[\]{}\\]")
 _TOKEN = re.compile(r"[\w\u0300-\u036f]+")
 # Scripts that are written without spaces between words: a keyword of these is found anywhere.
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]")
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"
+)
 
 
 def know_how(microagents: Any, skills: Any, instructions: Any) -> tuple[list[str], Knowledge]:
-    """What `Agent(microagents=, skills=, instructions=)` take: the microagents that are texts, and all the rest. Raises `ConfigurationError`."""
+    """What `Agent(microagents=, skills=, instructions=)` take: the microagents that are texts, and
+    all the rest. Raises `ConfigurationError`."""
     notes, more = microagents_of(microagents)
     found = skills_of(skills, more)
     nested = files.instructions_of(instructions)
     tools = ()
-    if found is not None and any(text != one.text for one, text in found.always()) | (len([*found.always()]) < len(found.list())):
+    if found is not None and any(text != one.text for one, text in found.always()) | (
+        len([*found.always()]) < len(found.list())
+    ):
         tools = (found.reader,)
     activation = Activation(found or Skills(()), nested)
-    return notes, Knowledge((), found, nested if nested.texts else None, tools, () if activation.idle else (activation,))
+    return notes, Knowledge(
+        (), found, nested if nested.texts else None, tools, () if activation.idle else (activation,)
+    )
 
 
 def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills | None:
-    """What `Agent(skills=, microagents=)` takes, as one; None for none. Raises `ConfigurationError`."""
+    """What `Agent(skills=, microagents=)` takes, as one; None for none. Raises
+    `ConfigurationError`."""
     more = list(microagents)
     if given is None:
         return Skills(more) if more else None
     if not isinstance(given, Skills):
         if isinstance(given, str | os.PathLike | Mapping) or not isinstance(given, Iterable):
             raise ConfigurationError(
-                f"Agent: skills takes what discover(folders) found, or a list of folders and Skill objects, not {given!r}."
+                "Agent: skills takes what discover(folders) found, or a list of folders and Skill"
+                f" objects, not {given!r}."
             )
         found: list[Skill] = []
         for item in cast("Iterable[Any]", given):
@@ -75,7 +89,9 @@ def skills_of(given: Any, microagents: Iterable[Skill]) -> Skills | None:
             elif isinstance(item, Skill):
                 found.append(item)
             else:
-                raise ConfigurationError(f"Agent: skills takes folders and Skill objects, not {item!r}.")
+                raise ConfigurationError(
+                    f"Agent: skills takes folders and Skill objects, not {item!r}."
+                )
         given = Skills(_first(found))
     if not more:
         return given if given.list() else None
@@ -89,15 +105,20 @@ def _first(skills: Iterable[Skill]) -> list[Skill]:
         if skill.name not in found:
             found[skill.name] = skill
         elif found[skill.name] != skill:
-            _log.warning("The skill %s stands behind another one of that name, and is left out.", skill.path or skill.name)
+            _log.warning(
+                "The skill %s stands behind another one of that name, and is left out.",
+                skill.path or skill.name,
+            )
     return list(found.values())
 
 
 def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
-    """What `Agent(microagents=)` takes: texts, and the others as skills, which are always shown if nothing else says when. Raises
-    `ConfigurationError`."""
+    """What `Agent(microagents=)` takes: texts, and the others as skills, which are always shown if
+    nothing else says when. Raises `ConfigurationError`."""
     if isinstance(given, str | Path):
-        raise ConfigurationError(f"Agent: microagents takes a list of texts, paths or Microagent objects, not {given!r}.")
+        raise ConfigurationError(
+            f"Agent: microagents takes a list of texts, paths or Microagent objects, not {given!r}."
+        )
     notes: list[str] = []
     found: list[Skill] = []
     if not given:
@@ -108,19 +129,24 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
         if isinstance(item, str):
             if _is_path(item):
                 raise ConfigurationError(
-                    f"Agent: microagents has the str {item!r}, which is also an existing path. Which is meant? Path({item!r}) reads it; "
-                    f"Microagent('name', {item!r}) is the text."
+                    f"Agent: microagents has the str {item!r}, which is also an existing path."
+                    f" Which is meant? Path({item!r}) reads it; Microagent('name', {item!r}) is the"
+                    " text."
                 )
             notes.append(item)
         elif isinstance(item, Path):
             if not item.exists():
-                raise ConfigurationError(f"Agent: microagents has the path {str(item)!r}, which does not exist.")
+                raise ConfigurationError(
+                    f"Agent: microagents has the path {str(item)!r}, which does not exist."
+                )
             read = load_microagents(item) if item.is_dir() else [read_microagent(item)]
             found += [_skill(one) for one in read]
         elif isinstance(item, Microagent):
             found.append(_skill(item))
         else:
-            raise ConfigurationError(f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}.")
+            raise ConfigurationError(
+                f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}."
+            )
     return notes, _first(found)
 
 
@@ -136,11 +162,20 @@ def _is_path(text: str) -> bool:
 
 def _skill(one: Microagent) -> Skill:
     always = one.always or not (one.triggers or one.paths)
-    return Skill(one.name, one.description, one.path, triggers=one.triggers, paths=one.paths, always=always, text=one.content)
+    return Skill(
+        one.name,
+        one.description,
+        one.path,
+        triggers=one.triggers,
+        paths=one.paths,
+        always=always,
+        text=one.content,
+    )
 
 
 class Globs:
-    """Globs of many skills, by what a path must have to fit any: most paths fit none, and that is to be known at once."""
+    """Globs of many skills, by what a path must have to fit any: most paths fit none, and that is
+    to be known at once."""
 
     __slots__ = ("_by_end", "_by_folder", "_by_name", "_others")
 
@@ -152,12 +187,22 @@ class Globs:
         for skill in skills:
             for pattern in skill.paths:
                 try:
-                    match = globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}").match
+                    match = globs.glob(
+                        pattern.lstrip("/") if "/" in pattern else f"**/{pattern}"
+                    ).match
                 except RuntimeFault as error:
-                    _log.warning("The skill %s has a path that is not used: %s", skill.path or skill.name, error)
+                    _log.warning(
+                        "The skill %s has a path that is not used: %s",
+                        skill.path or skill.name,
+                        error,
+                    )
                     continue
                 first = pattern.lstrip("/").partition("/")[0]
-                if "/" not in pattern and pattern.startswith("*.") and not _MAGIC.search(pattern[1:]):
+                if (
+                    "/" not in pattern
+                    and pattern.startswith("*.")
+                    and not _MAGIC.search(pattern[1:])
+                ):
                     self._by_end.setdefault(pattern[1:], []).append(skill.name)
                 elif _MAGIC.search(first):
                     self._others.append((match, skill.name))
@@ -182,7 +227,10 @@ class Globs:
                 dot = name.find(".", dot + 1)
         if self._by_name and (names := self._by_name.get(name)) is not None:
             found += names
-        if self._by_folder and (rules := self._by_folder.get(path[: path.find("/")] if at else path)) is not None:
+        if (
+            self._by_folder
+            and (rules := self._by_folder.get(path[: path.find("/")] if at else path)) is not None
+        ):
             found += [name for match, name in rules if match(path)]
         if self._others:
             found += [name for match, name in self._others if match(path)]
@@ -192,13 +240,24 @@ class Globs:
 class Activation:
     """The contributor. Frozen, shared by conversations: what was shown is in their journals."""
 
-    __slots__ = ("_below", "_fitless", "_globs", "_instructions", "_phrases", "_skills", "_words", "idle")
+    __slots__ = (
+        "_below",
+        "_fitless",
+        "_globs",
+        "_instructions",
+        "_phrases",
+        "_skills",
+        "_words",
+        "idle",
+    )
 
     def __init__(self, skills: Skills, instructions: Instructions) -> None:
         self._skills = skills
         self._instructions = instructions
         self._words: dict[str, list[str]] = {}  # skills by the words of one ASCII token
-        self._phrases: list[tuple[str, str, str]] = []  # the others: keyword, a token that a text must have for it ("" for any text), skill
+        self._phrases: list[
+            tuple[str, str, str]
+        ] = []  # the others: keyword, a token that a text must have for it ("" for any text), skill
         self._below = instructions.below()
         self._fitless: set[str] = set()  # words that fit nothing: steps are full of the same ones
         shown = [skill for skill in skills.list() if not skill.always]
@@ -210,7 +269,9 @@ class Activation:
                 if token is not None and word.isascii() and token[0] == word:
                     self._words.setdefault(word, []).append(skill.name)
                 elif word:
-                    self._phrases.append((word, token[0] if token is not None and word.isascii() else "", skill.name))
+                    self._phrases.append(
+                        (word, token[0] if token is not None and word.isascii() else "", skill.name)
+                    )
         self.idle = not (self._words or self._phrases or self._globs or self._below)
 
     def __call__(self, situation: Situation) -> list[Addition]:
@@ -226,7 +287,9 @@ class Activation:
                         fits.setdefault(f"skill:{name}", f"the user's message has {why!r}")
             elif type(event) is ev.Assistant:
                 calls = [*event.calls]
-            elif type(event) is ev.Decision and event.arguments is not None and not event.question_id:
+            elif (
+                type(event) is ev.Decision and event.arguments is not None and not event.question_id
+            ):
                 calls = [_changed(call, event) for call in calls]
         if calls and (self._globs or self._below):
             self._touched(calls, situation.runtime, fits)
@@ -246,7 +309,9 @@ class Activation:
 
     # --- files that calls name ---
 
-    def _touched(self, calls: Iterable[ToolCall], runtime: object | None, fits: dict[str, str]) -> None:
+    def _touched(
+        self, calls: Iterable[ToolCall], runtime: object | None, fits: dict[str, str]
+    ) -> None:
         root = folder_of(runtime)
         fitting, idle = self._globs.fitting, self._fitless
         for number, (word, is_file) in enumerate(_named(calls).items()):
@@ -256,7 +321,9 @@ class Activation:
                 continue
             path = _relative(word, root)
             if not path or not (fitting(path) or (self._below and self._below_of(path))):
-                if word and word[0] != "/" and len(word) < 200:  # of another, it depends on the working directory
+                if (
+                    word and word[0] != "/" and len(word) < 200
+                ):  # of another, it depends on the working directory
                     if len(idle) >= _MOST_FITLESS:
                         idle.clear()
                     idle.add(word)
@@ -297,7 +364,9 @@ class Activation:
             kind, _, name = about.partition(":")
             if kind == "skill" and (skill := self._skills.get(name)) is not None:
                 room -= self._size(skill)
-            elif kind == "instructions" and (text := self._instructions.texts.get(name)) is not None:
+            elif (
+                kind == "instructions" and (text := self._instructions.texts.get(name)) is not None
+            ):
                 space -= min(len(text), files.EACH)
         without: list[str] = []  # there is no room for them
         for about, why in fits.items():
@@ -317,14 +386,26 @@ class Activation:
                 room -= self._size(skill)
             yield Addition(about, (TextContent(text),))
         if without:
-            named = ", ".join(without[:_MOST_NAMED]) + (f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else "")
+            named = ", ".join(without[:_MOST_NAMED]) + (
+                f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else ""
+            )
             yield Addition(
-                "skill:", (TextContent(f"(These skills fit, too, and are left out to save room; read_skill shows them: {named}.)"),)
+                "skill:",
+                (
+                    TextContent(
+                        "(These skills fit, too, and are left out to save room; read_skill shows"
+                        f" them: {named}.)"
+                    ),
+                ),
             )
 
 
 def _told(skill: Skill, why: str, text: str) -> str:
-    more = f' Its other files are read with read_skill(name="{skill.name}", file=...).' if skill.folder or skill.files else ""
+    more = (
+        f' Its other files are read with read_skill(name="{skill.name}", file=...).'
+        if skill.folder or skill.files
+        else ""
+    )
     return f"# Skill {skill.name}\n\n(It is shown because {why[:300]}.{more})\n\n{text}"
 
 
@@ -335,27 +416,37 @@ def _changed(call: ToolCall, decision: ev.Decision) -> ToolCall:
 
 
 def _folded(text: str) -> str:
-    return text.lower() if text.isascii() else unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    return (
+        text.lower()
+        if text.isascii()
+        else unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+    )
 
 
 def _has(text: str, phrase: str) -> bool:
-    """Whether a text has these words, with no letters of longer ones beside them; those of scripts without spaces stand anywhere."""
+    """Whether a text has these words, with no letters of longer ones beside them; those of scripts
+    without spaces stand anywhere."""
     at = text.find(phrase)
     if at >= 0 and _UNSPACED.search(phrase) is not None:
         return True
     while at >= 0:
         end = at + len(phrase)
-        if not (at and _joins(phrase[0], text[at - 1])) and not (end < len(text) and _joins(phrase[-1], text[end])):
+        if not (at and _joins(phrase[0], text[at - 1])) and not (
+            end < len(text) and _joins(phrase[-1], text[end])
+        ):
             return True
         at = text.find(phrase, at + 1)
     return False
 
 
 def _joins(edge: str, beside: str) -> bool:
-    """Whether a character goes on with the word at whose edge it stands. Vowel signs and accents are marks, not letters."""
+    """Whether a character goes on with the word at whose edge it stands. Vowel signs and accents
+    are marks, not letters."""
     if unicodedata.category(beside)[0] == "M":
         return True
-    return (beside.isalnum() or beside == "_") and (edge.isalnum() or edge == "_" or unicodedata.category(edge)[0] == "M")
+    return (beside.isalnum() or beside == "_") and (
+        edge.isalnum() or edge == "_" or unicodedata.category(edge)[0] == "M"
+    )
 
 
 def folder_of(runtime: object | None) -> str:

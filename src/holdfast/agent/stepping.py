@@ -28,18 +28,29 @@ class HasEvents(Protocol):
 def request_of(agent: Agent, state: HasEvents) -> tuple[Transcript, ev.Agent]:
     """Return what the state shows a model, and the agent's prompt, tools and parameters.
 
-    Raises `ConfigurationError` if there is nothing that a model could answer: no message, or a call without a result.
+    Raises `ConfigurationError` if there is nothing that a model could answer: no message, or a call
+    without a result.
     """
     view = View.of(state.events)
     if view.open_calls:
-        raise ConfigurationError(f"Agent.step: the calls {', '.join(view.open_calls)} have no result yet; run them first.")
+        raise ConfigurationError(
+            f"Agent.step: the calls {', '.join(view.open_calls)} have no result yet; run them"
+            " first."
+        )
     transcript = view.ready()
     if not len(transcript):
-        raise ConfigurationError("Agent.step: the state has no message that the agent could answer.")
+        raise ConfigurationError(
+            "Agent.step: the state has no message that the agent could answer."
+        )
     last = next((event for event in reversed(state.events) if type(event) is ev.Agent), None)
     parameters = agent.llm.parameters()
     head = ev.Agent(
-        seq=state.events[-1].seq + 1, id="", timestamp=datetime.now(UTC), system_prompt=agent.system_prompt, tools=agent.definitions(last),
-        model=agent.llm.model, parameters=with_sight(agent.llm, parameters) if transcript.pictures else parameters,
-    )  # fmt: skip
+        seq=state.events[-1].seq + 1,
+        id="",
+        timestamp=datetime.now(UTC),
+        system_prompt=agent.system_prompt,
+        tools=agent.definitions(last),
+        model=agent.llm.model,
+        parameters=with_sight(agent.llm, parameters) if transcript.pictures else parameters,
+    )
     return transcript, head

@@ -1,7 +1,9 @@
-"""Whether an agent goes round in circles: what of the last steps is remembered, and from when on that is a pattern.
+"""Whether an agent goes round in circles: what of the last steps is remembered, and from when on
+that is a pattern.
 
-`Recent` is part of a journal's fold: it counts how long each pattern has gone on, and keeps the last two steps to compare the next one
-with. `StuckDetector` holds the settings; `seen` compares the two. Both are pure, and cost the same at any step.
+`Recent` is part of a journal's fold: it counts how long each pattern has gone on, and keeps the
+last two steps to compare the next one with. `StuckDetector` holds the settings; `seen` compares the
+two. Both are pure, and cost the same at any step.
 """
 
 from __future__ import annotations
@@ -21,16 +23,20 @@ from holdfast.errors import ConfigurationError
 ABOUT = "stuck:"
 _LEAST = {"repeat": 2, "ping_pong": 4, "errors": 2, "monologue": 2}  # steps; fewer are no pattern
 _COMPARED = 4_000  # characters of an error's text; how it goes on after that says nothing new
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|\d[\d.,:]*")  # durations, times of day, addresses, process numbers
+_NUMBER = re.compile(
+    r"0x[0-9a-fA-F]+|\d[\d.,:]*"
+)  # durations, times of day, addresses, process numbers
 
 
 class StuckDetector(msgspec.Struct, frozen=True):
-    """From how many steps in a row on a pattern is one, and the model is told; None: that one is not looked for. The numbers are
-    high enough that an agent at work, which looks twice or tries again, is not disturbed.
+    """From how many steps in a row on a pattern is one, and the model is told; None: that one is
+    not looked for. The numbers are high enough that an agent at work, which looks twice or tries
+    again, is not disturbed.
 
-    `repeat` steps of the same calls with the same results; `ping_pong` of two different steps that take turns; `errors` steps whose calls all
-    failed, each tool in the same way, whatever the arguments; `monologue` answers without a call where something makes the run go on.
-    When it has gone on for `after_nudge` steps more, the conversation is STUCK.
+    `repeat` steps of the same calls with the same results; `ping_pong` of two different steps that
+    take turns; `errors` steps whose calls all failed, each tool in the same way, whatever the
+    arguments; `monologue` answers without a call where something makes the run go on. When it has
+    gone on for `after_nudge` steps more, the conversation is STUCK.
 
     Raises `ConfigurationError` for a number that is too low to be a pattern.
     """
@@ -47,11 +53,14 @@ class StuckDetector(msgspec.Struct, frozen=True):
             whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
             if not whole and (value is not None or name == "after_nudge"):
                 none = "" if name == "after_nudge" else " or None"
-                raise ConfigurationError(f"StuckDetector: {name} takes a whole number from {least}{none}, not {value!r}.")
+                raise ConfigurationError(
+                    f"StuckDetector: {name} takes a whole number from {least}{none}, not {value!r}."
+                )
 
 
 class _Step(NamedTuple):
-    """The calls of one answer and their results, in the order of the calls. References: nothing is copied."""
+    """The calls of one answer and their results, in the order of the calls. References: nothing is
+    copied."""
 
     calls: tuple[ToolCall, ...]
     results: tuple[ToolResult, ...]
@@ -60,7 +69,18 @@ class _Step(NamedTuple):
 class Recent:
     """What the last steps of a run have in common. `feed` it each event of a journal, in order."""
 
-    __slots__ = ("_before", "_calls", "_last", "_results", "errors", "monologue", "nudged", "ping_pong", "repeat", "tools")
+    __slots__ = (
+        "_before",
+        "_calls",
+        "_last",
+        "_results",
+        "errors",
+        "monologue",
+        "nudged",
+        "ping_pong",
+        "repeat",
+        "tools",
+    )
 
     def __init__(self) -> None:
         self._calls: tuple[ToolCall, ...] = ()  # of the last answer, until all have results
@@ -70,8 +90,12 @@ class Recent:
     def _start(self) -> None:
         self._last: _Step | None = None
         self._before: _Step | None = None
-        self.repeat = self.ping_pong = self.errors = self.monologue = 0  # how many steps each has gone on
-        self.nudged: tuple[str, int] | None = None  # the pattern that the model was told of, and at which count
+        self.repeat = self.ping_pong = self.errors = self.monologue = (
+            0  # how many steps each has gone on
+        )
+        self.nudged: tuple[str, int] | None = (
+            None  # the pattern that the model was told of, and at which count
+        )
         self.tools = ""  # names of the last step's tools, for those who speak of it
 
     def copy(self) -> Recent:
@@ -81,7 +105,9 @@ class Recent:
         return found
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Recent) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return isinstance(other, Recent) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
 
     __hash__: Any = None
 
@@ -100,7 +126,9 @@ class Recent:
             if cast(ev.Status, event).status in ("idle", "finished", "stuck", "error"):
                 self._start()
         elif kind is ev.Condensation and cast(ev.Condensation, event).hidden:
-            self._start()  # the model is shown something else; and what is read from a condensed tail comes to the same as the whole
+            # the model is shown something else; and what is read from a condensed tail comes to the
+            # same as the whole
+            self._start()
 
     def _answered(self, event: ev.Assistant) -> None:
         self._calls, self._results = event.calls, None
@@ -114,7 +142,9 @@ class Recent:
             self._start()
         elif event.about.startswith(ABOUT):
             kind = event.about.removeprefix(ABOUT).replace("-", "_")
-            if kind in _LEAST and getattr(self, kind) >= _LEAST[kind]:  # else it speaks of what came before the events that this was fed
+            if (
+                kind in _LEAST and getattr(self, kind) >= _LEAST[kind]
+            ):  # else it speaks of what came before the events that this was fed
                 self.nudged = (kind, getattr(self, kind))
 
     def _resulted(self, event: ev.ToolResult) -> None:
@@ -124,7 +154,9 @@ class Recent:
         results.setdefault(event.call_id, event.result)
         if len(results) < len(self._calls):
             return
-        step = _Step(self._calls, tuple([results[call.id] for call in self._calls if call.id in results]))
+        step = _Step(
+            self._calls, tuple([results[call.id] for call in self._calls if call.id in results])
+        )
         self._calls, self._results = (), None
         if not any(map(_waits, step.results)):
             self._stepped(step)
@@ -137,11 +169,20 @@ class Recent:
         if repeats or last is None:
             self._count("ping_pong", 1)
         else:
-            self._count("ping_pong", self.ping_pong + 1 if before is not None and _same(step, before) else 2)
+            self._count(
+                "ping_pong", self.ping_pong + 1 if before is not None and _same(step, before) else 2
+            )
         if not all(result.is_error for result in step.results):
             self._count("errors", 0)
         else:
-            self._count("errors", self.errors + 1 if last is not None and (repeats or _fails_alike(step, last)) else 1)
+            self._count(
+                "errors",
+                (
+                    self.errors + 1
+                    if last is not None and (repeats or _fails_alike(step, last))
+                    else 1
+                ),
+            )
         self._last, self._before = step, last
 
     def _count(self, kind: str, value: int) -> None:
@@ -151,7 +192,8 @@ class Recent:
 
 
 def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
-    """What `before`, fed with these events, would be; looks at no more of them than the last patterns are long."""
+    """What `before`, fed with these events, would be; looks at no more of them than the last
+    patterns are long."""
     start = _start_of(events)
     found = Recent() if start else before.copy()
     for event in events[start:] if start else events:
@@ -160,7 +202,8 @@ def recent_of(events: Sequence[ev.AnyEvent], before: Recent) -> Recent:
 
 
 def _start_of(events: Sequence[ev.AnyEvent]) -> int:
-    """The place of an answer from which on the patterns of the last ones come out right: the one before it has no part in them."""
+    """The place of an answer from which on the patterns of the last ones come out right: the one
+    before it has no part in them."""
     later: list[tuple[ToolCall, ...]] = []
     waits = reset = succeeded = False
     for index in range(len(events) - 1, -1, -1):
@@ -176,7 +219,9 @@ def _start_of(events: Sequence[ev.AnyEvent]) -> int:
             calls = event.calls
             if calls and not waits:
                 known = len(later) >= 3 and not any(_same_calls(calls, one) for one in later[-2:])
-                if known and (succeeded or [call.name for call in calls] != [call.name for call in later[-1]]):
+                if known and (
+                    succeeded or [call.name for call in calls] != [call.name for call in later[-1]]
+                ):
                     return index + 1
                 later.append(calls)
             waits = succeeded = False
@@ -189,7 +234,8 @@ def _waits(result: ToolResult) -> bool:
 
 
 def _same(one: _Step, other: _Step) -> bool:
-    """The same calls with the same results. Results are looked at only where the calls are the same."""
+    """The same calls with the same results. Results are looked at only where the calls are the
+    same."""
     return _same_calls(one.calls, other.calls) and all(map(_alike, one.results, other.results))
 
 
@@ -197,7 +243,11 @@ def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
     if len(one) != len(other):
         return False
     for call, earlier in zip(one, other, strict=True):
-        if call.name != earlier.name or call.arguments != earlier.arguments or (call.invalid and call.raw != earlier.raw):
+        if (
+            call.name != earlier.name
+            or call.arguments != earlier.arguments
+            or (call.invalid and call.raw != earlier.raw)
+        ):
             return False
     return True
 
@@ -205,11 +255,17 @@ def _same_calls(one: tuple[ToolCall, ...], other: tuple[ToolCall, ...]) -> bool:
 def _alike(one: ToolResult, other: ToolResult) -> bool:
     if one.is_error and other.is_error:
         return _same_error(one, other)
-    return one.is_error == other.is_error and one.content == other.content and one.structured_content == other.structured_content
+    return (
+        one.is_error == other.is_error
+        and one.content == other.content
+        and one.structured_content == other.structured_content
+    )
 
 
 def _fails_alike(one: _Step, other: _Step) -> bool:
-    if [call.name for call in one.calls] != [call.name for call in other.calls] or not all(result.is_error for result in other.results):
+    if [call.name for call in one.calls] != [call.name for call in other.calls] or not all(
+        result.is_error for result in other.results
+    ):
         return False
     return all(map(_same_error, one.results, other.results))
 
@@ -222,11 +278,12 @@ def _same_error(one: ToolResult, other: ToolResult) -> bool:
     return said == earlier or _NUMBER.sub("0", said) == _NUMBER.sub("0", earlier)
 
 
-# --- what follows from it ------------------------------------------------------------------------
+# --- what follows from it ---
 
 
 class Seen(NamedTuple):
-    """A pattern: what the message to the model is `about` and its `text`, or, once that was said and has not helped, `reason`."""
+    """A pattern: what the message to the model is `about` and its `text`, or, once that was said
+    and has not helped, `reason`."""
 
     about: str = ""
     text: str = ""
@@ -245,7 +302,10 @@ def seen(recent: Recent, detector: StuckDetector) -> Seen | None:
     for kind in _LEAST:
         threshold: int | None = getattr(detector, kind)
         if threshold is not None and (count := getattr(recent, kind)) >= threshold:
-            return Seen(f"{ABOUT}{kind.replace('_', '-')}", _NUDGES[kind].format(count=count, tools=recent.tools))
+            return Seen(
+                f"{ABOUT}{kind.replace('_', '-')}",
+                _NUDGES[kind].format(count=count, tools=recent.tools),
+            )
     return None
 
 
@@ -257,19 +317,22 @@ _REASONS = {
 }
 _NUDGES = {
     "repeat": (
-        "You have made the same call {count} times in a row with the same result: {tools}. Making it again will not change that. Do something "
-        "else: look at what you have, try another way, or, if you cannot go on, say what is in the way."
+        "You have made the same call {count} times in a row with the same result: {tools}. Making"
+        " it again will not change that. Do something else: look at what you have, try another way,"
+        " or, if you cannot go on, say what is in the way."
     ),
     "ping_pong": (
-        "You have gone to and fro between the same two steps {count} times, with the same results each time; the last was: {tools}. Break off: "
-        "look at what you have, try another way, or, if you cannot go on, say what is in the way."
+        "You have gone to and fro between the same two steps {count} times, with the same results"
+        " each time; the last was: {tools}. Break off: look at what you have, try another way, or,"
+        " if you cannot go on, say what is in the way."
     ),
     "errors": (
-        "Your last {count} steps all failed in the same way: {tools}. Do not try the like again. Read what the error says, try another tool or "
-        "another way, or, if you cannot go on, say what is in the way."
+        "Your last {count} steps all failed in the same way: {tools}. Do not try the like again."
+        " Read what the error says, try another tool or another way, or, if you cannot go on, say"
+        " what is in the way."
     ),
     "monologue": (
-        "You have answered {count} times in a row without calling a tool. Talking alone does not get the task on: call a tool, or, if you cannot "
-        "go on, say what is in the way."
+        "You have answered {count} times in a row without calling a tool. Talking alone does not"
+        " get the task on: call a tool, or, if you cannot go on, say what is in the way."
     ),
 }

@@ -1,4 +1,5 @@
-"""How many tokens a request has: an estimate for each fragment, made once, and corrected by what the provider counts."""
+"""How many tokens a request has: an estimate for each fragment, made once, and corrected by what
+the provider counts."""
 
 from __future__ import annotations
 
@@ -8,19 +9,32 @@ import msgspec
 
 from holdfast import events as ev
 from holdfast.agent.damage import stand_in
-from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.llm.pictures import pixels
 
-# Bytes to a token where nothing was counted yet: of English and code 3.5 to 4.5 with today's tokenizers. Beyond ASCII a letter has two
-# bytes and an ideograph three, and both are about a token: see `text`.
+# Bytes to a token where nothing was counted yet: of English and code 3.5 to 4.5 with today's
+# tokenizers. Beyond ASCII a letter has two bytes and an ideograph three, and both are about a
+# token: see `text`.
 _BYTES = 4
 _MESSAGE = 4  # tokens around a message or a call: its role, its id, what its JSON is
-_PICTURE = 1600  # of one whose size cannot be read: what Anthropic counts for the largest that it takes as it is
+# of one whose size cannot be read: what Anthropic counts for the largest that it takes as it is
+_PICTURE = 1600
 _NOTE = 45  # of the note beneath a trimmed result
 
-# How far from the estimate a provider may be believed to be: a proxy that reports one token for everything would have all requests fit.
+# How far from the estimate a provider may be believed to be: a proxy that reports one token for
+# everything would have all requests fit.
 _LEAST, _MOST = 0.25, 6.0
-UNCOUNTED = 1.15  # tokens to an estimated one while nothing was counted: rather too many than too few
+UNCOUNTED = (
+    1.15  # tokens to an estimated one while nothing was counted: rather too many than too few
+)
 
 
 def text(found: str) -> int:
@@ -49,7 +63,8 @@ def blocks(content: Iterable[Content]) -> int:
 
 
 def picture(data: bytes) -> int:
-    """Of a picture: a token for 750 pixels (Anthropic), between a small one's 85 (OpenAI) and the largest."""
+    """Of a picture: a token for 750 pixels (Anthropic), between a small one's 85 (OpenAI) and the
+    largest."""
     size = pixels(data)
     return _PICTURE if size is None else min(max(85, size[0] * size[1] // 750), _PICTURE)
 
@@ -65,7 +80,11 @@ def arguments(call: ToolCall) -> int:
     """Of a call's name and arguments."""
     found = len(call.raw) if call.raw else 2
     for key, value in () if call.raw else call.arguments.items():
-        found += len(key) + (len(value) if isinstance(value, str) else len(msgspec.json.encode(value))) + 6
+        found += (
+            len(key)
+            + (len(value) if isinstance(value, str) else len(msgspec.json.encode(value)))
+            + 6
+        )
     return (found + len(call.name)) // _BYTES + 1
 
 
@@ -81,18 +100,29 @@ def head(event: ev.Agent | None) -> int:
     return (
         0
         if event is None
-        else text(event.system_prompt) + sum([len(msgspec.json.encode(tool)) // _BYTES + _MESSAGE for tool in event.tools])
+        else text(event.system_prompt)
+        + sum([len(msgspec.json.encode(tool)) // _BYTES + _MESSAGE for tool in event.tools])
     )
 
 
 class Sizes:
     """The tokens of the next request of a growing journal: feed it each event once, in order.
 
-    Each fragment is estimated once. An answer's usage says how many tokens its request had, and so how many an estimated one is worth:
-    what the request contained is known from then on, and what came since is estimated in the same measure.
+    Each fragment is estimated once. An answer's usage says how many tokens its request had, and so
+    how many an estimated one is worth: what the request contained is known from then on, and what
+    came since is estimated in the same measure.
     """
 
-    __slots__ = ("_head", "_places", "_since", "_worth", "at_condensation", "results", "said", "total")
+    __slots__ = (
+        "_head",
+        "_places",
+        "_since",
+        "_worth",
+        "at_condensation",
+        "results",
+        "said",
+        "total",
+    )
 
     def __init__(self, before: ev.Agent | None = None) -> None:
         self.said: dict[int, int] = {}  # of a message or an answer, by seq
@@ -107,7 +137,8 @@ class Sizes:
 
     @classmethod
     def of(cls, journal: Sequence[ev.AnyEvent], before: ev.Agent | None = None) -> Sizes:
-        """Those of a journal, or of what of it is still shown; `before` is the head that requests had before it."""
+        """Those of a journal, or of what of it is still shown; `before` is the head that requests
+        had before it."""
         found = cls(before)
         for event in journal:
             found.feed(event)
@@ -156,7 +187,9 @@ class Sizes:
         if event.hidden:
             gone = set(event.hidden)
             self.total -= sum([self.said.pop(seq, 0) for seq in gone])
-            for call_id in [call_id for call_id in self.results if int(call_id.partition(".")[0]) in gone]:
+            for call_id in [
+                call_id for call_id in self.results if int(call_id.partition(".")[0]) in gone
+            ]:
                 self.total -= self.results.pop(call_id)
             for place in event.replaced:
                 self.total -= self._places.pop(place, 0)

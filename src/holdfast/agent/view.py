@@ -1,4 +1,5 @@
-"""The view: which of a journal's events a model is shown, and in what order. A pure function of the journal."""
+"""The view: which of a journal's events a model is shown, and in what order. A pure function of the
+journal."""
 
 from __future__ import annotations
 
@@ -13,11 +14,13 @@ from holdfast.llm.transcript import Transcript
 
 
 class View:
-    """The view of a growing journal: feed it each event once, in order; `transcript` is what the next request contains.
+    """The view of a growing journal: feed it each event once, in order; `transcript` is what the
+    next request contains.
 
-    Results stand in call order, whatever order they came in. A message that a request did not contain (its seq is above the
-    answer's `based_on`), or that came during a batch, stands after that batch's results. Nothing that stands is ever moved, so a
-    provider's cached prefix stays good; a `Condensation` alone changes what stands, and then `View.of` makes a new one.
+    Results stand in call order, whatever order they came in. A message that a request did not
+    contain (its seq is above the answer's `based_on`), or that came during a batch, stands after
+    that batch's results. Nothing that stands is ever moved, so a provider's cached prefix stays
+    good; a `Condensation` alone changes what stands, and then `View.of` makes a new one.
     """
 
     __slots__ = ("_batch", "_hidden", "_summaries", "_trimmed", "_waiting", "transcript")
@@ -29,15 +32,25 @@ class View:
         found = list(condensations)
         self._hidden = frozenset(seq for condensation in found for seq in condensation.hidden)
         self._summaries = _standing(found)
-        self._trimmed = {call_id: kept for condensation in found for call_id, kept in condensation.trimmed.items()}
-        for seq in sorted(seq for seq in self._summaries if seq < first):  # of what will not be fed: it was not even read
+        self._trimmed = {
+            call_id: kept
+            for condensation in found
+            for call_id, kept in condensation.trimmed.items()
+        }
+        for seq in sorted(
+            seq for seq in self._summaries if seq < first
+        ):  # of what will not be fed: it was not even read
             self._summarise(seq)
 
     @classmethod
     def of(cls, journal: Iterable[ev.AnyEvent]) -> View:
-        """The view of a journal: of a whole one, or of what comes after its last condensation's `so_far`."""
+        """The view of a journal: of a whole one, or of what comes after its last condensation's
+        `so_far`."""
         found = list(journal)
-        view = cls((event for event in found if isinstance(event, ev.Condensation)), found[0].seq if found else 1)
+        view = cls(
+            (event for event in found if isinstance(event, ev.Condensation)),
+            found[0].seq if found else 1,
+        )
         for event in found:
             view.feed(event)
         return view
@@ -93,7 +106,9 @@ class View:
             message = self._waiting.pop(0)
             self._place(message.seq, message)
 
-    def _place(self, seq: int, item: ev.Message | ev.Assistant | tuple[ToolCall, ToolResult | None]) -> None:
+    def _place(
+        self, seq: int, item: ev.Message | ev.Assistant | tuple[ToolCall, ToolResult | None]
+    ) -> None:
         if seq in self._hidden:
             self._summarise(seq)
         else:
@@ -104,12 +119,19 @@ class View:
         if condensation is not None and condensation.summary:
             text = (TextContent(condensation.summary),)
             self.transcript.append(
-                ev.Message(seq=seq, id=condensation.id, timestamp=condensation.timestamp, content=text, sender="holdfast")
+                ev.Message(
+                    seq=seq,
+                    id=condensation.id,
+                    timestamp=condensation.timestamp,
+                    content=text,
+                    sender="holdfast",
+                )
             )
 
 
 def text_of_result(result: ToolResult) -> str:
-    """What a trimmed result is cut from, and what `read_output` reads: its text, or its structured content as JSON."""
+    """What a trimmed result is cut from, and what `read_output` reads: its text, or its structured
+    content as JSON."""
     if not result.content and result.structured_content is not None:
         return msgspec.json.encode(result.structured_content).decode()
     return result.text
@@ -121,9 +143,14 @@ def trimmed(call_id: str, result: ToolResult, kept: int) -> ToolResult:
     others = sum(not isinstance(block, TextContent) for block in result.content)
     if len(text) <= kept and not others:
         return result
-    more = f", and {others} other part{'s' if others > 1 else ''} (pictures and the like)" if others else ""
+    more = (
+        f", and {others} other part{'s' if others > 1 else ''} (pictures and the like)"
+        if others
+        else ""
+    )
     note = (
-        f"[{max(0, len(text) - kept):,} of {len(text):,} characters{more} left out here to save room; "
+        f"[{max(0, len(text) - kept):,} of {len(text):,} characters{more} left out here to save"
+        " room; "
         f'read_output(call_id="{call_id}", offset={min(kept, len(text))}) shows them.]'
     )
     shown = f"{text[:kept]}\n{note}" if kept and text else note
@@ -141,11 +168,16 @@ def _standing(condensations: Iterable[ev.Condensation]) -> dict[int, ev.Condensa
     return found
 
 
-def whole_until(journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced: Iterable[int] = ()) -> int:
-    """The last seq up to which a model would be shown nothing any more if `hidden` were hidden as well (and the summaries at the places
-    `replaced` stood no more), and no call is open; 0 if none."""
+def whole_until(
+    journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced: Iterable[int] = ()
+) -> int:
+    """The last seq up to which a model would be shown nothing any more if `hidden` were hidden as
+    well (and the summaries at the places `replaced` stood no more), and no call is open; 0 if none.
+    """
     hidden = set(hidden)
-    condensations = [event for event in journal if isinstance(event, ev.Condensation) and event.hidden]
+    condensations = [
+        event for event in journal if isinstance(event, ev.Condensation) and event.hidden
+    ]
     gone = {seq for event in condensations for seq in event.hidden} | hidden
     shown = _standing(condensations)
     for place in (*replaced, *([min(hidden)] if hidden else ())):
@@ -163,7 +195,9 @@ def whole_until(journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced:
                 open.discard(event.call_id)
             case _:
                 pass
-        if event.seq in kept or (isinstance(event, ev.Assistant | ev.Message) and event.seq not in gone):
+        if event.seq in kept or (
+            isinstance(event, ev.Assistant | ev.Message) and event.seq not in gone
+        ):
             break
         if not open:
             found = event.seq

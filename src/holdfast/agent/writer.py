@@ -1,4 +1,5 @@
-"""From an agent to `load_agent`'s mapping: each part as plain data, with variables in place of secrets."""
+"""From an agent to `load_agent`'s mapping: each part as plain data, with variables in place of
+secrets."""
 
 from __future__ import annotations
 
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
     from holdfast.agent.others import Others
 
 # How keys are called that hold secrets. `max_tokens` and the like do not.
-_SECRET = re.compile(r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE)
-# A value that is no secret itself, but the name of one that whoever reads the form knows: also `Bearer ${TOKEN}`.
+_SECRET = re.compile(
+    r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE
+)
+# A value that is no secret itself, but the name of one that whoever reads the form knows: also
+# `Bearer ${TOKEN}`.
 _REFERENCE = re.compile(r"(?:[A-Za-z]+ )?\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OWN_NAME = re.compile(r"secret_[0-9]+")
 _PUBLIC_QUERY = ("alt", "api-version")
@@ -49,7 +53,9 @@ class Writer:
         """What the variables stand for."""
         return {name: value for value, name in self._names.items()}
 
-    def agent(self, agent: Agent, tools: Sequence[Tool], servers: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def agent(
+        self, agent: Agent, tools: Sequence[Tool], servers: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Any]:
         """The mapping. Raises `ConfigurationError` naming the argument that has no serial form."""
         found: dict[str, Any] = {
             "model": self.model("llm", agent.llm),
@@ -78,31 +84,51 @@ class Writer:
         for key in ("delegates", "handoffs"):
             others: Others | None = getattr(agent, key)
             if others is not None:
-                found[key] = {name: self.other(f"{key}.{name}", one) for name, one in others.given.items()}
+                found[key] = {
+                    name: self.other(f"{key}.{name}", one) for name, one in others.given.items()
+                }
         if agent.delegates is not None:
             if agent.delegates.send_to:
-                raise _error("delegates.send_to", "has ids of conversations that are here; an agent that travels has none")
+                raise _error(
+                    "delegates.send_to",
+                    "has ids of conversations that are here; an agent that travels has none",
+                )
             found["delegation"] = {
-                name: getattr(agent.delegates, name) for name in ("max_depth", "max_running", "max_messages", "detached")
+                name: getattr(agent.delegates, name)
+                for name in ("max_depth", "max_running", "max_messages", "detached")
             }
         if agent.hooks:
-            found["hooks"] = [self.hook(f"hooks[{number}]", hook) for number, hook in enumerate(agent.hooks)]
+            found["hooks"] = [
+                self.hook(f"hooks[{number}]", hook) for number, hook in enumerate(agent.hooks)
+            ]
         if section := self.tools(agent.tools.rules, tools, servers):
             found["tools"] = section
         return found
 
     def prompt(self, agent: Agent) -> dict[str, Any]:
-        """What the system prompt is made of: what reads files there makes the same of it as text."""
+        """What the system prompt is made of: what reads files there makes the same of it as
+        text."""
         from holdfast.agent.prompt import without_heading
         from holdfast.tools.skills import as_text
 
         known = agent.known
-        said = {kind: [part.text for part in known.parts if part.of == kind] for kind in ("system_prompt", "system_prompt_extensions")}
-        found: dict[str, Any] = {"system_prompt": self.text("system_prompt", "".join(said["system_prompt"]))}
+        said = {
+            kind: [part.text for part in known.parts if part.of == kind]
+            for kind in ("system_prompt", "system_prompt_extensions")
+        }
+        found: dict[str, Any] = {
+            "system_prompt": self.text("system_prompt", "".join(said["system_prompt"]))
+        }
         if texts := said["system_prompt_extensions"]:
-            found["system_prompt_extensions"] = [self.text(f"system_prompt_extensions[{n}]", text) for n, text in enumerate(texts)]
-        if notes := [without_heading(part.text) for part in known.parts if part.of == "microagents"]:
-            found["microagents"] = [self.text(f"microagents[{n}]", text) for n, text in enumerate(notes)]
+            found["system_prompt_extensions"] = [
+                self.text(f"system_prompt_extensions[{n}]", text) for n, text in enumerate(texts)
+            ]
+        if notes := [
+            without_heading(part.text) for part in known.parts if part.of == "microagents"
+        ]:
+            found["microagents"] = [
+                self.text(f"microagents[{n}]", text) for n, text in enumerate(notes)
+            ]
         if known.skills is not None:
             entries: list[dict[str, Any]] = []
             for skill in known.skills.list():
@@ -110,9 +136,17 @@ class Writer:
                     sent = as_text(skill)
                 except ToolError as error:
                     raise _error(f"skills: {skill.name}", f"cannot be read: {error}") from error
-                entry = {name: value for name in SKILL if (value := getattr(sent, name)) or name == "text"}
+                entry = {
+                    name: value
+                    for name in SKILL
+                    if (value := getattr(sent, name)) or name == "text"
+                }
                 entries.append(self.data(f"skills.{skill.name}", msgspec.to_builtins(entry)))
-            found["skills"] = {"list": entries, "each": known.skills.each, "total": known.skills.total}
+            found["skills"] = {
+                "list": entries,
+                "each": known.skills.each,
+                "total": known.skills.total,
+            }
         if known.instructions is not None:
             found["instructions"] = {"texts": self.data("instructions", known.instructions.texts)}
         return found
@@ -128,12 +162,23 @@ class Writer:
             try:
                 return self.agent(one, own_tools(one), servers_of(one))
             except ConfigurationError as error:
-                raise ConfigurationError(f"Agent: {where}: {str(error).removeprefix('Agent: ')}") from error
-        found: dict[str, Any] = {"prompt": self.text(f"{where}.prompt", one.prompt), "tools": list(one.tools)}
+                raise ConfigurationError(
+                    f"Agent: {where}: {str(error).removeprefix('Agent: ')}"
+                ) from error
+        found: dict[str, Any] = {
+            "prompt": self.text(f"{where}.prompt", one.prompt),
+            "tools": list(one.tools),
+        }
         if one.description:
             found["description"] = self.text(f"{where}.description", one.description)
         found |= {
-            key: value for key, value in (("without", list(one.without)), ("model", one.model), ("delegates", one.delegates)) if value
+            key: value
+            for key, value in (
+                ("without", list(one.without)),
+                ("model", one.model),
+                ("delegates", one.delegates),
+            )
+            if value
         }
         if one.limits is not None:
             found["limits"] = msgspec.structs.asdict(one.limits)
@@ -146,7 +191,10 @@ class Writer:
         try:
             value.encode()
         except UnicodeEncodeError:
-            raise _error(where, "holds half a character (a lone surrogate), which JSON cannot say; leave it out") from None
+            raise _error(
+                where,
+                "holds half a character (a lone surrogate), which JSON cannot say; leave it out",
+            ) from None
         return value.replace("${", "$${")
 
     def secret(self, where: str, value: str) -> str:
@@ -154,17 +202,26 @@ class Writer:
         reference = _REFERENCE.fullmatch(value)
         if reference is not None:
             if _OWN_NAME.fullmatch(reference[1]):
-                raise _error(where, f"names the variable {reference[1]!r}, and such names are given here; give that variable another one")
+                raise _error(
+                    where,
+                    f"names the variable {reference[1]!r}, and such names are given here; give that"
+                    " variable another one",
+                )
             return value
         self.text(where, value)
-        return f"${{{self._names.setdefault(value, f'secret_{len(self._names) + 1}')}}}" if value else ""
+        return (
+            f"${{{self._names.setdefault(value, f'secret_{len(self._names) + 1}')}}}"
+            if value
+            else ""
+        )
 
     def url(self, where: str, value: str) -> str:
         """An address whose user, password and query values are variables."""
         scheme, mark, rest = value.partition("://")
         if not mark:
             return self.text(where, value)
-        # Up to the last @, not the last of the host: a password that should have been percent-encoded may hold a / or a ?.
+        # Up to the last @, not the last of the host: a password that should have been
+        # percent-encoded may hold a / or a ?.
         user, at, rest = rest.rpartition("@")
         rest, fragment, end = rest.partition("#")
         path, query, values = rest.partition("?")
@@ -173,13 +230,20 @@ class Writer:
             name, equals, value = given.partition("=")
             if not given or name in _PUBLIC_QUERY:
                 return self.text(where, given)
-            return f"{self.text(where, name)}={self.secret(where, value)}" if equals else self.secret(where, given)
+            return (
+                f"{self.text(where, name)}={self.secret(where, value)}"
+                if equals
+                else self.secret(where, given)
+            )
 
         begin = f"{self.text(where, scheme)}{mark}{self.secret(where, user)}{at}{self.text(where, path)}{query}"
         return begin + "&".join(map(part, values.split("&"))) + fragment + self.text(where, end)
 
-    def data(self, where: str, value: Any, hidden: frozenset[str] | None = None, secret: bool = False) -> Any:
-        """Plain data as it is. With `hidden`, texts that hold one of those, and all under a key that is called like a secret, are variables."""
+    def data(
+        self, where: str, value: Any, hidden: frozenset[str] | None = None, secret: bool = False
+    ) -> Any:
+        """Plain data as it is. With `hidden`, texts that hold one of those, and all under a key
+        that is called like a secret, are variables."""
         if value is None or isinstance(value, bool | int):
             return value
         if isinstance(value, float):
@@ -198,7 +262,10 @@ class Writer:
                 found[key] = self.data(f"{where}.{key}", member, hidden, inner)
             return found
         if isinstance(value, list | tuple):
-            return [self.data(f"{where}[{i}]", member, hidden, secret) for i, member in enumerate(cast("list[Any]", value))]
+            return [
+                self.data(f"{where}[{i}]", member, hidden, secret)
+                for i, member in enumerate(cast("list[Any]", value))
+            ]
         raise _error(where, f"is a {type(value).__name__}, which JSON cannot say")
 
     # --- models ---
@@ -209,29 +276,54 @@ class Writer:
             return self.llm(where, cast("LLM", llm))
         if kind is FallbackLLM:
             fallback = cast("FallbackLLM", llm)
-            found: dict[str, Any] = {"fallback": self.models(where, fallback.models), "sticky": fallback.sticky}
-            return found if fallback.on is None else {**found, "on": self.on(f"{where}.on", fallback.on)}
+            found: dict[str, Any] = {
+                "fallback": self.models(where, fallback.models),
+                "sticky": fallback.sticky,
+            }
+            return (
+                found
+                if fallback.on is None
+                else {**found, "on": self.on(f"{where}.on", fallback.on)}
+            )
         if kind is RouterLLM:
             router = cast("RouterLLM", llm)
-            return {"router": self.models(where, router.models), "pick": self.function(f"{where}.pick", router.pick)}
+            return {
+                "router": self.models(where, router.models),
+                "pick": self.function(f"{where}.pick", router.pick),
+            }
         if kind is ScriptedLLM:
             return self.scripted(where, cast("ScriptedLLM", llm))
         if kind is LiteLLM:
-            return {"use": "litellm", "parameters": self.data(where, cast("LiteLLM", llm).arguments(), frozenset())}
+            return {
+                "use": "litellm",
+                "parameters": self.data(where, cast("LiteLLM", llm).arguments(), frozenset()),
+            }
         return self.part(where, llm)
 
     def models(self, where: str, models: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: self.model(f"{where}.models[{name!r}]", model) for name, model in models.items()}
+        return {
+            name: self.model(f"{where}.models[{name!r}]", model) for name, model in models.items()
+        }
 
     def llm(self, where: str, llm: LLM) -> dict[str, Any]:
         given: dict[str, Any] = llm.arguments()
         if given.pop("ssl_context") is not None:
-            raise _error(f"{where}.ssl_context", "is an object of this process; the agent server trusts what its own system trusts")
-        defaults = {name: parameter.default for name, parameter in inspect.signature(type(llm)).parameters.items()}
+            raise _error(
+                f"{where}.ssl_context",
+                "is an object of this process; the agent server trusts what its own system trusts",
+            )
+        defaults = {
+            name: parameter.default
+            for name, parameter in inspect.signature(type(llm)).parameters.items()
+        }
         found: dict[str, Any] = {"name": self.text(where, given.pop("model"))}
         for name in given:
             at, value = f"{where}.{name}", given[name]
-            if value is None or value == defaults[name] or (name in ("base_url", "proxy") and not value):
+            if (
+                value is None
+                or value == defaults[name]
+                or (name in ("base_url", "proxy") and not value)
+            ):
                 continue
             match name:
                 case "api_key":
@@ -245,23 +337,45 @@ class Writer:
         return found
 
     def on(self, where: str, on: Any) -> str | list[str]:
-        kinds: list[Any] = [on] if isinstance(on, type) else list(cast("tuple[Any, ...]", on)) if isinstance(on, tuple) else []
+        kinds: list[Any] = (
+            [on]
+            if isinstance(on, type)
+            else list(cast("tuple[Any, ...]", on))
+            if isinstance(on, tuple)
+            else []
+        )
         return [self.failure(where, kind) for kind in kinds] if kinds else self.function(where, on)
 
     def failure(self, where: str, kind: type[LLMError]) -> str:
-        return kind.__name__ if getattr(errors, kind.__name__, None) is kind else self.function(where, kind)
+        return (
+            kind.__name__
+            if getattr(errors, kind.__name__, None) is kind
+            else self.function(where, kind)
+        )
 
     def scripted(self, where: str, llm: ScriptedLLM) -> dict[str, Any]:
         given: Any = llm.script
         if not isinstance(given, list | tuple):
             return self.part(
-                where, llm, "is a ScriptedLLM whose script is code; give it a list of texts and calls, or make it at the top of a module"
+                where,
+                llm,
+                "is a ScriptedLLM whose script is code; give it a list of texts and calls, or make"
+                " it at the top of a module",
             )
         if llm.requests:
-            raise _error(where, "is a ScriptedLLM whose script has begun, and what is left of it is not all of it; make a new one")
-        script = [self.answer(f"{where}.script[{i}]", one) for i, one in enumerate(cast("list[Any]", given))]
+            raise _error(
+                where,
+                "is a ScriptedLLM whose script has begun, and what is left of it is not all of it;"
+                " make a new one",
+            )
+        script = [
+            self.answer(f"{where}.script[{i}]", one)
+            for i, one in enumerate(cast("list[Any]", given))
+        ]
         found: dict[str, Any] = {"script": script, "model": self.text(where, llm.model)}
-        found |= {name: value for name, value in (("delay", llm.delay), ("stream", llm.stream)) if value}
+        found |= {
+            name: value for name, value in (("delay", llm.delay), ("stream", llm.stream)) if value
+        }
         if llm.sees is not None:
             found["images"] = llm.sees
         return {"use": "scripted", "parameters": found}
@@ -275,7 +389,11 @@ class Writer:
         call: dict[str, Any] | None = None
         if isinstance(answer, ToolCall):
             if answer.raw or answer.invalid:
-                raise _error(where, "is a call whose arguments are no JSON object, which a script that travels cannot say")
+                raise _error(
+                    where,
+                    "is a call whose arguments are no JSON object, which a script that travels"
+                    " cannot say",
+                )
             call = {"name": answer.name, "arguments": answer.arguments}
             if id := answer.provider_id or answer.id:
                 call["id"] = id
@@ -284,7 +402,9 @@ class Writer:
         elif isinstance(answer, Mapping):
             call = dict(cast("Mapping[str, Any]", answer))
         if call is None:
-            raise _error(where, f"is a {kind}; a script that travels has texts, calls and lists of them")
+            raise _error(
+                where, f"is a {kind}; a script that travels has texts, calls and lists of them"
+            )
         return self.data(where, call)
 
     # --- condensers ---
@@ -298,7 +418,10 @@ class Writer:
         for field in msgspec.structs.fields(made):
             value = getattr(made, field.name)
             if field.name == "condensers":
-                found["condensers"] = [self.condenser(f"{where}.condensers[{number}]", one) for number, one in enumerate(value)]
+                found["condensers"] = [
+                    self.condenser(f"{where}.condensers[{number}]", one)
+                    for number, one in enumerate(value)
+                ]
             elif field.name == "llm":
                 if value is not None:
                     found["model"] = self.model(f"{where}.llm", value)
@@ -315,7 +438,12 @@ class Writer:
         if type(policy) is AboveRisk:
             return {"above": policy.level, "verdict": policy.verdict}
         if type(policy) is Strictest:
-            return {"strictest": [self.confirm(f"{where}.policies[{number}]", one) for number, one in enumerate(policy.policies)]}
+            return {
+                "strictest": [
+                    self.confirm(f"{where}.policies[{number}]", one)
+                    for number, one in enumerate(policy.policies)
+                ]
+            }
         return self.part(where, policy)
 
     def security(self, where: str, made: Any) -> Any:
@@ -323,7 +451,10 @@ class Writer:
         from holdfast.agent import security
 
         if type(made) is security.Highest:
-            return [self.security(f"{where}.analyzers[{number}]", one) for number, one in enumerate(made.analyzers)]
+            return [
+                self.security(f"{where}.analyzers[{number}]", one)
+                for number, one in enumerate(made.analyzers)
+            ]
         name = next((name for name, kind in security.SHIPPED.items() if type(made) is kind), "")
         if not name:
             return self.part(where, made)
@@ -340,11 +471,16 @@ class Writer:
     # --- what code made ---
 
     def part(self, where: str, made: Any, why: str = "") -> dict[str, Any]:
-        """An object as `{use, parameters}`: as `load_agent` made it, by its name in a module, or by its class and what that says of its state."""
+        """An object as `{use, parameters}`: as `load_agent` made it, by its name in a module, or by
+        its class and what that says of its state."""
         for origin in self._origins:
             if origin.made is made:
                 use: dict[str, Any] = {"use": self.text(where, origin.use)}
-                return use if origin.parameters is None else {**use, "parameters": self.data(where, origin.parameters, origin.hidden)}
+                return (
+                    use
+                    if origin.parameters is None
+                    else {**use, "parameters": self.data(where, origin.parameters, origin.hidden)}
+                )
         kind = cast("type[Any]", type(made))
         if not (inspect.isclass(made) or inspect.isroutine(made)):  # those would be called
             if name := name_of_object(made):
@@ -355,9 +491,9 @@ class Writer:
                 return {"use": name, "parameters": found} if found else {"use": name}
         raise _error(
             where,
-            why or f"is {described(made)}, which another process could not make; give an object at the top of a module (not of the program's "
-            "own file), or one whose class stands in a module and is a dataclass or a msgspec.Struct of plain values",
-        )  # fmt: skip
+            why
+            or f"is {described(made)}, which another process could not make; give an object at the top of a module (not of the program's own file), or one whose class stands in a module and is a dataclass or a msgspec.Struct of plain values",
+        )
 
     def function(self, where: str, function: Any) -> str:
         for origin in self._origins:
@@ -367,33 +503,46 @@ class Writer:
         if not name:
             raise _error(
                 where,
-                f"is {described(function)}, which another process could not import; give a function at the top of a module (not of the program's "
-                "own file)",
-            )  # fmt: skip
+                f"is {described(function)}, which another process could not import; give a function"
+                " at the top of a module (not of the program's own file)",
+            )
         return name
 
     # --- tools ---
 
-    def tools(self, rules: Rules, tools: Sequence[Tool], given: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    def tools(
+        self, rules: Rules, tools: Sequence[Tool], given: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Any]:
         if rules.pinned:
-            raise _error("tools", "has pins, a file of this machine; an agent that travels has none")
+            raise _error(
+                "tools", "has pins, a file of this machine; an agent that travels has none"
+            )
         entries: dict[str, dict[str, Any]] = {tool.name: {"name": tool.name} for tool in tools}
         servers = {id: self.server(f"mcp_servers.{id}", server) for id, server in given.items()}
         found: dict[str, Any] = {}
-        for rule, limits in (("concurrency", rules.concurrency), ("result_limit", rules.result_limit)):
+        for rule, limits in (
+            ("concurrency", rules.concurrency),
+            ("result_limit", rules.result_limit),
+        ):
             for pattern, limit in limits.items():
                 at = found if pattern == "*" else entries.get(pattern)
                 if at is None:
                     at = servers.get(pattern.removesuffix(".*")) if pattern.endswith(".*") else None
                 if at is None:
                     raise _error(
-                        f"tools.{rule}", f"is for {pattern!r}; give it for '*', a tool's name, or a server of mcp_servers ('id.*')"
+                        f"tools.{rule}",
+                        f"is for {pattern!r}; give it for '*', a tool's name, or a server of"
+                        " mcp_servers ('id.*')",
                     )
                 at[rule] = limit
         if rules.hooks:
-            found["hooks"] = [self.hook(f"tools.hooks[{number}]", hook) for number, hook in enumerate(rules.hooks)]
+            found["hooks"] = [
+                self.hook(f"tools.hooks[{number}]", hook) for number, hook in enumerate(rules.hooks)
+            ]
         if entries:
-            found["builtin"] = [name if len(entry) == 1 else entry for name, entry in entries.items()]
+            found["builtin"] = [
+                name if len(entry) == 1 else entry for name, entry in entries.items()
+            ]
         if servers:
             found["mcp_servers"] = servers
         return found
@@ -405,9 +554,15 @@ class Writer:
             if given is not None
         }
         if hook.command:
-            found |= {"command": [self.text(where, one) for one in hook.command], "when": hook.when, "timeout": hook.timeout}
+            found |= {
+                "command": [self.text(where, one) for one in hook.command],
+                "when": hook.when,
+                "timeout": hook.timeout,
+            }
             if hook.env:
-                found["env"] = {name: self.secret(f"{where}.env", value) for name, value in hook.env.items()}
+                found["env"] = {
+                    name: self.secret(f"{where}.env", value) for name, value in hook.env.items()
+                }
         if hook.name:
             found["name"] = self.text(where, hook.name)
         if hook.on != "tool":

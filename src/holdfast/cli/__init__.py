@@ -1,4 +1,5 @@
-"""The `holdfast` command: an agent in a terminal. The only room that reads the environment and writes to the standard streams."""
+"""The `holdfast` command: an agent in a terminal. The only room that reads the environment and
+writes to the standard streams."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command with these arguments (None: the process's own) and return its exit code. Raises nothing."""
+    """Run the command with these arguments (None: the process's own) and return its exit code.
+    Raises nothing."""
     from holdfast.cli.command import command
 
     return command(argv)

@@ -10,7 +10,14 @@ from holdfast import __version__
 from holdfast.cli.exits import MEANINGS, Exit
 from holdfast.cli.observe_arguments import add_observing, add_stats
 from holdfast.cli.serve_arguments import add_serve
-from holdfast.cli.server_arguments import ON_SERVER, PLACE, add_list, add_place_options, add_server_options, place_first
+from holdfast.cli.server_arguments import (
+    ON_SERVER,
+    PLACE,
+    add_list,
+    add_place_options,
+    add_server_options,
+    place_first,
+)
 from holdfast.cli.tools_arguments import add_commands
 
 # Written for 80 columns: argparse does not wrap what it is told to leave as it is.
@@ -179,7 +186,9 @@ examples:
 
 def exit_codes() -> str:
     """The table of exit codes for the help."""
-    return "\n".join(["exit codes:", *(f"  {code.value:<4} {meaning}" for code, meaning in MEANINGS.items())])
+    return "\n".join(
+        ["exit codes:", *(f"  {code.value:<4} {meaning}" for code, meaning in MEANINGS.items())]
+    )
 
 
 class Parser(argparse.ArgumentParser):
@@ -212,7 +221,9 @@ def _count(text: str) -> int:
 
 def _planning(text: str) -> str:
     if text not in ("tool", "first"):
-        raise argparse.ArgumentTypeError(f"takes nothing or the word first, not {text!r}; write the task before it")
+        raise argparse.ArgumentTypeError(
+            f"takes nothing or the word first, not {text!r}; write the task before it"
+        )
     return text
 
 
@@ -240,59 +251,130 @@ def _retries(text: str) -> int:
 
 def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("the model")
-    model.add_argument("--model", metavar="M", help="its name as the provider writes it, or provider/name (HOLDFAST_MODEL)")
-    model.add_argument("--base-url", metavar="URL", help="the API's address; not needed for known providers (HOLDFAST_BASE_URL)")
-    model.add_argument("--api-key-env", metavar="NAME", help="the environment variable that holds the key")
-    model.add_argument("--retries", metavar="N", type=_retries, help="how often to repeat a failed model call (5)")
+    model.add_argument(
+        "--model",
+        metavar="M",
+        help="its name as the provider writes it, or provider/name (HOLDFAST_MODEL)",
+    )
+    model.add_argument(
+        "--base-url",
+        metavar="URL",
+        help="the API's address; not needed for known providers (HOLDFAST_BASE_URL)",
+    )
+    model.add_argument(
+        "--api-key-env", metavar="NAME", help="the environment variable that holds the key"
+    )
+    model.add_argument(
+        "--retries", metavar="N", type=_retries, help="how often to repeat a failed model call (5)"
+    )
     model.add_argument("--no-stream", action="store_true", help="ask for whole answers")
     work = parser.add_argument_group("the work")
     work.add_argument("--workdir", metavar="DIR", help="the folder to work in (the current one)")
     work.add_argument(
-        "--no-instructions", action="store_true", help="do not tell the model what the AGENTS.md files of DIR's repository say"
-    )
-    work.add_argument("--allow-outside", action="store_true", help="let the file tools work outside of DIR too; the shell always can")
-    work.add_argument(
-        "--env", metavar="NAME", action="append", default=[], help="an environment variable that commands may see; repeatable"
+        "--no-instructions",
+        action="store_true",
+        help="do not tell the model what the AGENTS.md files of DIR's repository say",
     )
     work.add_argument(
-        "--confirm", metavar="WHAT", default="never",
-        help="which calls wait for you: never (default), always, risky (by their risk), or tool names separated by commas, such as terminal,write_file",
-    )  # fmt: skip
+        "--allow-outside",
+        action="store_true",
+        help="let the file tools work outside of DIR too; the shell always can",
+    )
     work.add_argument(
-        "--plan", nargs="?", const="tool", type=_planning, metavar="first",
-        help="keep a plan, and show it as it changes; first: you approve it before anything but reading is done",
-    )  # fmt: skip
-    work.add_argument("--ask", action="store_true", help="let the agent ask you what only you know, and wait for your answer")
+        "--env",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="an environment variable that commands may see; repeatable",
+    )
+    work.add_argument(
+        "--confirm",
+        metavar="WHAT",
+        default="never",
+        help=(
+            "which calls wait for you: never (default), always, risky (by their risk), or tool"
+            " names separated by commas, such as terminal,write_file"
+        ),
+    )
+    work.add_argument(
+        "--plan",
+        nargs="?",
+        const="tool",
+        type=_planning,
+        metavar="first",
+        help=(
+            "keep a plan, and show it as it changes; first: you approve it before anything but"
+            " reading is done"
+        ),
+    )
+    work.add_argument(
+        "--ask",
+        action="store_true",
+        help="let the agent ask you what only you know, and wait for your answer",
+    )
     work.add_argument("--max-steps", metavar="N", type=_count, help="model calls per run (500)")
-    work.add_argument("--system-prompt-file", metavar="F", help="use this text instead of the default system prompt")
     work.add_argument(
-        "--agents", metavar="DIR", help="let the agent give work to the agents of this folder (or repository), each a Markdown file"
+        "--system-prompt-file",
+        metavar="F",
+        help="use this text instead of the default system prompt",
+    )
+    work.add_argument(
+        "--agents",
+        metavar="DIR",
+        help=(
+            "let the agent give work to the agents of this folder (or repository), each a Markdown"
+            " file"
+        ),
     )
     kept = parser.add_argument_group("the record")
-    kept.add_argument("--store", metavar="FILE", help="keep the conversation in this SQLite file, made if it is not there")
+    kept.add_argument(
+        "--store",
+        metavar="FILE",
+        help="keep the conversation in this SQLite file, made if it is not there",
+    )
     kept.add_argument(
         "--id",
         metavar="ID",
-        help="the conversation to go on with, or the first letters of its id; an id that matches none begins a new one",
+        help=(
+            "the conversation to go on with, or the first letters of its id; an id that matches"
+            " none begins a new one"
+        ),
     )
-    kept.add_argument("--new", action="store_true", help="begin a new conversation under exactly the id of --id")
+    kept.add_argument(
+        "--new", action="store_true", help="begin a new conversation under exactly the id of --id"
+    )
     _add_full(kept)
     add_observing(kept, "keys in it are blotted out")
     add_server_options(parser)
 
 
-def _add_full(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
-    parser.add_argument("--full", action="store_true", help="show results, diffs and commands whole instead of their first and last lines")
+def _add_full(
+    parser: argparse._ActionsContainer,
+) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
+    parser.add_argument(
+        "--full",
+        action="store_true",
+        help="show results, diffs and commands whole instead of their first and last lines",
+    )
 
 
 def make_parser() -> Parser:
     """The whole command line."""
     parser = Parser(
-        prog="holdfast", description=ABOUT, epilog="\n\n".join([EXAMPLES, ENVIRONMENT, exit_codes()]),
-        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-    )  # fmt: skip
-    parser.add_argument("--version", action="version", version=f"holdfast {__version__} (Python {sys.version.split()[0]})")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser, title="commands")
+        prog="holdfast",
+        description=ABOUT,
+        epilog="\n\n".join([EXAMPLES, ENVIRONMENT, exit_codes()]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"holdfast {__version__} (Python {sys.version.split()[0]})",
+    )
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", parser_class=Parser, title="commands"
+    )
 
     def add(name: str, summary: str, description: str, epilog: str) -> argparse.ArgumentParser:
         return commands.add_parser(
@@ -313,23 +395,57 @@ def make_parser() -> Parser:
     run.add_argument("task", nargs="+", help="what to do; - reads it from standard input")
     _add_agent_options(run)
     run.add_argument(
-        "--output-schema", metavar="FILE",
-        help="the result is JSON of this JSON Schema, and all that standard output gets; the rest is shown on standard error",
-    )  # fmt: skip
-    chat = add("chat", "talk with an agent", f"{TALK}\n\n{MODEL_OPTIONS}\n\n{CONFIRM}\n\n{ON_SERVER}", exit_codes())
+        "--output-schema",
+        metavar="FILE",
+        help=(
+            "the result is JSON of this JSON Schema, and all that standard output gets; the rest is"
+            " shown on standard error"
+        ),
+    )
+    chat = add(
+        "chat",
+        "talk with an agent",
+        f"{TALK}\n\n{MODEL_OPTIONS}\n\n{CONFIRM}\n\n{ON_SERVER}",
+        exit_codes(),
+    )
     _add_agent_options(chat)
     chat.set_defaults(output_schema=None)
     demo = add("demo", "watch an agent fix a bug; needs no key", DEMO, "")
-    demo.add_argument("--fast", action="store_true", help="do not pause for reading; also off where the output is no terminal")
+    demo.add_argument(
+        "--fast",
+        action="store_true",
+        help="do not pause for reading; also off where the output is no terminal",
+    )
     show = add("show", "show the conversations in a store, or on a server", SHOW, "")
     show.add_argument("file", metavar="FILE", help=PLACE)
-    show.add_argument("id", metavar="ID", nargs="?", help="the conversation, or the first letters of its id")
+    show.add_argument(
+        "id", metavar="ID", nargs="?", help="the conversation, or the first letters of its id"
+    )
     add_place_options(show)
-    show.add_argument("--json", action="store_true", help="JSON lines: the events, or the list's entries")
-    show.add_argument("--at", metavar="SEQ", type=_seq, help="the conversation as it was when event SEQ was its last")
-    show.add_argument("--follow", action="store_true", help="go on showing what comes, whoever drives it, until Ctrl-C")
-    show.add_argument("--prompt", action="store_true", help="the system prompt that the model had last, in its parts")
-    show.add_argument("--until-rest", action="store_true", help="follow until it finishes, stops, pauses or waits for you")
+    show.add_argument(
+        "--json", action="store_true", help="JSON lines: the events, or the list's entries"
+    )
+    show.add_argument(
+        "--at",
+        metavar="SEQ",
+        type=_seq,
+        help="the conversation as it was when event SEQ was its last",
+    )
+    show.add_argument(
+        "--follow",
+        action="store_true",
+        help="go on showing what comes, whoever drives it, until Ctrl-C",
+    )
+    show.add_argument(
+        "--prompt",
+        action="store_true",
+        help="the system prompt that the model had last, in its parts",
+    )
+    show.add_argument(
+        "--until-rest",
+        action="store_true",
+        help="follow until it finishes, stops, pauses or waits for you",
+    )
     _add_full(show)
     add_list(add, _count)
     tell = add("tell", "send, approve, pause: whoever drives the conversation", TELL, "")
@@ -338,19 +454,53 @@ def make_parser() -> Parser:
     tell.add_argument(
         "what",
         metavar="WHAT",
-        choices=["send", "approve", "reject", "answer", "decline", "pause", "resume", "interrupt", "condense"],
+        choices=[
+            "send",
+            "approve",
+            "reject",
+            "answer",
+            "decline",
+            "pause",
+            "resume",
+            "interrupt",
+            "condense",
+        ],
         help="see above",
     )
-    tell.add_argument("words", metavar="MORE", nargs="*", help="the text, the call or question, the values or the reason")
+    tell.add_argument(
+        "words",
+        metavar="MORE",
+        nargs="*",
+        help="the text, the call or question, the values or the reason",
+    )
     add_place_options(tell)
-    tell.add_argument("--arguments", metavar="JSON", help='approve: run the call with these instead, such as \'{"command": "ls"}\'')
-    tell.add_argument("--key", metavar="KEY", help="drop it if something was posted under this key before")
-    tell.add_argument("--wait", metavar="SECONDS", type=_seconds, help="wait until it was taken, at most so long")
+    tell.add_argument(
+        "--arguments",
+        metavar="JSON",
+        help='approve: run the call with these instead, such as \'{"command": "ls"}\'',
+    )
+    tell.add_argument(
+        "--key", metavar="KEY", help="drop it if something was posted under this key before"
+    )
+    tell.add_argument(
+        "--wait", metavar="SECONDS", type=_seconds, help="wait until it was taken, at most so long"
+    )
     replay = add("replay", "would the model be asked the same today?", REPLAY, "")
-    replay.add_argument("file", metavar="FILE", help="the SQLite file given as --store, or what `holdfast export` wrote")
-    replay.add_argument("id", metavar="ID", nargs="?", help="the conversation, or the first letters of its id; none: all")
     replay.add_argument(
-        "--agent", metavar="MODULE:NAME", help="an Agent, or a function that returns one, from this folder or the Python path"
+        "file",
+        metavar="FILE",
+        help="the SQLite file given as --store, or what `holdfast export` wrote",
+    )
+    replay.add_argument(
+        "id",
+        metavar="ID",
+        nargs="?",
+        help="the conversation, or the first letters of its id; none: all",
+    )
+    replay.add_argument(
+        "--agent",
+        metavar="MODULE:NAME",
+        help="an Agent, or a function that returns one, from this folder or the Python path",
     )
     add_stats(add, _count)
     check = add("check", "verify a store: is every event there and sound?", CHECK, "")
@@ -358,15 +508,45 @@ def make_parser() -> Parser:
     check.add_argument("--json", action="store_true", help="the report as JSON")
     export = add("export", "write conversations of a store as JSON lines", EXPORT, "")
     export.add_argument("file", metavar="FILE", help="the SQLite file given as --store")
-    export.add_argument("ids", metavar="ID", nargs="*", help="a conversation, or the first letters of its id; none: all")
-    export.add_argument("-o", "--output", metavar="OUT", help="write to this file, which is replaced when all is written")
-    export.add_argument("--salvage", action="store_true", help="write what is readable of a damaged store")
-    export.add_argument("--to", choices=("openhands",), help="write the one conversation ID into the new folder OUT, as OpenHands keeps it")
+    export.add_argument(
+        "ids",
+        metavar="ID",
+        nargs="*",
+        help="a conversation, or the first letters of its id; none: all",
+    )
+    export.add_argument(
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="write to this file, which is replaced when all is written",
+    )
+    export.add_argument(
+        "--salvage", action="store_true", help="write what is readable of a damaged store"
+    )
+    export.add_argument(
+        "--to",
+        choices=("openhands",),
+        help="write the one conversation ID into the new folder OUT, as OpenHands keeps it",
+    )
     taken = add("import", "write exported conversations into a store", IMPORT, "")
-    taken.add_argument("file", metavar="FILE", help="what `holdfast export` wrote; - reads standard input")
-    taken.add_argument("--store", metavar="STORE", required=True, help="the SQLite file to write to, made if it is not there")
-    taken.add_argument("--id", metavar="NEW", help="import the only conversation in FILE under this id")
-    taken.add_argument("--from", dest="origin", choices=("openhands",), help="FILE is a folder in which OpenHands keeps a conversation")
+    taken.add_argument(
+        "file", metavar="FILE", help="what `holdfast export` wrote; - reads standard input"
+    )
+    taken.add_argument(
+        "--store",
+        metavar="STORE",
+        required=True,
+        help="the SQLite file to write to, made if it is not there",
+    )
+    taken.add_argument(
+        "--id", metavar="NEW", help="import the only conversation in FILE under this id"
+    )
+    taken.add_argument(
+        "--from",
+        dest="origin",
+        choices=("openhands",),
+        help="FILE is a folder in which OpenHands keeps a conversation",
+    )
     add_commands(add)
     add_serve(add)
     return parser

@@ -1,4 +1,5 @@
-"""Asking a person what a running call asks: the question with who asks it, the form field by field, and what an answer does."""
+"""Asking a person what a running call asks: the question with who asks it, the form field by field,
+and what an answer does."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class _Declined(Exception):
 
 
 def ask_user(session: Session) -> None:
-    """Ask the first question that waits, and do as is answered. Ctrl-D declines, Ctrl-C pauses the agent at once. Raises `Ended`."""
+    """Ask the first question that waits, and do as is answered. Ctrl-D declines, Ctrl-C pauses the
+    agent at once. Raises `Ended`."""
     session.catch_up()
     waiting = session.conversation.state.pending_questions
     if not waiting:
@@ -66,23 +68,43 @@ class _Form:
         self._who = plain(one_line(question.asker)) or "a tool"
 
     def ask(self) -> None:
-        """Show it, take the answer, hand it over. Raises `_Declined`, and what `Session.ask` raises."""
+        """Show it, take the answer, hand it over. Raises `_Declined`, and what `Session.ask`
+        raises."""
         question, screen = self._question, self._session.screen
         said = plain(question.message).split("\n")
-        screen.show([GAP, Line("call", f"{self._who} asks: {said[0]}"), *[Line("call", f"  {line}") for line in said[1:]]])
+        screen.show(
+            [
+                GAP,
+                Line("call", f"{self._who} asks: {said[0]}"),
+                *[Line("call", f"  {line}") for line in said[1:]],
+            ]
+        )
         if question.url:
             screen.show([Line("plain", f"  {plain(one_line(question.url))}")])
-            screen.notice(f"Open this address yourself if you trust {self._who}: it is that one's, not ours.", "dim")
+            screen.notice(
+                f"Open this address yourself if you trust {self._who}: it is that one's, not ours.",
+                "dim",
+            )
             self._yes("Done? [y,n] ")
             return
         if not fields(question.schema):
             self._yes("[y,n] ")
             return
-        screen.notice(f"{self._who} gets what you fill in. Enter takes what is in [ ]; {_DECLINE} or Ctrl-D declines.", "dim")
+        screen.notice(
+            f"{self._who} gets what you fill in. Enter takes what is in [ ]; {_DECLINE} or Ctrl-D"
+            " declines.",
+            "dim",
+        )
         while True:
-            values = {name: value for name, field in fields(question.schema).items() if (value := self._field(name, field)) is not None}
+            values = {
+                name: value
+                for name, field in fields(question.schema).items()
+                if (value := self._field(name, field)) is not None
+            }
             shown = {
-                name: HIDDEN if is_secret(field) else values[name] for name, field in fields(question.schema).items() if name in values
+                name: HIDDEN if is_secret(field) else values[name]
+                for name, field in fields(question.schema).items()
+                if name in values
             }
             try:
                 filled("The answer", question.schema, values)
@@ -90,7 +112,11 @@ class _Form:
                 screen.notice(one_line(str(error)), "error")
                 continue
             screen.show([Line("plain", f"  {as_json(shown)}")])
-            answer = self._choice(f"Send this to {self._who}? [y,n,e] ", "yne", "[y] send it, [n] decline, [e] fill it in again")
+            answer = self._choice(
+                f"Send this to {self._who}? [y,n,e] ",
+                "yne",
+                "[y] send it, [n] decline, [e] fill it in again",
+            )
             if answer == "n":
                 raise _Declined
             if answer == "y":
@@ -119,7 +145,10 @@ class _Form:
         return line
 
     def _gone(self) -> bool:
-        return all(question.id != self._question.id for _, question in self._session.conversation.state.pending_questions)
+        return all(
+            question.id != self._question.id
+            for _, question in self._session.conversation.state.pending_questions
+        )
 
     def _field(self, name: str, field: Mapping[str, Any]) -> Any:
         """The value of one field; None for one that is left out."""
@@ -129,10 +158,24 @@ class _Form:
             screen.show([Line("dim", f"  {line}") for line in plain(about).split("\n")])
         choices = _choices(field)
         for number, (value, title) in enumerate(choices, 1):
-            screen.show([Line("plain", f"  {number}  {plain(one_line(title))}" + (f" ({as_json(value)})" if title != value else ""))])
+            screen.show(
+                [
+                    Line(
+                        "plain",
+                        f"  {number}  {plain(one_line(title))}"
+                        + (f" ({as_json(value)})" if title != value else ""),
+                    )
+                ]
+            )
         default = field.get("default")
         needed = name in ((self._question.schema or {}).get("required") or ())
-        hint = f" [{as_json(default)}]" if default is not None and not is_secret(field) else "" if needed else " [leave out]"
+        hint = (
+            f" [{as_json(default)}]"
+            if default is not None and not is_secret(field)
+            else ""
+            if needed
+            else " [leave out]"
+        )
         prompt = f"  {clip(label, 60)} ({_kind(field, choices)}){hint}: "
         while True:
             line = self._line(prompt, is_secret(field))
@@ -143,7 +186,12 @@ class _Form:
                 continue
             try:
                 value = _read(line, field, choices)
-                return cast("dict[str, Any]", filled(label, {"type": "object", "properties": {name: dict(field)}}, {name: value}))[name]
+                return cast(
+                    "dict[str, Any]",
+                    filled(
+                        label, {"type": "object", "properties": {name: dict(field)}}, {name: value}
+                    ),
+                )[name]
             except (ConfigurationError, ValueError) as error:
                 screen.notice(one_line(str(error)), "error")
 
@@ -176,13 +224,21 @@ def _choices(field: Mapping[str, Any]) -> list[tuple[Any, str]]:
     place = cast("Mapping[str, Any]", place)
     titled: Any = place.get("oneOf") or place.get("anyOf")
     if isinstance(titled, list):
-        found = [cast("Mapping[str, Any]", one) for one in cast("list[Any]", titled) if isinstance(one, Mapping) and "const" in one]
+        found = [
+            cast("Mapping[str, Any]", one)
+            for one in cast("list[Any]", titled)
+            if isinstance(one, Mapping) and "const" in one
+        ]
         return [(one["const"], str(one.get("title") or one["const"])) for one in found]
     values: Any = place.get("enum")
     if not isinstance(values, list):
         return []
     listed, names = cast("list[Any]", values), place.get("enumNames")
-    titles = cast("list[Any]", names) if isinstance(names, list) and len(cast("list[Any]", names)) == len(listed) else listed
+    titles = (
+        cast("list[Any]", names)
+        if isinstance(names, list) and len(cast("list[Any]", names)) == len(listed)
+        else listed
+    )
     return [(value, str(title)) for value, title in zip(listed, titles, strict=True)]
 
 
@@ -190,7 +246,13 @@ def _kind(field: Mapping[str, Any], choices: list[tuple[Any, str]]) -> str:
     kind = str(field.get("type") or "text")
     if choices:
         return "several, with commas" if kind == "array" else "one of these"
-    words = {"string": "text", "integer": "whole number", "boolean": "y or n", "array": "JSON", "object": "JSON"}
+    words = {
+        "string": "text",
+        "integer": "whole number",
+        "boolean": "y or n",
+        "array": "JSON",
+        "object": "JSON",
+    }
     return "secret" if is_secret(field) else str(field.get("format") or "") or words.get(kind, kind)
 
 
@@ -198,10 +260,21 @@ def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -
     """What was typed, as the field takes it. Raises `ValueError`."""
     word, kind = line.strip(), field.get("type")
     if choices:
-        return [_chosen(one.strip(), choices) for one in word.split(",") if one.strip()] if kind == "array" else _chosen(word, choices)
+        return (
+            [_chosen(one.strip(), choices) for one in word.split(",") if one.strip()]
+            if kind == "array"
+            else _chosen(word, choices)
+        )
     match kind:
         case "boolean":
-            found = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}.get(word.lower())
+            found = {
+                "y": True,
+                "yes": True,
+                "true": True,
+                "n": False,
+                "no": False,
+                "false": False,
+            }.get(word.lower())
             if found is None:
                 raise ValueError("Type y or n.")
             return found
@@ -212,7 +285,9 @@ def _read(line: str, field: Mapping[str, Any], choices: list[tuple[Any, str]]) -
             except ValueError:
                 value = math.nan
             if not math.isfinite(value):
-                raise ValueError("That is no whole number." if kind == "integer" else "That is no number.")
+                raise ValueError(
+                    "That is no whole number." if kind == "integer" else "That is no number."
+                )
             return value
         case "array" | "object":
             try:

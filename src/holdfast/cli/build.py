@@ -32,12 +32,15 @@ from holdfast.store import SQLiteStore
 
 
 def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> Parts:
-    """Everything that a session needs; `stream` asks the model for its answer piece by piece. Raises `UsageError`."""
+    """Everything that a session needs; `stream` asks the model for its answer piece by piece.
+    Raises `UsageError`."""
     if options.server is not None:
         if options.agents is not None:
             raise UsageError("--agents is for an agent that works here, not on a server")
         if options.log is not None or options.trace:
-            raise UsageError("--log and --trace are for an agent that works here; `holdfast serve` has its own")
+            raise UsageError(
+                "--log and --trace are for an agent that works here; `holdfast serve` has its own"
+            )
         from holdfast.cli.remote import build_remote  # few are on a server
 
         return build_remote(options, env, stream)
@@ -49,13 +52,19 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         if value is not None:
             raise UsageError(f"{name} is for an agent server; say which with --server URL")
     if options.id is not None and options.store is None:
-        raise UsageError("--id names a conversation in a store or on a server; say which with --store FILE or --server URL")
+        raise UsageError(
+            "--id names a conversation in a store or on a server; say which with --store FILE or"
+            " --server URL"
+        )
     model = model_of(options, env, stream and not options.no_stream)
     prompt, schema = prompt_text(options.system_prompt_file), output_schema(options.output_schema)
     passed = settings.shell_environment(env, options.env)
     workdir = Path("." if options.workdir is None else options.workdir).expanduser()
     if not workdir.is_dir():
-        raise UsageError(f"--workdir takes an existing folder; {options.workdir!r} {'is a file' if workdir.exists() else 'does not exist'}")
+        raise UsageError(
+            f"--workdir takes an existing folder; {options.workdir!r}"
+            f" {'is a file' if workdir.exists() else 'does not exist'}"
+        )
     runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
     with ExitStack() as undo:
         undo.callback(runtime.close)
@@ -69,19 +78,40 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
         id, new = _id_in(store, options)
         undo.pop_all()
     known = None if options.no_instructions else runtime.workdir
-    agent = agent_in(runtime, model, limits_of(options), prompt, asking or "never", options.plan, schema, known, delegates)
+    agent = agent_in(
+        runtime,
+        model,
+        limits_of(options),
+        prompt,
+        asking or "never",
+        options.plan,
+        schema,
+        known,
+        delegates,
+    )
     if options.ask:
         from holdfast.tools.preset.asking import register_asking_tools
 
         for tool in register_asking_tools():
             agent.tools.register(tool)
     if store is None:
-        return Parts(agent, runtime, id=id, asking=asking, observers=observers, leave=watching.close)
+        return Parts(
+            agent, runtime, id=id, asking=asking, observers=observers, leave=watching.close
+        )
     notes = (began(id),) if new else ()
     tell = shlex.join(["holdfast", "tell", str(options.store), str(id)])
     return Parts(
-        agent, runtime, store, id, _go_on(options, id), tell, asking, observers=observers, leave=watching.close, notes=notes
-    )  # fmt: skip
+        agent,
+        runtime,
+        store,
+        id,
+        _go_on(options, id),
+        tell,
+        asking,
+        observers=observers,
+        leave=watching.close,
+        notes=notes,
+    )
 
 
 def agent_in(
@@ -95,12 +125,22 @@ def agent_in(
     instructions: Path | None = None,
     delegates: Mapping[str, SubAgent] | None = None,
 ) -> Agent:
-    """An agent with the tools of `runtime`, told where it is, and what the `AGENTS.md` of a folder say."""
+    """An agent with the tools of `runtime`, told where it is, and what the `AGENTS.md` of a folder
+    say."""
     where = f"You work in the folder {runtime.workdir}. Paths are relative to it."
     return Agent(
-        llm, runtime.tools, system_prompt=prompt, system_prompt_extensions=[where], limits=limits, confirm=confirm, planning=planning,
-        condenser=LLMCondenser(), output_type=output_type, instructions=instructions, delegates=delegates,
-    )  # fmt: skip
+        llm,
+        runtime.tools,
+        system_prompt=prompt,
+        system_prompt_extensions=[where],
+        limits=limits,
+        confirm=confirm,
+        planning=planning,
+        condenser=LLMCondenser(),
+        output_type=output_type,
+        instructions=instructions,
+        delegates=delegates,
+    )
 
 
 def limits_of(options: argparse.Namespace) -> Limits:
@@ -109,16 +149,30 @@ def limits_of(options: argparse.Namespace) -> Limits:
 
 
 def model_of(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> LLM:
-    """The model that the options and the environment name, with its key; `--model-key-name` is a server's word for it. Raises `UsageError`."""
+    """The model that the options and the environment name, with its key; `--model-key-name` is a
+    server's word for it. Raises `UsageError`."""
     model = settings.model_name(options.model, env)
     url = settings.base_url(options.base_url, env)
     try:
-        llm = LLM(model, base_url=url, stream=stream, max_retries=5 if options.retries is None else options.retries)
+        llm = LLM(
+            model,
+            base_url=url,
+            stream=stream,
+            max_retries=5 if options.retries is None else options.retries,
+        )
         if options.model_key_name is not None:
             return llm.replace(api_key=f"${{{options.model_key_name}}}")
-        return llm.replace(api_key=settings.api_key(llm.base_url, options.api_key_env, env, locate(model, url).provider))
+        return llm.replace(
+            api_key=settings.api_key(
+                llm.base_url, options.api_key_env, env, locate(model, url).provider
+            )
+        )
     except ConfigurationError as error:
-        told = str(error).replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)").replace("LLM: api_key", "the API key")
+        told = (
+            str(error)
+            .replace("LLM: base_url", "--base-url (or HOLDFAST_BASE_URL)")
+            .replace("LLM: api_key", "the API key")
+        )
         raise UsageError(told.removeprefix("LLM: ")) from error
 
 
@@ -141,13 +195,24 @@ def output_schema(path: str | None) -> dict[str, Any] | None:
         found = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         reason = (
-            error.strerror if isinstance(error, OSError) else "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+            error.strerror
+            if isinstance(error, OSError)
+            else "it is not UTF-8"
+            if isinstance(error, UnicodeDecodeError)
+            else str(error)
         )
         raise UsageError(f"--output-schema {path!r} cannot be read: {reason}") from error
     try:
-        return cast("dict[str, Any]", Output(found).type) if isinstance(found, dict) else _no_schema(path)
+        return (
+            cast("dict[str, Any]", Output(found).type)
+            if isinstance(found, dict)
+            else _no_schema(path)
+        )
     except ConfigurationError as error:
-        raise UsageError(f"--output-schema {path!r}: {str(error).removeprefix('Agent: output_type ').rstrip('.')}") from error
+        raise UsageError(
+            f"--output-schema {path!r}:"
+            f" {str(error).removeprefix('Agent: output_type ').rstrip('.')}"
+        ) from error
 
 
 def _no_schema(path: str) -> NoReturn:
@@ -162,7 +227,8 @@ def _store(path: Path) -> SQLiteStore:
 
 
 def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str, bool]:
-    """Return the id of the conversation to go on with or to begin, and whether `--id` names a new one. Raises `UsageError`."""
+    """Return the id of the conversation to go on with or to begin, and whether `--id` names a new
+    one. Raises `UsageError`."""
     if store is None or options.id is None:
         return secrets.token_hex(6), False  # short enough to type, and unique enough for one file
     exact = store.list([not_empty(options.id)])

@@ -31,7 +31,12 @@ When a call waits for you: y n e a q decide; any other line is a message, which 
 def chat(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Talk until the user leaves. Raises `UsageError`, `HoldfastError`."""
     screen = Screen(env)
-    with Signals() as signals, Session(build(options, env, screen.is_terminal), screen, signals, full=options.full) as session:
+    with (
+        Signals() as signals,
+        Session(
+            build(options, env, screen.is_terminal), screen, signals, full=options.full
+        ) as session,
+    ):
         talk = _Talk(session)
         return session.main(lambda _: talk.interactive() if session.interactive else talk.piped())
 
@@ -63,8 +68,13 @@ class _Talk:
                     return code
                 continue
             if session.was_interrupted:
-                session.screen.notice("paused: Enter goes on, a message steers, Ctrl-D leaves.", "dim")
-            elif status in (ConversationStatus.ERROR, ConversationStatus.STUCK) and told != session.conversation.state.last_seq:
+                session.screen.notice(
+                    "paused: Enter goes on, a message steers, Ctrl-D leaves.", "dim"
+                )
+            elif (
+                status in (ConversationStatus.ERROR, ConversationStatus.STUCK)
+                and told != session.conversation.state.last_seq
+            ):
                 told = session.conversation.state.last_seq
                 session.outcome()
             code = self._prompt()
@@ -105,9 +115,14 @@ class _Talk:
             if not typed:  # Ctrl-D: leave when this is done
                 self._left = True
             for line in typed.decode(errors="replace").splitlines():
-                if line.strip().lower() in ANSWERS and self._session.conversation.state.pending_confirmations:
+                if (
+                    line.strip().lower() in ANSWERS
+                    and self._session.conversation.state.pending_confirmations
+                ):
                     self._session.screen.notice(
-                        f"{line.strip()!r} answers nothing yet: you will be asked when the other calls are done.", "dim"
+                        f"{line.strip()!r} answers nothing yet: you will be asked when the other"
+                        " calls are done.",
+                        "dim",
                     )
                 elif line.strip():
                     self._take(line, echoed=True)
@@ -115,12 +130,15 @@ class _Talk:
     # --- a file or a pipe ---
 
     def piped(self) -> Exit:
-        """Each line is a message, answered before the next is read. Ends with how the last one ended."""
+        """Each line is a message, answered before the next is read. Ends with how the last one
+        ended."""
         session = self._session
         begun = session.conversation.state.last_seq
         code = session.drive()
         ended = Exit.FINISHED
-        if code is None and (session.conversation.status is WAITING or session.conversation.state.last_seq != begun):
+        if code is None and (
+            session.conversation.status is WAITING or session.conversation.state.last_seq != begun
+        ):
             ended = session.outcome()  # of what was left unfinished, if nothing is said now
         while code is None and not self._left:
             try:
@@ -138,7 +156,8 @@ class _Talk:
     # --- one line ---
 
     def _take(self, line: str, *, echoed: bool) -> bool:
-        """Do what a line asks for; whether the agent may have something to do now, or the user left."""
+        """Do what a line asks for; whether the agent may have something to do now, or the user
+        left."""
         session, conversation = self._session, self._session.conversation
         word = line.strip()
         match word.split(maxsplit=1)[0] if word.startswith("/") else "":
@@ -159,7 +178,10 @@ class _Talk:
                 if conversation.status in (ConversationStatus.RUNNING, WAITING):
                     conversation.pause()
                 else:
-                    session.screen.notice(f"Nothing to pause: it is {conversation.status.value.replace('_', ' ')}.", "dim")
+                    session.screen.notice(
+                        f"Nothing to pause: it is {conversation.status.value.replace('_', ' ')}.",
+                        "dim",
+                    )
             case "/condense":
                 try:
                     conversation.condense(word.partition(" ")[2].strip() or None)
@@ -177,19 +199,28 @@ class _Talk:
                 if "/" in unknown[1:]:  # a path, not a command
                     self._say(line, echoed)
                     return True
-                session.screen.notice(f"There is no {unknown}. There are /help /pause /resume /condense /status /exit.", "error")
+                session.screen.notice(
+                    f"There is no {unknown}. There are /help /pause /resume /condense /status"
+                    " /exit.",
+                    "error",
+                )
         return False
 
     def _say(self, line: str, echoed: bool) -> None:
         self._session.say(line, echoed)
         if self._session.conversation.status is WAITING:
-            self._session.screen.notice("Sent as a message. It approves nothing: the call still waits.", "dim")
+            self._session.screen.notice(
+                "Sent as a message. It approves nothing: the call still waits.", "dim"
+            )
 
     def _tell_status(self) -> None:
         conversation = self._session.conversation
         state = conversation.state
         parts = [
-            f"{conversation.id}: {conversation.status.value.replace('_', ' ')}", f"model {self._session.model}", counted(state.steps, "step"),
-            f"{state.usage.input_tokens:,} tokens in, {state.usage.output_tokens:,} out", counted(state.last_seq, "event"),
-        ]  # fmt: skip
+            f"{conversation.id}: {conversation.status.value.replace('_', ' ')}",
+            f"model {self._session.model}",
+            counted(state.steps, "step"),
+            f"{state.usage.input_tokens:,} tokens in, {state.usage.output_tokens:,} out",
+            counted(state.last_seq, "event"),
+        ]
         self._session.screen.notice(", ".join(parts), "dim")

@@ -44,12 +44,15 @@ def _print(screen: Screen, report: Report, file: str) -> None:
         screen.show([Line("plain", f"{found}, all sound.")])
     else:
         screen.show([Line("plain", f"{found} can be read; the store is damaged.")])
-        screen.notice(f"save what is readable with: holdfast export --salvage {file} -o rest.jsonl", "dim")
+        screen.notice(
+            f"save what is readable with: holdfast export --salvage {file} -o rest.jsonl", "dim"
+        )
 
 
 @contextmanager
 def progress(env: Mapping[str, str], what: str) -> Generator[Callable[[int, int], None]]:
-    """How far something is, on the last line of stderr if that is a terminal and it takes longer than a moment."""
+    """How far something is, on the last line of stderr if that is a terminal and it takes longer
+    than a moment."""
     screen = Screen(env, out=sys.stderr)
     told_at = time.monotonic()
     screen.status(what)

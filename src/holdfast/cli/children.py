@@ -1,4 +1,5 @@
-"""The agents that an agent delegates to, as `run` and `chat` show them: `--agents`, a line of each that works, and asking about their calls."""
+"""The agents that an agent delegates to, as `run` and `chat` show them: `--agents`, a line of each
+that works, and asking about their calls."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def agents_of(folder: str | None) -> Mapping[str, SubAgent]:
         raise UsageError(f"--agents takes a folder; there is none at {folder!r}") from error
     if not found:
         raise UsageError(
-            f"--agents {folder!r}: there is no agent that can be read, in .agents/agents, .holdfast/agents, .claude/agents or itself"
+            f"--agents {folder!r}: there is no agent that can be read, in .agents/agents,"
+            " .holdfast/agents, .claude/agents or itself"
         )
     return found
 
@@ -67,21 +69,32 @@ class _About:
     def tell_waiting(self) -> Exit:
         """Say which calls are left waiting, and how they can be decided."""
         screen, child = self._session.screen, self.conversation
-        screen.error(f"calls of {one_line(child.id)}, an agent that works for this one, are left waiting for confirmation.")
+        screen.error(
+            f"calls of {one_line(child.id)}, an agent that works for this one, are left waiting for"
+            " confirmation."
+        )
         for pending in child.state.pending_confirmations:
-            screen.notice(f"  {one_line(pending.call.id)}  {call_title(pending.call.name, pending.call.arguments)}")
+            screen.notice(
+                f"  {one_line(pending.call.id)} "
+                f" {call_title(pending.call.name, pending.call.arguments)}"
+            )
         if self._tell:
-            screen.notice(f"approve with: {shlex.join([*shlex.split(self._tell)[:-1], child.id])} approve")
+            screen.notice(
+                f"approve with: {shlex.join([*shlex.split(self._tell)[:-1], child.id])} approve"
+            )
         return Exit.STOPPED
 
 
 def ask_about(session: Session, child: Conversation, tell: str) -> Exit | None:
-    """Ask whoever sits at the terminal about a child's call; an exit code if it is left waiting, or nobody sits there."""
+    """Ask whoever sits at the terminal about a child's call; an exit code if it is left waiting, or
+    nobody sits there."""
     about = _About(session, child, tell)
     if not session.interactive:
         session.catch_up()
         return about.tell_waiting()
     from holdfast.cli.confirm import Confirmer
 
-    session.screen.notice(f"{one_line(child.id)}, an agent that works for this one, waits for you:", "dim")
+    session.screen.notice(
+        f"{one_line(child.id)}, an agent that works for this one, waits for you:", "dim"
+    )
     return Confirmer(cast("Session", about)).ask()

@@ -13,7 +13,8 @@ from holdfast.cli.streams import forget_output, make_streams_safe
 
 
 def command(argv: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code. Whatever goes wrong is told on stderr, not raised."""
+    """Run the command line and return its exit code. Whatever goes wrong is told on stderr, not
+    raised."""
     env = os.environ
     make_streams_safe()
     try:
@@ -34,7 +35,9 @@ def command(argv: Sequence[str] | None = None) -> int:
         code = _told(error, env)
     try:
         sys.stdout.flush()
-    except OSError:  # a closed pipe, a terminal that hung up: the interpreter would try again at its end, and complain
+    except OSError:
+        # a closed pipe, a terminal that hung up: the interpreter would try again at its end, and
+        # complain
         forget_output()
         code = Exit.BROKEN_PIPE if code == Exit.FINISHED else code
     return int(code)
@@ -45,9 +48,12 @@ def _dispatch(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     import logging
 
     if env.get("HOLDFAST_DEBUG"):
-        logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+        logging.basicConfig(
+            level=logging.DEBUG, format="%(asctime)s %(name)s %(levelname)s %(message)s"
+        )
     else:
-        # What the library logs, the events say as well; without a handler Python would print it into the conversation.
+        # What the library logs, the events say as well; without a handler Python would print it
+        # into the conversation.
         logging.getLogger("holdfast").addHandler(logging.NullHandler())
     match options.command:
         case "run":

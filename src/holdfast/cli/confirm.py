@@ -1,4 +1,5 @@
-"""Asking a person about a call that waits: what `--confirm` makes wait, the call shown whole, the question, and what an answer does."""
+"""Asking a person about a call that waits: what `--confirm` makes wait, the call shown whole, the
+question, and what an answer does."""
 
 from __future__ import annotations
 
@@ -38,15 +39,19 @@ _PLAN_OPTIONS = "[y] approve this plan, [n] reject it, [e] change its steps, [q]
 
 
 class Asking:
-    """The policy of `--confirm`: every call waits, or those of some tools, until somebody allows all of a tool's.
+    """The policy of `--confirm`: every call waits, or those of some tools, until somebody allows
+    all of a tool's.
 
-    What was allowed lasts as long as the process. `tools` None: every tool's. `risky`: those above a medium risk, whatever their tool.
+    What was allowed lasts as long as the process. `tools` None: every tool's. `risky`: those above
+    a medium risk, whatever their tool.
     """
 
     def __init__(self, tools: frozenset[str] | None, risky: bool = False) -> None:
         self._tools = tools
         self.needs_risk = risky
-        self._allowed: frozenset[str] = frozenset()  # replaced whole: asked for on the conversation's thread
+        self._allowed: frozenset[str] = (
+            frozenset()
+        )  # replaced whole: asked for on the conversation's thread
 
     @property
     def names(self) -> Literal["always", "risky"] | list[str]:
@@ -60,7 +65,8 @@ class Asking:
         self._allowed |= {tool}
 
     def allows(self, tool: str) -> bool:
-        """Whether somebody allowed all calls of `tool`. On a server, which asks all the same, they are approved from here."""
+        """Whether somebody allowed all calls of `tool`. On a server, which asks all the same, they
+        are approved from here."""
         return tool in self._allowed
 
     def decide(self, call: ToolCall, risk: Risk) -> Verdict:
@@ -76,11 +82,19 @@ class Asking:
             return Verdict("allow", f"the user allowed all calls of {call.name}")
         if verdict is not None:
             return verdict
-        return Verdict("ask", "every call is to be confirmed" if self._tools is None else f"every call of {call.name} is to be confirmed")
+        return Verdict(
+            "ask",
+            (
+                "every call is to be confirmed"
+                if self._tools is None
+                else f"every call of {call.name} is to be confirmed"
+            ),
+        )
 
 
 def confirmation(what: str, tools: Sequence[str]) -> Asking | None:
-    """`--confirm WHAT` as a policy, None for `never`. `tools` are the names there are. Raises `UsageError` for any other."""
+    """`--confirm WHAT` as a policy, None for `never`. `tools` are the names there are. Raises
+    `UsageError` for any other."""
     if what.strip() == "risky":
         return Asking(frozenset(), risky=True)
     if what.strip() in ("never", "always"):
@@ -91,7 +105,8 @@ def confirmation(what: str, tools: Sequence[str]) -> Asking | None:
         near = difflib.get_close_matches(unknown or "", tools, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"--confirm takes never, always, risky or tool names separated by commas, not {unknown or what!r}.{hint} The tools are: {', '.join(tools)}"
+            "--confirm takes never, always, risky or tool names separated by commas, not"
+            f" {unknown or what!r}.{hint} The tools are: {', '.join(tools)}"
         )
     return Asking(frozenset(names))
 
@@ -103,7 +118,7 @@ def edit_lines() -> bool:
     """Have `input` edit lines, and say whether it does."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         try:
-            import readline  # noqa: F401  # pyright: ignore[reportUnusedImport]: its import gives input() line editing
+            import readline  # pyright: ignore[reportUnusedImport]: its import gives input() line editing  # noqa: F401
         except ImportError:  # a Python built without it
             return False
         return True
@@ -128,7 +143,8 @@ def forget_typed() -> None:
 
 
 class Confirmer:
-    """Asks whoever sits at the terminal about the calls that wait. `other` takes a line that is no answer; True ends the asking."""
+    """Asks whoever sits at the terminal about the calls that wait. `other` takes a line that is no
+    answer; True ends the asking."""
 
     def __init__(self, session: Session, other: Callable[[str], bool] | None = None) -> None:
         self._session = session
@@ -136,7 +152,8 @@ class Confirmer:
         self._edits = False
 
     def ask(self) -> Exit | None:
-        """Ask about the first call that waits and do as is answered. None: the agent may have something to do, or was paused.
+        """Ask about the first call that waits and do as is answered. None: the agent may have
+        something to do, or was paused.
 
         An exit code if the call is left waiting. Raises `Ended`.
         """
@@ -146,7 +163,11 @@ class Confirmer:
         if not waiting:
             return session.tell_waiting() if session.conversation.status is WAITING else None
         first = waiting[0]
-        if session.asking is not None and session.asking.allows(first.call.name) and first.reason not in APPROVAL:
+        if (
+            session.asking is not None
+            and session.asking.allows(first.call.name)
+            and first.reason not in APPROVAL
+        ):
             self._approve(first, reason=f"the user allowed all calls of {first.call.name}")
             return None
         forget_typed()  # what was typed before this was seen is no answer to it
@@ -173,7 +194,11 @@ class Confirmer:
     def _shown(self, call: ToolCall) -> list[Line]:
         state, width = self._session.conversation.state, self._session.screen.width
         steps = steps_of(call)
-        return compared(steps, texts(state.plan) if state.plan_approved else (), width) if steps else whole(call, self._current)
+        return (
+            compared(steps, texts(state.plan) if state.plan_approved else (), width)
+            if steps
+            else whole(call, self._current)
+        )
 
     def _current(self, path: str) -> str | None:
         try:
@@ -181,11 +206,16 @@ class Confirmer:
         except (RuntimeFault, ValueError):  # not there, not text, or not to be looked at
             return None
 
-    def _question(self, first: PendingConfirmation, waiting: Sequence[PendingConfirmation]) -> Exit | None:
+    def _question(
+        self, first: PendingConfirmation, waiting: Sequence[PendingConfirmation]
+    ) -> Exit | None:
         session, call = self._session, first.call
         tool = plain(one_line(call.name))
         plan, arguments = first.reason in APPROVAL and bool(steps_of(call)), None
-        options = f"[y] run it, [n] reject, [e] edit, [a] run this and all later calls of {tool}, [q] leave it waiting"
+        options = (
+            f"[y] run it, [n] reject, [e] edit, [a] run this and all later calls of {tool}, [q]"
+            " leave it waiting"
+        )
         options = _PLAN_OPTIONS if plan else options
         session.screen.notice(options, "dim")
         gone = self._gone(call.id)
@@ -209,7 +239,9 @@ class Confirmer:
                             self._approve(pending)
                     return None
                 case "n" | "no":
-                    reason = session.ask("Why? The model is told (Enter: no reason): ", gone).strip()
+                    reason = session.ask(
+                        "Why? The model is told (Enter: no reason): ", gone
+                    ).strip()
                     if not self._decided(call.id):
                         session.conversation.reject(call.id, reason)
                     return None
@@ -228,10 +260,17 @@ class Confirmer:
                     if session.conversation.status is not WAITING or not self._waits(call.id):
                         return None
 
-    def _approve(self, pending: PendingConfirmation, arguments: dict[str, Any] | None = None, reason: str = "") -> None:
+    def _approve(
+        self,
+        pending: PendingConfirmation,
+        arguments: dict[str, Any] | None = None,
+        reason: str = "",
+    ) -> None:
         try:
             conversation, hash = self._session.conversation, pending.arguments_hash
-            conversation.approve(pending.call.id, arguments=arguments, arguments_hash=hash, reason=reason)
+            conversation.approve(
+                pending.call.id, arguments=arguments, arguments_hash=hash, reason=reason
+            )
         except ConfigurationError:
             if not self._decided(pending.call.id):
                 raise
@@ -239,7 +278,9 @@ class Confirmer:
     def _edit(self, pending: PendingConfirmation) -> bool:
         """Take other arguments and approve the call with them; False if nothing was typed."""
         session, gone = self._session, self._gone(pending.call.id)
-        text = as_json(pending.call.arguments, ascii_only="utf" not in (sys.stdin.encoding or "").lower())
+        text = as_json(
+            pending.call.arguments, ascii_only="utf" not in (sys.stdin.encoding or "").lower()
+        )
         if not self._edits:
             session.screen.notice(f"The arguments are: {text}")
         while True:
@@ -252,7 +293,9 @@ class Confirmer:
                 return False
             try:
                 arguments = read_arguments(line)
-                changed = as_json(arguments) != as_json(pending.call.arguments)  # to Python 1 and true are the same
+                changed = as_json(arguments) != as_json(
+                    pending.call.arguments
+                )  # to Python 1 and true are the same
                 self._approve(pending, arguments if changed else None)
             except (ToolError, ValueError) as error:
                 session.screen.notice(one_line(str(error)), "error")
@@ -260,8 +303,11 @@ class Confirmer:
             else:
                 return True
 
-    def _edit_plan(self, pending: PendingConfirmation, before: dict[str, Any] | None) -> dict[str, Any] | None:
-        """Take changes to a plan, line by line; the arguments to approve it with, None for the model's own."""
+    def _edit_plan(
+        self, pending: PendingConfirmation, before: dict[str, Any] | None
+    ) -> dict[str, Any] | None:
+        """Take changes to a plan, line by line; the arguments to approve it with, None for the
+        model's own."""
         session, steps = self._session, read_steps(before) or steps_of(pending.call)
         session.screen.notice(EDITING, "dim")
         while (line := session.ask("Change (Enter: done): ", self._gone(pending.call.id))).strip():
@@ -271,15 +317,26 @@ class Confirmer:
                 session.screen.notice(one_line(str(error)), "error")
             else:
                 session.screen.show(drawn(steps, session.screen.width))
-        return None if steps == steps_of(pending.call) else {"steps": [msgspec.to_builtins(step) for step in steps]}
+        return (
+            None
+            if steps == steps_of(pending.call)
+            else {"steps": [msgspec.to_builtins(step) for step in steps]}
+        )
 
     def _waits(self, call_id: str) -> bool:
-        return any(pending.call.id == call_id for pending in self._session.conversation.state.pending_confirmations)
+        return any(
+            pending.call.id == call_id
+            for pending in self._session.conversation.state.pending_confirmations
+        )
 
     def _gone(self, call_id: str) -> Callable[[], bool]:
-        """Whether there is nothing to answer any more: somebody elsewhere decided, or paused the conversation."""
+        """Whether there is nothing to answer any more: somebody elsewhere decided, or paused the
+        conversation."""
         conversation = self._session.conversation
-        return lambda: not self._waits(call_id) or conversation.status not in (WAITING, ConversationStatus.RUNNING)
+        return lambda: (
+            not self._waits(call_id)
+            or conversation.status not in (WAITING, ConversationStatus.RUNNING)
+        )
 
     def _decided(self, call_id: str) -> bool:
         """Whether the call does not wait any more; what became of it is told."""

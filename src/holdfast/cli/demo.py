@@ -1,4 +1,5 @@
-"""`holdfast demo`: a scripted model drives the real tools on a real bug, and the result is checked."""
+"""`holdfast demo`: a scripted model drives the real tools on a real bug, and the result is
+checked."""
 
 from __future__ import annotations
 
@@ -25,14 +26,19 @@ from holdfast.cli.signals import Signals
 from holdfast.llm.scripted import ScriptedLLM, ScriptedRequest
 from holdfast.runtime import LocalRuntime
 
-TASK = "Our users say that search results start at the eleventh. Find out why, fix it, and show with the tests that it is fixed."
+TASK = (
+    "Our users say that search results start at the eleventh. Find out why, fix it, and show with"
+    " the tests that it is fixed."
+)
 
 BROKEN, FIXED = "    first = number * size\n", "    first = (number - 1) * size\n"
 
-# The fixed line is longer: Python takes a .pyc for current if its source has the same size and the same second of change.
+# The fixed line is longer: Python takes a .pyc for current if its source has the same size and the
+# same second of change.
 PROJECT = {
     "shop/__init__.py": '"""A small shop."""\n',
-    "shop/search.py": '''"""Finding things in the shop."""
+    "shop/search.py": (
+        '''"""Finding things in the shop."""
 
 from shop.paging import page
 
@@ -40,8 +46,10 @@ from shop.paging import page
 def search(items, word, number=1):
     """Page `number` of the items that contain `word`."""
     return page([item for item in items if word in item], number)
-''',
-    "shop/paging.py": f'''"""Long lists, a page at a time."""
+'''
+    ),
+    "shop/paging.py": (
+        f'''"""Long lists, a page at a time."""
 
 
 def page(items, number, size=10):
@@ -52,9 +60,11 @@ def page(items, number, size=10):
 def pages(items, size=10):
     """How many pages there are."""
     return -(-len(items) // size)
-''',
+'''
+    ),
     "tests/__init__.py": "",
-    "tests/test_paging.py": """import unittest
+    "tests/test_paging.py": (
+        """import unittest
 
 from shop.paging import page, pages
 
@@ -68,18 +78,23 @@ class PagingTest(unittest.TestCase):
 
     def test_an_incomplete_page_counts(self):
         self.assertEqual(pages("abcdefg", size=3), 3)
-""",
+"""
+    ),
 }
 
 
 def _script(tests: str) -> list[Any]:
-    """The model's part. Where what it says depends on what a tool answered, it is a function of that answer."""
+    """The model's part. Where what it says depends on what a tool answered, it is a function of
+    that answer."""
 
     def after_first_run(request: ScriptedRequest) -> Any:
         if "FAILED" not in request.text:
             return "The tests pass as they are, so I change nothing."
         return [
-            "They fail as the users say. `page` counts from 1, but `number * size` skips the whole first page.",
+            (
+                "They fail as the users say. `page` counts from 1, but `number * size` skips the"
+                " whole first page."
+            ),
             ("edit_file", {"path": "shop/paging.py", "old": BROKEN, "new": FIXED}),
         ]
 
@@ -87,8 +102,9 @@ def _script(tests: str) -> list[Any]:
         if "OK" not in request.text:
             return "The tests still fail, so this was not the whole reason."
         return (
-            "Fixed. Pages are numbered from 1, but `shop/paging.py` computed the first item as if they were numbered from 0, so that "
-            "every search began with its second page. It now subtracts one. The tests failed before the change and pass after it."
+            "Fixed. Pages are numbered from 1, but `shop/paging.py` computed the first item as if"
+            " they were numbered from 0, so that every search began with its second page. It now"
+            " subtracts one. The tests failed before the change and pass after it."
         )
 
     return [
@@ -115,7 +131,8 @@ holdfast --help says the rest."""
 
 
 def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
-    """Show the demo. FINISHED only if the project's test was seen to fail before and to pass after."""
+    """Show the demo. FINISHED only if the project's test was seen to fail before and to pass
+    after."""
     screen = Screen(env)
     slow = screen.is_terminal and not options.fast
     passed = settings.shell_environment(env, ())
@@ -126,11 +143,26 @@ def demo(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         failed_before = not _passes(folder, passed)
-        llm = ScriptedLLM(_script(f"{shlex.quote(sys.executable)} -m unittest"), delay=0.8 if slow else 0.0, stream=screen.is_terminal)
+        llm = ScriptedLLM(
+            _script(f"{shlex.quote(sys.executable)} -m unittest"),
+            delay=0.8 if slow else 0.0,
+            stream=screen.is_terminal,
+        )
         pace = Pace(0.6, 0.03) if slow else Pace()
         runtime = LocalRuntime(folder, env=passed)
-        screen.show([Line("dim", f"A small shop with a bug, in {folder}. The model is scripted; tools, files and tests are real.")])
-        with Signals() as signals, Session(Parts(agent_in(runtime, llm), runtime), screen, signals, pace=pace) as session:
+        screen.show(
+            [
+                Line(
+                    "dim",
+                    f"A small shop with a bug, in {folder}. The model is scripted; tools, files and"
+                    " tests are real.",
+                )
+            ]
+        )
+        with (
+            Signals() as signals,
+            Session(Parts(agent_in(runtime, llm), runtime), screen, signals, pace=pace) as session,
+        ):
             code = session.main(_work)
             history = session.conversation.get_history()
         if code is not Exit.FINISHED:
@@ -157,7 +189,12 @@ def _work(session: Session) -> Exit:
 def _passes(folder: Path, env: Mapping[str, str]) -> bool:
     """Whether the project's tests pass: not as the agent says, but as we see ourselves."""
     run = subprocess.run(
-        [sys.executable, "-m", "unittest"], cwd=folder, env={"PATH": os.defpath, **env}, capture_output=True, timeout=60, check=False
+        [sys.executable, "-m", "unittest"],
+        cwd=folder,
+        env={"PATH": os.defpath, **env},
+        capture_output=True,
+        timeout=60,
+        check=False,
     )
     return run.returncode == 0
 
@@ -168,7 +205,11 @@ def _problem(failed_before: bool, passes_after: bool, history: list[ev.AnyEvent]
         return "the tests passed before anything was changed"
     if not passes_after:
         return "the tests fail after the change"
-    codes = [event.result.meta["exitCode"] for event in history if isinstance(event, ev.ToolResult) and "exitCode" in event.result.meta]
+    codes = [
+        event.result.meta["exitCode"]
+        for event in history
+        if isinstance(event, ev.ToolResult) and "exitCode" in event.result.meta
+    ]
     if len(codes) != 2 or codes[0] == 0 or codes[1] != 0:
         return f"the agent's test runs ended with {codes}"
     return ""

@@ -16,10 +16,12 @@ _TITLE = 40  # characters of each one's title
 
 
 def matching(found: Iterable[S], id: str) -> S | None:
-    """Return the conversation with this id, or the only one whose id begins with it; None if there is none.
+    """Return the conversation with this id, or the only one whose id begins with it; None if there
+    is none.
 
-    A conversation that a call of another match spawned is not a match of its own: its id is `{parent}.{call}`,
-    so every prefix of its parent would be ambiguous. Raises `UsageError` that lists the candidates.
+    A conversation that a call of another match spawned is not a match of its own: its id is
+    `{parent}.{call}`, so every prefix of its parent would be ambiguous. Raises `UsageError` that
+    lists the candidates.
     """
     matches = {entry.id: entry for entry in found if entry.id.startswith(id)}
     if id in matches:
@@ -28,20 +30,29 @@ def matching(found: Iterable[S], id: str) -> S | None:
     if len(candidates) > 1:
         listed = ", ".join([_described(entry) for entry in candidates[:_LISTED]])
         more = f" and {len(candidates) - _LISTED:,} more" if len(candidates) > _LISTED else ""
-        raise UsageError(f"the ids of {len(candidates):,} conversations begin with {id!r}: {listed}{more}. Give more of the id")
+        raise UsageError(
+            f"the ids of {len(candidates):,} conversations begin with {id!r}: {listed}{more}. Give"
+            " more of the id"
+        )
     return candidates[0] if candidates else None
 
 
 def not_empty(id: str) -> str:
     """Return the value of `--id`. Raises `UsageError` if it is blank."""
     if not id.strip():
-        raise UsageError("--id takes an id, the beginning of one, or the name of a new conversation; it was given nothing")
+        raise UsageError(
+            "--id takes an id, the beginning of one, or the name of a new conversation; it was"
+            " given nothing"
+        )
     return id
 
 
 def already_there(id: str) -> UsageError:
     """The error for `--new` with the id of an existing conversation."""
-    return UsageError(f"--new: the conversation {id!r} is there already. Take another --id, or leave --new out to go on with it")
+    return UsageError(
+        f"--new: the conversation {id!r} is there already. Take another --id, or leave --new out to"
+        " go on with it"
+    )
 
 
 def began(id: str) -> str:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """One line to show. `style` is plain, user, call, dim, error, add, remove, or gap: a blank line unless there is one already."""
+    """One line to show. `style` is plain, user, call, dim, error, add, remove, or gap: a blank line
+    unless there is one already."""
 
     style: str
     text: str = ""

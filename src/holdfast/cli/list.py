@@ -11,7 +11,9 @@ from holdfast.cli.show import open_place, place_words, print_list
 from holdfast.conversation import ConversationStatus
 from holdfast.store import SQLiteStore
 
-STATUSES = tuple(status.value for status in ConversationStatus if status is not ConversationStatus.CLOSED)  # which no store has
+STATUSES = tuple(
+    status.value for status in ConversationStatus if status is not ConversationStatus.CLOSED
+)  # which no store has
 
 
 def list_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -20,13 +22,21 @@ def list_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     status = None if options.status is None else _status(options.status)
     most = options.limit + 1  # one more, to know whether there are more
     with open_place(options, env, read_only=True) as place:
-        found = place.list(status=status)[:most] if isinstance(place, SQLiteStore) else place.list(status=status, limit=most)
+        found = (
+            place.list(status=status)[:most]
+            if isinstance(place, SQLiteStore)
+            else place.list(status=status, limit=most)
+        )
     shown = found[: options.limit]
     if shown:
         print_list(screen, shown, " ".join(place_words(options)), options.json)
     elif not options.json:
         what = f"that is {status} " if status else ""
-        screen.notice(f"There is no conversation {what}{'on' if '://' in options.file else 'in'} {options.file}.", "dim")
+        screen.notice(
+            f"There is no conversation {what}{'on' if '://' in options.file else 'in'}"
+            f" {options.file}.",
+            "dim",
+        )
     if len(found) > len(shown):
         screen.notice("There are more: --limit N shows as many.", "dim")
     return screen.loss if screen.broken else Exit.FINISHED

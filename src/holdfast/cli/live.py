@@ -1,4 +1,5 @@
-"""A conversation as it happens: streamed pieces and events, which come on two threads, in one order on the screen."""
+"""A conversation as it happens: streamed pieces and events, which come on two threads, in one order
+on the screen."""
 
 from __future__ import annotations
 
@@ -22,20 +23,25 @@ BROKE_OFF = Line("dim", "(the answer broke off and is asked for again)")
 
 
 class Pace(NamedTuple):
-    """Seconds to wait, for somebody to read along: before each event and after each streamed piece."""
+    """Seconds to wait, for somebody to read along: before each event and after each streamed
+    piece."""
 
     event: float = 0.0
     piece: float = 0.0
 
 
 class Live:
-    """Shows a conversation on `screen`. `on_event` is its event callback, `on_delta` its `on_delta`.
+    """Shows a conversation on `screen`. `on_event` is its event callback, `on_delta` its
+    `on_delta`.
 
-    A piece of an answer is shown once all events are that were in the journal when it came: else the next answer's first words would
-    stand above the last call's result. `last_seq` tells the journal's last seq. A streamed answer is not shown again when it is whole.
+    A piece of an answer is shown once all events are that were in the journal when it came: else
+    the next answer's first words would stand above the last call's result. `last_seq` tells the
+    journal's last seq. A streamed answer is not shown again when it is whole.
     """
 
-    def __init__(self, screen: Screen, renderer: Renderer, last_seq: Callable[[], int], pace: Pace = Pace()) -> None:
+    def __init__(
+        self, screen: Screen, renderer: Renderer, last_seq: Callable[[], int], pace: Pace = Pace()
+    ) -> None:
         self.steps = 0
         self.usage = Usage()
         self.cost: float | None = None
@@ -60,12 +66,15 @@ class Live:
         self._interactive = False
 
     def begin(self, state: ConversationState, interactive: bool = False) -> None:
-        """Start from here: the events that there are by now are not to be shown, but known. `interactive`: somebody is asked about calls."""
+        """Start from here: the events that there are by now are not to be shown, but known.
+        `interactive`: somebody is asked about calls."""
         with self._lock:
             self._interactive = interactive
             self._shown, self._running = state.last_seq, state.status is ConversationStatus.RUNNING
             self._asked = {pending.call.id for pending in state.pending_confirmations}
-            last = next((event for event in reversed(state.events) if isinstance(event, ev.Assistant)), None)
+            last = next(
+                (event for event in reversed(state.events) if isinstance(event, ev.Assistant)), None
+            )
             if last is not None:
                 self._renderer.know(last)
             self._renderer.plan = state.plan
@@ -73,7 +82,8 @@ class Live:
 
     @contextmanager
     def quiet(self) -> Generator[None]:
-        """Within, while somebody is asked for a line, no status is shown, and what happens begins on a line of its own."""
+        """Within, while somebody is asked for a line, no status is shown, and what happens begins
+        on a line of its own."""
         with self._lock:
             self._quiet = self._interactive
             self._tell_status()
@@ -122,10 +132,17 @@ class Live:
                 self._screen.show(self._renderer.child(message))
 
     def wait_shown(self, seq: int, timeout: float, stop: Callable[[], bool]) -> None:
-        """Block until event `seq` is on the screen, there is no screen any more, or `stop()`; at most `timeout` seconds."""
-        # Looked at without the lock, which whoever writes to a full pipe holds for as long as nobody reads it.
+        """Block until event `seq` is on the screen, there is no screen any more, or `stop()`; at
+        most `timeout` seconds."""
+        # Looked at without the lock, which whoever writes to a full pipe holds for as long as
+        # nobody reads it.
         deadline = time.monotonic() + timeout
-        while self._shown < seq and not self._screen.broken and not stop() and time.monotonic() < deadline:
+        while (
+            self._shown < seq
+            and not self._screen.broken
+            and not stop()
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.01)
 
     # --- on the screen ---
@@ -149,7 +166,11 @@ class Live:
                 if not self._style or self._parted:
                     self._screen.show([GAP])
                     # Below a pause, a line that was begun above it is shown anew.
-                    shown = whole[whole.rfind("\n", 0, len(whole) - len(text)) + 1 :] if self._parted else text
+                    shown = (
+                        whole[whole.rfind("\n", 0, len(whole) - len(text)) + 1 :]
+                        if self._parted
+                        else text
+                    )
                     self._parted = False
                 elif style != self._style:
                     self._screen.end_stream()
@@ -180,7 +201,9 @@ class Live:
                 # What was not streamed: all of it if the pieces are not how the answer begins.
                 if _normal(event.text) != _normal(self._streamed):
                     rest = event.text.lstrip("\n").removeprefix(self._streamed)
-                    self._screen.show([Line("plain", line) for line in safe(rest).strip("\n").split("\n")])
+                    self._screen.show(
+                        [Line("plain", line) for line in safe(rest).strip("\n").split("\n")]
+                    )
                 self._forget_stream()
                 self._screen.show(list(self._renderer.notes(event)))
                 self._screen.show(self._renderer.calls(event))
@@ -192,11 +215,16 @@ class Live:
                 self._screen.end_stream()  # said at the end, on stderr
                 self._forget_stream()
             case _:
-                # Of a conversation on a server, an answer's first pieces may come before the status that it runs.
+                # Of a conversation on a server, an answer's first pieces may come before the status
+                # that it runs.
                 if isinstance(event, ev.Status) and event.status != "running":
                     self._screen.end_stream()
                     # After a pause the answer streams on; an interrupt breaks it off.
-                    self._parted = bool(self._style) and event.status == "paused" and event.reason != "interrupted"
+                    self._parted = (
+                        bool(self._style)
+                        and event.status == "paused"
+                        and event.reason != "interrupted"
+                    )
                     if not self._parted:
                         self._forget_stream()
                 lines = self._renderer.lines(event)
@@ -205,9 +233,9 @@ class Live:
                 self._screen.show(lines)
 
     def _count(self, event: ev.AnyEvent) -> None:
-        if isinstance(event, ev.Assistant | ev.Condensation | ev.Decision | ev.Message | ev.Note) and (
-            event.usage != Usage() or event.cost
-        ):
+        if isinstance(
+            event, ev.Assistant | ev.Condensation | ev.Decision | ev.Message | ev.Note
+        ) and (event.usage != Usage() or event.cost):
             self.usage += event.usage
             self.cost = self.cost if event.cost is None else (self.cost or 0.0) + event.cost
         match event:
@@ -240,7 +268,9 @@ class Live:
         titles = [title for title in self._open.values() if title]
         if titles:
             more = f" and {len(titles) - 1} more" if len(titles) > 1 else ""
-            waiting = f"; {counted(len(self._asked), 'call')} waiting for you" if self._asked else ""
+            waiting = (
+                f"; {counted(len(self._asked), 'call')} waiting for you" if self._asked else ""
+            )
             self._screen.status(f"{titles[0]}{more}{waiting}")
         elif self._asked:
             self._screen.status("waiting for you")

@@ -19,22 +19,41 @@ _CODES = {0: Exit.FINISHED, signal.SIGINT: Exit.INTERRUPTED, signal.SIGTERM: Exi
 def mcp(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Serve. Raises `UsageError`, `HoldfastError`."""
     if options.config is None and options.workdir is None:
-        raise UsageError("which tools? Name a tool config with --config FILE, or with --workdir DIR a folder for the builtin tools")
+        raise UsageError(
+            "which tools? Name a tool config with --config FILE, or with --workdir DIR a folder for"
+            " the builtin tools"
+        )
     token = _token(options, env)
     _log_to_stderr(env)
     screen = Screen(env, out=sys.stderr)
-    return _over_stdio(options, env, screen) if options.http is None else _over_http(options, env, screen, token)
+    return (
+        _over_stdio(options, env, screen)
+        if options.http is None
+        else _over_http(options, env, screen, token)
+    )
 
 
 def _token(options: argparse.Namespace, env: Mapping[str, str]) -> str | None:
     if options.http is None:
-        given = [name for name, value in (("--token-env", options.token_env), ("--allow-host", options.allow_host)) if value]
+        given = [
+            name
+            for name, value in (
+                ("--token-env", options.token_env),
+                ("--allow-host", options.allow_host),
+            )
+            if value
+        ]
         if given:
-            raise UsageError(f"{given[0]} is for --http; over standard input and output there is nobody to keep out")
+            raise UsageError(
+                f"{given[0]} is for --http; over standard input and output there is nobody to"
+                " keep out"
+            )
     if options.token_env is None:
         return None
     if not env.get(options.token_env):
-        raise UsageError(f"the environment variable {options.token_env}, named by --token-env, is not set")
+        raise UsageError(
+            f"the environment variable {options.token_env}, named by --token-env, is not set"
+        )
     return env[options.token_env].strip()
 
 
@@ -44,14 +63,21 @@ def _over_stdio(options: argparse.Namespace, env: Mapping[str, str], screen: Scr
     from holdfast.serve.stdio import claimed
 
     if sys.stdin.isatty():
-        screen.notice("Serving MCP on standard input and output, for a client that starts this command. Ctrl-D ends it.", "dim")
-    # Before the config is read: what its modules print when they are imported must not get onto the wire either.
+        screen.notice(
+            "Serving MCP on standard input and output, for a client that starts this command."
+            " Ctrl-D ends it.",
+            "dim",
+        )
+    # Before the config is read: what its modules print when they are imported must not get onto the
+    # wire either.
     with claimed() as wire, toolset(options.config, options.workdir or ".", env) as tools:
         number = over_stdio(Offer(tools.manager, options.name, None, 32, tools.runtime), wire)
     return _CODES[number]
 
 
-def _over_http(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, token: str | None) -> Exit:
+def _over_http(
+    options: argparse.Namespace, env: Mapping[str, str], screen: Screen, token: str | None
+) -> Exit:
     from holdfast.serve import mcp as serve
     from holdfast.serve.http import check
     from holdfast.server.sockets import address
@@ -59,7 +85,9 @@ def _over_http(options: argparse.Namespace, env: Mapping[str, str], screen: Scre
     try:  # before modules are imported and anything is started
         check(address(options.http)[0], token)
     except ConfigurationError as error:
-        raise UsageError(f"--http: {str(error).replace('Give a token', 'Give a token, with --token-env NAME,')}") from error
+        raise UsageError(
+            f"--http: {str(error).replace('Give a token', 'Give a token, with --token-env NAME,')}"
+        ) from error
     with toolset(options.config, options.workdir or ".", env) as tools:
         number = serve(
             tools.manager,
@@ -74,7 +102,8 @@ def _over_http(options: argparse.Namespace, env: Mapping[str, str], screen: Scre
 
 
 def _log_to_stderr(env: Mapping[str, str]) -> None:
-    """A server has no screen: what goes wrong is told where its client or whoever runs it keeps the log."""
+    """A server has no screen: what goes wrong is told where its client or whoever runs it keeps the
+    log."""
     if not env.get("HOLDFAST_DEBUG"):
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)

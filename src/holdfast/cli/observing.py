@@ -12,7 +12,9 @@ from holdfast.conversation.observer import Observer
 from holdfast.errors import ConfigurationError
 
 
-def observing(options: argparse.Namespace, content: bool, secrets: Sequence[str], stack: ExitStack) -> list[Observer]:
+def observing(
+    options: argparse.Namespace, content: bool, secrets: Sequence[str], stack: ExitStack
+) -> list[Observer]:
     """Who is to observe; `stack` ends it. Raises `UsageError`."""
     found: list[Observer] = []
     if options.trace:
@@ -21,13 +23,18 @@ def observing(options: argparse.Namespace, content: bool, secrets: Sequence[str]
         try:
             found.append(Telemetry())
         except ConfigurationError:
-            raise UsageError("--trace needs opentelemetry-api, which is not installed: pip install 'holdfast[otel]'") from None
+            raise UsageError(
+                "--trace needs opentelemetry-api, which is not installed: pip install"
+                " 'holdfast[otel]'"
+            ) from None
     if options.log is not None:
         from holdfast.observe.log import JsonLog
 
         try:
             log = JsonLog(Path(options.log).expanduser(), content=content, secrets=secrets)
         except OSError as error:
-            raise UsageError(f"--log {options.log!r} cannot be written: {error.strerror}") from error
+            raise UsageError(
+                f"--log {options.log!r} cannot be written: {error.strerror}"
+            ) from error
         found.append(stack.enter_context(log))
     return found

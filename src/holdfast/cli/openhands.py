@@ -1,4 +1,5 @@
-"""`holdfast import --from openhands` and `holdfast export --to openhands`: conversations as OpenHands keeps them, a folder each."""
+"""`holdfast import --from openhands` and `holdfast export --to openhands`: conversations as
+OpenHands keeps them, a folder each."""
 
 from __future__ import annotations
 
@@ -32,9 +33,14 @@ def imported(screen: Screen, folder: str) -> Exported:
     _tell(screen, found.notes)
     events = found.state.events
     header = Header(
-        version=VERSION, id=found.state.id, title=_title(found.state), status=found.state.status.value, created=events[0].timestamp,
-        updated=events[-1].timestamp, events=len(events),
-    )  # fmt: skip
+        version=VERSION,
+        id=found.state.id,
+        title=_title(found.state),
+        status=found.state.status.value,
+        created=events[0].timestamp,
+        updated=events[-1].timestamp,
+        events=len(events),
+    )
     return Exported(header, events)
 
 

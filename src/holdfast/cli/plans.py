@@ -1,4 +1,5 @@
-"""A plan on the screen: drawn whole, or what has changed of it; and changed by whoever is asked to approve it."""
+"""A plan on the screen: drawn whole, or what has changed of it; and changed by whoever is asked to
+approve it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,10 @@ from holdfast.content import ToolCall
 from holdfast.events import PlanStep
 from holdfast.tools.plans import MARKS, PLAN, misfit, progress, read_steps, texts
 
-EDITING = "A step's number and a new text changes it, +text adds one (+2 text: before step 2), -2 takes it out; Enter: done."
+EDITING = (
+    "A step's number and a new text changes it, +text adds one (+2 text: before step 2), -2 takes"
+    " it out; Enter: done."
+)
 
 _STYLES = {"pending": "plain", "in_progress": "call", "done": "dim", "dropped": "dim"}
 _NARROWEST = 12  # columns that a step's text has at least
@@ -26,23 +30,30 @@ def steps_of(call: ToolCall) -> tuple[PlanStep, ...]:
 
 
 def drawn(steps: Sequence[PlanStep], width: int | None) -> list[Line]:
-    """A whole plan, one block: how far it is, then every step with its mark, over as many lines as it takes."""
+    """A whole plan, one block: how far it is, then every step with its mark, over as many lines as
+    it takes."""
     return [_head(steps), *_steps(steps, range(len(steps)), width)]
 
 
 def changed(steps: Sequence[PlanStep], before: Sequence[PlanStep], width: int | None) -> list[Line]:
-    """What is to be drawn of a plan after `before` was: all of it if it is another one, else the steps that have another state; nothing if it
-    is the same."""
+    """What is to be drawn of a plan after `before` was: all of it if it is another one, else the
+    steps that have another state; nothing if it is the same."""
     if steps == before:
         return []
     if texts(steps) != texts(before):
         return drawn(steps, width)
-    return [_head(steps), *_steps(steps, [n for n, step in enumerate(steps) if step.state != before[n].state], width)]
+    return [
+        _head(steps),
+        *_steps(steps, [n for n, step in enumerate(steps) if step.state != before[n].state], width),
+    ]
 
 
 def current(steps: Sequence[PlanStep]) -> str:
     """The step that is in progress, in short: `step 2 of 5, Fix the offset`; "" for none."""
-    found = next(((number, step) for number, step in enumerate(steps, 1) if step.state == "in_progress"), None)
+    found = next(
+        ((number, step) for number, step in enumerate(steps, 1) if step.state == "in_progress"),
+        None,
+    )
     return "" if found is None else f"step {found[0]} of {len(steps)}, {one_line(found[1].step)}"
 
 
@@ -52,23 +63,36 @@ def titled(steps: Sequence[PlanStep]) -> str:
 
 
 def compared(steps: Sequence[PlanStep], before: Sequence[str], width: int | None) -> list[Line]:
-    """A plan that is to be approved; what of it was approved before is dim, and what it has no more is named."""
+    """A plan that is to be approved; what of it was approved before is dim, and what it has no more
+    is named."""
     if not before:
         return drawn(steps, width)
     new = [text not in before for text in texts(steps)]
-    lines = [Line(style="add" if new[n] else "dim", text=line.text) for n in range(len(steps)) for line in _steps(steps, [n], width)]
+    lines = [
+        Line(style="add" if new[n] else "dim", text=line.text)
+        for n in range(len(steps))
+        for line in _steps(steps, [n], width)
+    ]
     gone = [text for text in before if text not in texts(steps)]
     return [
         _head(steps),
         *lines,
-        *[Line("remove", line) for text in gone for line in _wrapped("    without: ", plain(one_line(text)), width)],
+        *[
+            Line("remove", line)
+            for text in gone
+            for line in _wrapped("    without: ", plain(one_line(text)), width)
+        ],
     ]
 
 
 def edited(steps: Sequence[PlanStep], line: str) -> tuple[PlanStep, ...]:
     """A plan after one line of editing. Raises `ValueError` that says what is wrong."""
     match = _EDIT.fullmatch(line.strip())
-    what, number, text = ("", "", "") if match is None else (match["what"], match["number"], (match["text"] or "").strip())
+    what, number, text = (
+        ("", "", "")
+        if match is None
+        else (match["what"], match["number"], (match["text"] or "").strip())
+    )
     if match is None and line.strip().startswith("+"):
         what, text = "+", line.strip()[1:].strip()
     if (what != "+" and not number) or (what != "-" and not text) or (what == "-" and text):
@@ -98,7 +122,9 @@ def _steps(steps: Sequence[PlanStep], which: Sequence[int], width: int | None) -
         Line(_STYLES[step.state], line)
         for index in which
         for step in (steps[index],)
-        for line in _wrapped(f"  {MARKS[step.state]} {index + 1:>{digits}}. ", plain(one_line(step.step)), width)
+        for line in _wrapped(
+            f"  {MARKS[step.state]} {index + 1:>{digits}}. ", plain(one_line(step.step)), width
+        )
     ]
 
 

@@ -29,17 +29,35 @@ if TYPE_CHECKING:
     from holdfast.conversation.questions import OnQuestion
 
 _HERE = {
-    "workdir": "--workdir is a folder of this machine. With --server the agent works in a folder there, of its own or --workspace W",
-    "store": "--store is a file of this machine. With --server the conversation is kept there; --id names it",
-    "allow_outside": "--allow-outside goes not with --server: there the file tools work in the workspace alone",
-    "env": "--env passes on a variable of this machine. With --server the agent's commands have the server's environment",
+    "workdir": (
+        "--workdir is a folder of this machine. With --server the agent works in a folder there, of"
+        " its own or --workspace W"
+    ),
+    "store": (
+        "--store is a file of this machine. With --server the conversation is kept there; --id"
+        " names it"
+    ),
+    "allow_outside": (
+        "--allow-outside goes not with --server: there the file tools work in the workspace alone"
+    ),
+    "env": (
+        "--env passes on a variable of this machine. With --server the agent's commands have the"
+        " server's environment"
+    ),
 }
-_MADE_WITH = ("base_url", "api_key_env", "model_key_name", "retries", "max_steps")  # what a conversation that is there has already
+_MADE_WITH = (
+    "base_url",
+    "api_key_env",
+    "model_key_name",
+    "retries",
+    "max_steps",
+)  # what a conversation that is there has already
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 class There:
-    """The conversation of a session, on its server. `known` is what the server had of it before; `own`, whether its workspace was named here."""
+    """The conversation of a session, on its server. `known` is what the server had of it before;
+    `own`, whether its workspace was named here."""
 
     def __init__(self, server: Server, known: Entry | None, notes: list[str], own: bool) -> None:
         self._server = server
@@ -50,25 +68,39 @@ class There:
         self._stack = ExitStack()
         self.gone: Callable[[], bool] = bool  # whether the server cannot be reached now
 
-    def open(self, parts: Parts, screen: Screen, on_delta: Callable[[Delta], object], on_question: OnQuestion) -> RemoteConversation:
-        """The conversation, made or found. Says on `screen` where it is, and when the server is gone."""
+    def open(
+        self,
+        parts: Parts,
+        screen: Screen,
+        on_delta: Callable[[Delta], object],
+        on_question: OnQuestion,
+    ) -> RemoteConversation:
+        """The conversation, made or found. Says on `screen` where it is, and when the server is
+        gone."""
         streams = parts.agent is None or getattr(parts.agent.llm, "stream", False)
 
         try:
             with self._server.understood():
                 self._conversation = RemoteConversation(
-                    parts.agent, self._server.workspace, parts.id, on_delta=on_delta if streams else None, on_question=on_question
+                    parts.agent,
+                    self._server.workspace,
+                    parts.id,
+                    on_delta=on_delta if streams else None,
+                    on_question=on_question,
                 )
         except HoldfastError as error:
             self.forget_workspace()
             if "api_key: the variable" in str(error):
                 raise UsageError(
-                    "--model-key-name: the server has no such variable; `holdfast serve --variable NAME` gives it one"
+                    "--model-key-name: the server has no such variable; `holdfast serve --variable"
+                    " NAME` gives it one"
                 ) from error
             raise
         for note in self._notes:
             screen.notice(note, "dim")
-        self.gone = self._stack.enter_context(self._server.watched(lambda told: screen.notice(told, "dim")))
+        self.gone = self._stack.enter_context(
+            self._server.watched(lambda told: screen.notice(told, "dim"))
+        )
         return self._conversation
 
     def start(self) -> None:
@@ -77,7 +109,8 @@ class There:
             self._server.start(self._conversation.id)
 
     def leave(self) -> None:
-        """Stop it, unless it ran before this session came, or the server is gone and goes on with it. Idempotent."""
+        """Stop it, unless it ran before this session came, or the server is gone and goes on with
+        it. Idempotent."""
         if self._conversation is None:
             return
         if self.gone():
@@ -92,7 +125,9 @@ class There:
         id = self._server.workspace.id
         if self._own and id is not None:
             with suppress(HoldfastError):
-                self._server.workspace.link.request("DELETE", f"/api/workspaces/{quote(id, safe='')}", timeout=2.0)
+                self._server.workspace.link.request(
+                    "DELETE", f"/api/workspaces/{quote(id, safe='')}", timeout=2.0
+                )
 
     def close(self) -> None:
         """Let go of the server."""
@@ -108,7 +143,9 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
     if options.id is not None and not is_id(not_empty(options.id)):
         raise UsageError(f"--id takes up to 128 letters, digits and any of ._-, not {options.id!r}")
     if options.model_key_name is not None and not options.model_key_name.isidentifier():
-        raise UsageError(f"--model-key-name takes the name of a variable, not {options.model_key_name!r}")
+        raise UsageError(
+            f"--model-key-name takes the name of a variable, not {options.model_key_name!r}"
+        )
     server = server_of(options, env, options.server, options.workspace)
     try:
         if options.id is None:
@@ -134,22 +171,36 @@ def _found(options: argparse.Namespace, server: Server, known: Entry) -> Parts:
     for name, value in made_with:
         if value:
             raise UsageError(
-                f"--{name} is for a new conversation; {known.id!r} keeps what it was made with. Leave it out, or take another --id"
+                f"--{name} is for a new conversation; {known.id!r} keeps what it was made with."
+                " Leave it out, or take another --id"
             )
     if options.workspace not in (None, known.workspace):
-        raise UsageError(f"--workspace: {known.id!r} works in {known.workspace or 'none'!r}. Leave it out, or take another --id")
+        raise UsageError(
+            f"--workspace: {known.id!r} works in {known.workspace or 'none'!r}. Leave it out, or"
+            " take another --id"
+        )
     if options.model is not None:
-        model = next((event.model for event in server.read(known.id) if isinstance(event, ev.Agent)), None)
+        model = next(
+            (event.model for event in server.read(known.id) if isinstance(event, ev.Agent)), None
+        )
         if model is not None and options.model.rpartition("/")[2] != model.rpartition("/")[2]:
-            raise UsageError(f"--model: {known.id!r} has the model {model!r}. Leave it out, or take another --id")
-    left_out = [f"--{name.replace('_', '-')}" for name in _MADE_WITH if getattr(options, name) is not None]
-    notes = [f"{known.id} keeps its agent: {', '.join(left_out)} changes nothing."] if left_out else []
+            raise UsageError(
+                f"--model: {known.id!r} has the model {model!r}. Leave it out, or take another --id"
+            )
+    left_out = [
+        f"--{name.replace('_', '-')}" for name in _MADE_WITH if getattr(options, name) is not None
+    ]
+    notes = (
+        [f"{known.id} keeps its agent: {', '.join(left_out)} changes nothing."] if left_out else []
+    )
     if known.started:
         notes.append("The server goes on with it by itself; leaving does not stop it.")
     return _parts(None, server, known.id, There(server, known, notes, own=False))
 
 
-def _new(options: argparse.Namespace, env: Mapping[str, str], server: Server, stream: bool) -> Parts:
+def _new(
+    options: argparse.Namespace, env: Mapping[str, str], server: Server, stream: bool
+) -> Parts:
     llm = model_of(options, env, stream and not options.no_stream)
     prompt = prompt_text(options.system_prompt_file)
     own = options.workspace is None
@@ -159,17 +210,29 @@ def _new(options: argparse.Namespace, env: Mapping[str, str], server: Server, st
         tools = server.workspace.tools
         asking = confirmation(options.confirm, [tool.name for tool in tools])
         agent = Agent(
-            llm, [*tools, *(register_asking_tools() if options.ask else ())], system_prompt=prompt, limits=limits_of(options),
-            system_prompt_extensions=["You work in the current folder, on a server. Paths are relative to it."],
-            confirm="never" if asking is None else asking.names, condenser=LLMCondenser(), planning=options.plan,
+            llm,
+            [*tools, *(register_asking_tools() if options.ask else ())],
+            system_prompt=prompt,
+            limits=limits_of(options),
+            system_prompt_extensions=[
+                "You work in the current folder, on a server. Paths are relative to it."
+            ],
+            confirm="never" if asking is None else asking.names,
+            condenser=LLMCondenser(),
+            planning=options.plan,
             output_type=output_schema(options.output_schema),
-        )  # fmt: skip
+        )
     except BaseException:
         there.forget_workspace()
         raise
     notes.append(f"on {server.address}, in the workspace {server.workspace.id}")
-    if urlsplit(llm.base_url).hostname in _LOOPBACK and urlsplit(server.address).hostname not in _LOOPBACK:
-        notes.append(f"The server asks the model at {llm.base_url}: that is on its machine, not on this one.")
+    if (
+        urlsplit(llm.base_url).hostname in _LOOPBACK
+        and urlsplit(server.address).hostname not in _LOOPBACK
+    ):
+        notes.append(
+            f"The server asks the model at {llm.base_url}: that is on its machine, not on this one."
+        )
     return _parts(agent, server, options.id or secrets.token_hex(6), there)
 
 
@@ -180,6 +243,8 @@ def _parts(agent: Agent | None, server: Server, id: str, there: There) -> Parts:
         id=id,
         go_on=shlex.join(["holdfast", "chat", *server.words, "--id", id]),
         tell=shlex.join(["holdfast", "tell", *server.words, id]),
-        asking=Asking(frozenset()),  # the server decides what waits; this remembers what was allowed here
+        asking=Asking(
+            frozenset()
+        ),  # the server decides what waits; this remembers what was allowed here
         there=there,
     )

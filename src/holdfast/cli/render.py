@@ -1,4 +1,5 @@
-"""From an event or a call to the lines that show it. No terminal here: a line is a style's name and safe text."""
+"""From an event or a call to the lines that show it. No terminal here: a line is a style's name and
+safe text."""
 
 from __future__ import annotations
 
@@ -15,15 +16,24 @@ from holdfast import events as ev
 from holdfast.cli.lines import GAP, Line
 from holdfast.cli.plans import changed, drawn, steps_of, titled
 from holdfast.cli.text import clip, counted, duration, one_line, plain, safe, size
-from holdfast.content import AudioContent, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.content import (
+    AudioContent,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, plan_of, read_steps
 
-# Of a command's output the last lines tell most (an error, a test's verdict), of anything else the first.
+# Of a command's output the last lines tell most (an error, a test's verdict), of anything else the
+# first.
 COMMAND_HEAD, COMMAND_TAIL, RESULT_LINES, DIFF_LINES = 4, 8, 6, 40
 _DIFFED = 1_000_000  # characters; comparing longer texts takes longer than reading them
 
-# The argument that tells most of a call, by the names that tools usually give it. What is not among these is shown as name=value.
+# The argument that tells most of a call, by the names that tools usually give it. What is not among
+# these is shown as name=value.
 _TELLING = ("command", "pattern", "query", "url", "path", "file_path", "text", "task", "name")
 
 # What stands in the diff below, or in the file.
@@ -31,7 +41,8 @@ _CONTENTS = ("old", "new", "content")
 
 
 def call_title(name: str, arguments: dict[str, Any]) -> str:
-    """A call in one line: `$ command` for a shell, else the tool's name, its most telling argument, and the other short ones."""
+    """A call in one line: `$ command` for a shell, else the tool's name, its most telling argument,
+    and the other short ones."""
     command = arguments.get("command")
     if name == "terminal" and isinstance(command, str):
         first, _, rest = command.strip().partition("\n")
@@ -41,10 +52,22 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
         return titled(steps)
     telling = next((key for key in _TELLING if isinstance(arguments.get(key), str)), None)
     if telling is None:
-        telling = next((key for key, value in arguments.items() if isinstance(value, str) and "\n" not in value), None)
+        telling = next(
+            (
+                key
+                for key, value in arguments.items()
+                if isinstance(value, str) and "\n" not in value
+            ),
+            None,
+        )
     parts = [name] if telling is None else [name, one_line(arguments[telling])]
     for key, value in arguments.items():
-        if key not in (telling, *_CONTENTS) and isinstance(value, str | int | float) and len(str(value)) <= 40 and "\n" not in str(value):
+        if (
+            key not in (telling, *_CONTENTS)
+            and isinstance(value, str | int | float)
+            and len(str(value)) <= 40
+            and "\n" not in str(value)
+        ):
             parts.append(f"{key}={value}")
     return one_line(" ".join(parts))
 
@@ -53,7 +76,8 @@ def call_title(name: str, arguments: dict[str, Any]) -> str:
 
 
 def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
-    """All that a call would do: its command or its name, every argument, an edit as a diff. `current` is what a file has now."""
+    """All that a call would do: its command or its name, every argument, an edit as a diff.
+    `current` is what a file has now."""
     left = dict(call.arguments)
     command = left.get("command")
     if call.name == "terminal" and isinstance(command, str):
@@ -74,7 +98,10 @@ def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
             diff = [] if before is None else [Line("dim", "  in place of an empty file:")]
             diff += [Line("add", f"  +{line}") for line in _lines(content)]
         elif not content:
-            diff = [Line("dim", "  in place of what is there:"), *[Line("remove", f"  -{line}") for line in _lines(before)]]
+            diff = [
+                Line("dim", "  in place of what is there:"),
+                *[Line("remove", f"  -{line}") for line in _lines(before)],
+            ]
         else:
             diff = [Line("dim", "  in place of what is there:"), *_diff(before, content)]
     for name, value in left.items():
@@ -88,7 +115,8 @@ def _lines(text: str) -> list[str]:
 
 
 def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
-    """Exact: also what differs in line ends alone is a line of its own. `numbered`: the texts are whole files."""
+    """Exact: also what differs in line ends alone is a line of its own. `numbered`: the texts are
+    whole files."""
     if old == new:
         return [Line("dim", "  (nothing is changed)")]
     before, after = plain(old).split("\n"), plain(new).split("\n")
@@ -104,9 +132,11 @@ def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
 def _argument(name: str, value: Any) -> list[Line]:
     if isinstance(value, str) and value and value == value.strip():
         lines = plain(value).split("\n")
-        return [Line("plain", f"  {name}: {lines[0]}")] if len(lines) == 1 else [
-            Line("plain", f"  {name}:"), *[Line("plain", f"    {line}") for line in lines]
-        ]  # fmt: skip
+        return (
+            [Line("plain", f"  {name}: {lines[0]}")]
+            if len(lines) == 1
+            else [Line("plain", f"  {name}:"), *[Line("plain", f"    {line}") for line in lines]]
+        )
     return [Line("plain", f"  {name}: {as_json(value)}")]
 
 
@@ -157,9 +187,11 @@ def read_arguments(text: str) -> dict[str, Any]:
 
 
 class Renderer:
-    """Renders the events of one conversation, in order. It remembers the calls, so that a result can be told apart from others.
+    """Renders the events of one conversation, in order. It remembers the calls, so that a result
+    can be told apart from others.
 
-    Lines are cut at `width` characters (None: never); results, diffs and commands to a few lines unless `full`.
+    Lines are cut at `width` characters (None: never); results, diffs and commands to a few lines
+    unless `full`.
     """
 
     def __init__(self, width: int | None = 120, full: bool = False) -> None:
@@ -178,7 +210,11 @@ class Renderer:
         match event:
             case ev.Agent():
                 model = f"model {event.model}, " if event.model else ""
-                yield self._cut("dim", f"{model}{counted(len(event.tools), 'tool')}: {', '.join(tool.name for tool in event.tools)}")
+                yield self._cut(
+                    "dim",
+                    f"{model}{counted(len(event.tools), 'tool')}:"
+                    f" {', '.join(tool.name for tool in event.tools)}",
+                )
             case ev.Message():
                 yield from self.message(event)
             case ev.Assistant():
@@ -194,7 +230,11 @@ class Renderer:
                 yield self._cut("dim", _condensed(event))
             case ev.Status() if event.status in ("paused", "stuck", "waiting_for_confirmation"):
                 why = f" ({event.reason})" if event.reason else ""
-                status = "waiting for you" if event.status == "waiting_for_confirmation" else event.status
+                status = (
+                    "waiting for you"
+                    if event.status == "waiting_for_confirmation"
+                    else event.status
+                )
                 yield self._cut("error" if event.status == "stuck" else "dim", f"{status}{why}")
             case ev.Error():
                 yield Line("error", one_line(f"{event.error}: {event.message}"))
@@ -220,7 +260,9 @@ class Renderer:
             return
         yield GAP
         said = safe(event.text).strip("\n").split("\n") if event.text.strip() else []
-        said += [f"({_other(block)})" for block in event.content if not isinstance(block, TextContent)]
+        said += [
+            f"({_other(block)})" for block in event.content if not isinstance(block, TextContent)
+        ]
         for line in said:
             yield Line("user", f"> {line}".rstrip())
 
@@ -268,7 +310,11 @@ class Renderer:
         call = self._calls.get(call_id)
         if call is None:
             return f"call {call_id}"
-        return f"{one_line(call.name)} {one_line(call.raw)}" if call.invalid else call_title(call.name, call.arguments)
+        return (
+            f"{one_line(call.name)} {one_line(call.raw)}"
+            if call.invalid
+            else call_title(call.name, call.arguments)
+        )
 
     def delegates(self, call_id: str) -> bool:
         """Whether a call gives work to other agents, or waits for them."""
@@ -283,33 +329,60 @@ class Renderer:
         """Who decided what about a call, and why; what a call asked, and what was answered."""
         if event.question is not None:
             where = f" ({event.question.url})" if event.question.url else ""
-            yield self._cut("dim", f"  {one_line(event.question.asker)} asks: {one_line(event.question.message)}{where}")
+            yield self._cut(
+                "dim",
+                f"  {one_line(event.question.asker)} asks:"
+                f" {one_line(event.question.message)}{where}",
+            )
             return
         if event.question_id:
             values = f": {msgspec.json.encode(event.arguments).decode()}" if event.arguments else ""
             why = f": {event.reason}" if event.reason else ""
             yield self._cut(
-                "dim", f"  {'answered' if event.decision == 'approve' else 'declined'} by {event.by or 'somebody'}{values}{why}"
+                "dim",
+                f"  {'answered' if event.decision == 'approve' else 'declined'} by"
+                f" {event.by or 'somebody'}{values}{why}",
             )
             return
-        verb = {"allow": "allowed:", "ask": "waits for you:", "approve": "approved:", "reject": "rejected:"}.get(
-            event.decision, event.decision
-        )
+        verb = {
+            "allow": "allowed:",
+            "ask": "waits for you:",
+            "approve": "approved:",
+            "reject": "rejected:",
+        }.get(event.decision, event.decision)
         by = f", by {event.by}" if event.by not in ("", "policy") else ""
         steps = self.asked_plan(event)
-        why = f" ({event.reason})" if event.decision == "ask" and event.reason else f": {event.reason}" if event.reason else ""
-        risk = f" [{event.risk} risk]" if event.risk and not event.reason.startswith(event.risk) else ""
+        why = (
+            f" ({event.reason})"
+            if event.decision == "ask" and event.reason
+            else f": {event.reason}"
+            if event.reason
+            else ""
+        )
+        risk = (
+            f" [{event.risk} risk]"
+            if event.risk and not event.reason.startswith(event.risk)
+            else ""
+        )
         yield self._cut("dim", f"  {verb} {self.title(event.call_id)}{risk}{by}{why}")
         if steps:
             yield from drawn(steps, self.width)
         call = self._calls.get(event.call_id)
-        if event.arguments is not None and call is not None and not steps_of(call):  # a plan is drawn as it was approved
-            yield self._cut("dim", f"    with other arguments: {msgspec.json.encode(event.arguments).decode()}")
+        if (
+            event.arguments is not None and call is not None and not steps_of(call)
+        ):  # a plan is drawn as it was approved
+            yield self._cut(
+                "dim", f"    with other arguments: {msgspec.json.encode(event.arguments).decode()}"
+            )
 
     def asked_plan(self, event: ev.Decision) -> tuple[ev.PlanStep, ...]:
         """The plan that somebody is asked about by this; from here on it counts as drawn."""
         call = self._calls.get(event.call_id)
-        steps = steps_of(call) if call is not None and event.decision == "ask" and event.question is None else ()
+        steps = (
+            steps_of(call)
+            if call is not None and event.decision == "ask" and event.question is None
+            else ()
+        )
         self.plan = steps or self.plan
         return steps
 
@@ -322,7 +395,9 @@ class Renderer:
             yield from changed(steps, self.plan, self.width)
             self.plan = steps
             return
-        if self._batch > 1 or (call is not None and steps_of(call)):  # calls of one answer end in any order
+        if self._batch > 1 or (
+            call is not None and steps_of(call)
+        ):  # calls of one answer end in any order
             yield self._cut("dim", f"= {self.title(event.call_id)}")
         diff = result.meta.get("diff")
         if isinstance(diff, str) and diff and not result.is_error:
@@ -337,11 +412,15 @@ class Renderer:
         if code is not None:  # the line below says it
             text = text.removesuffix(f"[exit code {code}]").rstrip("\n")
         found = text.split("\n") if text.strip() else []
-        found += [f"({_other(block)})" for block in result.content if not isinstance(block, TextContent)]
+        found += [
+            f"({_other(block)})" for block in result.content if not isinstance(block, TextContent)
+        ]
         style = "error" if result.is_error else "dim"
         head, tail = (COMMAND_HEAD, COMMAND_TAIL) if command else (RESULT_LINES, 0)
         left_out = len(found) - head - tail
-        if self.full or left_out <= 1:  # a line that says that one line is left out takes as much room
+        if (
+            self.full or left_out <= 1
+        ):  # a line that says that one line is left out takes as much room
             head, left_out = len(found), 0
         yield from [self._cut(style, f"  {line}") for line in found[:head]]
         if left_out:
@@ -349,7 +428,11 @@ class Renderer:
             yield from [self._cut(style, f"  {line}") for line in found[len(found) - tail :]]
 
     def _diff(self, diff: str) -> Iterator[Line]:
-        found = [line for line in safe(diff).rstrip("\n").split("\n") if not line.startswith(("--- ", "+++ "))]
+        found = [
+            line
+            for line in safe(diff).rstrip("\n").split("\n")
+            if not line.startswith(("--- ", "+++ "))
+        ]
         shown = found if self.full or len(found) <= DIFF_LINES + 1 else found[:DIFF_LINES]
         for line in shown:
             style = "add" if line.startswith("+") else "remove" if line.startswith("-") else "dim"
@@ -371,13 +454,17 @@ class Renderer:
         child = result.meta.get("holdfast/child")
         if isinstance(child, dict) and "steps" in child:
             found = cast("dict[str, Any]", child)
-            parts.append(f"{one_line(str(found.get('agent')))}: {counted(int(found['steps']), 'step')}")
+            parts.append(
+                f"{one_line(str(found.get('agent')))}: {counted(int(found['steps']), 'step')}"
+            )
         parts.append(duration(event.duration))
         return self._cut("error" if bad else "dim", f"  {', '.join(parts)}")
 
     def _cut(self, style: str, text: str) -> Line:
         text = one_line(text) if "\n" in text else safe(text)
-        return Line(style, text.expandtabs(4) if self.full or self.width is None else clip(text, self.width))
+        return Line(
+            style, text.expandtabs(4) if self.full or self.width is None else clip(text, self.width)
+        )
 
 
 def _other(block: object) -> str:
@@ -396,7 +483,9 @@ def _condensed(event: ev.Condensation) -> str:
     if event.failed:
         return f"nothing was left out of the model's view: {one_line(event.failed)}"
     if event.request is not None:
-        return "asked for: the model's view is to be shortened" + (f", minding {one_line(event.request)}" if event.request else "")
+        return "asked for: the model's view is to be shortened" + (
+            f", minding {one_line(event.request)}" if event.request else ""
+        )
     parts = [f"{counted(len(event.hidden), 'event')} left out of"] if event.hidden else []
     parts += [f"{counted(len(event.trimmed), 'output')} cut in"] if event.trimmed else []
     return f"{', '.join(parts)} the model's view from here on"

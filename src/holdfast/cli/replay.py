@@ -1,4 +1,5 @@
-"""`holdfast replay`: conversations run once more without model or tools, and how today's code, or another agent, differs."""
+"""`holdfast replay`: conversations run once more without model or tools, and how today's code, or
+another agent, differs."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def _replay(options: argparse.Namespace, screen: Screen) -> Exit:
     with _opened(None if options.agent is None else load(options.agent)) as agent:
         for id, number, total, events in found:
             count += 1
-            screen.status(f"replaying {one_line(id)}" + (f" ({number} of {total})" if total > 1 else ""))
+            screen.status(
+                f"replaying {one_line(id)}" + (f" ({number} of {total})" if total > 1 else "")
+            )
             if isinstance(events, StoreError):
                 screen.error(f"{id}: {events}")
                 code = Exit.FAILED
@@ -62,7 +65,9 @@ def _replay(options: argparse.Namespace, screen: Screen) -> Exit:
                 return screen.loss
     screen.status("")
     if not count and not is_sqlite(path):
-        raise UsageError(f"{options.file!r} is empty: neither a store nor what `holdfast export` writes")
+        raise UsageError(
+            f"{options.file!r} is empty: neither a store nor what `holdfast export` writes"
+        )
     if not count:
         screen.error(f"there is no conversation in {options.file!r} yet.")
     if count > 1:
@@ -76,12 +81,24 @@ def _same(screen: Screen, id: str, events: Sequence[ev.AnyEvent], agent: Agent |
     difference = result.difference
     if difference is None:
         bytewise = f", {result.hashed:,} of them compared to the last byte" if result.hashed else ""
-        screen.show([Line("plain", f"{one_line(id)}: same, {counted(result.requests, 'model request')}{bytewise}")])
+        screen.show(
+            [
+                Line(
+                    "plain",
+                    f"{one_line(id)}: same, {counted(result.requests, 'model request')}{bytewise}",
+                )
+            ]
+        )
         return True
     where = f"request {difference.request}, event {difference.seq} of {len(events)}"
     screen.show([Line("error", f"{one_line(id)}: differs at {where}:")])
     styles = {"+": "add", "-": "remove"}
-    screen.show([Line(styles.get(line[:1], "dim"), f"  {line}") for line in plain(difference.text).split("\n")])
+    screen.show(
+        [
+            Line(styles.get(line[:1], "dim"), f"  {line}")
+            for line in plain(difference.text).split("\n")
+        ]
+    )
     return False
 
 
@@ -107,7 +124,11 @@ def _exported(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
             for number, found in enumerate(_read(lines, options.file), 1):
                 yield _Found(found.header.id, number, 0, found.events)
         else:
-            matches = {found.header.id: found for found in _read(lines, options.file) if found.header.id.startswith(options.id)}
+            matches = {
+                found.header.id: found
+                for found in _read(lines, options.file)
+                if found.header.id.startswith(options.id)
+            }
             id = chosen([found.summary for found in matches.values()], options.id, options.file).id
             yield _Found(id, 1, 1, matches[id].events)
 
@@ -116,7 +137,9 @@ def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
     try:
         yield from read_exported(lines)
     except ConfigurationError as error:
-        raise UsageError(f"{file!r} is neither a store nor what `holdfast export` writes: {error}") from error
+        raise UsageError(
+            f"{file!r} is neither a store nor what `holdfast export` writes: {error}"
+        ) from error
     except OSError as error:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
 
@@ -138,9 +161,14 @@ def load(spec: str) -> Agent:
         if not isinstance(found, Agent) and callable(found) and not isinstance(found, type):
             found = found()
     except (Exception, SystemExit) as error:  # anybody's code
-        raise UsageError(f"--agent {spec}: {type(error).__name__}: {one_line(str(error))}") from error
+        raise UsageError(
+            f"--agent {spec}: {type(error).__name__}: {one_line(str(error))}"
+        ) from error
     if not isinstance(found, Agent):
-        raise UsageError(f"--agent {spec} is a {type(found).__name__}; it takes an Agent or a function without parameters that returns one")
+        raise UsageError(
+            f"--agent {spec} is a {type(found).__name__}; it takes an Agent or a function without"
+            " parameters that returns one"
+        )
     return found
 
 

@@ -38,10 +38,14 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             outputs.append(session.conversation.state.output)
             return code
 
-        with Session(build(options, env, screen.is_terminal), screen, signals, full=options.full) as session:
+        with Session(
+            build(options, env, screen.is_terminal), screen, signals, full=options.full
+        ) as session:
             code = session.main(work)
         if structured and code is Exit.FINISHED:
-            sys.stdout.write(json_shown(json.dumps(outputs[0], ensure_ascii=False, indent=2)) + "\n")
+            sys.stdout.write(
+                json_shown(json.dumps(outputs[0], ensure_ascii=False, indent=2)) + "\n"
+            )
         return code
 
 
@@ -51,13 +55,17 @@ def _task(words: list[str], signals: Signals) -> str:
             with signals.prompting():
                 task = sys.stdin.read()
         except UnicodeDecodeError as error:
-            raise UsageError(f"the task on standard input is not {error.encoding.upper()}") from error
+            raise UsageError(
+                f"the task on standard input is not {error.encoding.upper()}"
+            ) from error
         if not task.strip():
             raise UsageError("the task on standard input is empty")
         return task
     task = " ".join(words)
     if not task.strip():
-        raise UsageError('the task is empty. Say what to do, such as: holdfast run "Why do the tests fail?"')
+        raise UsageError(
+            'the task is empty. Say what to do, such as: holdfast run "Why do the tests fail?"'
+        )
     return task
 
 
@@ -71,7 +79,9 @@ def _work(session: Session, task: str) -> Exit:
                 case ConversationStatus.WAITING_FOR_CONFIRMATION if session.interactive:
                     code = confirmer.ask()
                 case ConversationStatus.PAUSED:
-                    code = _paused(session) if session.was_interrupted else session.wait_while_paused()
+                    code = (
+                        _paused(session) if session.was_interrupted else session.wait_while_paused()
+                    )
                 case _:
                     code = session.outcome()
         if code is not None:

@@ -1,4 +1,5 @@
-"""The standard streams: colours, streamed text, the status line; and what to do when they go away."""
+"""The standard streams: colours, streamed text, the status line; and what to do when they go
+away."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from holdfast.cli.render import Line
 from holdfast.cli.settings import wants_colour
 from holdfast.cli.text import clip, duration, one_line, safe
 
-# SGR parameters of ECMA-48 8.3.117; the 8 basic colours, which every theme has chosen to be readable.
+# SGR parameters of ECMA-48 8.3.117; the 8 basic colours, which every theme has chosen to be
+# readable.
 _STYLES = {"user": "1;36", "call": "1", "dim": "2", "error": "31", "add": "32", "remove": "31"}
 _CLEAR = "\r\x1b[K"
 _PATIENCE = 2.0  # seconds to wait for somebody to read the pipe before going on without
@@ -27,11 +29,14 @@ _FRAMES, _PLAIN_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
 class Screen:
     """Where lines are shown: `out` for the conversation, `err` for notices and errors. Thread-safe.
 
-    Only a terminal gets a status line and, as it asks for them, colours; anything else gets plain text. `broken` becomes true when
-    whoever reads `out` has gone away; from then on nothing is written and nothing raised.
+    Only a terminal gets a status line and, as it asks for them, colours; anything else gets plain
+    text. `broken` becomes true when whoever reads `out` has gone away; from then on nothing is
+    written and nothing raised.
     """
 
-    def __init__(self, env: Mapping[str, str], out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self, env: Mapping[str, str], out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
         self._out = sys.stdout if out is None else out
         self._err = sys.stderr if err is None else err
         self.is_terminal = self._out.isatty() and env.get("TERM", "") != "dumb"
@@ -51,7 +56,8 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """How many columns lines may have: COLUMNS or the terminal's width; 120 where there is neither."""
+        """How many columns lines may have: COLUMNS or the terminal's width; 120 where there is
+        neither."""
         return max(20, shutil.get_terminal_size((121, 24)).columns - 1)
 
     # --- lines ---
@@ -102,7 +108,8 @@ class Screen:
         self.notice(f"holdfast: {one_line(text)}", "error")
 
     def ask(self, prompt: str, interactive: bool) -> str:
-        """A line from standard input, without its end; with a prompt if somebody types. Raises `EOFError` at the end of the input."""
+        """A line from standard input, without its end; with a prompt if somebody types. Raises
+        `EOFError` at the end of the input."""
         with self._lock:
             self.end_stream()
             self._flush(self._clear(), self._out)
@@ -118,13 +125,17 @@ class Screen:
         code = _STYLES.get(style)
         if not colour or code is None or not text:
             return text
-        # Line by line: a pager or a resized window must not smear a colour over the rest of the screen.
-        return "\n".join([f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in text.split("\n")])
+        # Line by line: a pager or a resized window must not smear a colour over the rest of the
+        # screen.
+        return "\n".join(
+            [f"\x1b[{code}m{line}\x1b[0m" if line else "" for line in text.split("\n")]
+        )
 
     # --- the status line ---
 
     def status(self, text: str) -> None:
-        """Show what is going on, with the seconds since then, below everything else; "" for nothing. On a terminal only."""
+        """Show what is going on, with the seconds since then, below everything else; "" for
+        nothing. On a terminal only."""
         if not self.is_terminal:
             return
         with self._lock:
@@ -133,7 +144,9 @@ class Screen:
                 if self._drawn:
                     self._write("")
             if text and self._ticker is None:
-                self._ticker = threading.Thread(target=self._tick, name="holdfast-status", daemon=True)
+                self._ticker = threading.Thread(
+                    target=self._tick, name="holdfast-status", daemon=True
+                )
                 self._ticker.start()
 
     def _tick(self) -> None:
@@ -143,9 +156,19 @@ class Screen:
             number += 1
             with self._lock:
                 elapsed = time.monotonic() - self._since
-                # What takes less is over before it is read; a line in the making is no place for it.
-                if self._status and not self._middle and elapsed > 0.2 and not self._closed.is_set():
-                    line = clip(f"{frames[number % len(frames)]} {one_line(self._status)} {duration(elapsed)}", self.width)
+                # What takes less is over before it is read; a line in the making is no place for
+                # it.
+                if (
+                    self._status
+                    and not self._middle
+                    and elapsed > 0.2
+                    and not self._closed.is_set()
+                ):
+                    line = clip(
+                        f"{frames[number % len(frames)]} {one_line(self._status)}"
+                        f" {duration(elapsed)}",
+                        self.width,
+                    )
                     self._flush(_CLEAR + self._styled("dim", line, self.colour), self._out)
                     self._drawn = True
 
@@ -171,7 +194,9 @@ class Screen:
             # A closed pipe and a terminal that hung up need no word, a full disk does.
             if isinstance(error, OSError) and error.errno not in (errno.EPIPE, errno.EIO):
                 self.loss = Exit.FAILED
-                self._flush(f"holdfast: the output cannot be written: {error.strerror}.\n", self._err)
+                self._flush(
+                    f"holdfast: the output cannot be written: {error.strerror}.\n", self._err
+                )
 
     def close(self) -> None:
         """Remove the status line and end its thread. Idempotent."""
@@ -186,7 +211,8 @@ class Screen:
 
     @contextmanager
     def _patiently(self) -> Generator[None]:
-        """The lock, unless whoever has it does not come back from writing: then without, and never again with."""
+        """The lock, unless whoever has it does not come back from writing: then without, and never
+        again with."""
         held = not self.stuck and self._lock.acquire(timeout=_PATIENCE)
         self.stuck = not held
         try:

@@ -50,16 +50,21 @@ def serve(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     tls = _tls(options)
     if tls is None and not options.insecure and not is_loopback(host):
         raise UsageError(
-            f"--listen {options.listen}: beyond this machine keys would go over the network in clear. Give --tls-cert and --tls-key, or "
-            "--insecure where a proxy before it has TLS"
+            f"--listen {options.listen}: beyond this machine keys would go over the network in"
+            " clear. Give --tls-cert and --tls-key, or --insecure where a proxy before it has TLS"
         )
     given = _given_key(options, env)
     variables = _variables(options, env)
-    _forget("HOLDFAST_SERVER_KEY", *(text.rpartition(":")[2] for text in options.variable if "=" not in text))
+    _forget(
+        "HOLDFAST_SERVER_KEY",
+        *(text.rpartition(":")[2] for text in options.variable if "=" not in text),
+    )
     _log_to_stderr(env, options.access_log)
     store = _store_path(options)
     with _alone(store):
-        return _serve(options, env, Screen(env, out=sys.stderr), store, (host, port), tls, given, variables)
+        return _serve(
+            options, env, Screen(env, out=sys.stderr), store, (host, port), tls, given, variables
+        )
 
 
 def _serve(
@@ -86,7 +91,9 @@ def _serve(
     agents = _agents(options, variables)
     sending = _sending(options)
     for file in (path, _records_path(path)):
-        with contextlib.suppress(FileExistsError):  # readable by its owner alone; what SQLite writes beside it will be as it is
+        with contextlib.suppress(
+            FileExistsError
+        ):  # readable by its owner alone; what SQLite writes beside it will be as it is
             os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     listening = listen(*place)
     with contextlib.closing(listening), _records(path) as (records, keys):
@@ -97,17 +104,36 @@ def _serve(
             most = 2 * options.max_running
             bounds = Bounds(open=most if options.isolation == "process" else max(1000, most))
             host = Host(
-                store, records, policy=policy, root=root, variables=variables, max_running=options.max_running, bounds=bounds,
-                isolation=options.isolation, worker_memory=options.worker_memory, observer=observers, sending=sending,
-            )  # fmt: skip
+                store,
+                records,
+                policy=policy,
+                root=root,
+                variables=variables,
+                max_running=options.max_running,
+                bounds=bounds,
+                isolation=options.isolation,
+                worker_memory=options.worker_memory,
+                observer=observers,
+                sending=sending,
+            )
             app = App(
-                host, keys, quota=Quota(rate=options.rate, body=options.max_body), hosts=host_names(place[0], options.allow_host),
-                origins=options.cors_origin, agents=agents,
-            )  # fmt: skip
+                host,
+                keys,
+                quota=Quota(rate=options.rate, body=options.max_body),
+                hosts=host_names(place[0], options.allow_host),
+                origins=options.cors_origin,
+                agents=agents,
+            )
             server = AgentServer(app, listening, tls=tls, grace=_GRACE)
-            number = server.run(lambda: screen.notice(f"Serving agents at {server.url}. Ctrl-C ends it."))
-    if left := _threads():  # a tool that cannot be stopped must not keep the process; what it was doing is in the journal as begun
-        logging.getLogger("holdfast.server").warning("%d threads did not end in time, and end with the process", len(left))
+            number = server.run(
+                lambda: screen.notice(f"Serving agents at {server.url}. Ctrl-C ends it.")
+            )
+    if (
+        left := _threads()
+    ):  # a tool that cannot be stopped must not keep the process; what it was doing is in the journal as begun
+        logging.getLogger("holdfast.server").warning(
+            "%d threads did not end in time, and end with the process", len(left)
+        )
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(int(_CODES[number]))
@@ -117,13 +143,17 @@ def _serve(
 def _threads() -> list[threading.Thread]:
     """Those that would keep the process, after a moment in which those that are ending do."""
     deadline = time.monotonic() + _LAST
-    left = [thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon]
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread() and not thread.daemon
+    ]
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [thread for thread in left if thread.is_alive()]
 
 
-# --- keys ----------------------------------------------------------------------------------------
+# --- keys ---
 
 
 def _keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -133,7 +163,10 @@ def _keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     if options.id is not None and options.action != "remove":
         raise UsageError(f"serve keys {options.action} takes no ID")
     if options.action != "add" and not _records_path(path).exists():
-        raise UsageError(f"{str(path)!r} is no server's store: there are no keys beside it. --store FILE names another")
+        raise UsageError(
+            f"{str(path)!r} is no server's store: there are no keys beside it. --store FILE names"
+            " another"
+        )
     with _records(path) as (_, keys):
         match options.action:
             case "add":
@@ -141,7 +174,9 @@ def _keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             case "list":
                 for key in keys.list():
                     if options.tenant in (None, key.tenant):
-                        print(f"{key.id}  {key.created:%Y-%m-%d %H:%M}  {key.tenant}  {key.label}".rstrip())
+                        print(
+                            f"{key.id}  {key.created:%Y-%m-%d %H:%M}  {key.tenant}  {key.label}".rstrip()
+                        )
             case _:
                 _remove(options, keys)
     return Exit.FINISHED
@@ -149,10 +184,22 @@ def _keys(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 def _remove(options: argparse.Namespace, keys: Keys) -> None:
     if options.id is None and options.tenant is None:
-        raise UsageError("serve keys remove: which? Give the ID that `serve keys list` shows, or --tenant T for all of T")
-    found = [key.id for key in keys.list() if options.id in (None, key.id) and options.tenant in (None, key.tenant)]
+        raise UsageError(
+            "serve keys remove: which? Give the ID that `serve keys list` shows, or --tenant T for"
+            " all of T"
+        )
+    found = [
+        key.id
+        for key in keys.list()
+        if options.id in (None, key.id) and options.tenant in (None, key.tenant)
+    ]
     if not found:
-        raise UsageError(f"there is no key {options.id or ''}{f' of tenant {options.tenant}' if options.tenant else ''}".replace("  ", " "))
+        raise UsageError(
+            "there is no key"
+            f" {options.id or ''}{f' of tenant {options.tenant}' if options.tenant else ''}".replace(
+                "  ", " "
+            )
+        )
     for id in found:
         keys.revoke(id)
 
@@ -164,7 +211,10 @@ def _given_key(options: argparse.Namespace, env: Mapping[str, str]) -> str | Non
     try:
         key = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--key-file: {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        raise UsageError(
+            f"--key-file: {str(path)!r} cannot be read:"
+            f" {getattr(error, 'strerror', None) or 'it is no text'}"
+        ) from None
     if not key:
         raise UsageError(f"--key-file: {str(path)!r} is empty")
     return key
@@ -178,7 +228,7 @@ def _let_in(keys: Keys, given: str | None, tenant: str, screen: Screen) -> None:
         screen.notice(f"The key, which is shown this once: {key}")
 
 
-# --- files ---------------------------------------------------------------------------------------
+# --- files ---
 
 
 def _store_path(options: argparse.Namespace) -> Path:
@@ -197,7 +247,11 @@ def _records_path(store: Path) -> Path:
 
 
 def _root(options: argparse.Namespace, store: Path) -> Path:
-    root = store.with_name(f"{store.name}.workspaces") if options.root is None else Path(options.root).expanduser().absolute()
+    root = (
+        store.with_name(f"{store.name}.workspaces")
+        if options.root is None
+        else Path(options.root).expanduser().absolute()
+    )
     try:
         root.mkdir(0o700, parents=True, exist_ok=True)
     except OSError as error:
@@ -213,13 +267,16 @@ def _records(store: Path) -> Generator[tuple[Records, Keys]]:
     from holdfast.server.records import Records
     from holdfast.server.sealing import Seal
 
-    with contextlib.closing(Records(_records_path(store), Seal.of_file(store.with_name(f"{store.name}.server.key")))) as records:
+    with contextlib.closing(
+        Records(_records_path(store), Seal.of_file(store.with_name(f"{store.name}.server.key")))
+    ) as records:
         yield records, Keys(records)
 
 
 @contextlib.contextmanager
 def _alone(store: Path) -> Generator[None]:
-    """Within, no other server has this store: two would drive each other's conversations, and neither could."""
+    """Within, no other server has this store: two would drive each other's conversations, and
+    neither could."""
     path = store.with_name(f"{store.name}.server.lock")
     try:
         file = open(path, "a+")  # noqa: SIM115
@@ -230,14 +287,17 @@ def _alone(store: Path) -> Generator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             file.seek(0)
-            raise UsageError(f"--store: another server (process {file.read(20).strip() or 'unknown'}) has {str(store)!r}") from None
+            raise UsageError(
+                f"--store: another server (process {file.read(20).strip() or 'unknown'}) has"
+                f" {str(store)!r}"
+            ) from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
 
 
-# --- options -------------------------------------------------------------------------------------
+# --- options ---
 
 
 def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
@@ -283,7 +343,9 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
     found: dict[str, Published] = {}
     if not options.agent:
         return found
-    with LocalRuntime() as runtime:  # for the names of its tools: where they run is the workspace of each conversation
+    with (
+        LocalRuntime() as runtime
+    ):  # for the names of its tools: where they run is the workspace of each conversation
         for text in options.agent:
             name, given, file = text.partition("=")
             if not given or not name or not file:
@@ -292,7 +354,9 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
                 raise UsageError(f"--agent: {name!r} is given twice")
             path = Path(file).expanduser()
             try:
-                agent = load_agent(path, variables=variables, builtins={tool.name: tool for tool in runtime.tools})
+                agent = load_agent(
+                    path, variables=variables, builtins={tool.name: tool for tool in runtime.tools}
+                )
                 found[name] = publish(name, agent)
             except (ConfigurationError, OSError) as error:
                 raise UsageError(f"--agent {name}: {str(error).removesuffix('.')}") from None
@@ -300,7 +364,8 @@ def _agents(options: argparse.Namespace, variables: Mapping[str, str]) -> dict[s
 
 
 def _forget(*names: str) -> None:
-    """Take variables out of the environment, also out of what /proc/PID/environ shows of it: commands run as the same user."""
+    """Take variables out of the environment, also out of what /proc/PID/environ shows of it:
+    commands run as the same user."""
     import ctypes
 
     getenv = ctypes.CDLL(None).getenv
@@ -317,9 +382,17 @@ def _extra() -> Generator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.split(".")[0] not in ("fastapi", "starlette", "uvicorn", "anyio"):
+        if error.name is None or error.name.split(".")[0] not in (
+            "fastapi",
+            "starlette",
+            "uvicorn",
+            "anyio",
+        ):
             raise
-        raise UsageError(f"holdfast serve needs {error.name}, which is not installed: pip install 'holdfast[server]'") from None
+        raise UsageError(
+            f"holdfast serve needs {error.name}, which is not installed: pip install"
+            " 'holdfast[server]'"
+        ) from None
 
 
 def _log_to_stderr(env: Mapping[str, str], access: bool) -> None:

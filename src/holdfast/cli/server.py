@@ -1,4 +1,5 @@
-"""An agent server as the commands see it: found by its address and key, its conversations listed, read, followed and told things."""
+"""An agent server as the commands see it: found by its address and key, its conversations listed,
+read, followed and told things."""
 
 from __future__ import annotations
 
@@ -19,7 +20,13 @@ from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.cli.exits import UsageError
 from holdfast.cli.ids import matching
-from holdfast.errors import ConfigurationError, ConversationNotFound, HoldfastError, LLMTimeout, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationNotFound,
+    HoldfastError,
+    LLMTimeout,
+    StoreError,
+)
 from holdfast.remote import RemoteConversation, RemoteWorkspace
 from holdfast.store import Summary
 from holdfast.tools import Cancellation
@@ -27,13 +34,16 @@ from holdfast.tools import Cancellation
 CONNECT = 5.0  # seconds
 _FIRST, _SLOW = 1.0, 10.0  # seconds to find the server in; for one that is there and slow
 _PATIENCE = 20.0  # seconds to be told no more than that it cannot be reached: somebody waits
-_LOOK, _LOOK_AGAIN = 1.0, 0.3  # seconds between two looks whether the server is there; and whether it is back
+_LOOK, _LOOK_AGAIN = (
+    1.0,
+    0.3,
+)  # seconds between two looks whether the server is there; and whether it is back
 _PAGE = 1000
 
 
 class Entry(Summary, frozen=True):
-    """What a listing has of a conversation, and where that works. `started`: the server goes on with it by itself.
-    `driven`: it was started, or is being run until it rests."""
+    """What a listing has of a conversation, and where that works. `started`: the server goes on
+    with it by itself. `driven`: it was started, or is being run until it rests."""
 
     workspace: str = ""
     started: bool = False
@@ -48,20 +58,36 @@ class Entry(Summary, frozen=True):
 
 
 class Server:
-    """`words` are the options that name it in a command line. A context manager. Raises `UsageError`, `StoreError`."""
+    """`words` are the options that name it in a command line. A context manager. Raises
+    `UsageError`, `StoreError`."""
 
     def __init__(self, url: str, key: str, words: list[str], workspace: str | None = None) -> None:
         self.words = words
         if not is_url(url):
             hint = "" if "://" in url else f". Did you mean http://{url}?"
-            raise UsageError(f"--server takes an agent server's address such as http://127.0.0.1:8765, not {url!r}{hint}")
+            raise UsageError(
+                "--server takes an agent server's address such as http://127.0.0.1:8765, not"
+                f" {url!r}{hint}"
+            )
         if workspace is not None and not is_id(workspace):
-            raise UsageError(f"--workspace takes up to 128 letters, digits and any of ._-, not {workspace!r}")
+            raise UsageError(
+                f"--workspace takes up to 128 letters, digits and any of ._-, not {workspace!r}"
+            )
         try:
-            self.workspace = RemoteWorkspace(url, key, id=workspace, timeout=_PATIENCE, connect_timeout=CONNECT)
+            self.workspace = RemoteWorkspace(
+                url, key, id=workspace, timeout=_PATIENCE, connect_timeout=CONNECT
+            )
         except ConfigurationError as error:
-            told = str(error).replace("RemoteWorkspace: url", "--server").replace("RemoteWorkspace: key", "HOLDFAST_SERVER_KEY")
-            raise UsageError(told.replace("give the server's key as key", "the key goes into HOLDFAST_SERVER_KEY")) from None
+            told = (
+                str(error)
+                .replace("RemoteWorkspace: url", "--server")
+                .replace("RemoteWorkspace: key", "HOLDFAST_SERVER_KEY")
+            )
+            raise UsageError(
+                told.replace(
+                    "give the server's key as key", "the key goes into HOLDFAST_SERVER_KEY"
+                )
+            ) from None
         self.address = self.workspace.url
         self._link = self.workspace.link
         self._followed: RemoteConversation | None = None
@@ -87,20 +113,29 @@ class Server:
             try:
                 with self.understood():
                     msgspec.json.decode(
-                        self._link.request("GET", "/api/conversations", query={"limit": 1}, timeout=timeout).read(), type=_Page
+                        self._link.request(
+                            "GET", "/api/conversations", query={"limit": 1}, timeout=timeout
+                        ).read(),
+                        type=_Page,
                     )
                 return
             except ConfigurationError as error:
                 if "wants a key" in str(error):
                     raise UsageError(
-                        f"the agent server {self.address} does not know this key. HOLDFAST_SERVER_KEY or --server-key-file gives one that it "
-                        "printed, or that `holdfast serve keys add` made"
+                        f"the agent server {self.address} does not know this key."
+                        " HOLDFAST_SERVER_KEY or --server-key-file gives one that it printed, or"
+                        " that `holdfast serve keys add` made"
                     ) from error
                 if "no such path" in str(error):
-                    raise UsageError(f"{self.address} is no agent server's address, or one of another version") from error
+                    raise UsageError(
+                        f"{self.address} is no agent server's address, or one of another version"
+                    ) from error
                 raise
             except ConversationNotFound as error:
-                raise UsageError(f"{self.address} is no agent server's address, or one of another version: {error}") from error
+                raise UsageError(
+                    f"{self.address} is no agent server's address, or one of another version:"
+                    f" {error}"
+                ) from error
             except StoreError as error:
                 slow = isinstance(error.__cause__, LLMTimeout)
                 if not slow or timeout == _SLOW:
@@ -109,10 +144,17 @@ class Server:
     def _unreachable(self, error: StoreError) -> HoldfastError | UsageError:
         text = str(error)
         if "certificate" in text.lower():
-            return UsageError(f"{text.rstrip('.')}. SSL_CERT_FILE=FILE names the certificates to trust, such as the server's own")
+            return UsageError(
+                f"{text.rstrip('.')}. SSL_CERT_FILE=FILE names the certificates to trust, such as"
+                " the server's own"
+            )
         if " TLS " in text:
             return StoreError(f"{text.rstrip('.')}. Does it speak plain http?")
-        if "could not be asked" in text and urlsplit(self.address).hostname in ("127.0.0.1", "localhost", "::1"):
+        if "could not be asked" in text and urlsplit(self.address).hostname in (
+            "127.0.0.1",
+            "localhost",
+            "::1",
+        ):
             text = text.removesuffix("Check url and that the server runs.").rstrip(". ")
             return StoreError(f"{text}. Does it run? `holdfast serve` starts one.")
         return error
@@ -132,7 +174,8 @@ class Server:
 
     @contextmanager
     def watched(self, say: Callable[[str], object]) -> Generator[Callable[[], bool]]:
-        """Within, `say` that the server is gone, and that it is back. Gives a function that tells whether it is gone now."""
+        """Within, `say` that the server is gone, and that it is back. Gives a function that tells
+        whether it is gone now."""
         stop, gone = Cancellation(), threading.Event()
 
         def watch() -> None:
@@ -145,7 +188,10 @@ class Server:
                     say("the agent server is back.")
                 else:
                     gone.set()
-                    say(f"waiting for the agent server, which cannot be reached now ({self.address}) ...")
+                    say(
+                        "waiting for the agent server, which cannot be reached now"
+                        f" ({self.address}) ..."
+                    )
 
         thread = threading.Thread(target=watch, name="holdfast-watch", daemon=True)
         thread.start()
@@ -162,7 +208,8 @@ class Server:
             yield
         except msgspec.MsgspecError as error:
             raise StoreError(
-                f"What {self.address} answers cannot be read by this Holdfast ({__version__}); is it an agent server, of another version? {error}"
+                f"What {self.address} answers cannot be read by this Holdfast ({__version__}); is"
+                f" it an agent server, of another version? {error}"
             ) from error
 
     # --- what is there ---
@@ -188,7 +235,8 @@ class Server:
             return None
 
     def matching(self, id: str) -> Entry | None:
-        """Return the conversation that `id` names, by its id or a prefix; None if there is none. Raises `UsageError`."""
+        """Return the conversation that `id` names, by its id or a prefix; None if there is none.
+        Raises `UsageError`."""
         exact = self.entry(id) if is_id(id) else None
         return matching(self.list(), id) if exact is None else exact
 
@@ -212,7 +260,8 @@ class Server:
                 return found
 
     def follow(self, id: str, after_seq: int, timeout: float) -> Iterator[ev.AnyEvent]:
-        """The events after one as they come, over any restart of the server; ends when none has come for `timeout` seconds."""
+        """The events after one as they come, over any restart of the server; ends when none has
+        come for `timeout` seconds."""
         if self._followed is None:
             self._followed = RemoteConversation(None, self.workspace, id)
             self._followed.register_event_callback(self._coming.put, after_seq)
@@ -228,12 +277,15 @@ class Server:
 
     def _get(self, path: str, kind: Any, **query: object) -> Any:
         with self.understood():
-            return msgspec.json.decode(self._link.request("GET", path, query=query).read(), type=kind)
+            return msgspec.json.decode(
+                self._link.request("GET", path, query=query).read(), type=kind
+            )
 
     # --- what is told ---
 
     def post(self, id: str, command: cmd.Command, key: str | None = None) -> bool:
-        """Have a command done; it is when this returns. Under a key that it had before, the server does it no second time."""
+        """Have a command done; it is when this returns. Under a key that it had before, the server
+        does it no second time."""
         what, body = _order(command)
         self._link.request("POST", f"{_path(id)}/{what}", body, once=key)
         return True
@@ -243,16 +295,22 @@ class Server:
         self._link.request("POST", f"{_path(id)}/start")
 
     def run(self, id: str) -> str:
-        """Have the server go on with a conversation that nobody drives, unless it is paused. Its status then."""
+        """Have the server go on with a conversation that nobody drives, unless it is paused. Its
+        status then."""
         entry = self.find(id)
         if entry.started or entry.status == "paused":
             return entry.status
         with self.understood():
-            return msgspec.json.decode(self._link.request("POST", f"{_path(id)}/run").read(), type=_Standing).status
+            return msgspec.json.decode(
+                self._link.request("POST", f"{_path(id)}/run").read(), type=_Standing
+            ).status
 
 
-def server_of(options: argparse.Namespace, env: Mapping[str, str], url: str, workspace: str | None = None) -> Server:
-    """The server at `url`, which answers and takes the key that options or environment have. Raises `UsageError`, `HoldfastError`."""
+def server_of(
+    options: argparse.Namespace, env: Mapping[str, str], url: str, workspace: str | None = None
+) -> Server:
+    """The server at `url`, which answers and takes the key that options or environment have. Raises
+    `UsageError`, `HoldfastError`."""
     words = ["--server", url]
     if options.server_key_file is not None:
         words += ["--server-key-file", options.server_key_file]
@@ -271,14 +329,18 @@ def _key(options: argparse.Namespace, env: Mapping[str, str]) -> str:
         if key := env.get("HOLDFAST_SERVER_KEY", "").strip():
             return key
         raise UsageError(
-            "no key for the agent server was found. Set HOLDFAST_SERVER_KEY, or give --server-key-file FILE; `holdfast serve` printed one when "
-            "it was first started, `holdfast serve keys add` makes another"
+            "no key for the agent server was found. Set HOLDFAST_SERVER_KEY, or give"
+            " --server-key-file FILE; `holdfast serve` printed one when it was first started,"
+            " `holdfast serve keys add` makes another"
         )
     path = Path(options.server_key_file).expanduser()
     try:
         key = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--server-key-file {str(path)!r} cannot be read: {getattr(error, 'strerror', None) or 'it is no text'}") from None
+        raise UsageError(
+            f"--server-key-file {str(path)!r} cannot be read:"
+            f" {getattr(error, 'strerror', None) or 'it is no text'}"
+        ) from None
     if not key:
         raise UsageError(f"--server-key-file {str(path)!r} is empty")
     return key
@@ -286,7 +348,11 @@ def _key(options: argparse.Namespace, env: Mapping[str, str]) -> str:
 
 def is_id(text: str) -> bool:
     """Whether a server takes it as an id."""
-    return 0 < len(text) <= 128 and text.isascii() and text.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    return (
+        0 < len(text) <= 128
+        and text.isascii()
+        and text.replace("-", "").replace("_", "").replace(".", "").isalnum()
+    )
 
 
 def _path(id: str) -> str:

@@ -34,7 +34,8 @@ Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 
 
 def place_first(args: Sequence[str]) -> list[str]:
-    """Arguments with `--server URL` as URL in the first place, where a file may stand too. Raises `ValueError`."""
+    """Arguments with `--server URL` as URL in the first place, where a file may stand too. Raises
+    `ValueError`."""
     given = list(args)
     end = given.index("--") if "--" in given else len(given)
     for at, word in enumerate(given[:end]):
@@ -45,7 +46,10 @@ def place_first(args: Sequence[str]) -> list[str]:
         else:
             continue
         if not url.startswith(("http://", "https://")):  # it would be taken for a file
-            raise ValueError(f"--server takes an agent server's address such as http://127.0.0.1:8765, not {url!r}")
+            raise ValueError(
+                "--server takes an agent server's address such as http://127.0.0.1:8765, not"
+                f" {url!r}"
+            )
         return [url, *rest]
     return given
 
@@ -60,14 +64,28 @@ def add_place_options(parser: argparse.ArgumentParser) -> None:
 def add_server_options(parser: argparse.ArgumentParser) -> None:
     """For a command that runs an agent."""
     there = parser.add_argument_group("where it runs")
-    there.add_argument("--server", metavar="URL", help="on this agent server, such as http://127.0.0.1:8765")
+    there.add_argument(
+        "--server", metavar="URL", help="on this agent server, such as http://127.0.0.1:8765"
+    )
     _add_key(there)
-    there.add_argument("--workspace", metavar="W", help="the folder there to work in, made if it is not there (one of its own)")
-    there.add_argument("--model-key-name", metavar="NAME", help="the server's own variable that holds the model's key (serve --variable)")
+    there.add_argument(
+        "--workspace",
+        metavar="W",
+        help="the folder there to work in, made if it is not there (one of its own)",
+    )
+    there.add_argument(
+        "--model-key-name",
+        metavar="NAME",
+        help="the server's own variable that holds the model's key (serve --variable)",
+    )
 
 
-def _add_key(parser: argparse._ActionsContainer) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
-    parser.add_argument("--server-key-file", metavar="F", help="a file with its key in it (or HOLDFAST_SERVER_KEY)")
+def _add_key(
+    parser: argparse._ActionsContainer,
+) -> None:  # pyright: ignore[reportPrivateUsage]: the base of parser and group
+    parser.add_argument(
+        "--server-key-file", metavar="F", help="a file with its key in it (or HOLDFAST_SERVER_KEY)"
+    )
 
 
 def add_list(add: Add, count: Callable[[str], int]) -> None:
@@ -75,6 +93,12 @@ def add_list(add: Add, count: Callable[[str], int]) -> None:
     listed = add("list", "list the conversations of a store or an agent server", LIST, "")
     listed.add_argument("file", metavar="FILE", help=PLACE)
     add_place_options(listed)
-    listed.add_argument("--status", metavar="S", help="only those that are idle, running, paused, waiting, finished, error or stuck")
-    listed.add_argument("--limit", metavar="N", type=count, default=100, help="at most so many (100)")
+    listed.add_argument(
+        "--status",
+        metavar="S",
+        help="only those that are idle, running, paused, waiting, finished, error or stuck",
+    )
+    listed.add_argument(
+        "--limit", metavar="N", type=count, default=100, help="at most so many (100)"
+    )
     listed.add_argument("--json", action="store_true", help="JSON lines")

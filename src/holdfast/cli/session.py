@@ -1,4 +1,5 @@
-"""One agent at work in a terminal: its conversation, its screen, and the waiting for both; common to run, chat and demo."""
+"""One agent at work in a terminal: its conversation, its screen, and the waiting for both; common
+to run, chat and demo."""
 
 from __future__ import annotations
 
@@ -33,7 +34,10 @@ if TYPE_CHECKING:
     from holdfast.remote import RemoteConversation, RemoteWorkspace
 
 SLICE = 0.1  # seconds between two looks at signals and at what was typed
-_DRAIN, _DRAIN_ENDING = 30.0, 1.0  # seconds to wait for the screen: a pager that nobody scrolls must not hold the process for ever
+_DRAIN, _DRAIN_ENDING = (
+    30.0,
+    1.0,
+)  # seconds to wait for the screen: a pager that nobody scrolls must not hold the process for ever
 
 
 class Parts(NamedTuple):
@@ -44,7 +48,9 @@ class Parts(NamedTuple):
     store: Store | None = None
     id: str | None = None
     go_on: str = ""  # the command that goes on with this conversation, if it is kept
-    tell: str = ""  # the command that tells it something from elsewhere, without what, if it is kept
+    tell: str = (
+        ""  # the command that tells it something from elsewhere, without what, if it is kept
+    )
     asking: Asking | None = None  # the agent's policy, if calls are to be confirmed
     there: There | None = None  # the server, if the conversation is on one
     observers: Sequence[Observer] = ()
@@ -53,9 +59,18 @@ class Parts(NamedTuple):
 
 
 class Session:
-    """Drives one conversation and shows it. A context manager: leaving it closes everything that was opened."""
+    """Drives one conversation and shows it. A context manager: leaving it closes everything that
+    was opened."""
 
-    def __init__(self, parts: Parts, screen: Screen, signals: Signals, *, full: bool = False, pace: Pace = Pace()) -> None:
+    def __init__(
+        self,
+        parts: Parts,
+        screen: Screen,
+        signals: Signals,
+        *,
+        full: bool = False,
+        pace: Pace = Pace(),
+    ) -> None:
         self.screen = screen
         self.signals = signals
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
@@ -65,7 +80,12 @@ class Session:
         self._retries = self._tell_retries()
         self._interrupted = False
         self._began = time.monotonic()
-        self.live = Live(screen, Renderer(None if full else screen.width, full), lambda: self.conversation.state.last_seq, pace)
+        self.live = Live(
+            screen,
+            Renderer(None if full else screen.width, full),
+            lambda: self.conversation.state.last_seq,
+            pace,
+        )
         try:
             self.conversation = self._open()
         except BaseException:  # a damaged store
@@ -73,7 +93,11 @@ class Session:
             raise
 
     def _open(self) -> Conversation | RemoteConversation:
-        parts, on_delta, on_question = self._parts, self.live.on_delta, "wait" if self.interactive else None
+        parts, on_delta, on_question = (
+            self._parts,
+            self.live.on_delta,
+            "wait" if self.interactive else None,
+        )
         if parts.there is not None:
             return parts.there.open(parts, self.screen, on_delta, on_question)
         assert parts.agent is not None
@@ -97,7 +121,8 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the conversation here, and all that it started. Idempotent. What is in the store can go on later."""
+        """End the conversation here, and all that it started. Idempotent. What is in the store can
+        go on later."""
         if self._parts.there is not None:
             self._parts.there.leave()
         else:
@@ -130,7 +155,8 @@ class Session:
         self.screen.close()
 
     def main(self, work: Callable[[Session], Exit]) -> Exit:
-        """Start, let `work` decide what is said until it has an exit code, close, and say what it took."""
+        """Start, let `work` decide what is said until it has an exit code, close, and say what it
+        took."""
         try:
             self._start()
             code = work(self)
@@ -141,16 +167,23 @@ class Session:
         begun = self.conversation.state.last_seq > 0
         self.close()
         if self.screen.broken:  # nobody is there to read on
-            return code if code in (Exit.HUNG_UP, Exit.TERMINATED, Exit.INTERRUPTED) else self.screen.loss
+            return (
+                code
+                if code in (Exit.HUNG_UP, Exit.TERMINATED, Exit.INTERRUPTED)
+                else self.screen.loss
+            )
         if self.live.steps:
             seconds = time.monotonic() - self._began
             llm = None if self._parts.agent is None else self._parts.agent.llm
-            usage = self.live.usage if llm is None or hasattr(llm, "base_url") else Usage()  # a scripted model makes its tokens up
+            usage = (
+                self.live.usage if llm is None or hasattr(llm, "base_url") else Usage()
+            )  # a scripted model makes its tokens up
             self.screen.notice(summary(self.live.steps, seconds, usage, self.live.cost), "dim")
         if begun and self._parts.go_on:
             self.screen.notice(f"continue with: {self._parts.go_on}")
         if self.screen.stuck:
-            # All is closed, but a thread is in a write to a pipe that nobody reads, with a lock that the interpreter's end would wait for.
+            # All is closed, but a thread is in a write to a pipe that nobody reads, with a lock
+            # that the interpreter's end would wait for.
             os._exit(code)
         return code
 
@@ -160,7 +193,11 @@ class Session:
         for note in self._parts.notes:
             self.screen.notice(note, "dim")
         if state.last_seq:
-            self.screen.notice(f"going on with {conversation.id} ({counted(state.last_seq, 'event')}, {_status(state.status)})", "dim")
+            self.screen.notice(
+                f"going on with {conversation.id} ({counted(state.last_seq, 'event')},"
+                f" {_status(state.status)})",
+                "dim",
+            )
             if unfinished(state.plan):
                 self.screen.show(drawn(state.plan, self.screen.width))
         self.live.begin(state, self.interactive)
@@ -170,10 +207,14 @@ class Session:
     # --- what the user says ---
 
     def say(self, text: str, echoed: bool = False) -> None:
-        """Send a message and have the agent go on if it was paused. `echoed`: it stands on the screen, where it was typed."""
+        """Send a message and have the agent go on if it was paused. `echoed`: it stands on the
+        screen, where it was typed."""
         if self._parts.there is not None:
             if echoed and self._parts.there.gone():
-                self.screen.notice("Not sent: the agent server cannot be reached. Type it again when it is back.", "error")
+                self.screen.notice(
+                    "Not sent: the agent server cannot be reached. Type it again when it is back.",
+                    "error",
+                )
                 return
             self._parts.there.start()
         if echoed:
@@ -191,7 +232,10 @@ class Session:
 
     def pause(self) -> None:
         """Stop here as after Ctrl-C, but leave the calls that wait as they are."""
-        if self.conversation.status in (ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION):
+        if self.conversation.status in (
+            ConversationStatus.RUNNING,
+            ConversationStatus.WAITING_FOR_CONFIRMATION,
+        ):
             self.conversation.pause()
         self._interrupted = self.conversation.status is ConversationStatus.PAUSED
 
@@ -203,8 +247,9 @@ class Session:
     def ask(self, prompt: str, until: Callable[[], bool] | None = None) -> str:
         """A line from standard input, asked for when all that happened is on the screen.
 
-        Raises `EOFError` at its end, `KeyboardInterrupt` at Ctrl-C, `Ended`, `Overtaken` as soon as `until` holds (it is asked on another
-        thread), and `UsageError` for a pipe that holds no text.
+        Raises `EOFError` at its end, `KeyboardInterrupt` at Ctrl-C, `Ended`, `Overtaken` as soon as
+        `until` holds (it is asked on another thread), and `UsageError` for a pipe that holds no
+        text.
         """
         while True:
             self._drain()
@@ -224,10 +269,13 @@ class Session:
         self._drain()
 
     def wait_while_paused(self) -> Exit | None:
-        """Wait until somebody elsewhere resumes a conversation that somebody elsewhere paused; an exit code if the command is to end."""
+        """Wait until somebody elsewhere resumes a conversation that somebody elsewhere paused; an
+        exit code if the command is to end."""
         self._drain()
         if self._parts.tell:
-            self.screen.notice(f"paused from elsewhere; go on with: {self._parts.tell} resume", "dim")
+            self.screen.notice(
+                f"paused from elsewhere; go on with: {self._parts.tell} resume", "dim"
+            )
         while self.conversation.status is ConversationStatus.PAUSED:
             if self.screen.broken:
                 return self.screen.loss
@@ -240,9 +288,11 @@ class Session:
         return None
 
     def drive(self, poll: Callable[[], None] | None = None) -> Exit | None:
-        """Wait until the agent rests, asking the user what its calls ask, and calling `poll` ten times a second; an exit code instead if the command is to end.
+        """Wait until the agent rests, asking the user what its calls ask, and calling `poll` ten
+        times a second; an exit code instead if the command is to end.
 
-        The first Ctrl-C interrupts the agent, which then rests, paused; the second one, or the first without a terminal, ends the command.
+        The first Ctrl-C interrupts the agent, which then rests, paused; the second one, or the
+        first without a terminal, ends the command.
         """
         while True:
             began = time.monotonic()
@@ -279,7 +329,9 @@ class Session:
         there = self._parts.there
         if there is None or not there.gone():
             return False
-        self.screen.notice("It could not be told to pause: it goes on when the agent server does.", "dim")
+        self.screen.notice(
+            "It could not be told to pause: it goes on when the agent server does.", "dim"
+        )
         return True
 
     @property
@@ -288,7 +340,14 @@ class Session:
         agent = self._parts.agent
         if agent is not None:
             return agent.llm.model
-        return next((event.model for event in reversed(self.conversation.get_history()) if isinstance(event, ev.Agent)), "unknown")
+        return next(
+            (
+                event.model
+                for event in reversed(self.conversation.get_history())
+                if isinstance(event, ev.Agent)
+            ),
+            "unknown",
+        )
 
     @property
     def was_interrupted(self) -> bool:
@@ -296,7 +355,8 @@ class Session:
         return self._interrupted and self.conversation.status is ConversationStatus.PAUSED
 
     def _drain(self, ending: bool = False) -> None:
-        """Wait until all that happened is on the screen. A signal ends the wait; what it asks for is done after that."""
+        """Wait until all that happened is on the screen. A signal ends the wait; what it asks for
+        is done after that."""
         seq = self.conversation.state.last_seq
         if ending:
             self.live.wait_shown(seq, _DRAIN_ENDING, lambda: False)
@@ -307,7 +367,8 @@ class Session:
     # --- how it ended ---
 
     def tell_waiting(self) -> Exit:
-        """Say which calls are left waiting for a decision, and how it can be given; the exit code for that."""
+        """Say which calls are left waiting for a decision, and how it can be given; the exit code
+        for that."""
         self._drain()
         waiting = [pending.call for pending in self.conversation.state.pending_confirmations]
         if not waiting:
@@ -320,11 +381,15 @@ class Session:
             which = one_line(waiting[0].id) if len(waiting) == 1 else "CALL"
             self.screen.notice(f"approve with: {self._parts.tell} approve {which}")
         elif waiting:
-            self.screen.notice("Nothing keeps this conversation; with --store FILE it could be approved and go on later.")
+            self.screen.notice(
+                "Nothing keeps this conversation; with --store FILE it could be approved and go on"
+                " later."
+            )
         return Exit.STOPPED
 
     def outcome(self) -> Exit:
-        """The exit code for how the agent came to rest; if that was not by finishing, stderr is told why."""
+        """The exit code for how the agent came to rest; if that was not by finishing, stderr is
+        told why."""
         self._drain()
         conversation = self.conversation
         match conversation.status:
@@ -341,13 +406,26 @@ class Session:
                     self.screen.error(f"stopped at the limit of {limit} {kind}.{option}")
                     return Exit.STOPPED
                 told = error.message if error.message else error.error
-                self.screen.error(told.replace(NO_KEY, "No key was sent: set HOLDFAST_API_KEY, or name a variable with --api-key-env."))
+                self.screen.error(
+                    told.replace(
+                        NO_KEY,
+                        "No key was sent: set HOLDFAST_API_KEY, or name a variable with"
+                        " --api-key-env.",
+                    )
+                )
                 return Exit.FAILED
             case ConversationStatus.WAITING_FOR_CONFIRMATION:
                 return self.tell_waiting()
             case ConversationStatus.STUCK:
-                changes = (event.reason for event in reversed(conversation.get_history()) if isinstance(event, ev.Status))
-                self.screen.error(f"the agent is stuck: {next(changes, '') or 'it gives no answer that leads on'}.")
+                changes = (
+                    event.reason
+                    for event in reversed(conversation.get_history())
+                    if isinstance(event, ev.Status)
+                )
+                self.screen.error(
+                    "the agent is stuck:"
+                    f" {next(changes, '') or 'it gives no answer that leads on'}."
+                )
                 return Exit.STOPPED
             case status:
                 self.screen.error(f"the agent stopped: it is {_status(status)}.")

@@ -1,4 +1,5 @@
-"""From options and environment to what a run needs: model and key, and what the agent's commands may know."""
+"""From options and environment to what a run needs: model and key, and what the agent's commands
+may know."""
 
 from __future__ import annotations
 
@@ -9,10 +10,13 @@ from urllib.parse import urlsplit
 from holdfast.cli.exits import UsageError
 from holdfast.llm.address import COMPATIBLE, PROVIDERS, provider_at
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE", re.IGNORECASE)
+_SECRET = re.compile(
+    r"KEY|TOKEN|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|PRIVATE|SIGNATURE", re.IGNORECASE
+)
 _CREDENTIALS_IN_URL = re.compile(r"://[^/\s]*@")
 
-# What builds, tests and tools of the usual languages look at. Anything else is passed by name with --env.
+# What builds, tests and tools of the usual languages look at. Anything else is passed by name with
+# --env.
 _NAMES = """\
 PATH HOME USER LOGNAME SHELL LANG LANGUAGE TZ TMPDIR CI
 XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_STATE_HOME XDG_RUNTIME_DIR
@@ -30,8 +34,8 @@ def model_name(option: str | None, env: Mapping[str, str]) -> str:
     name = option or env.get("HOLDFAST_MODEL", "")
     if not name.strip():
         raise UsageError(
-            "no model was given. Use --model NAME or set HOLDFAST_MODEL, such as: export HOLDFAST_MODEL=gpt-5-mini"
-            " (`holdfast demo` needs neither model nor key)"
+            "no model was given. Use --model NAME or set HOLDFAST_MODEL, such as: export"
+            " HOLDFAST_MODEL=gpt-5-mini (`holdfast demo` needs neither model nor key)"
         )
     return name.strip()
 
@@ -42,29 +46,42 @@ def base_url(option: str | None, env: Mapping[str, str]) -> str | None:
 
 
 def api_key(address: str, named: str | None, env: Mapping[str, str], provider: str = "") -> str:
-    """The key for the API at `address`, from the variable that was `named` or the usual ones; "" where none is needed.
+    """The key for the API at `address`, from the variable that was `named` or the usual ones; ""
+    where none is needed.
 
-    A provider's key goes to that provider's own address alone, unless it was named. `provider` says whose the address is, where
-    several share a host. Raises `UsageError` that says what to set.
+    A provider's key goes to that provider's own address alone, unless it was named. `provider` says
+    whose the address is, where several share a host. Raises `UsageError` that says what to set.
     """
     if named is not None:
         if not env.get(named):
-            raise UsageError(f"the environment variable {named}, named by --api-key-env, is not set")
+            raise UsageError(
+                f"the environment variable {named}, named by --api-key-env, is not set"
+            )
         return env[named].strip()
     if env.get("HOLDFAST_API_KEY"):
         return env["HOLDFAST_API_KEY"].strip()
     parts = urlsplit(address)
-    if parts.scheme == "http":  # a server on this machine or net, which seldom wants one; if it does, its answer says so
+    if (
+        parts.scheme == "http"
+    ):  # a server on this machine or net, which seldom wants one; if it does, its answer says so
         return ""
     names = key_variables(provider or provider_at(address))
     for name in names:
         if env.get(name):
             return env[name].strip()
     if names:
-        raise UsageError(f"no API key was found. Set {' or '.join(names)} or HOLDFAST_API_KEY, or name another variable with --api-key-env")
-    others = [f"{name} is set, but goes to {whose} only" for name, whose in _MAKERS_KEYS if env.get(name)]
+        raise UsageError(
+            f"no API key was found. Set {' or '.join(names)} or HOLDFAST_API_KEY, or name another"
+            " variable with --api-key-env"
+        )
+    others = [
+        f"{name} is set, but goes to {whose} only" for name, whose in _MAKERS_KEYS if env.get(name)
+    ]
     also = f" ({'; '.join(others)})" if others else ""
-    raise UsageError(f"no API key for {parts.hostname} was found{also}. Set HOLDFAST_API_KEY, or name a variable with --api-key-env")
+    raise UsageError(
+        f"no API key for {parts.hostname} was found{also}. Set HOLDFAST_API_KEY, or name a variable"
+        " with --api-key-env"
+    )
 
 
 _MAKERS_KEYS = (
@@ -77,7 +94,8 @@ _A_KEY = re.compile(r"(?!AWS_)\w*(KEY|TOKEN|PAT)")  # not a region, a project or
 
 
 def key_variables(provider: str) -> tuple[str, ...]:
-    """The environment variables in which users of a provider keep its key; none where each customer has an address of their own."""
+    """The environment variables in which users of a provider keep its key; none where each customer
+    has an address of their own."""
     if provider in PROVIDERS:
         return tuple([name for name, whose in _MAKERS_KEYS if whose.lower() == provider])
     from holdfast.llm.info import listed
@@ -89,14 +107,17 @@ def key_variables(provider: str) -> tuple[str, ...]:
 
 
 def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
-    """What the agent's commands see: a chosen part of `env` without secrets, and the variables that were `asked` for by name.
+    """What the agent's commands see: a chosen part of `env` without secrets, and the variables that
+    were `asked` for by name.
 
     Raises `UsageError` for an asked one that is not set.
     """
     found = {
         name: value
         for name, value in env.items()
-        if (name in _PASSED or name.startswith("LC_")) and not _SECRET.search(name) and not _CREDENTIALS_IN_URL.search(value)
+        if (name in _PASSED or name.startswith("LC_"))
+        and not _SECRET.search(name)
+        and not _CREDENTIALS_IN_URL.search(value)
     }
     for name in asked:
         if name not in env:
@@ -106,7 +127,8 @@ def shell_environment(env: Mapping[str, str], asked: Sequence[str]) -> dict[str,
 
 
 def wants_colour(env: Mapping[str, str], is_tty: bool) -> bool:
-    """NO_COLOR (no-color.org) wins, then FORCE_COLOR (force-color.org), then whether the output is a terminal that knows colours."""
+    """NO_COLOR (no-color.org) wins, then FORCE_COLOR (force-color.org), then whether the output is
+    a terminal that knows colours."""
     if env.get("NO_COLOR"):
         return False
     if env.get("FORCE_COLOR", "0") not in ("", "0"):

@@ -1,4 +1,5 @@
-"""`holdfast show` and `list`: what is in a store or on a server, as it was, as it is, as it grows."""
+"""`holdfast show` and `list`: what is in a store or on a server, as it was, as it is, as it
+grows."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from holdfast.cli.server import Server
 
 _BEGINS = b"SQLite format 3\0"  # sqlite.org/fileformat2.html, 1.3
-_LOOK = 0.2  # seconds between two looks at signals, and at whether anybody still reads what is shown
+_LOOK = (
+    0.2  # seconds between two looks at signals, and at whether anybody still reads what is shown
+)
 
 # Where nothing comes before somebody does something.
 _RESTS = AT_REST | {ConversationStatus.PAUSED, ConversationStatus.WAITING_FOR_CONFIRMATION}
@@ -52,14 +55,22 @@ def show(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     return screen.loss if screen.broken else code
 
 
-def _show(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, signals: Signals) -> Exit:
+def _show(
+    options: argparse.Namespace, env: Mapping[str, str], screen: Screen, signals: Signals
+) -> Exit:
     follows = options.follow or options.until_rest
     place = " ".join(place_words(options))
     with open_place(options, env, read_only=True) as store:
         with signals.prompting():
-            found = [found_in(store, options.id, options.file)] if options.id is not None else store.list()
+            found = (
+                [found_in(store, options.id, options.file)]
+                if options.id is not None
+                else store.list()
+            )
             if (follows or options.prompt or options.at is not None) and len(found) != 1:
-                raise UsageError(f"say which conversation of {options.file!r}. See: holdfast show {place}")
+                raise UsageError(
+                    f"say which conversation of {options.file!r}. See: holdfast show {place}"
+                )
             if not found:
                 screen.error(f"there is no conversation {_in(options.file)} yet.")
             elif len(found) > 1:
@@ -80,7 +91,11 @@ def _show(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, s
                     return screen.loss
         code = Exit.FINISHED
         if follows:
-            with nullcontext() if isinstance(store, SQLiteStore) else store.watched(lambda told: screen.notice(told, "dim")):
+            with (
+                nullcontext()
+                if isinstance(store, SQLiteStore)
+                else store.watched(lambda told: screen.notice(told, "dim"))
+            ):
                 code = _follow(screen, signals, store, state, shown.event, options.until_rest)
         if code is Exit.FINISHED:
             shown.end(options)
@@ -92,7 +107,9 @@ def _prompt(screen: Screen, state: ConversationState) -> None:
     head = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
     for name, text in [] if head is None else apart(head):
         lines = [Line("plain", line) for line in safe(text).split("\n")]
-        screen.show([Line("dim", f"--- {plain(one_line(name))}: {len(text):,} characters"), *lines, GAP])
+        screen.show(
+            [Line("dim", f"--- {plain(one_line(name))}: {len(text):,} characters"), *lines, GAP]
+        )
     if head is None:
         screen.error("there was no model request yet.")
 
@@ -131,7 +148,8 @@ def _follow(
 
 
 def _somebody_reads() -> bool:
-    """Whether the reader of a pipe is still there; else that shows only when there is something to write."""
+    """Whether the reader of a pipe is still there; else that shows only when there is something to
+    write."""
     look = select.poll()
     look.register(sys.stdout.fileno(), 0)
     return not any(seen & (select.POLLERR | select.POLLHUP) for _, seen in look.poll(0))
@@ -140,11 +158,16 @@ def _somebody_reads() -> bool:
 # --- a file or a server, and what is in it ---
 
 
-def open_place(options: argparse.Namespace, env: Mapping[str, str], *, read_only: bool = False) -> SQLiteStore | Server:
-    """The store, or the agent server, that `options.file` names. Raises `UsageError`, `StoreError`."""
+def open_place(
+    options: argparse.Namespace, env: Mapping[str, str], *, read_only: bool = False
+) -> SQLiteStore | Server:
+    """The store, or the agent server, that `options.file` names. Raises `UsageError`,
+    `StoreError`."""
     if not options.file.startswith(("http://", "https://")):
         if options.server_key_file is not None:
-            raise UsageError(f"--server-key-file is for an agent server, which {options.file!r} is not")
+            raise UsageError(
+                f"--server-key-file is for an agent server, which {options.file!r} is not"
+            )
         return open_store(Path(options.file).expanduser(), read_only=read_only)
     from holdfast.cli.server import server_of  # an HTTP client
 
@@ -169,7 +192,8 @@ def _in(file: str) -> str:
 
 
 def open_store(path: Path, *, read_only: bool = False) -> SQLiteStore:
-    """A store that is there; SQLite itself would make a file that is not, and a store of an empty one. Raises `UsageError`."""
+    """A store that is there; SQLite itself would make a file that is not, and a store of an empty
+    one. Raises `UsageError`."""
     if not is_sqlite(path):
         raise UsageError(f"{str(path)!r} is not a Holdfast store")
     try:
@@ -184,7 +208,11 @@ def is_sqlite(path: Path) -> bool:
         with path.open("rb") as file:
             return file.read(len(_BEGINS)) == _BEGINS
     except OSError as error:
-        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {error.strerror}"
+        reason = (
+            "does not exist"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read: {error.strerror}"
+        )
         raise UsageError(f"the store {str(path)!r} {reason}") from error
 
 
@@ -192,7 +220,9 @@ def chosen(found: Sequence[Summary], id: str, file: str) -> Summary:
     """Return the conversation that `id` names among those of a file. Raises `UsageError`."""
     entry = matching(found, id)
     if entry is None:
-        raise UsageError(f"there is no conversation {id!r} in {file!r}. See: holdfast list {shlex.quote(file)}")
+        raise UsageError(
+            f"there is no conversation {id!r} in {file!r}. See: holdfast list {shlex.quote(file)}"
+        )
     return entry
 
 
@@ -211,12 +241,32 @@ def print_list(screen: Screen, found: Sequence[Summary], place: str, json: bool)
         return
     rows = [("ID", "STATUS", "EVENTS", "UPDATED", "TITLE")]
     for entry in found:
-        updated = entry.updated.astimezone().strftime("%Y-%m-%d %H:%M") if entry.updated is not None else ""
-        rows.append((one_line(entry.id), one_line(entry.standing), f"{entry.last_seq:,}", updated, one_line(entry.title)))
+        updated = (
+            entry.updated.astimezone().strftime("%Y-%m-%d %H:%M")
+            if entry.updated is not None
+            else ""
+        )
+        rows.append(
+            (
+                one_line(entry.id),
+                one_line(entry.standing),
+                f"{entry.last_seq:,}",
+                updated,
+                one_line(entry.title),
+            )
+        )
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for number, row in enumerate(rows):
-        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].ljust(widths[3]), row[4]]
-        screen.show([Line("plain" if number else "dim", clip("  ".join(cells), screen.width).rstrip())])
+        cells = [
+            row[0].ljust(widths[0]),
+            row[1].ljust(widths[1]),
+            row[2].rjust(widths[2]),
+            row[3].ljust(widths[3]),
+            row[4],
+        ]
+        screen.show(
+            [Line("plain" if number else "dim", clip("  ".join(cells), screen.width).rstrip())]
+        )
     screen.notice(f"show one with: holdfast show {place} ID", "dim")
 
 
@@ -249,17 +299,28 @@ class _AsText:
 
     def begin(self, entry: Summary, state: ConversationState) -> None:
         self._id = entry.id
-        at = f" at event {state.last_seq} of {entry.last_seq}" if state.last_seq < entry.last_seq else ""
+        at = (
+            f" at event {state.last_seq} of {entry.last_seq}"
+            if state.last_seq < entry.last_seq
+            else ""
+        )
         standing = state.status.value if at else entry.standing
-        self._screen.show([Line("dim", f"{one_line(entry.id)}, {one_line(standing)}{at}: {one_line(entry.title)}")])
+        self._screen.show(
+            [
+                Line(
+                    "dim",
+                    f"{one_line(entry.id)}, {one_line(standing)}{at}: {one_line(entry.title)}",
+                )
+            ]
+        )
 
     def event(self, event: ev.AnyEvent) -> None:
         self._fold.apply(event)
         self._screen.show(self._renderer.lines(event))
         self._steps += isinstance(event, ev.Assistant)
-        if isinstance(event, ev.Assistant | ev.Condensation | ev.Decision | ev.Message | ev.Note) and (
-            event.usage != Usage() or event.cost
-        ):
+        if isinstance(
+            event, ev.Assistant | ev.Condensation | ev.Decision | ev.Message | ev.Note
+        ) and (event.usage != Usage() or event.cost):
             self._usage += event.usage
             self._cost = self._cost if event.cost is None else (self._cost or 0.0) + event.cost
         if isinstance(event, ev.Assistant | ev.ToolResult):
@@ -271,27 +332,61 @@ class _AsText:
             self._screen.show([GAP, *drawn(self._fold.plan, self._renderer.width)])
         for call in waiting:
             if steps := steps_of(call):
-                self._screen.show([Line("plain", f"waiting for you: {one_line(call.id)}, a plan"), *drawn(steps, self._renderer.width)])
+                self._screen.show(
+                    [
+                        Line("plain", f"waiting for you: {one_line(call.id)}, a plan"),
+                        *drawn(steps, self._renderer.width),
+                    ]
+                )
                 continue
-            told = f"waiting for you: {one_line(call.id)} {plain(one_line(call.name))} {as_json(call.arguments)}"
+            told = (
+                f"waiting for you: {one_line(call.id)} {plain(one_line(call.name))}"
+                f" {as_json(call.arguments)}"
+            )
             item = self._fold.open[call.id]
-            risk = f"{item.risk} risk: " if item.risk and not (item.asked or "").startswith(item.risk) else ""
+            risk = (
+                f"{item.risk} risk: "
+                if item.risk and not (item.asked or "").startswith(item.risk)
+                else ""
+            )
             self._screen.show([Line("plain", told)])
             if item.risk and item.asked:
                 self._screen.show([Line("dim", f"  {risk}{plain(one_line(item.asked))}")])
         asking = [question for item in self._fold.open.values() for question in item.questions]
         for question in asking:
-            told = f"{plain(one_line(question.asker))} asks you: {one_line(question.id)} {plain(one_line(question.message))}"
-            self._screen.show([Line("plain", told + (f" {plain(one_line(question.url))}" if question.url else ""))])
+            told = (
+                f"{plain(one_line(question.asker))} asks you: {one_line(question.id)}"
+                f" {plain(one_line(question.message))}"
+            )
+            self._screen.show(
+                [
+                    Line(
+                        "plain",
+                        told + (f" {plain(one_line(question.url))}" if question.url else ""),
+                    )
+                ]
+            )
             if fields(question.schema):
-                self._screen.show([Line("dim", f"  with a form: {', '.join([plain(one_line(name)) for name in fields(question.schema)])}")])
-        self._screen.show([GAP, Line("dim", summary(self._steps, self._seconds, self._usage, self._cost))])
+                self._screen.show(
+                    [
+                        Line(
+                            "dim",
+                            "  with a form:"
+                            f" {', '.join([plain(one_line(name)) for name in fields(question.schema)])}",
+                        )
+                    ]
+                )
+        self._screen.show(
+            [GAP, Line("dim", summary(self._steps, self._seconds, self._usage, self._cost))]
+        )
         if waiting and options.at is None:
             which = one_line(waiting[0].id) if len(waiting) == 1 else "CALL"
             self._screen.notice(f"approve with: {_tell(options, self._id, 'approve')} {which}")
         if asking and options.at is None:
             values = " JSON" if fields(asking[0].schema) else ""
-            self._screen.notice(f"answer with: {_tell(options, self._id, 'answer', asking[0].id)}{values}")
+            self._screen.notice(
+                f"answer with: {_tell(options, self._id, 'answer', asking[0].id)}{values}"
+            )
 
 
 def _tell(options: argparse.Namespace, *words: str) -> str:

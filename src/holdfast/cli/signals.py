@@ -33,10 +33,12 @@ class Overtaken(Exception):
 
 
 class Signals:
-    """While entered, SIGINT, SIGTERM and SIGHUP are noted here instead of raising at any point of the program.
+    """While entered, SIGINT, SIGTERM and SIGHUP are noted here instead of raising at any point of
+    the program.
 
-    An exception out of nowhere could break off an append half-way; a note is looked at where it can be served. Only within
-    `prompting` do they raise, `KeyboardInterrupt` and `Ended`, since nothing else ends a wait for a line.
+    An exception out of nowhere could break off an append half-way; a note is looked at where it can
+    be served. Only within `prompting` do they raise, `KeyboardInterrupt` and `Ended`, since nothing
+    else ends a wait for a line.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,10 @@ class Signals:
         self._interrupts = 0
         self._prompting = False
         self._before: dict[int, Any] = {}
-        self._pipe = (-1, -1)  # the interpreter writes a signal's number to it when it comes; our handler reads it
+        self._pipe = (
+            -1,
+            -1,
+        )  # the interpreter writes a signal's number to it when it comes; our handler reads it
         self._nudger: threading.Thread | None = None
         self._done = False
         self._overtaken = False
@@ -58,7 +63,9 @@ class Signals:
             for number in (signal.SIGINT, *_ENDING):
                 self._before[number] = signal.signal(number, self._handle)
             self._before[_WAKE] = signal.signal(_WAKE, self._wake)
-            self._nudger = threading.Thread(target=self._nudge, name="holdfast-signals", daemon=True)
+            self._nudger = threading.Thread(
+                target=self._nudge, name="holdfast-signals", daemon=True
+            )
             self._nudger.start()
         return self
 
@@ -78,8 +85,9 @@ class Signals:
     def _nudge(self) -> None:
         """Wake a prompt that slept through a signal.
 
-        One that comes after `input` has shown its prompt and before it waits for a key is noted by the interpreter, but served only
-        when the line is complete, since CPython's readline looks for signals when its select is interrupted and at no other time.
+        One that comes after `input` has shown its prompt and before it waits for a key is noted by
+        the interpreter, but served only when the line is complete, since CPython's readline looks
+        for signals when its select is interrupted and at no other time.
         """
         main = threading.main_thread().ident
         while not self._done:
@@ -129,9 +137,14 @@ class Signals:
 
     @contextmanager
     def prompting(self, until: Callable[[], bool] | None = None) -> Generator[None]:
-        """Within, signals raise; those noted before do so at once. So does `Overtaken` when `until`, asked on another thread, says so."""
+        """Within, signals raise; those noted before do so at once. So does `Overtaken` when
+        `until`, asked on another thread, says so."""
         stop = threading.Event()
-        watch = None if until is None or self._nudger is None else threading.Thread(target=self._watch, args=(until, stop), daemon=True)
+        watch = (
+            None
+            if until is None or self._nudger is None
+            else threading.Thread(target=self._watch, args=(until, stop), daemon=True)
+        )
         self._prompting = True
         try:
             self._raise()
@@ -146,7 +159,8 @@ class Signals:
             self._overtaken = False
 
     def _watch(self, until: Callable[[], bool], stop: threading.Event) -> None:
-        """Wake the prompt when `until` says so; again and again, since it may sleep through the first signal (see `_nudge`)."""
+        """Wake the prompt when `until` says so; again and again, since it may sleep through the
+        first signal (see `_nudge`)."""
         main = threading.main_thread().ident
         while not stop.wait(_LOOK):
             if until():

@@ -30,7 +30,11 @@ def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     found: list[Stats] = []
     whole = NOTHING
     with open_store(Path(options.file).expanduser(), read_only=True) as store:
-        summaries = store.list() if options.id is None else tree(store, found_in(store, options.id, options.file).id)
+        summaries = (
+            store.list()
+            if options.id is None
+            else tree(store, found_in(store, options.id, options.file).id)
+        )
         for number, summary in enumerate(summaries):
             if screen.is_terminal:
                 screen.status(f"reading {number + 1} of {counted(len(summaries), 'conversation')}")
@@ -39,23 +43,43 @@ def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             found.append(one)
     screen.status("")
     if options.json:
-        shown: dict[str, Any] = {"whole": _data(whole), "conversations": [_data(one) for one in found]}
+        shown: dict[str, Any] = {
+            "whole": _data(whole),
+            "conversations": [_data(one) for one in found],
+        }
         screen.show([Line("plain", json_shown(msgspec.json.encode(shown).decode()))])
     elif not found:
         screen.notice(f"There is no conversation in {options.file}.", "dim")
     else:
         bars = "█" if "utf" in (sys.stdout.encoding or "").lower() else "#"
-        screen.show(drawn(whole, found, screen.width, options.limit, options.id is not None or len(found) == 1, bars))
+        screen.show(
+            drawn(
+                whole,
+                found,
+                screen.width,
+                options.limit,
+                options.id is not None or len(found) == 1,
+                bars,
+            )
+        )
     screen.close()
     return screen.loss if screen.broken else Exit.FINISHED
 
 
 def _data(one: Stats) -> dict[str, Any]:
     made = msgspec.to_builtins(one)
-    return {**made, "usage": msgspec.to_builtins(one.usage), "cost": one.cost, "unpriced": one.unpriced, "cached": round(one.cached, 4)}
+    return {
+        **made,
+        "usage": msgspec.to_builtins(one.usage),
+        "cost": one.cost,
+        "unpriced": one.unpriced,
+        "cached": round(one.cached, 4),
+    }
 
 
-def drawn(whole: Stats, found: Sequence[Stats], width: int, limit: int, tree: bool = True, bar: str = "█") -> list[Line]:
+def drawn(
+    whole: Stats, found: Sequence[Stats], width: int, limit: int, tree: bool = True, bar: str = "█"
+) -> list[Line]:
     """The tables, for lines of `width` columns. `tree`: all came of the first."""
     first = found[0]
     begin = f"{first.id}  {first.title}"
@@ -67,7 +91,10 @@ def drawn(whole: Stats, found: Sequence[Stats], width: int, limit: int, tree: bo
         )
     lines = [Line("call", clip(one_line(begin), width)), *_wrapped(_sums(whole), width)]
     if whole.errors:
-        told = ", ".join(f"{count} {name}" for name, count in sorted(whole.errors.items(), key=lambda item: (-item[1], item[0])))
+        told = ", ".join(
+            f"{count} {name}"
+            for name, count in sorted(whole.errors.items(), key=lambda item: (-item[1], item[0]))
+        )
         lines.append(Line("error", clip(f"runs ended by errors: {one_line(told)}", width)))
     for title, shares in (("models", whole.models), ("tools", whole.tools)):
         if shares:
@@ -82,10 +109,21 @@ def drawn(whole: Stats, found: Sequence[Stats], width: int, limit: int, tree: bo
         ordered = sorted(found, key=lambda one: -one.seconds)
         lines += [GAP, Line("call", "conversations")]
         lines += [
-            Line("plain", clip(f"  {one_line(one.id)}  {', '.join(_sums(one))}  {one_line(one.title)}", width)) for one in ordered[:limit]
+            Line(
+                "plain",
+                clip(
+                    f"  {one_line(one.id)}  {', '.join(_sums(one))}  {one_line(one.title)}", width
+                ),
+            )
+            for one in ordered[:limit]
         ]
         if len(ordered) > limit:
-            lines.append(Line("dim", clip(f"  and {len(ordered) - limit:,} more: --limit N shows as many", width)))
+            lines.append(
+                Line(
+                    "dim",
+                    clip(f"  and {len(ordered) - limit:,} more: --limit N shows as many", width),
+                )
+            )
     return lines
 
 
@@ -95,7 +133,10 @@ def _sums(one: Stats) -> list[str]:
         parts.append(f"{duration(one.waited)} waiting for confirmation")
     parts += _tokens(one.usage)
     parts.append(
-        "cost not known" if one.cost is None else _money(one.cost) + (f" ({one.unpriced} calls of no known price)" if one.unpriced else "")
+        "cost not known"
+        if one.cost is None
+        else _money(one.cost)
+        + (f" ({one.unpriced} calls of no known price)" if one.unpriced else "")
     )
     if one.condensations:
         parts.append(counted(one.condensations, "condensation"))
@@ -105,7 +146,11 @@ def _sums(one: Stats) -> list[str]:
 def _tokens(usage: Usage) -> list[str]:
     if not usage.input_tokens and not usage.output_tokens:
         return []
-    cached = f" ({usage.cached_input_tokens / usage.input_tokens:.0%} cached)" if usage.cached_input_tokens else ""
+    cached = (
+        f" ({usage.cached_input_tokens / usage.input_tokens:.0%} cached)"
+        if usage.cached_input_tokens
+        else ""
+    )
     return [f"{usage.input_tokens:,} tokens in{cached}", f"{usage.output_tokens:,} out"]
 
 
@@ -150,4 +195,10 @@ def _table(shares: Sequence[Share], width: int, limit: int, bar: str) -> list[Li
 def _long(one: Long, width: int, several: bool) -> Line:
     where = f"{one_line(one.conversation)} " if several else ""
     error = f"  {one_line(one.error)}" if one.error else ""
-    return Line("plain", clip(f"  {duration(one.seconds):>12}  {one_line(one.name)}{error}  {where}event {one.seq}", width))
+    return Line(
+        "plain",
+        clip(
+            f"  {duration(one.seconds):>12}  {one_line(one.name)}{error}  {where}event {one.seq}",
+            width,
+        ),
+    )

@@ -49,13 +49,22 @@ def tell(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
             return ended.code
 
 
-def _tell(options: argparse.Namespace, env: Mapping[str, str], screen: Screen, signals: Signals) -> Exit:
+def _tell(
+    options: argparse.Namespace, env: Mapping[str, str], screen: Screen, signals: Signals
+) -> Exit:
     with open_place(options, env) as store:
         id = found_in(store, options.id, options.file).id
         state = ConversationState(id, store.read(id))
         command = _command(options, state)
         posted = store.post(id, command, options.key)
-        _say(screen, f"posted: {_said(command)}" if posted else f"dropped: something was posted under the key {options.key!r} before")
+        _say(
+            screen,
+            (
+                f"posted: {_said(command)}"
+                if posted
+                else f"dropped: something was posted under the key {options.key!r} before"
+            ),
+        )
         if not isinstance(store, SQLiteStore):
             _go_on(options, screen, store, id)
             posted = options.key is None  # else it may have been done before
@@ -92,7 +101,10 @@ def _check(options: argparse.Namespace) -> None:
     if what == "approve" and len(words) > 1:
         raise UsageError(f"tell approve takes one call, not {' '.join(words)!r}")
     if what == "answer" and len(words) > 2:
-        raise UsageError(f"tell answer takes one question and the values as one JSON object, not {' '.join(words)!r}")
+        raise UsageError(
+            "tell answer takes one question and the values as one JSON object, not"
+            f" {' '.join(words)!r}"
+        )
     if what in ("pause", "resume", "interrupt") and words:
         raise UsageError(f"tell {what} takes nothing more, not {' '.join(words)!r}")
     if options.arguments is not None and what != "approve":
@@ -108,7 +120,9 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
             return cmd.Send((TextContent(clean(text)),))
         case "approve":
             pending = _pending(options, state, options.words[0] if options.words else None)
-            arguments = None if options.arguments is None else _arguments(options.arguments, pending, state)
+            arguments = (
+                None if options.arguments is None else _arguments(options.arguments, pending, state)
+            )
             return cmd.Approve(pending.call.id, pending.arguments_hash, arguments)
         case "reject":
             words = list(options.words)
@@ -116,13 +130,19 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
             return cmd.Reject(_pending(options, state, call).call.id, clean(" ".join(words)))
         case "answer":
             words = list(options.words)
-            question = _question(options, state, words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None)
+            question = _question(
+                options, state, words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None
+            )
             if len(words) > 1:
                 raise UsageError(f"{words[0]!r} is no question's id; such an id looks like 4.0?1")
-            return cmd.Answer(question.id, _values(words[0], question) if words else _values("{}", question))
+            return cmd.Answer(
+                question.id, _values(words[0], question) if words else _values("{}", question)
+            )
         case "decline":
             words = list(options.words)
-            question = _question(options, state, words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None)
+            question = _question(
+                options, state, words.pop(0) if words and _QUESTION.fullmatch(words[0]) else None
+            )
             return cmd.Answer(question.id, None, clean(" ".join(words)))
         case "pause":
             return cmd.Pause()
@@ -134,33 +154,52 @@ def _command(options: argparse.Namespace, state: ConversationState) -> cmd.Comma
             return cmd.Interrupt()
 
 
-def _pending(options: argparse.Namespace, state: ConversationState, call_id: str | None) -> PendingConfirmation:
-    """The call that waits: the one of that id, or the only one. Raises `UsageError` that lists those there are."""
+def _pending(
+    options: argparse.Namespace, state: ConversationState, call_id: str | None
+) -> PendingConfirmation:
+    """The call that waits: the one of that id, or the only one. Raises `UsageError` that lists
+    those there are."""
     waiting = state.pending_confirmations
     found = [pending for pending in waiting if call_id in (None, pending.call.id)]
     if len(found) == 1:
         return found[0]
     if not waiting:
-        raise UsageError(f"no call of {state.id!r} waits for a decision: it is {_status(state.status)}")
+        raise UsageError(
+            f"no call of {state.id!r} waits for a decision: it is {_status(state.status)}"
+        )
     listed = "; ".join(f"{one_line(p.call.id)} {described(p)}" for p in waiting)
     if call_id is not None:
         raise UsageError(f"the call {call_id!r} does not wait for a decision; these do: {listed}")
-    command = f"holdfast tell {' '.join(place_words(options))} {shlex.join([state.id, options.what])}"
+    command = (
+        f"holdfast tell {' '.join(place_words(options))} {shlex.join([state.id, options.what])}"
+    )
     raise UsageError(f"several calls wait; say which with {command} CALL: {listed}")
 
 
-def _question(options: argparse.Namespace, state: ConversationState, question_id: str | None) -> ev.Question:
-    """The question that waits: the one of that id, or the only one. Raises `UsageError` that lists those there are."""
+def _question(
+    options: argparse.Namespace, state: ConversationState, question_id: str | None
+) -> ev.Question:
+    """The question that waits: the one of that id, or the only one. Raises `UsageError` that lists
+    those there are."""
     waiting = [question for _, question in state.pending_questions]
     found = [question for question in waiting if question_id in (None, question.id)]
     if len(found) == 1:
         return found[0]
     if not waiting:
-        raise UsageError(f"nothing that runs in {state.id!r} asks anything: it is {_status(state.status)}")
-    listed = "; ".join(f"{one_line(one.id)} {plain(one_line(one.asker))}: {plain(one_line(one.message))}" for one in waiting)
+        raise UsageError(
+            f"nothing that runs in {state.id!r} asks anything: it is {_status(state.status)}"
+        )
+    listed = "; ".join(
+        f"{one_line(one.id)} {plain(one_line(one.asker))}: {plain(one_line(one.message))}"
+        for one in waiting
+    )
     if question_id is not None:
-        raise UsageError(f"the question {question_id!r} does not wait for an answer; these do: {listed}")
-    command = f"holdfast tell {' '.join(place_words(options))} {shlex.join([state.id, options.what])}"
+        raise UsageError(
+            f"the question {question_id!r} does not wait for an answer; these do: {listed}"
+        )
+    command = (
+        f"holdfast tell {' '.join(place_words(options))} {shlex.join([state.id, options.what])}"
+    )
     raise UsageError(f"several questions wait; say which with {command} QUESTION: {listed}")
 
 
@@ -174,14 +213,19 @@ def _values(text: str, question: ev.Question) -> dict[str, Any]:
 
 def described(pending: PendingConfirmation) -> str:
     """A call that waits, whole, on one line: its tool, its arguments and their hash."""
-    return f"{plain(one_line(pending.call.name))} {as_json(pending.call.arguments)} (arguments {pending.arguments_hash[:12]})"
+    return (
+        f"{plain(one_line(pending.call.name))} {as_json(pending.call.arguments)} (arguments"
+        f" {pending.arguments_hash[:12]})"
+    )
 
 
 def _arguments(text: str, pending: PendingConfirmation, state: ConversationState) -> dict[str, Any]:
     """Other arguments for a call, held against what the model was told of the tool."""
     try:
         found = read_arguments(text)
-        agent = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
+        agent = next(
+            (event for event in reversed(state.events) if isinstance(event, ev.Agent)), None
+        )
         for tool in agent.tools if agent is not None else ():
             if tool.name == pending.call.name:
                 from_json_schema(tool.name, tool.input_schema, untrusted=True)(found)
@@ -193,7 +237,11 @@ def _arguments(text: str, pending: PendingConfirmation, state: ConversationState
 def _said(command: cmd.Command) -> str:
     match command:
         case cmd.Approve(call_id, hash, arguments):
-            return f"approve {call_id}" + (f" with {as_json(arguments)}" if arguments is not None else f" (arguments {hash[:12]})")
+            return f"approve {call_id}" + (
+                f" with {as_json(arguments)}"
+                if arguments is not None
+                else f" (arguments {hash[:12]})"
+            )
         case cmd.Reject(call_id, reason):
             return f"reject {call_id}" + (f": {reason}" if reason else "")
         case cmd.Answer(question_id, values):  # without the values, which may be secret
@@ -222,7 +270,9 @@ def _wait(
     seq = before.last_seq if posted else 0
     deadline = time.monotonic() + seconds
     while True:
-        for event in store.follow(before.id, seq, min(_LOOK, max(0.0, deadline - time.monotonic()))):
+        for event in store.follow(
+            before.id, seq, min(_LOOK, max(0.0, deadline - time.monotonic()))
+        ):
             seq = event.seq
             if _shows(event, command):
                 _say(screen, f"taken: event {seq}")
@@ -238,19 +288,27 @@ def _wait(
             return Exit.INTERRUPTED
         if time.monotonic() >= deadline:
             break
-    screen.error(f"not taken within {seconds:g} s; it stays posted, and is done by whoever drives the conversation, or opens it next.")
+    screen.error(
+        f"not taken within {seconds:g} s; it stays posted, and is done by whoever drives the"
+        " conversation, or opens it next."
+    )
     return Exit.FAILED
 
 
 def _idle(command: cmd.Command, status: ConversationStatus) -> bool:
-    """Whether a command changes nothing as things stand, so that nothing could show that it was taken."""
+    """Whether a command changes nothing as things stand, so that nothing could show that it was
+    taken."""
     match command:
         case cmd.Pause():
             return status is ConversationStatus.PAUSED
         case cmd.Interrupt():
             return status in AT_REST or status is ConversationStatus.PAUSED
         case cmd.Resume():
-            return status not in (ConversationStatus.PAUSED, ConversationStatus.ERROR, ConversationStatus.STUCK)
+            return status not in (
+                ConversationStatus.PAUSED,
+                ConversationStatus.ERROR,
+                ConversationStatus.STUCK,
+            )
         case _:
             return False
 
@@ -261,8 +319,12 @@ def _shows(event: ev.AnyEvent, command: cmd.Command) -> bool:
         case cmd.Send(content), ev.Message(sender="user"):
             return event.content == content
         case cmd.Answer(question_id, values), ev.Decision(decision="approve" | "reject"):
-            return event.question_id == question_id and (event.decision == "reject") == (values is None)
-        case cmd.Approve(call_id, arguments=arguments), ev.Decision(decision="approve", question_id=""):
+            return event.question_id == question_id and (event.decision == "reject") == (
+                values is None
+            )
+        case cmd.Approve(call_id, arguments=arguments), ev.Decision(
+            decision="approve", question_id=""
+        ):
             return event.call_id == call_id and event.arguments == arguments
         case cmd.Reject(call_id, reason), ev.Decision(decision="reject", question_id=""):
             return event.call_id == call_id and event.reason == reason
@@ -281,17 +343,31 @@ def _overtaken(event: ev.AnyEvent, command: cmd.Command) -> str | None:
     if isinstance(command, cmd.Answer):
         match event:
             case ev.Decision(question_id=command.question_id):
-                return f"the question was {'answered' if event.decision == 'approve' else 'declined'} by {event.by or 'somebody'}"
+                return (
+                    f"the question was {'answered' if event.decision == 'approve' else 'declined'}"
+                    f" by {event.by or 'somebody'}"
+                )
             case ev.ToolResult() if command.question_id.startswith(f"{event.call_id}?"):
                 return "the call that asked has ended"
             case _:
                 return None
-    if not isinstance(command, cmd.Approve | cmd.Reject) or getattr(event, "call_id", None) != command.call_id:
+    if (
+        not isinstance(command, cmd.Approve | cmd.Reject)
+        or getattr(event, "call_id", None) != command.call_id
+    ):
         return None
     match event:
         case ev.Decision(decision="approve" | "reject" as decision, question_id=""):
-            what = "rejected" if decision == "reject" else "approved" if event.arguments is None else "approved with other arguments"
-            return f"the call was {what} by {event.by or 'somebody'}" + (f": {event.reason}" if event.reason else "")
+            what = (
+                "rejected"
+                if decision == "reject"
+                else "approved"
+                if event.arguments is None
+                else "approved with other arguments"
+            )
+            return f"the call was {what} by {event.by or 'somebody'}" + (
+                f": {event.reason}" if event.reason else ""
+            )
         case ev.ToolResult():
             return "the call was answered without a decision"
         case _:

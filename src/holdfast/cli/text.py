@@ -7,9 +7,12 @@ import unicodedata
 
 from holdfast.content import Usage
 
-# What could move the cursor, change colours, hide text or reorder it: C0 but tab and newline, DEL, C1 (a terminal may take U+009B
-# for ESC [), line separators, and the bidirectional controls that make code read otherwise than it runs (CVE-2021-42574).
-_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+# What could move the cursor, change colours, hide text or reorder it: C0 but tab and newline, DEL,
+# C1 (a terminal may take U+009B for ESC [), line separators, and the bidirectional controls that
+# make code read otherwise than it runs (CVE-2021-42574).
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
+)
 
 
 def _visible(match: re.Match[str]) -> str:
@@ -22,16 +25,23 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def safe(text: str) -> str:
-    """Text that can do nothing to a terminal: control characters become visible (`^[` for ESC); newlines and tabs stay."""
+    """Text that can do nothing to a terminal: control characters become visible (`^[` for ESC);
+    newlines and tabs stay."""
     return _UNSAFE.sub(_visible, text.replace("\r", ""))
 
 
 def plain(text: str) -> str:
-    """`safe` text in which nothing is left out: what has no shape of its own, and carriage returns, are made visible too."""
+    """`safe` text in which nothing is left out: what has no shape of its own, and carriage returns,
+    are made visible too."""
     text = safe(text.replace("\r", "^M"))
     if text.isascii():
         return text
-    return "".join([f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cf", "Zl", "Zp") else char for char in text])
+    return "".join(
+        [
+            f"\\u{ord(char):04x}" if unicodedata.category(char) in ("Cf", "Zl", "Zp") else char
+            for char in text
+        ]
+    )
 
 
 def one_line(text: str) -> str:
@@ -40,7 +50,8 @@ def one_line(text: str) -> str:
 
 
 def clip(text: str, width: int) -> str:
-    """At most `width` characters of one line, `…` in place of the last where it is longer; tabs count as blanks to the next 4."""
+    """At most `width` characters of one line, `…` in place of the last where it is longer; tabs
+    count as blanks to the next 4."""
     text = text.expandtabs(4)
     return text if len(text) <= width else text[: max(1, width - 1)].rstrip() + "…"
 
@@ -54,7 +65,9 @@ def duration(seconds: float) -> str:
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    return (
+        f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    )
 
 
 def size(count: int) -> str:
@@ -70,7 +83,8 @@ def counted(count: int, noun: str) -> str:
 
 
 def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str:
-    """The line at a run's end: `3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out, $0.0123`."""
+    """The line at a run's end: `3 steps, 12.4 s, 4,210 tokens in (3,000 cached), 312 out,
+    $0.0123`."""
     cached = f" ({usage.cached_input_tokens:,} cached)" if usage.cached_input_tokens else ""
     parts = [counted(steps, "step"), duration(seconds)]
     if usage != Usage():  # the demo's are made up, and so not told
@@ -81,5 +95,6 @@ def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str
 
 
 def json_shown(text: str) -> str:
-    """JSON that can do nothing to a terminal: what JSON leaves raw in strings (DEL, C1, separators, bidirectional controls) is escaped."""
+    """JSON that can do nothing to a terminal: what JSON leaves raw in strings (DEL, C1, separators,
+    bidirectional controls) is escaped."""
     return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -20,7 +20,14 @@ from holdfast.cli.screen import Screen
 from holdfast.cli.text import clip, json_shown, one_line, safe, size
 from holdfast.cli.tools_check import check
 from holdfast.cli.toolset import Toolset, toolset
-from holdfast.content import AudioContent, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.content import (
+    AudioContent,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.errors import ToolNotFound
 from holdfast.tools import Tool, ToolContext
 
@@ -34,14 +41,19 @@ _STOP = 2.0  # seconds for a call to heed Ctrl-C
 def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     """Do what was asked. Raises `UsageError`, `HoldfastError`."""
     if (options.what in ("describe", "call")) != (options.name is not None):
-        wanted = "takes no NAME" if options.name else "takes the NAME of a tool: see `holdfast tools list`"
+        wanted = (
+            "takes no NAME"
+            if options.name
+            else "takes the NAME of a tool: see `holdfast tools list`"
+        )
         raise UsageError(f"tools {options.what} {wanted}")
     if options.words and options.what != "call":
         raise UsageError(f"tools {options.what} takes no ARGUMENT")
     with _stdout_for_us() as out:
         screen, status = Screen(env, out=out), Screen(env, out=sys.stderr)
         try:
-            # What is wrong is collected and told by `check`, and by the others as far as it concerns them.
+            # What is wrong is collected and told by `check`, and by the others as far as it
+            # concerns them.
             with _collected() as told, toolset(options.config, options.workdir, env) as found:
                 match options.what:
                     case "list":
@@ -60,14 +72,15 @@ def tools(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 @contextmanager
 def _stdout_for_us() -> Generator[TextIO]:
-    """Standard output for what was asked for alone: what modules, tools and their child processes print meanwhile goes to stderr."""
+    """Standard output for what was asked for alone: what modules, tools and their child processes
+    print meanwhile goes to stderr."""
     sys.stdout.flush()
     try:
         ours = os.dup(1)
     except OSError:  # closed
         yield sys.stdout
         return
-    out = open(ours, "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115 (closing it may fail)
+    out = open(ours, "w", encoding=sys.stdout.encoding, errors="replace")  # noqa: SIM115
     with contextlib.suppress(OSError):  # stderr is closed
         os.dup2(2, 1)
     try:
@@ -98,7 +111,8 @@ def _collected() -> Generator[list[str]]:
             shown = warnings.showwarning
 
             def show(message: Any, category: Any, filename: Any, *more: Any) -> None:
-                # Of the config's spellings; what other libraries deprecate is not the user's concern.
+                # Of the config's spellings; what other libraries deprecate is not the user's
+                # concern.
                 if category is DeprecationWarning and "config" in str(filename) + str(message):
                     told.append(str(message))
                 elif category is not DeprecationWarning:
@@ -118,10 +132,12 @@ def _first_line(text: str) -> str:
     return one_line(text.strip().partition("\n")[0])
 
 
-# --- list ----------------------------------------------------------------------------------------
+# --- list ---
 
 
-def _list(options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen) -> Exit:
+def _list(
+    options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen
+) -> Exit:
     status.status("asking services")
     manager.discover()
     status.status("")
@@ -129,14 +145,32 @@ def _list(options: argparse.Namespace, manager: ToolManager, screen: Screen, sta
     if options.json:
         _json(screen, infos)
     elif infos:
-        rows = [(info["name"], info["service"] or "-", _first_line(info["description"])) for info in infos]
+        rows = [
+            (info["name"], info["service"] or "-", _first_line(info["description"]))
+            for info in infos
+        ]
         names, services = (max(len(row[column]) for row in rows) for column in (0, 1))
         for name, service, description in rows:
             text = safe(f"{name:<{names}}  {service:<{services}}  {description}").rstrip()
-            screen.show([Line("plain", clip(text, screen.width) if screen.is_terminal and not options.full else text)])
+            screen.show(
+                [
+                    Line(
+                        "plain",
+                        (
+                            clip(text, screen.width)
+                            if screen.is_terminal and not options.full
+                            else text
+                        ),
+                    )
+                ]
+            )
     for id, state in manager.summary()["services"].items():
         if state == "not asked":
-            status.notice(f"{id} is lazy and was not asked: holdfast tools describe {id}.TOOL asks it, check asks all", "dim")
+            status.notice(
+                f"{id} is lazy and was not asked: holdfast tools describe {id}.TOOL asks it, check"
+                " asks all",
+                "dim",
+            )
         elif isinstance(state, str):
             status.error(state)
     for name, change in manager.held.items():
@@ -144,7 +178,7 @@ def _list(options: argparse.Namespace, manager: ToolManager, screen: Screen, sta
     return Exit.FINISHED
 
 
-# --- describe ------------------------------------------------------------------------------------
+# --- describe ---
 
 
 def _find(manager: ToolManager, name: str, status: Screen) -> Tool:
@@ -161,26 +195,44 @@ def _find(manager: ToolManager, name: str, status: Screen) -> Tool:
         raise UsageError(" ".join([str(error), *manager.errors.values()])) from error
 
 
-def _describe(options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen) -> Exit:
+def _describe(
+    options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen
+) -> Exit:
     info = manager.get_tool_info(_find(manager, options.name, status).name)
     if options.json:
         _json(screen, info)
         return Exit.FINISHED
     schemas = {key: info.pop(key) for key in ("input_schema", "output_schema")}
     head = {key: info.pop(key) for key in ("name", "description")}
-    lines = [Line("call", safe(head["name"])), GAP, *(Line("plain", safe(line)) for line in head["description"].splitlines()), GAP]
+    lines = [
+        Line("call", safe(head["name"])),
+        GAP,
+        *(Line("plain", safe(line)) for line in head["description"].splitlines()),
+        GAP,
+    ]
     required = set(schemas["input_schema"].get("required", ()))
     for name, schema in schemas["input_schema"].get("properties", {}).items():
-        lines += _parameter(name, cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}, name in required)
+        lines += _parameter(
+            name,
+            cast("dict[str, Any]", schema) if isinstance(schema, dict) else {},
+            name in required,
+        )
     lines.append(GAP)
     for key, value in info.items():
         if value not in (None, {}):
-            told = ", ".join(f"{name}={item}" for name, item in cast("dict[str, Any]", value).items()) if isinstance(value, dict) else value
+            told = (
+                ", ".join(f"{name}={item}" for name, item in cast("dict[str, Any]", value).items())
+                if isinstance(value, dict)
+                else value
+            )
             lines.append(Line("dim", one_line(f"{key.replace('_', ' ')}: {told}")))
     for key, schema in schemas.items():
         if schema is not None:
             lines += [GAP, Line("dim", f"{key.replace('_', ' ')}:")]
-            lines += [Line("plain", safe(line)) for line in json.dumps(schema, ensure_ascii=False, indent=2).splitlines()]
+            lines += [
+                Line("plain", safe(line))
+                for line in json.dumps(schema, ensure_ascii=False, indent=2).splitlines()
+            ]
     screen.show(lines)
     return Exit.FINISHED
 
@@ -190,12 +242,24 @@ def _parameter(name: str, schema: dict[str, Any], required: bool) -> list[Line]:
     kind = " or ".join(cast("list[str]", kind)) if isinstance(kind, list) else str(kind)
     if "enum" in schema:
         kind = " | ".join(json.dumps(value, ensure_ascii=False) for value in schema["enum"])
-    default = f", {json.dumps(schema['default'], ensure_ascii=False)} if not given" if "default" in schema else ""
-    lines = [Line("plain", one_line(f"  {name} ({kind}{', required' if required else default})").join(("  ", "")))]
-    return lines + [Line("dim", safe(f"      {line.strip()}")) for line in str(schema.get("description", "")).splitlines()]
+    default = (
+        f", {json.dumps(schema['default'], ensure_ascii=False)} if not given"
+        if "default" in schema
+        else ""
+    )
+    lines = [
+        Line(
+            "plain",
+            one_line(f"  {name} ({kind}{', required' if required else default})").join(("  ", "")),
+        )
+    ]
+    return lines + [
+        Line("dim", safe(f"      {line.strip()}"))
+        for line in str(schema.get("description", "")).splitlines()
+    ]
 
 
-# --- call ----------------------------------------------------------------------------------------
+# --- call ---
 
 
 def _call(options: argparse.Namespace, found: Toolset, screen: Screen, status: Screen) -> Exit:
@@ -210,7 +274,9 @@ def _call(options: argparse.Namespace, found: Toolset, screen: Screen, status: S
         shown = shown.removesuffix("\n")
         if screen.is_terminal:
             shown = safe(shown) if options.full else _bounded(safe(shown))
-        (status if result.is_error else screen).show([Line("error" if result.is_error else "plain", shown)])
+        (status if result.is_error else screen).show(
+            [Line("error" if result.is_error else "plain", shown)]
+        )
     elif result.structured_content is not None:
         _json(screen, result.structured_content)
     return Exit.FAILED if result.is_error else Exit.FINISHED
@@ -221,7 +287,9 @@ def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
         return {}
     if words[0] == "-" or words[0].lstrip().startswith("{"):
         if len(words) > 1:
-            raise UsageError("tools call takes its arguments as one JSON object or as key=value pairs, not both")
+            raise UsageError(
+                "tools call takes its arguments as one JSON object or as key=value pairs, not both"
+            )
         try:
             found: Any = json.loads(sys.stdin.read() if words[0] == "-" else words[0])
         except ValueError as error:
@@ -233,7 +301,9 @@ def _arguments(words: list[str], tool: Tool) -> dict[str, Any]:
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
-            raise UsageError(f"{word!r} is neither a JSON object nor a key=value pair, such as path=README.md")
+            raise UsageError(
+                f"{word!r} is neither a JSON object nor a key=value pair, such as path=README.md"
+            )
         if name in arguments:
             raise UsageError(f"the argument {name!r} is given twice")
         arguments[name] = _value(value, tool.input_schema.get("properties", {}).get(name))
@@ -253,12 +323,17 @@ def _value(text: str, schema: Any) -> Any:
 
 
 def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
-    """The call's result; None if it was interrupted. On a thread, so that Ctrl-C can ask it to stop."""
+    """The call's result; None if it was interrupted. On a thread, so that Ctrl-C can ask it to
+    stop."""
     results: list[ToolResult | BaseException] = []
     done = threading.Event()
     cleanups: dict[object, Any] = {}
     context = ToolContext(
-        "shell", call.id, runtime=found.runtime, progress=lambda message: status.status(one_line(message)), on_close=cleanups.setdefault
+        "shell",
+        call.id,
+        runtime=found.runtime,
+        progress=lambda message: status.status(one_line(message)),
+        on_close=cleanups.setdefault,
     )
 
     def work() -> None:
@@ -275,7 +350,10 @@ def _run(found: Toolset, call: ToolCall, status: Screen) -> ToolResult | None:
     except KeyboardInterrupt:
         context.cancelled.cancel()
         if not done.wait(_STOP):
-            status.notice("The call did not stop when asked to; it ends with this command, and its effect may have happened.")
+            status.notice(
+                "The call did not stop when asked to; it ends with this command, and its effect may"
+                " have happened."
+            )
         return None
     finally:
         context.cancelled.cancel()
@@ -298,7 +376,10 @@ def _shown(block: Any) -> str:
             return f"[{block.name or 'resource'}: {block.uri}]"
         case _:
             resource: dict[str, Any] = block.resource
-            return str(resource.get("text") or f"[{resource.get('uri', 'resource')}, {resource.get('mimeType', 'binary')}]")
+            return str(
+                resource.get("text")
+                or f"[{resource.get('uri', 'resource')}, {resource.get('mimeType', 'binary')}]"
+            )
 
 
 def _bounded(text: str) -> str:

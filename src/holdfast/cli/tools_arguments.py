@@ -60,19 +60,58 @@ Add = Callable[[str, str, str, str], argparse.ArgumentParser]
 def add_commands(add: Add) -> None:
     """Add both commands by `add(name, summary, description, epilog)`."""
     tools = add("tools", "list, describe, call and check an agent's tools", TOOLS, "")
-    tools.add_argument("--config", metavar="FILE", help="the tool config; without it the builtin tools")
-    tools.add_argument("--workdir", metavar="DIR", default=".", help="the folder that builtin tools work in (the current one)")
+    tools.add_argument(
+        "--config", metavar="FILE", help="the tool config; without it the builtin tools"
+    )
+    tools.add_argument(
+        "--workdir",
+        metavar="DIR",
+        default=".",
+        help="the folder that builtin tools work in (the current one)",
+    )
     tools.add_argument("--json", action="store_true", help="JSON instead of text")
-    tools.add_argument("--full", action="store_true", help="show descriptions and results whole, also on a terminal")
-    tools.add_argument("what", metavar="WHAT", nargs="?", choices=["list", "describe", "call", "check"], default="list", help="see above")
+    tools.add_argument(
+        "--full",
+        action="store_true",
+        help="show descriptions and results whole, also on a terminal",
+    )
+    tools.add_argument(
+        "what",
+        metavar="WHAT",
+        nargs="?",
+        choices=["list", "describe", "call", "check"],
+        default="list",
+        help="see above",
+    )
     tools.add_argument("name", metavar="NAME", nargs="?", help="describe, call: the tool")
     tools.add_argument("words", metavar="ARGUMENT", nargs="*", help="call: its arguments")
     mcp = add("mcp", "offer tools to MCP clients, as a server", MCP, "")
     mcp.add_argument("--config", metavar="FILE", help="the tool config")
-    mcp.add_argument("--workdir", metavar="DIR", help="the folder that builtin tools work in; without --config all of them are offered")
-    mcp.add_argument("--http", metavar="HOST:PORT", help="serve streamable HTTP there, at /mcp; port 0 takes any that is free")
-    mcp.add_argument("--token-env", metavar="NAME", help="the environment variable with the token that HTTP clients have to send")
     mcp.add_argument(
-        "--allow-host", metavar="NAME", action="append", default=[], help="with --http: a Host header to take as one's own; repeatable"
+        "--workdir",
+        metavar="DIR",
+        help="the folder that builtin tools work in; without --config all of them are offered",
     )
-    mcp.add_argument("--name", metavar="NAME", default="holdfast", help="the server's name, which clients show (holdfast)")
+    mcp.add_argument(
+        "--http",
+        metavar="HOST:PORT",
+        help="serve streamable HTTP there, at /mcp; port 0 takes any that is free",
+    )
+    mcp.add_argument(
+        "--token-env",
+        metavar="NAME",
+        help="the environment variable with the token that HTTP clients have to send",
+    )
+    mcp.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="with --http: a Host header to take as one's own; repeatable",
+    )
+    mcp.add_argument(
+        "--name",
+        metavar="NAME",
+        default="holdfast",
+        help="the server's name, which clients show (holdfast)",
+    )

@@ -21,8 +21,15 @@ if TYPE_CHECKING:
 _HEALTH = 10.0  # seconds for a service to say that it is there
 
 
-def check(options: argparse.Namespace, manager: ToolManager, screen: Screen, status: Screen, told: list[str]) -> Exit:
-    """Ask every service, and say what is wrong; `told` grows by what the library warns of meanwhile."""
+def check(
+    options: argparse.Namespace,
+    manager: ToolManager,
+    screen: Screen,
+    status: Screen,
+    told: list[str],
+) -> Exit:
+    """Ask every service, and say what is wrong; `told` grows by what the library warns of
+    meanwhile."""
     status.status("asking services")
     manager.discover()
     manager.search("")  # asks the lazy ones, all at once
@@ -35,12 +42,28 @@ def check(options: argparse.Namespace, manager: ToolManager, screen: Screen, sta
     errors = manager.errors
     # Without what is said of services and held tools below.
     unusable = [
-        text for text in dict.fromkeys(told) if text not in errors.values() and not any(repr(name) in text for name in manager.held)
+        text
+        for text in dict.fromkeys(told)
+        if text not in errors.values() and not any(repr(name) in text for name in manager.held)
     ]
-    sound = not errors and not summary["held"] and not unusable and all(one.ok for one in health.values())
+    sound = (
+        not errors
+        and not summary["held"]
+        and not unusable
+        and all(one.ok for one in health.values())
+    )
     if options.json:
-        services = {id: _service(id, state, health.get(id), errors) for id, state in summary["services"].items()}
-        report = {"ok": sound, "tools": summary["tools"], "services": services, "held": summary["held"], "warnings": unusable}
+        services = {
+            id: _service(id, state, health.get(id), errors)
+            for id, state in summary["services"].items()
+        }
+        report = {
+            "ok": sound,
+            "tools": summary["tools"],
+            "services": services,
+            "held": summary["held"],
+            "warnings": unusable,
+        }
         screen.show([Line("plain", json_shown(json.dumps(report, ensure_ascii=False, indent=2)))])
         return Exit.FINISHED if sound else Exit.FAILED
     lines: list[Line] = []
@@ -49,15 +72,24 @@ def check(options: argparse.Namespace, manager: ToolManager, screen: Screen, sta
         if id in errors:
             lines.append(Line("error", one_line(f"{id}: {errors[id]}")))
         elif one is not None and not one.ok:
-            lines.append(Line("error", one_line(f"{id}: {counted(state, 'tool')}, but not well: {one.detail}")))
+            lines.append(
+                Line(
+                    "error", one_line(f"{id}: {counted(state, 'tool')}, but not well: {one.detail}")
+                )
+            )
         else:
             took = "" if one is None else f", answers in {duration(one.seconds)}"
             lines.append(Line("plain", one_line(f"{id}: {counted(state, 'tool')}{took}")))
-    lines += [Line("error", one_line(f"{name}: held back until it is approved: {change}")) for name, change in summary["held"].items()]
+    lines += [
+        Line("error", one_line(f"{name}: held back until it is approved: {change}"))
+        for name, change in summary["held"].items()
+    ]
     lines += [Line("error", one_line(text)) for text in unusable]
     local = summary["tools"] - sum(len(tools) for tools in _by_service(manager).values())
     verdict = "all well" if sound else "something is wrong"
-    lines.append(Line("plain", f"{counted(summary['tools'], 'tool')}, {local:,} of them local: {verdict}."))
+    lines.append(
+        Line("plain", f"{counted(summary['tools'], 'tool')}, {local:,} of them local: {verdict}.")
+    )
     screen.show(lines)
     return Exit.FINISHED if sound else Exit.FAILED
 
@@ -71,7 +103,9 @@ def _by_service(manager: ToolManager) -> dict[str, list[str]]:
     return found
 
 
-def _service(id: str, state: Any, health: Health | None, errors: Mapping[str, str]) -> dict[str, Any]:
+def _service(
+    id: str, state: Any, health: Health | None, errors: Mapping[str, str]
+) -> dict[str, Any]:
     return {
         "tools": state if isinstance(state, int) else 0,
         "error": errors.get(id),

@@ -1,4 +1,5 @@
-"""From the options of `tools` and `mcp` to a `ToolManager`: the one place where a tool config meets the environment."""
+"""From the options of `tools` and `mcp` to a `ToolManager`: the one place where a tool config meets
+the environment."""
 
 from __future__ import annotations
 
@@ -28,13 +29,24 @@ class Toolset(NamedTuple):
 
 @contextmanager
 def toolset(config: str | None, workdir: str, env: Mapping[str, str]) -> Generator[Toolset]:
-    """The tools of a config, or the builtin ones; closed at the end, also when the process is told to end. Raises `UsageError`, and
-    `ConfigurationError` naming the place in the config that does not fit."""
+    """The tools of a config, or the builtin ones; closed at the end, also when the process is told
+    to end. Raises `UsageError`, and `ConfigurationError` naming the place in the config that does
+    not fit."""
     folder = Path(workdir).expanduser()
     if not folder.is_dir():
-        raise UsageError(f"--workdir takes an existing folder; {workdir!r} {'is a file' if folder.exists() else 'does not exist'}")
-    with _ended_by_signals(), LocalRuntime(folder, env=settings.shell_environment(env, ())) as runtime:
-        manager = ToolManager(runtime.tools) if config is None else _from_config(Path(config).expanduser(), runtime, env)
+        raise UsageError(
+            f"--workdir takes an existing folder; {workdir!r}"
+            f" {'is a file' if folder.exists() else 'does not exist'}"
+        )
+    with (
+        _ended_by_signals(),
+        LocalRuntime(folder, env=settings.shell_environment(env, ())) as runtime,
+    ):
+        manager = (
+            ToolManager(runtime.tools)
+            if config is None
+            else _from_config(Path(config).expanduser(), runtime, env)
+        )
         try:
             yield Toolset(manager, runtime)
         finally:
@@ -50,8 +62,8 @@ def _from_config(path: Path, runtime: LocalRuntime, env: Mapping[str, str]) -> T
 
 
 def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
-    """What a config's `${NAME}` stand for: of the environment those that it mentions, and nothing else. Raises `UsageError` for one that is
-    not set and has no default."""
+    """What a config's `${NAME}` stand for: of the environment those that it mentions, and nothing
+    else. Raises `UsageError` for one that is not set and has no default."""
     from holdfast.tools.document import load
 
     found: dict[str, str] = {}
@@ -61,7 +73,8 @@ def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:
                 found[name] = env[name]
             elif not default:
                 raise UsageError(
-                    f"the environment variable {name}, which {str(path)!r} mentions, is not set. Set it, or write a default: ${{{name}:-...}}"
+                    f"the environment variable {name}, which {str(path)!r} mentions, is not set."
+                    f" Set it, or write a default: ${{{name}:-...}}"
                 )
     return found
 
@@ -79,7 +92,8 @@ def _texts(document: Any) -> Generator[str]:
 
 @contextmanager
 def _ended_by_signals() -> Generator[None]:
-    """Within, SIGTERM and SIGHUP end the program as Ctrl-C does, by an exception, so that servers which were started are ended too."""
+    """Within, SIGTERM and SIGHUP end the program as Ctrl-C does, by an exception, so that servers
+    which were started are ended too."""
     codes = {signal.SIGTERM: Exit.TERMINATED, signal.SIGHUP: Exit.HUNG_UP}
 
     def end(number: int, _: object) -> NoReturn:

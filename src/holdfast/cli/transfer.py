@@ -24,9 +24,17 @@ from holdfast.errors import ConfigurationError, StoreError
 from holdfast.store import SQLiteStore, Summary
 from holdfast.store.pages import MAGIC
 from holdfast.store.salvage import Remains
-from holdfast.store.transfer import Exported, blobs_of, exported, import_conversation, only, open_calls, read_exported
+from holdfast.store.transfer import (
+    Exported,
+    blobs_of,
+    exported,
+    import_conversation,
+    only,
+    open_calls,
+    read_exported,
+)
 
-# --- export --------------------------------------------------------------------------------------
+# --- export ---
 
 
 def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -36,7 +44,9 @@ def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     if options.to is not None:
         return _to_openhands(screen, path, options)
     output = None if options.output is None else _target(path, options.output)
-    lines = _salvaged(screen, env, path, options) if options.salvage else _stored(screen, path, options)
+    lines = (
+        _salvaged(screen, env, path, options) if options.salvage else _stored(screen, path, options)
+    )
     code = Exit.FINISHED
     try:
         with closing(lines), _writing(output) as out:
@@ -58,7 +68,10 @@ def export(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
 
 def _to_openhands(screen: Screen, path: Path, options: argparse.Namespace) -> Exit:
     if options.output is None or options.salvage or len(options.ids) != 1:
-        raise UsageError("--to openhands takes one ID, and with -o the new folder that it is written to; not --salvage")
+        raise UsageError(
+            "--to openhands takes one ID, and with -o the new folder that it is written to; not"
+            " --salvage"
+        )
     with _open(path, options.file) as store:
         for entry in _chosen(screen, store.list(), options):
             try:
@@ -76,12 +89,17 @@ def _stored(screen: Screen, path: Path, options: argparse.Namespace) -> Generato
             try:
                 events = store.read(entry.id)
             except StoreError as error:
-                raise StoreError(f"{error} See: holdfast check {options.file}. --salvage writes what is readable.") from error
+                raise StoreError(
+                    f"{error} See: holdfast check {options.file}. --salvage writes what is"
+                    " readable."
+                ) from error
             _tell_open(screen, entry.id, events)
             yield from exported(entry, events, partial(_blob, store))
 
 
-def _salvaged(screen: Screen, env: Mapping[str, str], path: Path, options: argparse.Namespace) -> Generator[bytes | Exit]:
+def _salvaged(
+    screen: Screen, env: Mapping[str, str], path: Path, options: argparse.Namespace
+) -> Generator[bytes | Exit]:
     try:
         with progress(env, f"reading {options.file}") as told:
             remains = Remains(path, told)
@@ -91,8 +109,16 @@ def _salvaged(screen: Screen, env: Mapping[str, str], path: Path, options: argpa
     with remains:
         for entry in _chosen(screen, remains.list(), options):
             found = remains.read(entry.id)
-            lost = [id for id in dict.fromkeys(id for event in found.events for id in blobs_of(event)) if remains.blob(id) is None]
-            for told in [*map(str, found.gaps), *found.notes, *(f"the blob {id} is lost" for id in lost)]:
+            lost = [
+                id
+                for id in dict.fromkeys(id for event in found.events for id in blobs_of(event))
+                if remains.blob(id) is None
+            ]
+            for told in [
+                *map(str, found.gaps),
+                *found.notes,
+                *(f"the blob {id} is lost" for id in lost),
+            ]:
                 screen.notice(one_line(f"{entry.id}: {told}"))
                 code = Exit.FAILED
             _tell_open(screen, entry.id, found.events)
@@ -108,10 +134,16 @@ def _open(path: Path, file: str) -> SQLiteStore:
         with path.open("rb") as opened:
             begins = opened.read(len(MAGIC))
     except (OSError, ValueError) as error:
-        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {getattr(error, 'strerror', error)}"
+        reason = (
+            "does not exist"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read: {getattr(error, 'strerror', error)}"
+        )
         raise UsageError(f"the store {file!r} {reason}") from error
     if begins != MAGIC:
-        raise UsageError(f"{file!r} is not a Holdfast store. If it was one, see: holdfast check {file}")
+        raise UsageError(
+            f"{file!r} is not a Holdfast store. If it was one, see: holdfast check {file}"
+        )
     try:
         return SQLiteStore(path, read_only=True)
     except StoreError as error:
@@ -153,7 +185,10 @@ def _blob(store: SQLiteStore, id: str) -> bytes | None:
 def _target(store: Path, output: str) -> Path:
     path = Path(output).expanduser()
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise UsageError(f"-o takes a file; {output!r} {'is a folder' if path.is_dir() else 'is in a folder that does not exist'}")
+        raise UsageError(
+            f"-o takes a file; {output!r}"
+            f" {'is a folder' if path.is_dir() else 'is in a folder that does not exist'}"
+        )
     if path.resolve() in [Path(f"{store.resolve()}{suffix}") for suffix in ("", "-wal", "-shm")]:
         raise UsageError(f"-o {output!r} would overwrite the store itself")
     return path
@@ -161,7 +196,8 @@ def _target(store: Path, output: str) -> Path:
 
 @contextmanager
 def _writing(path: Path | None) -> Generator[BinaryIO]:
-    """Where to write; a file takes its name when all is written, so that what has the name is whole."""
+    """Where to write; a file takes its name when all is written, so that what has the name is
+    whole."""
     if path is None:
         yield sys.stdout.buffer
     elif path.exists() and not path.is_file():  # a device or a pipe
@@ -179,7 +215,7 @@ def _writing(path: Path | None) -> Generator[BinaryIO]:
             raise
 
 
-# --- import --------------------------------------------------------------------------------------
+# --- import ---
 
 
 def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
@@ -191,7 +227,11 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     store: SQLiteStore | None = None
     try:
         with nullcontext(()) if options.origin else _reading(options.file) as lines:
-            found = [openhands.imported(screen, options.file)] if options.origin else read_exported(lines)
+            found = (
+                [openhands.imported(screen, options.file)]
+                if options.origin
+                else read_exported(lines)
+            )
             for conversation in _told(found, options):
                 # Only now: a wrong FILE leaves no new store behind.
                 store = store or _made(Path(options.store).expanduser())
@@ -204,7 +244,16 @@ def import_(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
                 else:
                     events = counted(len(conversation.events), "event")
                     screen.show(
-                        [Line("plain", one_line(f"{id}: {events} imported" if new else f"{id}: is there already, the same {events}"))]
+                        [
+                            Line(
+                                "plain",
+                                one_line(
+                                    f"{id}: {events} imported"
+                                    if new
+                                    else f"{id}: is there already, the same {events}"
+                                ),
+                            )
+                        ]
                     )
     finally:
         if store is not None:
@@ -220,7 +269,9 @@ def _told(found: Iterable[Exported], options: argparse.Namespace) -> Iterator[Ex
     try:
         yield from found if options.id is None else only(found)
     except ConfigurationError as error:
-        raise UsageError(f"{'standard input' if file == '-' else file}, {error}".removesuffix(".")) from error
+        raise UsageError(
+            f"{'standard input' if file == '-' else file}, {error}".removesuffix(".")
+        ) from error
     except OSError as error:
         raise UsageError(f"{file!r} cannot be read: {error.strerror}") from error
 
@@ -233,7 +284,11 @@ def _reading(file: str) -> Generator[Iterable[bytes]]:
     try:
         opened = Path(file).expanduser().open("rb")
     except (OSError, ValueError) as error:
-        reason = "does not exist" if isinstance(error, FileNotFoundError) else f"cannot be read: {getattr(error, 'strerror', error)}"
+        reason = (
+            "does not exist"
+            if isinstance(error, FileNotFoundError)
+            else f"cannot be read: {getattr(error, 'strerror', error)}"
+        )
         raise UsageError(f"{file!r} {reason}") from error
     with opened:
         yield opened

@@ -10,7 +10,8 @@ __all__ = ["Conversation", "ConversationState", "ConversationStatus", "Subscript
 
 
 def __getattr__(name: str) -> Any:
-    """`RemoteConversation` is named here by the seed documents; it is loaded from its own room at first use."""
+    """`RemoteConversation` is named here by the seed documents; it is loaded from its own room at
+    first use."""
     if name != "RemoteConversation":
         raise AttributeError(f"module 'holdfast.conversation' has no attribute {name!r}")
     from importlib import import_module

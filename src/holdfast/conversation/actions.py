@@ -11,12 +11,13 @@ from holdfast.content import ToolCall
 from holdfast.conversation.state import ConversationStatus, Fold
 from holdfast.errors import LimitExceeded, OutputInvalid
 
-# Empty or cut-off answers in a row before a conversation counts as stuck. Twice a nudge may help; a third has not been seen to.
+# Empty or cut-off answers in a row before a conversation counts as stuck. Twice a nudge may help; a
+# third has not been seen to.
 BLANKS = 3
 
 
-# A condensation that leaves a request larger than where it is to begin has nothing more to leave out: it is tried again when the request
-# has grown by this part of that.
+# A condensation that leaves a request larger than where it is to begin has nothing more to leave
+# out: it is tried again when the request has grown by this part of that.
 AGAIN = 10
 
 
@@ -33,8 +34,8 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Condense(msgspec.Struct, frozen=True):
-    """Shorten what the model is shown: `asked` if somebody wants it, with these instructions, else because a request is larger than the
-    agent's condenser lets it become: `tokens`."""
+    """Shorten what the model is shown: `asked` if somebody wants it, with these instructions, else
+    because a request is larger than the agent's condenser lets it become: `tokens`."""
 
     asked: str | None = None
     tokens: int = 0
@@ -62,7 +63,8 @@ class Nudge(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """The run is over: go to `status`, for `limit` if one was reached, for `output` if that is why the last round's output was not taken."""
+    """The run is over: go to `status`, for `limit` if one was reached, for `output` if that is why
+    the last round's output was not taken."""
 
     status: ConversationStatus
     reason: str = ""
@@ -77,16 +79,23 @@ _CONFIRM = Stop(ConversationStatus.WAITING_FOR_CONFIRMATION)
 
 
 def next_action(
-    state: Fold, limits: Limits = Limits(), trigger: int | None = None, stuck: StuckDetector | None = None, rounds: int = 0
+    state: Fold,
+    limits: Limits = Limits(),
+    trigger: int | None = None,
+    stuck: StuckDetector | None = None,
+    rounds: int = 0,
 ) -> Action:
-    """What to do next: a pure function of the journal's fold, the limits of a run, and the tokens from which on a request is to be shortened,
-    the patterns that are looked for, and after how many failed `rounds` a run ends that is to have an output (0: it need have none).
+    """What to do next: a pure function of the journal's fold, the limits of a run, and the tokens
+    from which on a request is to be shortened, the patterns that are looked for, and after how many
+    failed `rounds` a run ends that is to have an output (0: it need have none).
 
-    The loop asks when no call of this owner runs. A started call without a result therefore belongs to a dead owner, or to the client that
-    claimed it. While a client holds the turn the loop waits, and the status stays RUNNING.
+    The loop asks when no call of this owner runs. A started call without a result therefore belongs
+    to a dead owner, or to the client that claimed it. While a client holds the turn the loop waits,
+    and the status stays RUNNING.
 
-    Calls run in the order of the answer. Neighbours that are all parallel run side by side; any other call is a barrier (`turn`). A call behind
-    an undecided one waits as well: if nothing can proceed, the answer is WAITING_FOR_CONFIRMATION.
+    Calls run in the order of the answer. Neighbours that are all parallel run side by side; any
+    other call is a barrier (`turn`). A call behind an undecided one waits as well: if nothing can
+    proceed, the answer is WAITING_FOR_CONFIRMATION.
     """
     if state.condensing:
         return Condense(state.wanted)
@@ -116,14 +125,19 @@ def next_action(
     if reached is not None:
         return Stop(ConversationStatus.ERROR, limit=reached)
     if stuck is not None and (found := seen(state.recent, stuck)) is not None:
-        return Stop(ConversationStatus.STUCK, found.reason) if found.reason else Nudge(found.about, found.text)
+        return (
+            Stop(ConversationStatus.STUCK, found.reason)
+            if found.reason
+            else Nudge(found.about, found.text)
+        )
     if trigger is not None and (tokens := _too_many(state, trigger)):
         return Condense(None, tokens)
     return _STEP
 
 
 def not_taken(state: Fold) -> str:
-    """Why the last answer has no output; "" if it is not over, or was told of being empty or cut off."""
+    """Why the last answer has no output; "" if it is not over, or was told of being empty or cut
+    off."""
     last = state.assistant
     if last is None or last.calls or last.stop_reason == "pause":
         return state.output_failed
@@ -131,7 +145,8 @@ def not_taken(state: Fold) -> str:
 
 
 def _too_many(state: Fold, trigger: int) -> int:
-    """The tokens of the next request if they are as many as `trigger`, and more since the last condensation than that one could not help."""
+    """The tokens of the next request if they are as many as `trigger`, and more since the last
+    condensation than that one could not help."""
     sizes = state.sizes
     if sizes is None or (tokens := sizes.tokens) < trigger:
         return 0

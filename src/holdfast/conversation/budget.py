@@ -1,4 +1,5 @@
-"""What a conversation spends from the budgets of its tree: reserved before each model call, settled with its answer."""
+"""What a conversation spends from the budgets of its tree: reserved before each model call, settled
+with its answer."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from holdfast.agent import tokens
 from holdfast.agent.limits import Limits, check_tree, most_output
 from holdfast.content import Usage
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import Cancelled, ConfigurationError, ConversationClosed, LimitExceeded, LLMError
+from holdfast.errors import (
+    Cancelled,
+    ConfigurationError,
+    ConversationClosed,
+    LimitExceeded,
+    LLMError,
+)
 from holdfast.store.budgets import DOLLAR, Amount, Budget, Reservation, Settlement, Shortage
 from holdfast.tools import Cancellation
 
@@ -26,13 +33,16 @@ if TYPE_CHECKING:
     from holdfast.llm.model import Model
     from holdfast.store import Lease
 
-# Seconds between two looks for room, by the first of this process's tree that waits and by the others: what other processes give back, a pause.
+# Seconds between two looks for room, by the first of this process's tree that waits and by the
+# others: what other processes give back, a pause.
 _LOOK, _LOOK_BEHIND = 0.05, 0.25
 _TREE = "The tree of conversation"
 _MARGIN = 1.1  # of a request's estimated tokens: rather too many than too few
 _STEP = Amount(1)
 _ENDLESS = 10**15  # no call takes more
-_COUNTED = frozenset((ev.Condensation, ev.Decision, ev.Message))  # events that tell of model calls which are no step
+_COUNTED = frozenset(
+    (ev.Condensation, ev.Decision, ev.Message)
+)  # events that tell of model calls which are no step
 
 
 class _Place:
@@ -46,8 +56,8 @@ class _Place:
 
 
 class Line:
-    """Those of a tree that wait for room in this process, the first first, so that none is overtaken for ever in the budget that it waits for.
-    Thread-safe."""
+    """Those of a tree that wait for room in this process, the first first, so that none is
+    overtaken for ever in the budget that it waits for. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -67,7 +77,8 @@ class Line:
         self.wake()
 
     def behind(self, mine: _Place | None, roots: Sequence[str]) -> str:
-        """In which of the budgets `roots` somebody waits for room before `mine`, None for one that does not stand in line; "" in none."""
+        """In which of the budgets `roots` somebody waits for room before `mine`, None for one that
+        does not stand in line; "" in none."""
         if not self._waiting:
             return ""
         with self._lock:
@@ -90,14 +101,37 @@ class Line:
 
 
 class Spending:
-    """The budgets of one open conversation: its own tree's, if it has one, then those of what it came of."""
+    """The budgets of one open conversation: its own tree's, if it has one, then those of what it
+    came of."""
 
     __slots__ = (
-        "_above", "_ahead_of", "_began", "_count", "_journal", "_metered", "_most", "_next", "_roots", "_unmatched", "ahead", "budgets", "counts_cost", "counts_tokens", "due", "held", "line", "own",
-    )  # fmt: skip
+        "_above",
+        "_ahead_of",
+        "_began",
+        "_count",
+        "_journal",
+        "_metered",
+        "_most",
+        "_next",
+        "_roots",
+        "_unmatched",
+        "ahead",
+        "budgets",
+        "counts_cost",
+        "counts_tokens",
+        "due",
+        "held",
+        "line",
+        "own",
+    )
 
     def __init__(
-        self, journal: Journal, own: Budget | None, budgets: tuple[Budget, ...], line: Line, above: Spending | None = None
+        self,
+        journal: Journal,
+        own: Budget | None,
+        budgets: tuple[Budget, ...],
+        line: Line,
+        above: Spending | None = None,
     ) -> None:
         self._journal = journal
         self._above = above
@@ -107,11 +141,17 @@ class Spending:
         self.line = line
         self.counts_tokens = any(budget.tokens is not None for budget in budgets)
         self.counts_cost = any(budget.cost is not None for budget in budgets)
-        self.due: list[Settlement] = []  # to be written with the next append; under the journal's lock
+        self.due: list[
+            Settlement
+        ] = []  # to be written with the next append; under the journal's lock
         self.held: dict[str, Amount] = {}
-        self.ahead: str | None = None  # the key of what is held for a next model call that has not begun
+        self.ahead: str | None = (
+            None  # the key of what is held for a next model call that has not begun
+        )
         self._ahead_of: tuple[int, object] = (0, None)  # the last event then, and the model
-        self._next: Model | None = None  # that model, while the append is made that is to reserve it
+        self._next: Model | None = (
+            None  # that model, while the append is made that is to reserve it
+        )
         self._roots = tuple([budget.root for budget in budgets])
         self._count = itertools.count(1)
         self._most: tuple[object, int] = (None, 0)  # a model, and how long an answer of it may be
@@ -121,7 +161,8 @@ class Spending:
     # --- before a call ---
 
     def step(self, llm: Model, draft: Sequence[Any] = ()) -> Amount:
-        """What the conversation's next model call may take, once `draft` is written. Under the journal's lock."""
+        """What the conversation's next model call may take, once `draft` is written. Under the
+        journal's lock."""
         if not (self.counts_tokens or self.counts_cost):
             return _STEP
         sizes = self._journal.fold.measure(self._journal.tail)
@@ -150,16 +191,23 @@ class Spending:
         written = self._most[1]
         cost = 0
         if self.counts_cost:
-            prices = [_price(llm, Usage(read, written)), _price(llm, Usage(read, written, cache_write_tokens=read))]
+            prices = [
+                _price(llm, Usage(read, written)),
+                _price(llm, Usage(read, written, cache_write_tokens=read)),
+            ]
             known = [price for price in prices if price is not None]
             if not known:
-                raise ConfigurationError(f"The tree's budget has a cost, but the price of {llm.model!r} is not known; use steps or tokens.")
+                raise ConfigurationError(
+                    f"The tree's budget has a cost, but the price of {llm.model!r} is not known;"
+                    " use steps or tokens."
+                )
             cost = max(known)
         return Amount(steps, read + written, cost)
 
     def hold(self, amount: Amount, token: Cancellation, going: Callable[[], bool]) -> str | None:
-        """Reserve an amount, waiting for room while calls that run may give it back; the key to settle it under, None if `token` was raised
-        or it is not `going` on. Raises `LimitExceeded`."""
+        """Reserve an amount, waiting for room while calls that run may give it back; the key to
+        settle it under, None if `token` was raised or it is not `going` on. Raises `LimitExceeded`.
+        """
         self.give_back()  # or it might wait for room that it has itself
         key = self._key()
         mine: _Place | None = None
@@ -204,10 +252,13 @@ class Spending:
         return Reservation(key, self._roots, amount, self._since(), journal.clock().timestamp())
 
     def _since(self) -> float:
-        """Since when the tree is at work, by what is known here: while a call waits for a child, so is whose call it is."""
+        """Since when the tree is at work, by what is known here: while a call waits for a child, so
+        is whose call it is."""
         mine = self._journal.fold.run_since
         since = self._journal.clock().timestamp() if mine is None else mine.timestamp()
-        since = max(since, self._began)  # what a dead owner left running was not worked on until it was taken up
+        since = max(
+            since, self._began
+        )  # what a dead owner left running was not worked on until it was taken up
         above = self._above
         return since if above is None or above.idle else min(since, above._since())
 
@@ -222,18 +273,28 @@ class Spending:
     # --- with the append of what comes before it: a transaction less for each step ---
 
     def expect(self, llm: Model) -> None:
-        """What is being appended closes the last open call: have it reserve what the next model call may take, if there is room at once. Within a
-        transaction."""
+        """What is being appended closes the last open call: have it reserve what the next model
+        call may take, if there is room at once. Within a transaction."""
         self._next = llm
 
     def reservation(self, draft: Sequence[Any]) -> Reservation | None:
-        """What is to be reserved with these events; none while others wait for room. Under the journal's lock."""
+        """What is to be reserved with these events; none while others wait for room. Under the
+        journal's lock."""
         llm, self._next = self._next, None
-        if llm is None or not draft or self.ahead is not None or self.line.behind(None, self._roots) or not self._known(llm):
+        if (
+            llm is None
+            or not draft
+            or self.ahead is not None
+            or self.line.behind(None, self._roots)
+            or not self._known(llm)
+        ):
             return None
         key, amount = self._key(), self.step(llm, draft)
         self._ahead_of = (draft[-1].seq, llm)
-        self.held[key], self.ahead = amount, key  # before it is: an append that is broken off may have been written
+        self.held[key], self.ahead = (
+            amount,
+            key,
+        )  # before it is: an append that is broken off may have been written
         return self._wanted(key, amount)
 
     def reserved(self, held: bool) -> None:
@@ -253,16 +314,25 @@ class Spending:
             "tokens": f" The next model call may take {amount.tokens:,} more.",
             "cost": f" The next model call may take {amount.cost / DOLLAR:g} more.",
         }
-        advice = f"{more.get(short.type, '')} Raise Agent(tree_limits=Limits({short.type}=...)) of that conversation's agent."
-        return LimitExceeded(short.type, short.value, short.limit, f"{_TREE} {short.root!r}", advice.strip())
+        advice = (
+            f"{more.get(short.type, '')} Raise Agent(tree_limits=Limits({short.type}=...)) of that"
+            " conversation's agent."
+        )
+        return LimitExceeded(
+            short.type, short.value, short.limit, f"{_TREE} {short.root!r}", advice.strip()
+        )
 
     def begin(self, llm: Model, token: Cancellation, going: Callable[[], bool]) -> str | None:
-        """Reserve what the conversation's next model call may take; as `hold`. None too if something came into the journal meanwhile: what is
-        to be done next may be another thing."""
+        """Reserve what the conversation's next model call may take; as `hold`. None too if
+        something came into the journal meanwhile: what is to be done next may be another thing."""
         journal = self._journal
         with journal.changed:
             seq, ahead = journal.fold.last_seq, self.ahead
-            amount = self.held[ahead] if ahead is not None and self._ahead_of == (seq, llm) else self.step(llm)
+            amount = (
+                self.held[ahead]
+                if ahead is not None and self._ahead_of == (seq, llm)
+                else self.step(llm)
+            )
             if ahead is not None and _covers(self.held[ahead], amount) and going() and not token:
                 self.ahead = None
                 return ahead
@@ -273,14 +343,17 @@ class Spending:
         return key
 
     def ask(self, key: str, llm: Model, ask: Callable[[], Completion]) -> Completion:
-        """Make a model call that was reserved. A failure is settled at once, an answer with the append that writes it."""
+        """Make a model call that was reserved. A failure is settled at once, an answer with the
+        append that writes it."""
         try:
             answer = ask()
         except BaseException as error:
             self.settle(key, _refused(error))
             raise
         with self._journal.changed:
-            self.due.append(Settlement(key, self._spent(self.held[key], answer.usage, answer.cost, llm)))
+            self.due.append(
+                Settlement(key, self._spent(self.held[key], answer.usage, answer.cost, llm))
+            )
         return answer
 
     # --- after it ---
@@ -292,7 +365,8 @@ class Spending:
         self.line.wake()
 
     def _spent(self, held: Amount, usage: Usage, cost: float | None, llm: Model) -> Amount:
-        """What a call took; as reserved, where the provider does not say, or what it says is no number."""
+        """What a call took; as reserved, where the provider does not say, or what it says is no
+        number."""
         counted = _counted(usage)
         if not counted:
             return held
@@ -302,8 +376,8 @@ class Spending:
         return Amount(held.steps, counted, held.cost if spent is None else spent)
 
     def settled(self, draft: Sequence[Any]) -> list[Settlement]:
-        """What is to be settled with these events: what is due, and the usage of model calls that nobody reserved: an analyzer's, a condenser's of
-        its own. Under the journal's lock."""
+        """What is to be settled with these events: what is due, and the usage of model calls that
+        nobody reserved: an analyzer's, a condenser's of its own. Under the journal's lock."""
         found = list(self.due)
         for event in draft:
             if type(event) in _COUNTED and (extra := self._extra(event)) is not None:
@@ -330,7 +404,8 @@ class Spending:
     # --- other calls ---
 
     def metered(self, llm: Any, told: bool = False) -> Any:
-        """The model for whoever else asks it: each call is reserved and settled. `told`: a `Condensation` will tell of their usage, too."""
+        """The model for whoever else asks it: each call is reserved and settled. `told`: a
+        `Condensation` will tell of their usage, too."""
         if told:
             self._unmatched = Amount()  # one that left nothing out told of nothing
         if not (self.counts_tokens or self.counts_cost):
@@ -340,11 +415,15 @@ class Spending:
             found = self._metered[told] = Metered(llm, self, told)
         return found
 
-    def other(self, read: int, llm: Model, token: Cancellation, ask: Callable[[], Completion], told: bool) -> Completion:
+    def other(
+        self, read: int, llm: Model, token: Cancellation, ask: Callable[[], Completion], told: bool
+    ) -> Completion:
         """Ask a model something that is no step."""
         key = self.hold(self._amount(0, read, llm), token, lambda: True)
         if key is None:
-            raise Cancelled("The model call was cancelled while it waited for room in the budget of its tree.")
+            raise Cancelled(
+                "The model call was cancelled while it waited for room in the budget of its tree."
+            )
         try:
             answer = ask()
         except BaseException as error:
@@ -359,14 +438,22 @@ class Spending:
 
 
 class Metered:
-    """A model whose calls are reserved and settled: a condenser's, a tool's. All else is the model's own."""
+    """A model whose calls are reserved and settled: a condenser's, a tool's. All else is the
+    model's own."""
 
     def __init__(self, llm: Any, spending: Spending, told: bool) -> None:
         self.wrapped = llm
         self._spending = spending
         self._told = told
 
-    def completion(self, messages: Any, tools: Sequence[Any] = (), *, cancelled: Cancellation | None = None, **more: Any) -> Completion:
+    def completion(
+        self,
+        messages: Any,
+        tools: Sequence[Any] = (),
+        *,
+        cancelled: Cancellation | None = None,
+        **more: Any,
+    ) -> Completion:
         """As the model's own. Raises `LimitExceeded` too."""
         return self._spending.other(
             _size(messages, tools, more.get("system")),
@@ -389,7 +476,9 @@ class Metered:
 
 def _size(messages: Any, tools: Sequence[Any], system: str | None) -> int:
     """The tokens of a request, rather too many than too few."""
-    found = tokens.text(system or "") + sum([len(msgspec.json.encode(tool.input_schema)) // 3 + 50 for tool in tools])
+    found = tokens.text(system or "") + sum(
+        [len(msgspec.json.encode(tool.input_schema)) // 3 + 50 for tool in tools]
+    )
     if isinstance(messages, str):
         return int((found + tokens.text(messages)) * _MARGIN)
     items = getattr(messages, "items", messages)
@@ -397,7 +486,8 @@ def _size(messages: Any, tools: Sequence[Any], system: str | None) -> int:
 
 
 def of_tree(event: ev.Error) -> bool:
-    """Whether it was the budget of a tree that a run ended on: what others had spent by then is not in its journal."""
+    """Whether it was the budget of a tree that a run ended on: what others had spent by then is not
+    in its journal."""
     return str(event.details.get("source", "")).startswith(_TREE)
 
 
@@ -406,17 +496,28 @@ def _covers(held: Amount, amount: Amount) -> bool:
 
 
 def fair(usage: Usage, cost: float | None) -> tuple[Usage, float | None]:
-    """What an answer says it took, without what no call can take: less than nothing, or no number."""
+    """What an answer says it took, without what no call can take: less than nothing, or no
+    number."""
     if cost is not None and not 0 <= cost < math.inf:
         cost = None
     if min(usage.input_tokens, usage.output_tokens) < 0:
-        usage = msgspec.structs.replace(usage, input_tokens=max(0, usage.input_tokens), output_tokens=max(0, usage.output_tokens))
+        usage = msgspec.structs.replace(
+            usage,
+            input_tokens=max(0, usage.input_tokens),
+            output_tokens=max(0, usage.output_tokens),
+        )
     return usage, cost
 
 
 def _counted(usage: Usage) -> int:
     """The tokens of an answer. A provider, or anybody's model, may say anything."""
-    return sum([min(int(count), _ENDLESS) for count in (usage.input_tokens, usage.output_tokens) if 0 < count < math.inf])
+    return sum(
+        [
+            min(int(count), _ENDLESS)
+            for count in (usage.input_tokens, usage.output_tokens)
+            if 0 < count < math.inf
+        ]
+    )
 
 
 def _billionths(cost: float | None) -> int | None:
@@ -432,7 +533,8 @@ def _price(llm: Model, usage: Usage) -> int | None:
 
 
 def _refused(error: BaseException) -> Amount | None:
-    """What a call that failed took: nothing, if a provider said so in time; None (all of it) if nobody knows."""
+    """What a call that failed took: nothing, if a provider said so in time; None (all of it) if
+    nobody knows."""
     return Amount() if isinstance(error, LLMError) and error.status >= 400 else None
 
 
@@ -442,19 +544,31 @@ def _budget(root: str, limits: Limits) -> Budget:
 
 
 def spending_of(journal: Journal, limits: Limits | None, above: Spending | None) -> Spending | None:
-    """What a conversation spends from, None if nothing bounds it: by the limits of its own agent's tree, and `above`, what its parent does, else
-    what the store says of that. Under the lease."""
+    """What a conversation spends from, None if nothing bounds it: by the limits of its own agent's
+    tree, and `above`, what its parent does, else what the store says of that. Under the lease."""
     lease = journal.lease
     if lease is None:
         return None
     own = None if limits is None else _budget(journal.id, limits)
     if journal.spending is not None and journal.spending.own == own:
         return journal.spending
-    stored = next((budget for budget in lease.budgets if budget.root == journal.id), Budget(journal.id))
+    stored = next(
+        (budget for budget in lease.budgets if budget.root == journal.id), Budget(journal.id)
+    )
     if stored != (own or Budget(journal.id)):
         journal.store.bound(lease, own)
-    others = above.budgets if above is not None else tuple([budget for budget in lease.budgets if budget.root != journal.id])
-    found = tuple([budget for budget in ((own,) if own is not None else ()) + others if budget != Budget(budget.root)])
+    others = (
+        above.budgets
+        if above is not None
+        else tuple([budget for budget in lease.budgets if budget.root != journal.id])
+    )
+    found = tuple(
+        [
+            budget
+            for budget in ((own,) if own is not None else ()) + others
+            if budget != Budget(budget.root)
+        ]
+    )
     if not found:
         return None
     return Spending(journal, own, found, above.line if above is not None else Line(), above)

@@ -36,7 +36,8 @@ def _not_a_coroutine(result: object) -> None:
 
 
 class Subscription:
-    """Tells `callback` of every event after `after_seq`, in order, each once. One that raises is logged and goes on."""
+    """Tells `callback` of every event after `after_seq`, in order, each once. One that raises is
+    logged and goes on."""
 
     __slots__ = ("_callback", "_cursor", "_deadline", "_journal", "_stopping", "_thread")
 
@@ -46,12 +47,15 @@ class Subscription:
         self._cursor = after_seq
         self._stopping = False
         self._deadline = float("inf")
-        self._thread = threading.Thread(target=self._run, name=f"holdfast-callback-{journal.id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"holdfast-callback-{journal.id}", daemon=True
+        )
         self._thread.start()
 
     @property
     def seq(self) -> int:
-        """The seq of the last event that was told: what to give as `after_seq` to go on from here."""
+        """The seq of the last event that was told: what to give as `after_seq` to go on from
+        here."""
         return self._cursor
 
     def _run(self) -> None:
@@ -69,11 +73,16 @@ class Subscription:
                 try:
                     _not_a_coroutine(self._callback(event))
                 except Exception:
-                    _log.exception("callback of conversation %s raised on event %d; it goes on with the next", journal.id, event.seq)
+                    _log.exception(
+                        "callback of conversation %s raised on event %d; it goes on with the next",
+                        journal.id,
+                        event.seq,
+                    )
                 self._cursor = event.seq
 
     def close(self, timeout: float = 5.0) -> None:
-        """Tell what has happened so far and end; give up after `timeout` seconds. Idempotent; may be called by the callback itself."""
+        """Tell what has happened so far and end; give up after `timeout` seconds. Idempotent; may
+        be called by the callback itself."""
         with self._journal.changed:
             self._deadline = min(self._deadline, time.monotonic() + timeout)
             self._stopping = True
@@ -82,4 +91,8 @@ class Subscription:
             return
         self._thread.join(timeout)
         if self._thread.is_alive():
-            _log.warning("callback of conversation %s did not return within %g s and was left behind", self._journal.id, timeout)
+            _log.warning(
+                "callback of conversation %s did not return within %g s and was left behind",
+                self._journal.id,
+                timeout,
+            )

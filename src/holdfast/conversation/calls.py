@@ -27,7 +27,14 @@ from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trimmed
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
-from holdfast.errors import ConversationClosed, StoreError, ToolCancelled, ToolNotFound, UnreadableEvent, WrongProcess
+from holdfast.errors import (
+    ConversationClosed,
+    StoreError,
+    ToolCancelled,
+    ToolNotFound,
+    UnreadableEvent,
+    WrongProcess,
+)
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.hooks import HOOK, Hooks
 from holdfast.tools.results import as_result, clean
@@ -38,11 +45,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 UNKNOWN_OUTCOME = (
-    "The process that ran this call ended before it gave a result, so its outcome is unknown: it may have happened, in part or whole, "
-    "or not at all. Check what is there before you repeat it."
+    "The process that ran this call ended before it gave a result, so its outcome is unknown: it"
+    " may have happened, in part or whole, or not at all. Check what is there before you repeat it."
 )
-UNKNOWN = "Its outcome is unknown: it may have happened, in part or whole, or not at all. Check what is there before you repeat it."
-UNWRITABLE = "The result of {name!r} cannot be written down: {problem}. Its effect may have happened."
+UNKNOWN = (
+    "Its outcome is unknown: it may have happened, in part or whole, or not at all. Check what is"
+    " there before you repeat it."
+)
+UNWRITABLE = (
+    "The result of {name!r} cannot be written down: {problem}. Its effect may have happened."
+)
 DOUBTFUL = " A record of this call is damaged, so it is not known how far it came."
 REJECTED = "Not run: {by} rejected this call{reason}"
 DENIED = "Not run: this call is not allowed{reason}"
@@ -51,7 +63,8 @@ INTERRUPTED = "Not run: the conversation was interrupted before this call began.
 
 
 LEFT = "holdfast/left"
-"""The key of a result's meta that says: the call goes on when the conversation is opened again. It is not written while that is being closed."""
+"""The key of a result's meta that says: the call goes on when the conversation is opened again. It
+is not written while that is being closed."""
 
 
 def _unknown(more: str = "") -> ToolResult:
@@ -64,11 +77,14 @@ def _told_edited(result: ToolResult, call: ToolCall) -> ToolResult:
 
 
 class _Batch:
-    """Calls that run side by side: the queue of those that have not begun, and the threads that help."""
+    """Calls that run side by side: the queue of those that have not begun, and the threads that
+    help."""
 
     __slots__ = ("_hired", "_most", "_start", "failures", "helpers", "known", "queue")
 
-    def __init__(self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int) -> None:
+    def __init__(
+        self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int
+    ) -> None:
         self.queue = deque(calls)
         self.known = {call.id for call in calls}
         self.helpers: list[threading.Thread] = []
@@ -114,16 +130,30 @@ class _Batch:
 
 
 class Calls:
-    """The calls of one conversation, the threads that they run on, and what they asked to have cleaned up at its end.
+    """The calls of one conversation, the threads that they run on, and what they asked to have
+    cleaned up at its end.
 
-    `run` and `recover` are the driver's, on its thread; the rest may be called from any. `token` cancels what runs now, a
-    model call included; `closing` says that nothing further is to begin.
+    `run` and `recover` are the driver's, on its thread; the rest may be called from any. `token`
+    cancels what runs now, a model call included; `closing` says that nothing further is to begin.
     """
 
     __slots__ = (
-        "_agent", "_batch", "_cleaned", "_cleanups", "_counted", "_journal", "_on_progress", "_on_question", "_threads", "children", "closing", "questions", "runtime", "team",
+        "_agent",
+        "_batch",
+        "_cleaned",
+        "_cleanups",
+        "_counted",
+        "_journal",
+        "_on_progress",
+        "_on_question",
+        "_threads",
+        "children",
+        "closing",
+        "questions",
+        "runtime",
+        "team",
         "token",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -154,7 +184,8 @@ class Calls:
         self._agent = agent
 
     def cancel(self) -> None:
-        """Cancel the model call and the tool calls that run now; those that come later are not affected."""
+        """Cancel the model call and the tool calls that run now; those that come later are not
+        affected."""
         self._cancel(self.token)
 
     def interrupt(self) -> None:
@@ -171,10 +202,18 @@ class Calls:
 
     def write_start(self, call: ToolCall, attempt: int, runner: str = "") -> None:
         journal = self._journal
-        journal.add(ev.ToolCallStarted, call_id=call.id, attempt=attempt, idempotency_key=f"{journal.id}:{call.id}", runner=runner)
+        journal.add(
+            ev.ToolCallStarted,
+            call_id=call.id,
+            attempt=attempt,
+            idempotency_key=f"{journal.id}:{call.id}",
+            runner=runner,
+        )
 
     def write_refusal(self, call: ToolCall) -> None:
-        self._journal.add(ev.ToolResult, call_id=call.id, result=ToolResult.failure(INTERRUPTED, "cancelled"))
+        self._journal.add(
+            ev.ToolResult, call_id=call.id, result=ToolResult.failure(INTERRUPTED, "cancelled")
+        )
 
     def run(
         self,
@@ -183,7 +222,8 @@ class Calls:
         token: Cancellation | None = None,
         attempts: Mapping[str, int] | None = None,
     ) -> None:
-        """Run calls whose turn it is, at most `parallel_calls` at once; this thread is one of the workers.
+        """Run calls whose turn it is, at most `parallel_calls` at once; this thread is one of the
+        workers.
 
         Neighbours that become ready meanwhile, by an approval or a rejection, join them.
 
@@ -212,7 +252,11 @@ class Calls:
         with self._journal.changed:
             # Helpers are this loop's also if whoever approves a call has one started.
             name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
-            batch = _Batch(calls, lambda number: self._start_thread(work, f"{name}+{number}", context), self._agent.parallel_calls)
+            batch = _Batch(
+                calls,
+                lambda number: self._start_thread(work, f"{name}+{number}", context),
+                self._agent.parallel_calls,
+            )
             self._batch = batch
         try:
             with self._journal.changed:
@@ -235,7 +279,8 @@ class Calls:
             raise batch.failures[0]
 
     def admit(self) -> None:
-        """Start calls that a decision made ready, if their neighbours are running. Otherwise the loop or a client finds them."""
+        """Start calls that a decision made ready, if their neighbours are running. Otherwise the
+        loop or a client finds them."""
         with self._journal.changed:
             if self._batch is not None:
                 self._batch.admit(self._ready())
@@ -249,8 +294,11 @@ class Calls:
         with self._journal.changed:
             return len(self._journal.fold.turn) == 1
 
-    def _run_one(self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1) -> bool:
-        """Run one call to its `ToolResult` event; False if the conversation no longer wants calls begun."""
+    def _run_one(
+        self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1
+    ) -> bool:
+        """Run one call to its `ToolResult` event; False if the conversation no longer wants calls
+        begun."""
         journal = self._journal
         edited = False
         if not started:
@@ -258,10 +306,18 @@ class Calls:
                 item = journal.fold.open.get(call.id)
                 if journal.fold.status is not ConversationStatus.RUNNING or self.closing or token:
                     return False
-                if item is None or item.asked is not None or item.attempt >= attempt or item.offered:
+                if (
+                    item is None
+                    or item.asked is not None
+                    or item.attempt >= attempt
+                    or item.offered
+                ):
                     return True  # it was answered meanwhile, or joined a batch that had it already
                 if item.arguments is not None:
-                    call, edited = msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid=""), True
+                    call, edited = (
+                        msgspec.structs.replace(call, arguments=item.arguments, raw="", invalid=""),
+                        True,
+                    )
                 self.write_start(call, attempt)
         context = self._context(call, attempt, token)
 
@@ -276,7 +332,14 @@ class Calls:
                 result = ToolResult.failure(INTERRUPTED, "cancelled")
             else:
                 work, observed = (
-                    partial(self._agent.tools.run, call, context, before_attempt, self._start_thread, self._hooks),
+                    partial(
+                        self._agent.tools.run,
+                        call,
+                        context,
+                        before_attempt,
+                        self._start_thread,
+                        self._hooks,
+                    ),
                     journal.observed,
                 )
                 result = work() if observed is None else observed.called(call.id, work)
@@ -285,7 +348,10 @@ class Calls:
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
             if not journal.owner.here:  # of a child that the callback forked
                 raise
-            result = ToolResult.failure(f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.", "cancelled")
+            result = ToolResult.failure(
+                f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.",
+                "cancelled",
+            )
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._agent.delegates is not None and self.team is not None:
             result = self.team().kept(call.id, result)
@@ -294,9 +360,15 @@ class Calls:
         if edited:
             result = _told_edited(result, call)
         with journal:
-            if call.id in journal.fold.open:  # else Ctrl-C left this call behind, and it has been settled since
+            if (
+                call.id in journal.fold.open
+            ):  # else Ctrl-C left this call behind, and it has been settled since
                 self.write_result(call, result, time.monotonic() - began)
-                if journal.spending is not None and len(journal.fold.open) == 1 and not (token or self.closing):
+                if (
+                    journal.spending is not None
+                    and len(journal.fold.open) == 1
+                    and not (token or self.closing)
+                ):
                     journal.spending.expect(self._agent.llm)
         if interrupt is not None:
             raise interrupt
@@ -331,7 +403,8 @@ class Calls:
         return self._context(call, 1, self.token)
 
     def llm(self, told: bool = False) -> Any:
-        """The agent's model for calls beside the loop, within the budgets of the tree. `told`: an event tells of the usage; else a `Note` is written."""
+        """The agent's model for calls beside the loop, within the budgets of the tree. `told`: an
+        event tells of the usage; else a `Note` is written."""
         spending = self._journal.spending
         llm = self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
         if told:
@@ -350,7 +423,8 @@ class Calls:
             return self.children
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
-        """Journal a call's result, within a transaction. A large output is trimmed, and the store keeps the whole.
+        """Journal a call's result, within a transaction. A large output is trimmed, and the store
+        keeps the whole.
 
         A result that cannot be written becomes an error of the call.
         """
@@ -359,9 +433,18 @@ class Calls:
             if not is_output(call.name, result):
                 result, kept = trimmed(result, self._agent.output_limit)
             self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
-        except (UnreadableEvent, TypeError, ValueError) as error:  # what is no JSON cannot even be measured
+        except (
+            UnreadableEvent,
+            TypeError,
+            ValueError,
+        ) as error:  # what is no JSON cannot even be measured
             problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
-            result, kept = ToolResult.failure(UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))), []
+            result, kept = (
+                ToolResult.failure(
+                    UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))
+                ),
+                [],
+            )
             self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=0.0)
         for data in kept:
             self._journal.keep(data, self._journal.next_seq - 1)
@@ -370,13 +453,18 @@ class Calls:
 
     # --- what clients run ---
 
-    def refused(self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]) -> dict[int, ToolResult]:
-        """Which of an answer's calls that clients would run are answered at once, by their place, and how; runs users' code."""
+    def refused(
+        self, calls: Sequence[ToolCall], verdicts: Sequence[Verdict]
+    ) -> dict[int, ToolResult]:
+        """Which of an answer's calls that clients would run are answered at once, by their place,
+        and how; runs users' code."""
         clients, found = self._journal.fold.clients, dict[int, ToolResult]()
         if clients:
             for index, call in enumerate(calls):
                 if call.name in clients and not (verdicts and verdicts[index].decision == "deny"):
-                    result = self._agent.tools.refused(call, self._context(call, 1, self.token), self._hooks)
+                    result = self._agent.tools.refused(
+                        call, self._context(call, 1, self.token), self._hooks
+                    )
                     if result is not None:
                         found[index] = result
         return found
@@ -385,15 +473,24 @@ class Calls:
         """A client's result as it is to be told; runs users' code."""
         call = item.effective
         try:
-            result = self._agent.tools.told(call, result, self._context(call, item.attempt, self.token), self._hooks)
-        except Exception as error:  # the effect has happened; that its result cannot be told must not leave the call open
-            result = ToolResult.failure(f"{call.name!r} was run, but its result is held back: {type(error).__name__}: {error}")
+            result = self._agent.tools.told(
+                call, result, self._context(call, item.attempt, self.token), self._hooks
+            )
+        except Exception as error:
+            # the effect has happened; that its result cannot be told must not leave the call open
+            result = ToolResult.failure(
+                f"{call.name!r} was run, but its result is held back: {type(error).__name__}:"
+                f" {error}"
+            )
         return result if item.arguments is None else _told_edited(result, call)
 
     def write_settled(self, item: OpenCall, reason: str, kind: str) -> None:
         """Within a transaction: answer a call that no client will answer."""
         if item.runner:
-            self.write_result(item.call, ToolResult.failure(f"{reason} {UNKNOWN}", kind, meta={"outcome": "unknown"}))
+            self.write_result(
+                item.call,
+                ToolResult.failure(f"{reason} {UNKNOWN}", kind, meta={"outcome": "unknown"}),
+            )
         else:
             self.write_result(item.call, ToolResult.failure(f"Not run: {reason}", "cancelled"))
 
@@ -408,29 +505,61 @@ class Calls:
         if verdict.silent:
             return
         risk = verdict.risk
-        more: dict[str, Any] = {} if risk is None or not verdict.counted else {"usage": risk.usage, "cost": risk.cost, "model": risk.model}
+        more: dict[str, Any] = (
+            {}
+            if risk is None or not verdict.counted
+            else {"usage": risk.usage, "cost": risk.cost, "model": risk.model}
+        )
         self._journal.add(
-            ev.Decision, call_id=call.id, decision=verdict.decision, by=verdict.by or "policy", reason=verdict.reason,
-            arguments_hash=call.arguments_hash, risk="" if risk is None else risk.level, **more,
-        )  # fmt: skip
+            ev.Decision,
+            call_id=call.id,
+            decision=verdict.decision,
+            by=verdict.by or "policy",
+            reason=verdict.reason,
+            arguments_hash=call.arguments_hash,
+            risk="" if risk is None else risk.level,
+            **more,
+        )
         if verdict.decision == "deny":
             reason = f": {verdict.reason}" if verdict.reason else ""
-            self.write_result(call, ToolResult.failure(DENIED.format(reason=reason), "cancelled", meta={"decision": "deny"}))
+            self.write_result(
+                call,
+                ToolResult.failure(
+                    DENIED.format(reason=reason), "cancelled", meta={"decision": "deny"}
+                ),
+            )
 
     def recover(self, calls: Sequence[ToolCall]) -> None:
-        """Settle what a dead owner left: repeat what may be repeated, have the tool say what happened if it can, and tell the model of
-        the rest that it cannot know."""
+        """Settle what a dead owner left: repeat what may be repeated, have the tool say what
+        happened if it can, and tell the model of the rest that it cannot know."""
         with self._journal.changed:
-            token, attempts = self.token, {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
-            edits = {call_id: item.arguments for call_id, item in self._journal.fold.open.items() if item.arguments is not None}
-            doubtful = {call_id for call_id, item in self._journal.fold.open.items() if item.doubtful}
+            token, attempts = (
+                self.token,
+                {call_id: item.attempt for call_id, item in self._journal.fold.open.items()},
+            )
+            edits = {
+                call_id: item.arguments
+                for call_id, item in self._journal.fold.open.items()
+                if item.arguments is not None
+            }
+            doubtful = {
+                call_id for call_id, item in self._journal.fold.open.items() if item.doubtful
+            }
         again: list[ToolCall] = []
         for call in calls:
             if token:
                 return
             edited = call.id in edits
-            ran = msgspec.structs.replace(call, arguments=edits[call.id], raw="", invalid="") if edited else call
-            result = _unknown(DOUBTFUL) if call.id in doubtful else self._settled(ran, attempts[call.id], token)
+            ran = (
+                msgspec.structs.replace(call, arguments=edits[call.id], raw="", invalid="")
+                if edited
+                else call
+            )
+            result = (
+                _unknown(DOUBTFUL)
+                if call.id in doubtful
+                else self._settled(ran, attempts[call.id], token)
+            )
             if result is None:
                 again.append(call)
                 continue
@@ -452,16 +581,31 @@ class Calls:
             return _unknown()
         try:
             found = tool.reconcile(call, self._context(call, attempt, token))
-            if isinstance(found, bool):  # it reads as "it happened", or not, and would be taken for the result
-                raise TypeError(f"reconcile returned {found}; it takes the call's result, or None if it did not happen")
+            if isinstance(
+                found, bool
+            ):  # it reads as "it happened", or not, and would be taken for the result
+                raise TypeError(
+                    f"reconcile returned {found}; it takes the call's result, or None if it did not"
+                    " happen"
+                )
             if found is None:
                 return None
-            return self._agent.tools.told(call, as_result(tool.name, found), self._context(call, attempt, token), self._hooks)
+            return self._agent.tools.told(
+                call, as_result(tool.name, found), self._context(call, attempt, token), self._hooks
+            )
         except (ConversationClosed, StoreError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            _log.warning("conversation %s: reconcile of %s could not tell: %s", self._journal.id, call.name, type(error).__name__)
-            return _unknown(f" {call.name!r} was asked what happened, and could not tell: {type(error).__name__}: {error}")
+            _log.warning(
+                "conversation %s: reconcile of %s could not tell: %s",
+                self._journal.id,
+                call.name,
+                type(error).__name__,
+            )
+            return _unknown(
+                f" {call.name!r} was asked what happened, and could not tell:"
+                f" {type(error).__name__}: {error}"
+            )
 
     def refuse_queued(self) -> None:
         """Answer every call that never began. Within a transaction."""
@@ -472,8 +616,12 @@ class Calls:
     def refuse(self, calls: Sequence[ToolCall], by: str, reason: str) -> None:
         """Answer calls as rejected. Within a transaction."""
         for call in calls:
-            text = REJECTED.format(by="the user" if by == "user" else by, reason=f": {reason}" if reason else "")
-            self.write_result(call, ToolResult.failure(text, "cancelled", meta={"decision": "reject"}))
+            text = REJECTED.format(
+                by="the user" if by == "user" else by, reason=f": {reason}" if reason else ""
+            )
+            self.write_result(
+                call, ToolResult.failure(text, "cancelled", meta={"decision": "reject"})
+            )
 
     def _progress_of(self, call: ToolCall) -> Callable[[str], None]:
         tell = self._on_progress
@@ -486,7 +634,9 @@ class Calls:
 
     # --- threads and what is to be cleaned up ---
 
-    def _start_thread(self, work: Callable[[], None], name: str, context: contextvars.Context | None = None) -> threading.Thread:
+    def _start_thread(
+        self, work: Callable[[], None], name: str, context: contextvars.Context | None = None
+    ) -> threading.Thread:
         context = contextvars.copy_context() if context is None else context.copy()
 
         def run() -> None:
@@ -513,18 +663,27 @@ class Calls:
         cleanup()  # by a call that `close` left behind
 
     def left_running(self, deadline: float) -> list[str]:
-        """Wait for this conversation's call threads until `deadline` (monotonic seconds); the names of those that did not end."""
+        """Wait for this conversation's call threads until `deadline` (monotonic seconds); the names
+        of those that did not end."""
         with self._journal.changed:
             threads = list(self._threads or ())
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
-        return [thread.name for thread in threads if thread.is_alive() and thread is not threading.current_thread()]
+        return [
+            thread.name
+            for thread in threads
+            if thread.is_alive() and thread is not threading.current_thread()
+        ]
 
     def clean_up(self) -> None:
         """Run what tools asked to have run at the end, the last asked first."""
         with self._journal.changed:
-            cleanups, self._cleanups, self._cleaned = list((self._cleanups or {}).values()), None, True
+            cleanups, self._cleanups, self._cleaned = (
+                list((self._cleanups or {}).values()),
+                None,
+                True,
+            )
         for cleanup in reversed(cleanups):
             try:
                 cleanup()

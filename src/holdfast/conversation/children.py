@@ -1,4 +1,5 @@
-"""The conversations that a conversation's calls spawned: their ids, whose they are, and how they end."""
+"""The conversations that a conversation's calls spawned: their ids, whose they are, and how they
+end."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 class Spawned(NamedTuple):
-    """What a child is told of where it comes from: the idempotency key of the call, and whose child it is."""
+    """What a child is told of where it comes from: the idempotency key of the call, and whose child
+    it is."""
 
     key: str
     family: Children
@@ -42,7 +44,8 @@ class _Child(NamedTuple):
 
 
 class Children:
-    """The children of one conversation that are open in this process. Thread-safe; made for the first of them."""
+    """The children of one conversation that are open in this process. Thread-safe; made for the
+    first of them."""
 
     __slots__ = ("_counts", "_lock", "_on_question", "_open", "_stopped", "journal", "runtime")
 
@@ -52,7 +55,9 @@ class Children:
         self._on_question = on_question
         self._lock = threading.Lock()
         self._open: dict[str, _Child] = {}
-        self._counts: dict[tuple[str, int], int] = {}  # children without a name, of each attempt of a call
+        self._counts: dict[
+            tuple[str, int], int
+        ] = {}  # children without a name, of each attempt of a call
         self._stopped = False
 
     # --- a call spawns ---
@@ -71,9 +76,14 @@ class Children:
         context.cancelled.raise_if_set()
         key = context.idempotency_key
         if name and not _NAME.fullmatch(name):
-            raise ConfigurationError(f"spawn: name takes a letter, then up to 63 letters, digits, '_' and '-', not {name!r}.")
+            raise ConfigurationError(
+                "spawn: name takes a letter, then up to 63 letters, digits, '_' and '-', not"
+                f" {name!r}."
+            )
         if id is not None and (name or not isinstance(id, str) or not id.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"spawn: id takes a non-empty str, and no name beside it, not {id!r}.")
+            raise ConfigurationError(
+                f"spawn: id takes a non-empty str, and no name beside it, not {id!r}."
+            )
         with self._lock:
             if id is None:
                 id = self._derived(context.call_id, context.attempt, name)
@@ -85,13 +95,24 @@ class Children:
             else:
                 spending = self.journal.spending
                 if spending is not None:
-                    check_budget("spawn: the tree has a budget of", agent, spending.counts_tokens, spending.counts_cost)
+                    check_budget(
+                        "spawn: the tree has a budget of",
+                        agent,
+                        spending.counts_tokens,
+                        spending.counts_cost,
+                    )
                 if runtime is None:
                     runtime = runtime_of(agent) or self.runtime
                 child = self._opened(key, id, agent, runtime)
                 if self._stopped:
-                    raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
-                forget = _nothing if detached else context.cancelled.add_callback(lambda: self._cut(child))
+                    raise ToolCancelled(
+                        "The conversation is being closed; its calls spawn no more."
+                    )
+                forget = (
+                    _nothing
+                    if detached
+                    else context.cancelled.add_callback(lambda: self._cut(child))
+                )
                 self._open[id] = _Child(child, detached, forget)
         if message is not None:
             child._begin_with(message)  # pyright: ignore[reportPrivateUsage]: the two are one thing
@@ -107,11 +128,15 @@ class Children:
         return begin if count == 1 else f"{begin}-{count}"
 
     def _placed(self, id: str) -> str:
-        """An id that was given, where the parent's stands: an agent server's are `{tenant}/{id}`."""
+        """An id that was given, where the parent's stands: an agent server's are
+        `{tenant}/{id}`."""
         tenant, slash, _ = self.journal.id.rpartition("/")
         own = id.removeprefix(f"{tenant}{slash}")
         if "/" in own:
-            raise ConfigurationError(f"spawn: id takes no '/', which would be another's place than {self.journal.id!r} has, not {id!r}.")
+            raise ConfigurationError(
+                f"spawn: id takes no '/', which would be another's place than {self.journal.id!r}"
+                f" has, not {id!r}."
+            )
         return f"{tenant}{slash}{own}"
 
     def _opened(self, key: str, id: str, agent: Agent, runtime: object | None) -> Conversation:
@@ -122,19 +147,35 @@ class Children:
         on_question = self._on_question if callable(self._on_question) else None
         journal = self.journal
         child = Conversation(
-            agent, journal.store, id, runtime=runtime, on_question=on_question, clock=journal.clock, new_id=journal.new_id,
+            agent,
+            journal.store,
+            id,
+            runtime=runtime,
+            on_question=on_question,
+            clock=journal.clock,
+            new_id=journal.new_id,
             _spawned=Spawned(key, self),
-        )  # fmt: skip
-        recorded: Callable[[str], bool] | None = getattr(journal.store, "recorded", None)  # an agent server's
+        )
+        recorded: Callable[[str], bool] | None = getattr(
+            journal.store, "recorded", None
+        )  # an agent server's
         if not child._journal.fold.last_seq and recorded is not None and recorded(id):  # pyright: ignore[reportPrivateUsage]
             raise ConfigurationError(
-                f"spawn: conversation {id!r} exists, and was spawned by no call; {journal.id!r} needs another id for its child."
+                f"spawn: conversation {id!r} exists, and was spawned by no call; {journal.id!r}"
+                " needs another id for its child."
             )
         if child._journal.fold.last_seq:  # pyright: ignore[reportPrivateUsage]
             found = journal.store.list([id])
             if not found or found[0].spawner != journal.id:
-                whose = f"was spawned by call {found[0].spawned_by!r}" if found and found[0].spawned_by else "was spawned by no call"
-                raise ConfigurationError(f"spawn: conversation {id!r} exists, and {whose}; {journal.id!r} needs another id for its child.")
+                whose = (
+                    f"was spawned by call {found[0].spawned_by!r}"
+                    if found and found[0].spawned_by
+                    else "was spawned by no call"
+                )
+                raise ConfigurationError(
+                    f"spawn: conversation {id!r} exists, and {whose}; {journal.id!r} needs another"
+                    " id for its child."
+                )
         return child
 
     # --- they end ---
@@ -153,7 +194,11 @@ class Children:
         try:
             child.interrupt()
         except ConversationBusy:  # a signal handler broke into an append of the child
-            threading.Thread(target=lambda: _quietly(child.interrupt), name=f"holdfast-interrupt-{child.id}", daemon=True).start()
+            threading.Thread(
+                target=lambda: _quietly(child.interrupt),
+                name=f"holdfast-interrupt-{child.id}",
+                daemon=True,
+            ).start()
         except HoldfastError:  # it is closed, or its store is gone
             pass
 
@@ -163,7 +208,8 @@ class Children:
             self._cut(child)
 
     def stop(self) -> None:
-        """Have those that are not detached begin nothing further, and spawn no more; `close` is to follow."""
+        """Have those that are not detached begin nothing further, and spawn no more; `close` is to
+        follow."""
         with self._lock:
             self._stopped = True
         for child in self._mine():

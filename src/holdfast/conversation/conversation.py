@@ -28,7 +28,14 @@ from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.runtimes import runtime_of
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, Fold, fold
-from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationBusy,
+    ConversationClosed,
+    ConversationNotFound,
+    HoldfastError,
+    StoreError,
+)
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store, Summary
 from holdfast.tools.callables import refuse_async
@@ -48,29 +55,54 @@ def random_id() -> str:
 
 
 class Conversation(Fixed):
-    """One conversation with an agent: the loop, on a thread of its own (`start_thread`) or on the caller's (`run`).
+    """One conversation with an agent: the loop, on a thread of its own (`start_thread`) or on the
+    caller's (`run`).
 
-    With no `store` it lives in memory. An `id` that the store knows goes on where it stopped. The constructor only reads; the lease
-    is taken by `start_thread`, `run` or the first write, which raise `LeaseHeld` while another owner has the conversation.
+    With no `store` it lives in memory. An `id` that the store knows goes on where it stopped. The
+    constructor only reads; the lease is taken by `start_thread`, `run` or the first write, which
+    raise `LeaseHeld` while another owner has the conversation.
 
-    `runtime` is handed to tools as `ToolContext.runtime`; None: the runtime that the agent's tools work in, if there is one. `on_delta` is told of a streamed answer's pieces, `on_progress(call_id,
-    message)` of what tools report, both on the thread where it happens. What running calls ask the user is declined at once; with
-    `on_question="wait"` the call waits for `answer` or `decline`, with a function it is what `on_question(question)` returns, on the
-    call's thread: the form's values, True, or None to decline. `observer` is who follows it (`holdfast.observe`), or several, and what its calls spawn.
-    `clock` and `new_id` default to the system's.
+    `runtime` is handed to tools as `ToolContext.runtime`; None: the runtime that the agent's tools
+    work in, if there is one. `on_delta` is told of a streamed answer's pieces,
+    `on_progress(call_id, message)` of what tools report, both on the thread where it happens. What
+    running calls ask the user is declined at once; with `on_question="wait"` the call waits for
+    `answer` or `decline`, with a function it is what `on_question(question)` returns, on the call's
+    thread: the form's values, True, or None to decline. `observer` is who follows it
+    (`holdfast.observe`), or several, and what its calls spawn. `clock` and `new_id` default to the
+    system's.
 
-    Every method is thread-safe. `with Conversation(agent) as conversation:` closes it. Raises `ConfigurationError` (a
-    `ValueError`) naming the argument that does not fit.
+    Every method is thread-safe. `with Conversation(agent) as conversation:` closes it. Raises
+    `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
 
     __slots__ = (
-        "__weakref__", "_close_from_within", "_driver", "_family", "_journal", "_loop", "_observers", "_opened", "_subscriptions", "agent", "id", "store",
-    )  # fmt: skip
+        "__weakref__",
+        "_close_from_within",
+        "_driver",
+        "_family",
+        "_journal",
+        "_loop",
+        "_observers",
+        "_opened",
+        "_subscriptions",
+        "agent",
+        "id",
+        "store",
+    )
 
     fixed = {
-        "agent": "Another agent goes on with conversation.fork(agent=...), or with Conversation(agent, store, id=...) once this one is closed.",
-        "store": "Open the conversation anew with Conversation(agent, store), or export it to another store.",
-        "id": "Give the id to Conversation(agent, store, id=...), or fork the conversation under another one.",
+        "agent": (
+            "Another agent goes on with conversation.fork(agent=...), or with Conversation(agent,"
+            " store, id=...) once this one is closed."
+        ),
+        "store": (
+            "Open the conversation anew with Conversation(agent, store), or export it to another"
+            " store."
+        ),
+        "id": (
+            "Give the id to Conversation(agent, store, id=...), or fork the conversation under"
+            " another one."
+        ),
     }
 
     def __init__(
@@ -94,7 +126,15 @@ class Conversation(Fixed):
         self.store: Store = MemoryStore() if store is None else store
         self.id = new_id() if id is None else id
         self._family = None if _spawned is None else _spawned.family
-        self._journal = Journal(self.store, self.id, clock, new_id, _weakly(self), _known, "" if _spawned is None else _spawned.key)
+        self._journal = Journal(
+            self.store,
+            self.id,
+            clock,
+            new_id,
+            _weakly(self),
+            _known,
+            "" if _spawned is None else _spawned.key,
+        )
         runtime = runtime_of(agent) if runtime is None else runtime
         self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress, on_question)
         self._driver.above = None if _spawned is None else _spawned.family.journal
@@ -107,12 +147,20 @@ class Conversation(Fixed):
 
     @classmethod
     def from_state(
-        cls, state: ConversationState, agent: Agent, store: Store | None = None, id: str | None = None, **options: Any
+        cls,
+        state: ConversationState,
+        agent: Agent,
+        store: Store | None = None,
+        id: str | None = None,
+        **options: Any,
     ) -> Conversation:
-        """Return a conversation that goes on from `state` under a new id, with any agent, model or toolset; `options` as in the constructor.
+        """Return a conversation that goes on from `state` under a new id, with any agent, model or
+        toolset; `options` as in the constructor.
 
-        Calls that had not begun stay open: one that waits for a decision still waits, and one that was approved waits again, since the
-        copy needs an approval of its own. A call that had begun has an unknown outcome here, and the model is told so. Large outputs are kept whole (`get_output`) if they are in the same store.
+        Calls that had not begun stay open: one that waits for a decision still waits, and one that
+        was approved waits again, since the copy needs an approval of its own. A call that had begun
+        has an unknown outcome here, and the model is told so. Large outputs are kept whole
+        (`get_output`) if they are in the same store.
         """
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
@@ -124,12 +172,20 @@ class Conversation(Fixed):
             raise
         return conversation
 
-    def fork(self, seq: int | None = None, agent: Agent | None = None, id: str | None = None, **options: Any) -> Conversation:
-        """A new conversation in the same store that begins with this one's events up to `seq` (None: all), with the same or another
-        agent, model or toolset; `options` as in the constructor. The two share these events: none is copied.
+    def fork(
+        self,
+        seq: int | None = None,
+        agent: Agent | None = None,
+        id: str | None = None,
+        **options: Any,
+    ) -> Conversation:
+        """A new conversation in the same store that begins with this one's events up to `seq`
+        (None: all), with the same or another agent, model or toolset; `options` as in the
+        constructor. The two share these events: none is copied.
 
-        Calls that were open there are answered in the fork: as not run, or, if they had begun, as of unknown outcome. Raises `ConfigurationError` for a seq that is not there,
-        `StoreError` if `id` exists.
+        Calls that were open there are answered in the fork: as not run, or, if they had begun, as
+        of unknown outcome. Raises `ConfigurationError` for a seq that is not there, `StoreError` if
+        `id` exists.
         """
         with self._journal.changed:
             events, state = list(self._journal.events), self._journal.fold.copy()
@@ -143,13 +199,23 @@ class Conversation(Fixed):
         if runtime is runtime_of(self.agent):  # then the fork takes that of its own agent
             runtime = None
         inherited: dict[str, Any] = {
-            "runtime": runtime, "observer": self._observers, "clock": self._journal.clock, "new_id": self._journal.new_id,
-        }  # fmt: skip
+            "runtime": runtime,
+            "observer": self._observers,
+            "clock": self._journal.clock,
+            "new_id": self._journal.new_id,
+        }
         answers = copies.closed(state, self._journal.clock, self._journal.new_id)
         state.take(answers)
-        forked = Conversation(agent or self.agent, self.store, id, **{**inherited, **options}, _known=([*events, *answers], state))
+        forked = Conversation(
+            agent or self.agent,
+            self.store,
+            id,
+            **{**inherited, **options},
+            _known=([*events, *answers], state),
+        )
         try:
-            # In one transaction: a fork whose calls are open must not be there for a moment, in which somebody could run them.
+            # In one transaction: a fork whose calls are open must not be there for a moment, in
+            # which somebody could run them.
             self.store.fork(self.id, forked._journal.summary(()), answers)
         except ConversationNotFound:  # this one was never written, so there is nothing to share
             if events or self.store.read(forked.id, 0, 1):
@@ -160,10 +226,17 @@ class Conversation(Fixed):
         if state.events:
             self._open()
         if self._journal.fold.last_seq:
-            raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.")
+            raise ConfigurationError(
+                f"from_state: conversation {self.id!r} has events already; give another id."
+            )
         if state.events:
             with self._journal as journal:
-                journal.add_all([*state.events, *copies.continued(fold(state.events), journal.clock, journal.new_id)])
+                journal.add_all(
+                    [
+                        *state.events,
+                        *copies.continued(fold(state.events), journal.clock, journal.new_id),
+                    ]
+                )
                 for event in state.events:
                     for id in blobs_of(event):
                         with suppress(StoreError):  # it is not in this store
@@ -176,7 +249,9 @@ class Conversation(Fixed):
         """A snapshot of everything so far; `get_state` is the same."""
         journal = self._journal
         with journal.changed:
-            return ConversationState.of(self.id, self.status, journal.fold.copy(), journal.events_until)
+            return ConversationState.of(
+                self.id, self.status, journal.fold.copy(), journal.events_until
+            )
 
     def get_state(self) -> ConversationState:
         """A snapshot of everything so far, as `state`."""
@@ -187,16 +262,22 @@ class Conversation(Fixed):
         """Where the conversation stands, without a snapshot."""
         if self._journal.closed or self._driver.calls.closing:
             return ConversationStatus.CLOSED
-        return ConversationStatus.ERROR if self._driver.failure is not None else self._journal.fold.status
+        return (
+            ConversationStatus.ERROR
+            if self._driver.failure is not None
+            else self._journal.fold.status
+        )
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing more can be journaled (a `StoreError`: a full disk, a lost lease), None if nothing is wrong. Open it again to go on."""
+        """Why nothing more can be journaled (a `StoreError`: a full disk, a lost lease), None if
+        nothing is wrong. Open it again to go on."""
         return self._driver.failure
 
     @property
     def hosted(self) -> bool:
-        """Whether somebody calls `advance` as soon as there is something to do: a message to a conversation at rest has it RUNNING."""
+        """Whether somebody calls `advance` as soon as there is something to do: a message to a
+        conversation at rest has it RUNNING."""
         return self._driver.hosted
 
     @hosted.setter
@@ -217,20 +298,25 @@ class Conversation(Fixed):
         with journal.changed:
             if journal.closed or driver.calls.closing or driver.failure is not None:
                 return False
-            return journal.fold.asked or not isinstance(next_action(journal.fold, driver.agent.limits), Wait)
+            return journal.fold.asked or not isinstance(
+                next_action(journal.fold, driver.agent.limits), Wait
+            )
 
     @property
     def spawned_by(self) -> str:
-        """The idempotency key of the call that spawned it, "" for none. Of one that was opened by its id, known once it has the lease."""
+        """The idempotency key of the call that spawned it, "" for none. Of one that was opened by
+        its id, known once it has the lease."""
         return self._journal.spawned_by
 
     @property
     def children(self) -> list[Summary]:
-        """The conversations that its calls spawned, wherever they are open, the last written first."""
+        """The conversations that its calls spawned, wherever they are open, the last written
+        first."""
         return self.store.list(spawned_by=self.id)
 
     def open_children(self) -> list[Conversation]:
-        """Those of them that are open here: what their calls ask and what waits for a decision is theirs to be told."""
+        """Those of them that are open here: what their calls ask and what waits for a decision is
+        theirs to be told."""
         return [] if self._driver.calls.children is None else self._driver.calls.children.open()
 
     @property
@@ -240,7 +326,8 @@ class Conversation(Fixed):
 
     @property
     def output(self) -> Any:
-        """`state.output` as an object of the agent's `output_type`; None if there is none. Raises `OutputInvalid` if it does not fit that type (any more)."""
+        """`state.output` as an object of the agent's `output_type`; None if there is none. Raises
+        `OutputInvalid` if it does not fit that type (any more)."""
         with self._journal.changed:
             fold = self._journal.fold
             seq, value = fold.output_seq, fold.output
@@ -252,15 +339,17 @@ class Conversation(Fixed):
             return list(self._journal.events)
 
     def get_output(self, call_id: str) -> ToolResult:
-        """The whole result of a call, also where the journal has only its beginning and end. Raises `ConfigurationError` if it has none."""
+        """The whole result of a call, also where the journal has only its beginning and end. Raises
+        `ConfigurationError` if it has none."""
         found = self._journal.output(call_id)
         if found is None:
             raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
         return found
 
     def replay(self, agent: Agent | None = None) -> Replay:
-        """Run what is in the journal once more, its answers and results as they were, and tell whether the model would be asked the
-        same today: by today's Holdfast, and by `agent` (its prompt, tools, model and limits) if one is given."""
+        """Run what is in the journal once more, its answers and results as they were, and tell
+        whether the model would be asked the same today: by today's Holdfast, and by `agent` (its
+        prompt, tools, model and limits) if one is given."""
         if agent is not None and not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"replay takes an Agent or None, not {agent!r}.")
         from holdfast.conversation.replay import replay
@@ -268,15 +357,22 @@ class Conversation(Fixed):
         return replay(self.get_history(), agent)
 
     def __repr__(self) -> str:
-        return f"Conversation(id={self.id!r}, status={self.status.value!r}, events={self._journal.fold.last_seq})"
+        return (
+            f"Conversation(id={self.id!r}, status={self.status.value!r},"
+            f" events={self._journal.fold.last_seq})"
+        )
 
     # --- what it is told ---
 
-    def send_message(self, message: str | Message | ContentLike, *, sender: str = "user") -> ev.Message:
-        """Say something to the agent, as the user or as the conversation `sender`: one append; never waits for a tool or a model. Returns the event.
+    def send_message(
+        self, message: str | Message | ContentLike, *, sender: str = "user"
+    ) -> ev.Message:
+        """Say something to the agent, as the user or as the conversation `sender`: one append;
+        never waits for a tool or a model. Returns the event.
 
-        A conversation at rest whose loop was started is RUNNING when this returns; while PAUSED or WAITING_FOR_CONFIRMATION no status
-        changes. Hooks on messages may take their time. Raises `ConfigurationError` for an empty message, `HookDenied` if a hook lets it not pass,
+        A conversation at rest whose loop was started is RUNNING when this returns; while PAUSED or
+        WAITING_FOR_CONFIRMATION no status changes. Hooks on messages may take their time. Raises
+        `ConfigurationError` for an empty message, `HookDenied` if a hook lets it not pass,
         `ConversationClosed`, `LeaseHeld`.
         """
         content = orders.said(orders.content_of(message))
@@ -301,19 +397,27 @@ class Conversation(Fixed):
                 orders.send(self._driver, heard.content, heard=heard)
 
     def start_thread(self) -> None:
-        """Drive the loop on a thread of its own until `close`. Idempotent. An unfinished run goes on. Raises `LeaseHeld`."""
+        """Drive the loop on a thread of its own until `close`. Idempotent. An unfinished run goes
+        on. Raises `LeaseHeld`."""
         self._open()
         driver = self._driver
         with self._journal.changed:
             if self._loop is not None:
                 return
             if driver.thread is not None:
-                raise ConversationBusy(f"Conversation {self.id!r} is being run by {driver.thread.name!r}; start_thread after that.")
+                raise ConversationBusy(
+                    f"Conversation {self.id!r} is being run by {driver.thread.name!r}; start_thread"
+                    " after that."
+                )
             with self._journal as journal:
                 if journal.fold.asked:
                     journal.add(ev.Status, status=RUNNING.value)
             context = contextvars.copy_context()
-            thread = threading.Thread(target=lambda: context.run(self._thread_main), name=f"holdfast-loop-{self.id}", daemon=True)
+            thread = threading.Thread(
+                target=lambda: context.run(self._thread_main),
+                name=f"holdfast-loop-{self.id}",
+                daemon=True,
+            )
             thread.start()
             self._loop = driver.thread = thread
             driver.resting = False
@@ -326,24 +430,30 @@ class Conversation(Fixed):
                 self._finish(time.monotonic() + 5.0)
 
     def run(self) -> ConversationState:
-        """Drive the loop on the caller's thread until the conversation rests, and return its state; `start_thread` and `wait` in one.
+        """Drive the loop on the caller's thread until the conversation rests, and return its state;
+        `start_thread` and `wait` in one.
 
-        Goes on from PAUSED, ERROR or STUCK as `resume` does. A model's or a limit's error is not raised: it is the state's `error`, with
-        status ERROR. Ctrl-C pauses the conversation and is raised. Where nothing is left but calls that clients are to run (`state.offers`) it
-        returns with status RUNNING. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
+        Goes on from PAUSED, ERROR or STUCK as `resume` does. A model's or a limit's error is not
+        raised: it is the state's `error`, with status ERROR. Ctrl-C pauses the conversation and is
+        raised. Where nothing is left but calls that clients are to run (`state.offers`) it returns
+        with status RUNNING. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
         """
         self._drive("run", resume=True)
         return self.state
 
     def begin(self, resume: bool = False) -> ConversationStatus:
-        """Begin a run, or go on with one, and drive nothing: where there is something to do it is RUNNING, in the journal, when this returns;
-        with `resume` also after a pause or an error. For whoever calls `advance` then. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        """Begin a run, or go on with one, and drive nothing: where there is something to do it is
+        RUNNING, in the journal, when this returns; with `resume` also after a pause or an error.
+        For whoever calls `advance` then. Raises `ConversationClosed`, `LeaseHeld`, `StoreError`."""
         self._open()
         driver = self._driver
         orders.drain(driver)
         with self._journal as journal:
             if driver.calls.closing:
-                raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
+                raise ConversationClosed(
+                    f"Conversation {self.id!r} is closed. Open it again with Conversation(agent,"
+                    " store, id=...)."
+                )
             if journal.fold.asked:
                 journal.add(ev.Status, status=RUNNING.value)
             elif resume:
@@ -351,11 +461,13 @@ class Conversation(Fixed):
         return self.status
 
     def advance(self, hands_over: Callable[[], bool] | None = None) -> ConversationStatus:
-        """Drive the loop on the caller's thread while there is something to do, and return the status.
+        """Drive the loop on the caller's thread while there is something to do, and return the
+        status.
 
-        Unlike `run` it does not resume a paused or failed conversation. It serves programs that drive many conversations by few
-        threads (`hosted`). `hands_over` is asked between two steps; when it returns True, `advance` returns with work left
-        to do. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
+        Unlike `run` it does not resume a paused or failed conversation. It serves programs that
+        drive many conversations by few threads (`hosted`). `hands_over` is asked between two steps;
+        when it returns True, `advance` returns with work left to do. Raises `LeaseHeld`,
+        `StoreError`, `ConversationBusy`.
         """
         self._open()
         if self.has_work:
@@ -371,7 +483,9 @@ class Conversation(Fixed):
         try:
             with self._journal as journal:
                 if driver.thread is not None:
-                    raise ConversationBusy(f"Conversation {self.id!r} is driven by {driver.thread.name!r}; use wait().")
+                    raise ConversationBusy(
+                        f"Conversation {self.id!r} is driven by {driver.thread.name!r}; use wait()."
+                    )
                 if journal.fold.asked and resume is not None:
                     journal.add(ev.Status, status=RUNNING.value)
                 elif resume:
@@ -381,7 +495,9 @@ class Conversation(Fixed):
             contextvars.copy_context().run(driver.drive, until_rest=True)
         except KeyboardInterrupt:
             self._journal.break_off()
-            with suppress(HoldfastError):  # closed, or the store is gone: then nothing runs on anyway
+            with suppress(
+                HoldfastError
+            ):  # closed, or the store is gone: then nothing runs on anyway
                 self.interrupt()
             raise
         finally:
@@ -390,13 +506,15 @@ class Conversation(Fixed):
                 self._finish(time.monotonic() + 5.0)
 
     def pause(self) -> None:
-        """Step no further: what runs now (a model call, calls that have begun) ends first. Survives a restart; `resume` ends it."""
+        """Step no further: what runs now (a model call, calls that have begun) ends first. Survives
+        a restart; `resume` ends it."""
         self._open()
         with self._journal:
             orders.pause(self._driver)
 
     def resume(self) -> None:
-        """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does nothing."""
+        """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does
+        nothing."""
         self._open()
         with self._journal:
             effect = orders.resume(self._driver)
@@ -404,8 +522,9 @@ class Conversation(Fixed):
             effect()
 
     def interrupt(self) -> None:
-        """Pause at once: the running model call is cancelled, running tools are told to stop (commands are killed), calls that wait are
-        answered as not run. What a tool had done by then stays done. At rest it does nothing."""
+        """Pause at once: the running model call is cancelled, running tools are told to stop
+        (commands are killed), calls that wait are answered as not run. What a tool had done by then
+        stays done. At rest it does nothing."""
         self._open()
         with self._journal:
             effect = orders.interrupt(self._driver)
@@ -413,21 +532,30 @@ class Conversation(Fixed):
             effect()
 
     def condense(self, instructions: str | None = None) -> None:
-        """Have the agent's condenser shorten what the model is shown from here on; the journal keeps all. `instructions` are for a condenser that has
-        a model write a summary.
+        """Have the agent's condenser shorten what the model is shown from here on; the journal
+        keeps all. `instructions` are for a condenser that has a model write a summary.
 
-        Whoever drives the conversation does it before the next request, also at rest. Where nobody drives, it is done on the caller's thread
-        before this returns, unless calls are open or the run was paused or cut off: then the next run does it. It comes to a `Condensation` in
-        the journal, which says in `failed` if nothing could be left out. Raises `ConfigurationError` if the agent has no condenser.
+        Whoever drives the conversation does it before the next request, also at rest. Where nobody
+        drives, it is done on the caller's thread before this returns, unless calls are open or the
+        run was paused or cut off: then the next run does it. It comes to a `Condensation` in the
+        journal, which says in `failed` if nothing could be left out. Raises `ConfigurationError` if
+        the agent has no condenser.
         """
         if instructions is not None and not isinstance(instructions, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"condense: instructions takes a str or None, not {instructions!r}.")
+            raise ConfigurationError(
+                f"condense: instructions takes a str or None, not {instructions!r}."
+            )
         self._open()
         driver = self._driver
         with self._journal as journal:
             orders.condense(driver, clean(instructions or ""))
         with journal.changed:
-            if driver.thread is not None or driver.hosted or journal.fold.status not in AT_REST or not journal.fold.condensing:
+            if (
+                driver.thread is not None
+                or driver.hosted
+                or journal.fold.status not in AT_REST
+                or not journal.fold.condensing
+            ):
                 return
         with suppress(ConversationBusy):  # somebody drives meanwhile
             self._drive("condense", resume=None)
@@ -441,27 +569,36 @@ class Conversation(Fixed):
         by: str = "user",
         reason: str = "",
     ) -> None:
-        """Let a call that waits for confirmation run, with other `arguments` if given; without `call_id` all that wait now.
+        """Let a call that waits for confirmation run, with other `arguments` if given; without
+        `call_id` all that wait now.
 
-        Give the `arguments_hash` of what was looked at (`state.pending_confirmations`) where that may have been another call. Raises
-        `ConfigurationError` if the call does not wait (or none does) or its hash is another, `ToolValidationError` if the new arguments do not fit.
+        Give the `arguments_hash` of what was looked at (`state.pending_confirmations`) where that
+        may have been another call. Raises `ConfigurationError` if the call does not wait (or none
+        does) or its hash is another, `ToolValidationError` if the new arguments do not fit.
         """
         if call_id is None and (arguments is not None or arguments_hash is not None):
-            raise ConfigurationError("approve takes arguments and arguments_hash with a call_id alone.")
+            raise ConfigurationError(
+                "approve takes arguments and arguments_hash with a call_id alone."
+            )
         self._open()
         if arguments is not None:
             arguments = orders.json_arguments(arguments)
             with self._journal.changed:
                 name = orders.pending(self._journal, call_id)[0].name
-            self._driver.agent.tools.get(name).validate(arguments)  # users' code: not under the lock
+            self._driver.agent.tools.get(name).validate(
+                arguments
+            )  # users' code: not under the lock
         with self._journal as journal:
             calls = orders.pending(journal, call_id)
-            effect = orders.approve(self._driver, calls, arguments_hash, arguments, clean(by), clean(reason))
+            effect = orders.approve(
+                self._driver, calls, arguments_hash, arguments, clean(by), clean(reason)
+            )
         if effect is not None:
             effect()
 
     def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
-        """Answer a call that waits for confirmation as not run, and tell the model why; without `call_id` all that wait now.
+        """Answer a call that waits for confirmation as not run, and tell the model why; without
+        `call_id` all that wait now.
 
         Raises `ConfigurationError` if the call does not wait, or none does.
         """
@@ -469,36 +606,54 @@ class Conversation(Fixed):
             raise ConfigurationError(f"reject: reason takes a str, not {reason!r}.")
         self._open()
         with self._journal as journal:
-            effect = orders.reject(self._driver, orders.pending(journal, call_id), clean(reason), clean(by))
+            effect = orders.reject(
+                self._driver, orders.pending(journal, call_id), clean(reason), clean(by)
+            )
         effect()
 
-    def answer(self, question_id: str | None = None, values: dict[str, Any] | bool | None = True, *, by: str = "user") -> None:
-        """Answer what a running call asks the user (`state.pending_questions`); without `question_id` the only question there is.
+    def answer(
+        self,
+        question_id: str | None = None,
+        values: dict[str, Any] | bool | None = True,
+        *,
+        by: str = "user",
+    ) -> None:
+        """Answer what a running call asks the user (`state.pending_questions`); without
+        `question_id` the only question there is.
 
-        `values` are the form's, without those that have a default; True for a yes, None or False to decline. Raises `ConfigurationError`
-        if they do not fit the form, or no call waits for that answer.
+        `values` are the form's, without those that have a default; True for a yes, None or False to
+        decline. Raises `ConfigurationError` if they do not fit the form, or no call waits for that
+        answer.
         """
         self._open()
         question = self._driver.calls.questions.waiting(question_id)
-        found = filled(f"answer: question {question.id!r}", question.schema, values)  # a schema of others: not under the lock
+        found = filled(
+            f"answer: question {question.id!r}", question.schema, values
+        )  # a schema of others: not under the lock
         with self._journal:
             effect = self._driver.calls.questions.answer(question.id, found, clean(by), "")
         effect()
 
-    def decline(self, question_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
-        """Decline what a running call asks the user; without `question_id` the only question there is. Raises as `answer`."""
+    def decline(
+        self, question_id: str | None = None, reason: str = "", *, by: str = "user"
+    ) -> None:
+        """Decline what a running call asks the user; without `question_id` the only question there
+        is. Raises as `answer`."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"decline: reason takes a str, not {reason!r}.")
         self._open()
         question = self._driver.calls.questions.waiting(question_id)
         with self._journal:
-            effect = self._driver.calls.questions.answer(question.id, None, clean(by), clean(reason))
+            effect = self._driver.calls.questions.answer(
+                question.id, None, clean(by), clean(reason)
+            )
         effect()
 
     def obey(self, command: Command, key: str | None = None) -> None:
-        """Do a command (`holdfast.commands`) in one transaction. With a `key` it goes by way of the store's inbox: given again under the same
-        one it is not done again, and this returns at once. Raises the command's `ConfigurationError` if it does not fit, `ToolValidationError`
-        if an approval's new arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`."""
+        """Do a command (`holdfast.commands`) in one transaction. With a `key` it goes by way of the
+        store's inbox: given again under the same one it is not done again, and this returns at
+        once. Raises the command's `ConfigurationError` if it does not fit, `ToolValidationError` if
+        an approval's new arguments do not; `ConversationClosed`, `LeaseHeld`, `StoreError`."""
         self._open()
         if key is None:
             orders.do(self._driver, command)
@@ -506,19 +661,24 @@ class Conversation(Fixed):
             orders.obey(self._driver, lambda: self.store.post(self.id, command, key), key)
 
     def drain_inbox(self) -> None:
-        """Do what other processes have posted (`store.post`). Comes to pass by itself, well within a second, while this conversation is
-        open; to be called by whoever cannot wait."""
+        """Do what other processes have posted (`store.post`). Comes to pass by itself, well within
+        a second, while this conversation is open; to be called by whoever cannot wait."""
         if self._opened:
             orders.drain(self._driver)
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
-        """Block until nothing runs any more, here or at a client, at most `timeout` seconds; returns the status then. Returns at once where
-        nobody drives. Raises `ConversationBusy` inside of itself."""
+        """Block until nothing runs any more, here or at a client, at most `timeout` seconds;
+        returns the status then. Returns at once where nobody drives. Raises `ConversationBusy`
+        inside of itself."""
         self._not_inside("wait")
         journal, driver = self._journal, self._driver
         deadline = None if timeout is None else time.monotonic() + timeout
         with journal.changed:
-            while (driver.thread is not None or driver.hosted) and not journal.closed and not self._at_rest():
+            while (
+                (driver.thread is not None or driver.hosted)
+                and not journal.closed
+                and not self._at_rest()
+            ):
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     break
@@ -526,33 +686,51 @@ class Conversation(Fixed):
         return self.status
 
     def _at_rest(self) -> bool:
-        """Whether the loop has nothing to do. A driver that was told, but has not woken yet, is not at rest."""
+        """Whether the loop has nothing to do. A driver that was told, but has not woken yet, is not
+        at rest."""
         driver = self._driver
         fold = self._journal.fold
-        return driver.resting and ((fold.status is not RUNNING and not fold.condensing) or driver.failure is not None)
+        return driver.resting and (
+            (fold.status is not RUNNING and not fold.condensing) or driver.failure is not None
+        )
 
     def _not_inside(self, method: str) -> None:
         if id(self._driver) in inside.get():
             raise ConversationBusy(
-                f"Conversation {self.id!r}: {method}() was called by its own model, tool or listener, which it would wait for forever."
+                f"Conversation {self.id!r}: {method}() was called by its own model, tool or"
+                " listener, which it would wait for forever."
             )
 
     # --- who listens ---
 
-    def register_event_callback(self, callback: Callback, after_seq: int | None = None) -> Subscription:
-        """Have `callback(event)` called for every event from now on (or after `after_seq`), in order, on a thread of its own.
+    def register_event_callback(
+        self, callback: Callback, after_seq: int | None = None
+    ) -> Subscription:
+        """Have `callback(event)` called for every event from now on (or after `after_seq`), in
+        order, on a thread of its own.
 
-        One that raises is logged and told of the next event. `close` waits for it up to its deadline.
+        One that raises is logged and told of the next event. `close` waits for it up to its
+        deadline.
         """
         if not callable(callback):
-            raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+            raise ConfigurationError(
+                "register_event_callback: callback takes a function of one event, not"
+                f" {callback!r}."
+            )
         refuse_async("register_event_callback: callback", callback)
         if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
+            raise ConfigurationError(
+                "register_event_callback: after_seq takes a seq, 0 for all events, not"
+                f" {after_seq!r}."
+            )
         with self._journal.changed:
             if self.status is ConversationStatus.CLOSED:
                 raise ConversationClosed(f"Conversation {self.id!r} is closed.")
-            subscription = Subscription(self._journal, callback, self._journal.fold.last_seq if after_seq is None else after_seq)
+            subscription = Subscription(
+                self._journal,
+                callback,
+                self._journal.fold.last_seq if after_seq is None else after_seq,
+            )
             self._subscriptions.append(subscription)
         return subscription
 
@@ -561,11 +739,13 @@ class Conversation(Fixed):
     # --- its end ---
 
     def close(self, timeout: float = 5.0) -> None:
-        """Stop, as `interrupt`, and let go of threads, processes, connections and the lease, within about `timeout` seconds. Idempotent.
+        """Stop, as `interrupt`, and let go of threads, processes, connections and the lease, within
+        about `timeout` seconds. Idempotent.
 
-        What is in the store stays: a run that this cuts off goes on when the conversation is opened and started again. A callback
-        that does not stop when asked to is left behind, with a warning in the log. Called by one of the conversation's own calls, it
-        takes effect when that call returns.
+        What is in the store stays: a run that this cuts off goes on when the conversation is opened
+        and started again. A callback that does not stop when asked to is left behind, with a
+        warning in the log. Called by one of the conversation's own calls, it takes effect when that
+        call returns.
         """
         journal, driver = self._journal, self._driver
         if not journal.owner.here:  # a forked child: nothing here is its own
@@ -581,14 +761,19 @@ class Conversation(Fixed):
         if within:
             return
         with journal.changed:
-            while driver.thread is not None and not driver.resting and (left := deadline - time.monotonic()) > 0:
+            while (
+                driver.thread is not None
+                and not driver.resting
+                and (left := deadline - time.monotonic()) > 0
+            ):
                 journal.changed.wait(left)
         if self._loop is not None and self._loop is not threading.current_thread():
             self._loop.join(max(0.0, deadline - time.monotonic()))
         self._finish(deadline)
 
     def _stop(self) -> None:
-        """Begin nothing further, here and in its children, and cancel what runs; `close` is to follow."""
+        """Begin nothing further, here and in its children, and cancel what runs; `close` is to
+        follow."""
         driver = self._driver
         with self._journal.changed:
             driver.calls.closing = True
@@ -615,7 +800,11 @@ class Conversation(Fixed):
         if thread is not None and not driver.resting:
             left.append(thread.name)
         if left:
-            _log.warning("conversation %s closed while calls that ignore their cancellation still run: %s", self.id, ", ".join(left))
+            _log.warning(
+                "conversation %s closed while calls that ignore their cancellation still run: %s",
+                self.id,
+                ", ".join(left),
+            )
         for subscription in subscriptions:
             subscription.close(max(0.1, deadline - time.monotonic()))
         try:
@@ -634,9 +823,14 @@ class Conversation(Fixed):
         journal, failure = self._journal, self._driver.failure
         with journal.changed:
             if self._driver.calls.closing:
-                raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
+                raise ConversationClosed(
+                    f"Conversation {self.id!r} is closed. Open it again with Conversation(agent,"
+                    " store, id=...)."
+                )
             if failure is not None:
-                raise failure.with_traceback(None)  # raised to many, it must not gather the tracebacks of all
+                raise failure.with_traceback(
+                    None
+                )  # raised to many, it must not gather the tracebacks of all
             if self._opened:
                 return
             journal.acquire()
@@ -652,7 +846,8 @@ class Conversation(Fixed):
 
 
 def _weakly(conversation: Conversation) -> Callable[[], None]:
-    """What the store calls when there is news: it must not keep a conversation alive that nobody else holds."""
+    """What the store calls when there is news: it must not keep a conversation alive that nobody
+    else holds."""
     reference = weakref.ref(conversation)
 
     def notify() -> None:
@@ -663,19 +858,30 @@ def _weakly(conversation: Conversation) -> Callable[[], None]:
     return notify
 
 
-def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any, on_question: Any) -> None:
+def _check(
+    agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any, on_question: Any
+) -> None:
     if not isinstance(agent, Agent):
         raise ConfigurationError(f"Conversation: agent takes an Agent, not {agent!r}.")
-    if isinstance(store, list) or (store is not None and not callable(getattr(store, "append", None))):
-        raise ConfigurationError(f"Conversation: store takes a store such as SQLiteStore(path), not {store!r}.")
+    if isinstance(store, list) or (
+        store is not None and not callable(getattr(store, "append", None))
+    ):
+        raise ConfigurationError(
+            f"Conversation: store takes a store such as SQLiteStore(path), not {store!r}."
+        )
     if id is not None and (not isinstance(id, str) or not id.strip()):
         raise ConfigurationError(f"Conversation: id takes a non-empty str or None, not {id!r}.")
     if id is not None and clean(id) != id:
         raise ConfigurationError(f"Conversation: id takes text that UTF-8 can hold, not {id!r}.")
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
-            raise ConfigurationError(f"Conversation: {name} takes a function or None, not {value!r}.")
+            raise ConfigurationError(
+                f"Conversation: {name} takes a function or None, not {value!r}."
+            )
         refuse_async(f"Conversation: {name}", value)
     refuse_async("Conversation: on_question", on_question)
     if on_question not in (None, "wait") and not callable(on_question):
-        raise ConfigurationError(f"Conversation: on_question takes a function of a Question, 'wait' or None, not {on_question!r}.")
+        raise ConfigurationError(
+            "Conversation: on_question takes a function of a Question, 'wait' or None, not"
+            f" {on_question!r}."
+        )

@@ -1,4 +1,5 @@
-"""The agent's model as tools and hooks are handed it: each call is journaled as a `Note`, and so counted."""
+"""The agent's model as tools and hooks are handed it: each call is journaled as a `Note`, and so
+counted."""
 
 from __future__ import annotations
 
@@ -27,13 +28,21 @@ class Counted:
         self._journal = journal
 
     def completion(self, messages: Any, tools: Sequence[Any] = (), **more: Any) -> Completion:
-        """As the model's own. An answer that comes when the conversation is closed is counted nowhere."""
+        """As the model's own. An answer that comes when the conversation is closed is counted
+        nowhere."""
         answer = self.wrapped.completion(messages, tools, **more)
         usage, cost = fair(answer.usage, answer.cost)
         if usage != Usage() or cost:
             model = answer.model or self.wrapped.model or "unknown"
             with suppress(HoldfastError), self._journal as journal:
-                journal.add(ev.Note, about=LLM_NOTE, text="A tool or a hook asked the model.", usage=usage, cost=cost, model=model)
+                journal.add(
+                    ev.Note,
+                    about=LLM_NOTE,
+                    text="A tool or a hook asked the model.",
+                    usage=usage,
+                    cost=cost,
+                    model=model,
+                )
         return answer
 
     def replace(self, **more: Any) -> Counted:

@@ -1,4 +1,5 @@
-"""What is decided about the calls of an answer before one of them runs: their risk, by the agent's analyzer, and the verdict, by its policy."""
+"""What is decided about the calls of an answer before one of them runs: their risk, by the agent's
+analyzer, and the verdict, by its policy."""
 
 from __future__ import annotations
 
@@ -24,19 +25,28 @@ _UNKNOWN = Risk("unknown", "this agent has no security analyzer")
 
 
 class Decided(Verdict, frozen=True):
-    """A verdict, and the risk that it rests on; None if nobody was asked for that. `counted`: what that risk took is written down here.
-    `silent`: nobody but planning was asked, and it has nothing against the call."""
+    """A verdict, and the risk that it rests on; None if nobody was asked for that. `counted`: what
+    that risk took is written down here. `silent`: nobody but planning was asked, and it has nothing
+    against the call."""
 
     risk: Risk | None = None
     counted: bool = True
     silent: bool = False
 
 
-def decide(agent: Agent, journal: Journal, runtime: object | None, calls: Sequence[ToolCall], cancelled: Cancellation) -> list[Decided]:
-    """What the agent's policy and its planning say of each call; none without these and an analyzer. Runs users' code: not under the lock.
+def decide(
+    agent: Agent,
+    journal: Journal,
+    runtime: object | None,
+    calls: Sequence[ToolCall],
+    cancelled: Cancellation,
+) -> list[Decided]:
+    """What the agent's policy and its planning say of each call; none without these and an
+    analyzer. Runs users' code: not under the lock.
 
-    An analyzer is asked once for calls that are the same, as the last of them would run. A call whose arguments are no JSON is not run anyway; one of a tool that is
-    not there is decided about too: the tool may be there by the time that the call is run.
+    An analyzer is asked once for calls that are the same, as the last of them would run. A call
+    whose arguments are no JSON is not run anyway; one of a tool that is not there is decided about
+    too: the tool may be there by the time that the call is run.
     """
     policy, analyzer = agent.confirm, agent.security
     first, plan = agent.planning == "first", journal.fold.planned
@@ -44,7 +54,11 @@ def decide(agent: Agent, journal: Journal, runtime: object | None, calls: Sequen
         return []
     found: list[Decided] = []
     risks = dict[tuple[str, str], Risk]()
-    last = {(call.name, call.arguments_hash): index for index, call in enumerate(calls)} if analyzer is not None and len(calls) > 1 else {}
+    last = (
+        {(call.name, call.arguments_hash): index for index, call in enumerate(calls)}
+        if analyzer is not None and len(calls) > 1
+        else {}
+    )
     for call in calls:
         if call.invalid:
             found.append(Decided("allow"))
@@ -57,7 +71,9 @@ def decide(agent: Agent, journal: Journal, runtime: object | None, calls: Sequen
             key = (call.name, call.arguments_hash) if len(calls) > 1 else ("", "")
             counted = key not in risks
             if counted:
-                risks[key] = _assess(analyzer, agent, journal, runtime, call, calls[: last.get(key, 0)], cancelled)
+                risks[key] = _assess(
+                    analyzer, agent, journal, runtime, call, calls[: last.get(key, 0)], cancelled
+                )
             risk = risks[key]
         verdict = Verdict("allow") if policy is None else decided(policy, call, risk or _UNKNOWN)
         if policy is None and risk is not None:
@@ -103,12 +119,19 @@ def _assess(
 def _history(journal: Journal) -> list[ToolCall]:
     """The calls of all answers so far."""
     with journal.changed:
-        return [call for event in journal.events if isinstance(event, ev.Assistant) for call in event.calls]
+        return [
+            call
+            for event in journal.events
+            if isinstance(event, ev.Assistant)
+            for call in event.calls
+        ]
 
 
 def _said(journal: Journal) -> str:
     """What the user said last, the latest at the end."""
     with journal.changed:
         events = journal.tail[-_LOOKED:]
-    found = [event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"]
+    found = [
+        event.text for event in events if isinstance(event, ev.Message) and event.sender == "user"
+    ]
     return "\n\n".join(found[-_SAID:])

@@ -1,4 +1,5 @@
-"""What the tools of `agent.delegation` do: children of one conversation at work, told of, collected, cancelled, and found again after a crash."""
+"""What the tools of `agent.delegation` do: children of one conversation at work, told of,
+collected, cancelled, and found again after a crash."""
 
 from __future__ import annotations
 
@@ -17,10 +18,26 @@ from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN, LONGEST_WAIT, Delegates
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.calls import LEFT
-from holdfast.conversation.given import RESUMED, STOPPED, Given, children_of, ids_of, last_word, sends
+from holdfast.conversation.given import (
+    RESUMED,
+    STOPPED,
+    Given,
+    children_of,
+    ids_of,
+    last_word,
+    sends,
+)
 from holdfast.conversation.outcomes import OVER, Outcome, done, interruptible, shut, team_busy
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import ConfigurationError, ConversationClosed, ConversationNotFound, HoldfastError, LeaseHeld, StoreError, ToolError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    ConversationNotFound,
+    HoldfastError,
+    LeaseHeld,
+    StoreError,
+    ToolError,
+)
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -39,19 +56,30 @@ _PAGE = 200  # events of another conversation that are read at once
 
 
 class Team:
-    """The delegates of one conversation, those in the background above all: each has a thread that waits for its end. Thread-safe."""
+    """The delegates of one conversation, those in the background above all: each has a thread that
+    waits for its end. Thread-safe."""
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._lock = threading.Lock()
         self._background: dict[str, threading.Thread] = {}
-        self._given: dict[str, Given] | None = None  # the children of this and earlier owners, by id
+        self._given: dict[str, Given] | None = (
+            None  # the children of this and earlier owners, by id
+        )
         self._places: set[object] = set()  # of those that are about to begin in the background
-        self._quiet: dict[str, int] = {}  # children whose results somebody waits for, and how many do
-        self._untold: set[str] = set()  # those of them that came to an end of which no message was sent
+        self._quiet: dict[
+            str, int
+        ] = {}  # children whose results somebody waits for, and how many do
+        self._untold: set[str] = (
+            set()
+        )  # those of them that came to an end of which no message was sent
         self._sent: list[datetime] | None = None  # when this conversation sent to others
-        self._metas: dict[str, dict[str, Any]] = {}  # what the results of calls tell of children, by call
-        self._read: dict[str, tuple[int, Outcome]] = {}  # how far children are that others have, and up to which event
+        self._metas: dict[
+            str, dict[str, Any]
+        ] = {}  # what the results of calls tell of children, by call
+        self._read: dict[
+            str, tuple[int, Outcome]
+        ] = {}  # how far children are that others have, and up to which event
         self._depth: int | None = None
         self._attached: list[Delegates] = []
 
@@ -61,11 +89,17 @@ class Team:
 
     # --- the tools ---
 
-    def give(self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool) -> ToolResult:
+    def give(
+        self, context: ToolContext, delegates: Delegates, agent: str, task: str, background: bool
+    ) -> ToolResult:
         """`delegate`."""
         made = delegates.agent(agent)
         if made is None:
-            raise ToolError(f"There is no agent {agent!r}. There are: {', '.join(delegates)}.", "not_found", retryable=False)
+            raise ToolError(
+                f"There is no agent {agent!r}. There are: {', '.join(delegates)}.",
+                "not_found",
+                retryable=False,
+            )
         self._check_depth(delegates)
         try:
             with self._at_work(delegates, context.attempt <= 1) as place:
@@ -82,10 +116,18 @@ class Team:
                 return self._told(context, _left(agent))
             raise
         text = (
-            f"{agent} works on it in the background, in the conversation {child.id}. Its answer is sent to you as a message; delegate_poll "
-            "tells how far it is, delegate_collect waits for it, delegate_cancel stops it."
+            f"{agent} works on it in the background, in the conversation {child.id}. Its answer is"
+            " sent to you as a message; delegate_poll tells how far it is, delegate_collect waits"
+            " for it, delegate_cancel stops it."
         )
-        meta = {CHILD: {"id": child.id, "agent": agent, "status": found.status.value, "background": True}}
+        meta = {
+            CHILD: {
+                "id": child.id,
+                "agent": agent,
+                "status": found.status.value,
+                "background": True,
+            }
+        }
         return self._told(context, ToolResult((TextContent(text),), meta=meta))
 
     def _told(self, context: ToolContext, result: ToolResult) -> ToolResult:
@@ -109,20 +151,30 @@ class Team:
         found = [self._outcome(id) for id in self._wanted(ids)]
         if not found:
             return ToolResult((TextContent("No agent works in the background."),))
-        lines = [f"{one.progress}." + (" Its answer can be collected." if one.status in OVER else "") for one in found]
-        return ToolResult((TextContent("\n".join(lines)),), meta={CHILDREN: [one.meta() for one in found]})
+        lines = [
+            f"{one.progress}." + (" Its answer can be collected." if one.status in OVER else "")
+            for one in found
+        ]
+        return ToolResult(
+            (TextContent("\n".join(lines)),), meta={CHILDREN: [one.meta() for one in found]}
+        )
 
-    def collect(self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float) -> ToolResult:
+    def collect(
+        self, context: ToolContext, delegates: Delegates, ids: Sequence[str], timeout: float
+    ) -> ToolResult:
         """`delegate_collect`."""
         wanted = self._wanted(ids)
         if not wanted:
-            return ToolResult((TextContent("No agent works in the background, so there is nothing to collect."),))
+            return ToolResult(
+                (TextContent("No agent works in the background, so there is nothing to collect."),)
+            )
         with self._hushed(wanted):
             return self._told(context, self._collected(context, delegates, wanted, timeout))
 
     @contextmanager
     def _hushed(self, ids: Sequence[str]) -> Generator[None]:
-        """Send no message of what these come to meanwhile; what nobody was told of by then is sent afterwards."""
+        """Send no message of what these come to meanwhile; what nobody was told of by then is sent
+        afterwards."""
         with self._lock:
             for id in ids:
                 self._quiet[id] = self._quiet.get(id, 0) + 1
@@ -141,12 +193,21 @@ class Team:
             for id in untold:
                 try:
                     found = self._outcome(id)
-                    if found.status in OVER and not self._driver.calls.closing:  # else it is told when the conversation is opened again
+                    if (
+                        found.status in OVER and not self._driver.calls.closing
+                    ):  # else it is told when the conversation is opened again
                         self._post(found)
                 except (ConversationClosed, StoreError) as error:
-                    _log.warning("conversation %s: what became of its child %s could not be told: %s", self.id, id, error)
+                    _log.warning(
+                        "conversation %s: what became of its child %s could not be told: %s",
+                        self.id,
+                        id,
+                        error,
+                    )
 
-    def _collected(self, context: ToolContext, delegates: Delegates, wanted: Sequence[str], timeout: float) -> ToolResult:
+    def _collected(
+        self, context: ToolContext, delegates: Delegates, wanted: Sequence[str], timeout: float
+    ) -> ToolResult:
         deadline = time.monotonic() + min(timeout, LONGEST_WAIT)
         found: list[Outcome] = []
         told = ""
@@ -157,9 +218,16 @@ class Team:
             known: dict[str, Outcome] = {}
             while True:
                 found = [known.get(id) or self._outcome(id) for id in wanted]
-                known = {one.id: one for one in found if one.status in OVER and not self._works(one.id)}
+                known = {
+                    one.id: one for one in found if one.status in OVER and not self._works(one.id)
+                }
                 open = [one for one in found if one.id not in known]
-                if not open or context.cancelled or time.monotonic() > deadline or self._driver.calls.closing:
+                if (
+                    not open
+                    or context.cancelled
+                    or time.monotonic() > deadline
+                    or self._driver.calls.closing
+                ):
                     break
                 line = "; ".join(one.progress for one in open)
                 if line != told:
@@ -173,11 +241,19 @@ class Team:
         over = [one for one in found if one.status in OVER]
         for one in over:
             self._settle(one.id, one.seq)
-        texts = [f"{one.agent} ({one.id}):\n{one.told}" if len(found) > 1 else one.told for one in over]
-        texts += [f"{one.progress}: no answer within {timeout:g} seconds." for one in found if one not in over]
+        texts = [
+            f"{one.agent} ({one.id}):\n{one.told}" if len(found) > 1 else one.told for one in over
+        ]
+        texts += [
+            f"{one.progress}: no answer within {timeout:g} seconds."
+            for one in found
+            if one not in over
+        ]
         failed = any(one.status is not _S.FINISHED for one in found)
         metas = [{**one.meta(), "collected": one in over} for one in found]
-        return ToolResult((TextContent("\n\n".join(texts)),), meta={CHILDREN: metas}, is_error=failed)
+        return ToolResult(
+            (TextContent("\n\n".join(texts)),), meta={CHILDREN: metas}, is_error=failed
+        )
 
     def cancel(self, context: ToolContext, delegates: Delegates, ids: Sequence[str]) -> ToolResult:
         """`delegate_cancel`."""
@@ -188,7 +264,11 @@ class Team:
                 self._stop(context, id)
                 found = self._outcome(id)
                 self._settle(id, found.seq)
-                lines.append(f"{found.agent} ({id}) was done already." if found.status in OVER else found.told)
+                lines.append(
+                    f"{found.agent} ({id}) was done already."
+                    if found.status in OVER
+                    else found.told
+                )
         meta = {CHILDREN: [{**self._outcome(id).meta(), "collected": True} for id in wanted]}
         return self._told(context, ToolResult((TextContent("\n".join(lines)),), meta=meta))
 
@@ -204,10 +284,16 @@ class Team:
         elif self._outcome(id).status not in (*OVER, _S.PAUSED):  # another owner has it
             self._driver.journal.store.post(id, cmd.Interrupt(), f"{context.idempotency_key}>{id}")
             deadline = time.monotonic() + _CLOSES
-            while self._outcome(id).status not in (*OVER, _S.PAUSED) and not context.cancelled and time.monotonic() < deadline:
+            while (
+                self._outcome(id).status not in (*OVER, _S.PAUSED)
+                and not context.cancelled
+                and time.monotonic() < deadline
+            ):
                 context.cancelled.wait(_LOOK / 5)
 
-    def tell(self, context: ToolContext, delegates: Delegates, conversation: str, text: str) -> ToolResult:
+    def tell(
+        self, context: ToolContext, delegates: Delegates, conversation: str, text: str
+    ) -> ToolResult:
         """`send_to`."""
         from holdfast import commands as cmd
 
@@ -215,34 +301,61 @@ class Team:
         if conversation == "parent":
             conversation = journal.spawned_by.rpartition(":")[0]
             if not conversation:
-                raise ToolError("Nobody gave this conversation its work but the user; answer instead.", "not_found", retryable=False)
+                raise ToolError(
+                    "Nobody gave this conversation its work but the user; answer instead.",
+                    "not_found",
+                    retryable=False,
+                )
         if conversation == self.id:
             raise ToolError("That is this conversation itself.", "validation", retryable=False)
         # On an agent server the part before the slash is the tenant: nobody sends to another's.
         mine = conversation.rpartition("/")[0] == self.id.rpartition("/")[0]
-        if not mine or (conversation not in delegates.send_to and self._root(conversation) != self._root(self.id)):
-            raise ToolError(f"There is no conversation {conversation!r} that this one may send to.", "not_found", retryable=False)
+        if not mine or (
+            conversation not in delegates.send_to
+            and self._root(conversation) != self._root(self.id)
+        ):
+            raise ToolError(
+                f"There is no conversation {conversation!r} that this one may send to.",
+                "not_found",
+                retryable=False,
+            )
         given = self._children().get(conversation)
         if given is not None:
             self._made(delegates, conversation)
         self._check_messages(delegates)
-        begins = given is not None and self._open(conversation) is None and not self._works(conversation)
+        begins = (
+            given is not None and self._open(conversation) is None and not self._works(conversation)
+        )
         with self._at_work(delegates, context.attempt <= 1) if begins else nullcontext() as place:
             command = cmd.Send((TextContent(text),), sender=self.id)
             try:
-                journal.store.post(conversation, command, f"{context.idempotency_key}>{conversation}")
+                journal.store.post(
+                    conversation, command, f"{context.idempotency_key}>{conversation}"
+                )
             except ConversationNotFound:
-                raise ToolError(f"There is no conversation {conversation!r}.", "not_found", retryable=False) from None
+                raise ToolError(
+                    f"There is no conversation {conversation!r}.", "not_found", retryable=False
+                ) from None
             with self._lock:
                 if self._sent is not None:
                     self._sent.append(journal.clock())
             heard = self._heard(context, delegates, conversation, place, given is not None)
         if not heard:
-            return ToolResult((TextContent(f"Sent to {conversation}. It is not at work now, and hears it when it goes on."),))
+            return ToolResult(
+                (
+                    TextContent(
+                        f"Sent to {conversation}. It is not at work now, and hears it when it"
+                        " goes on."
+                    ),
+                )
+            )
         return ToolResult((TextContent(f"Sent to {conversation}."),))
 
-    def _heard(self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool) -> bool:
-        """Have a message in an inbox taken out: by the child, which is opened again if it had come to its end, or by whoever has that conversation."""
+    def _heard(
+        self, context: ToolContext, delegates: Delegates, id: str, place: object, own: bool
+    ) -> bool:
+        """Have a message in an inbox taken out: by the child, which is opened again if it had come
+        to its end, or by whoever has that conversation."""
         deadline = time.monotonic() + (_CLOSES if own else _HEARS)
         while True:
             child = self._open(id)
@@ -254,7 +367,10 @@ class Team:
                 try:
                     self._go_on(context, delegates, id, place)
                     return True
-                except (LeaseHeld, ConversationClosed):  # it is being closed, or another owner has it
+                except (
+                    LeaseHeld,
+                    ConversationClosed,
+                ):  # it is being closed, or another owner has it
                     if self._driver.calls.closing:
                         raise
             if context.cancelled or time.monotonic() > deadline:
@@ -266,7 +382,8 @@ class Team:
         return bool(self._driver.journal.store.list([id], waiting=True))
 
     def _check_messages(self, delegates: Delegates) -> None:
-        """Raises `ToolError` if this conversation has sent as many messages to others since the user said something as it may."""
+        """Raises `ToolError` if this conversation has sent as many messages to others since the
+        user said something as it may."""
         journal = self._driver.journal
         with self._lock:
             sent = self._sent
@@ -284,10 +401,12 @@ class Team:
             self._sent = sent = [at for at in sent if since is None or at >= since]
         if len(sent) >= delegates.max_messages:
             raise ToolError(
-                f"This conversation has sent {len(sent)} messages to others since the user last said something, and may send no more until the "
-                "user does. Do not try again: finish with what you have, and say what is still open.",
-                "rate_limit", retryable=False,
-            )  # fmt: skip
+                f"This conversation has sent {len(sent)} messages to others since the user last"
+                " said something, and may send no more until the user does. Do not try again:"
+                " finish with what you have, and say what is still open.",
+                "rate_limit",
+                retryable=False,
+            )
 
     def _last_word(self, id: str) -> datetime | None:
         """When the user last said something in a conversation."""
@@ -299,7 +418,11 @@ class Team:
         at = listed[0].last_seq if listed else 0
         while at > 0:
             at -= _PAGE
-            if (word := last_word(journal.store.read(id, max(0, at), _PAGE if at >= 0 else _PAGE + at))) is not None:
+            if (
+                word := last_word(
+                    journal.store.read(id, max(0, at), _PAGE if at >= 0 else _PAGE + at)
+                )
+            ) is not None:
                 return word
         return None
 
@@ -321,7 +444,10 @@ class Team:
         told = ""
         try:
             found = Outcome.of(child, name)
-            while not (context.cancelled or (done(child) and (found := Outcome.of(child, name)) and shut(child))):
+            while not (
+                context.cancelled
+                or (done(child) and (found := Outcome.of(child, name)) and shut(child))
+            ):
                 progress = Outcome.of(child, name).progress
                 if progress != told:
                     context.report_progress(progress)
@@ -337,30 +463,42 @@ class Team:
             return _left(name)
         if child.failure is not None and found.status not in OVER:
             return ToolResult.failure(
-                f"{name} stopped, for what it did could not be written down: {child.failure}", meta={CHILD: found.meta()}
+                f"{name} stopped, for what it did could not be written down: {child.failure}",
+                meta={CHILD: found.meta()},
             )
         output = found.output if found.status is _S.FINISHED else None
         if context.cancelled and found.status not in OVER:
             return ToolResult.failure(found.told, "cancelled", meta={CHILD: found.meta()})
         error = found.status is not _S.FINISHED
-        return ToolResult((TextContent(found.told),), output if isinstance(output, dict) else None, {CHILD: found.meta()}, error)
+        return ToolResult(
+            (TextContent(found.told),),
+            output if isinstance(output, dict) else None,
+            {CHILD: found.meta()},
+            error,
+        )
 
     @contextmanager
     def _at_work(self, delegates: Delegates, bounded: bool = True) -> Generator[object]:
-        """Hold a place until the end, or until somebody watches who has it. Raises `ToolError` if as many are at work as may be; not for what is
-        done again (`bounded`)."""
+        """Hold a place until the end, or until somebody watches who has it. Raises `ToolError` if
+        as many are at work as may be; not for what is done again (`bounded`)."""
         place = object()
         with self._lock:
             working = list(self._background)
-        paused = {id for id in working if (child := self._open(id)) is not None and child.status is _S.PAUSED}
+        paused = {
+            id
+            for id in working
+            if (child := self._open(id)) is not None and child.status is _S.PAUSED
+        }
         with self._lock:
             running = len(self._places) + sum(id not in paused for id in self._background)
             if bounded and running >= delegates.max_running:
                 raise ToolError(
-                    f"{running} agents are at work for this conversation, and more than {delegates.max_running} may not be. Collect or cancel one, "
-                    "or wait for an answer.",
-                    "rate_limit", retryable=False,
-                )  # fmt: skip
+                    f"{running} agents are at work for this conversation, and more than"
+                    f" {delegates.max_running} may not be. Collect or cancel one, or wait for an"
+                    " answer.",
+                    "rate_limit",
+                    retryable=False,
+                )
             self._places.add(place)
         try:
             yield place
@@ -373,10 +511,11 @@ class Team:
             self._depth = len(self._above(self.id)) - 1
         if self._depth >= delegates.max_depth:
             raise ToolError(
-                f"This conversation is itself a delegate, {self._depth} below the one that began, and there may be no more than "
-                f"{delegates.max_depth}. Do the task yourself.",
-                "validation", retryable=False,
-            )  # fmt: skip
+                f"This conversation is itself a delegate, {self._depth} below the one that began,"
+                f" and there may be no more than {delegates.max_depth}. Do the task yourself.",
+                "validation",
+                retryable=False,
+            )
 
     def _above(self, id: str) -> list[str]:
         """A conversation and those that it comes from, the first one last."""
@@ -397,14 +536,17 @@ class Team:
     # --- the background ---
 
     def _watch(self, child: Conversation, agent: str, place: object = None) -> None:
-        """Tell the conversation when a child has come to an end, in the `place` that was held for it. Idempotent."""
+        """Tell the conversation when a child has come to an end, in the `place` that was held for
+        it. Idempotent."""
         with self._lock:
             self._places.discard(place)
             if child.id in self._background:
                 return
             context = contextvars.copy_context()
             thread = threading.Thread(
-                target=lambda: context.run(self._watched, child, agent), name=f"holdfast-delegate-{child.id}", daemon=True
+                target=lambda: context.run(self._watched, child, agent),
+                name=f"holdfast-delegate-{child.id}",
+                daemon=True,
             )
             self._background[child.id] = thread
             thread.start()
@@ -424,15 +566,22 @@ class Team:
                 ended = shut(child)
             child.close()
         except (ConversationClosed, StoreError) as error:
-            _log.warning("conversation %s: what became of its child %s could not be told: %s", self.id, child.id, error)
+            _log.warning(
+                "conversation %s: what became of its child %s could not be told: %s",
+                self.id,
+                child.id,
+                error,
+            )
         finally:
             self._end(child.id)
-        # Who sends looks whether the child is watched when the message is in the inbox, and here it is the other way round: one of them sees it.
+        # Who sends looks whether the child is watched when the message is in the inbox, and here it
+        # is the other way round: one of them sees it.
         if ended and not self._driver.calls.closing:
             self._open_again(child.id, lambda: self._unheard(child.id))
 
     def _open_again(self, id: str, wanted: Callable[[], bool]) -> bool:
-        """Have a child of an earlier call go on, if it is `wanted`; False, with a warning, if it cannot."""
+        """Have a child of an earlier call go on, if it is `wanted`; False, with a warning, if it
+        cannot."""
         delegates = self._giver(id)
         try:
             if wanted() and delegates is not None:
@@ -440,13 +589,23 @@ class Team:
                 self._go_on(self._driver.calls.context(call), delegates, id)
             return True
         except (HoldfastError, ConfigurationError) as error:
-            _log.warning("conversation %s: its child %s could not be opened again: %s", self.id, id, error)
+            _log.warning(
+                "conversation %s: its child %s could not be opened again: %s", self.id, id, error
+            )
             return False
 
     def _giver(self, id: str) -> Delegates | None:
-        """The delegates that a child of an earlier call is one of, also if another agent acts now than the one that gave it work."""
+        """The delegates that a child of an earlier call is one of, also if another agent acts now
+        than the one that gave it work."""
         name = self._children()[id].agent
-        return next((one for one in (self._driver.agent.delegates, *self._attached) if one is not None and name in one.given), None)
+        return next(
+            (
+                one
+                for one in (self._driver.agent.delegates, *self._attached)
+                if one is not None and name in one.given
+            ),
+            None,
+        )
 
     def _announce(self, child: Conversation, agent: str) -> None:
         with self._lock:
@@ -463,7 +622,10 @@ class Team:
         from holdfast.conversation.orders import drain
 
         what = "is done" if found.status is _S.FINISHED else "did not finish"
-        text = f"[{found.agent}, whom you gave a task in the conversation {found.id}, {what}.]\n\n{found.told}"
+        text = (
+            f"[{found.agent}, whom you gave a task in the conversation {found.id},"
+            f" {what}.]\n\n{found.told}"
+        )
         key = f"{found.id}@{found.seq}"
         self._driver.journal.store.post(self.id, cmd.Send((TextContent(text),), key, found.id), key)
         self._settle(found.id, found.seq)
@@ -496,14 +658,22 @@ class Team:
         """Wait for the threads, until `deadline` (monotonic seconds); the children are closed."""
         with self._lock:
             given = self._given or {}
-            threads = [thread for id, thread in self._background.items() if not (id in given and given[id].detached)]
+            threads = [
+                thread
+                for id, thread in self._background.items()
+                if not (id in given and given[id].detached)
+            ]
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def _open(self, id: str) -> Conversation | None:
         children = self._driver.calls.children
-        return None if children is None else next((child for child in children.open() if child.id == id), None)
+        return (
+            None
+            if children is None
+            else next((child for child in children.open() if child.id == id), None)
+        )
 
     def _outcome(self, id: str) -> Outcome:
         from holdfast.conversation.conversation import Conversation
@@ -517,7 +687,10 @@ class Team:
         last = listed[0].last_seq if listed else 0
         read = self._read.get(id)
         if read is None or read[0] != last:
-            self._read[id] = read = (last, Outcome.of(Conversation(self._driver.agent, store, id), agent))
+            self._read[id] = read = (
+                last,
+                Outcome.of(Conversation(self._driver.agent, store, id), agent),
+            )
         return read[1]
 
     def _wanted(self, ids: Sequence[str]) -> list[str]:
@@ -530,7 +703,11 @@ class Team:
         for id in ids:
             if id not in known:
                 there = ", ".join(known) or "none"
-                raise ToolError(f"No agent works in the background as {id!r}. There are: {there}.", "not_found", retryable=False)
+                raise ToolError(
+                    f"No agent works in the background as {id!r}. There are: {there}.",
+                    "not_found",
+                    retryable=False,
+                )
         return list(dict.fromkeys(ids))
 
     def _note(self, id: str, given: Given) -> None:
@@ -563,15 +740,23 @@ class Team:
     # --- after a crash ---
 
     def _made(self, delegates: Delegates, id: str) -> Agent:
-        """The agent of a child of an earlier call. Raises `ToolError` if it is not there any more."""
+        """The agent of a child of an earlier call. Raises `ToolError` if it is not there any
+        more."""
         given = self._children()[id]
         made = delegates.agent(given.agent) if given.agent in delegates.given else None
         if made is None:
-            raise ToolError(f"The agent {given.agent!r} of the conversation {id!r} is not there any more.", "not_found", retryable=False)
+            raise ToolError(
+                f"The agent {given.agent!r} of the conversation {id!r} is not there any more.",
+                "not_found",
+                retryable=False,
+            )
         return made
 
-    def _go_on(self, context: ToolContext, delegates: Delegates, id: str, place: object = None) -> None:
-        """Open a child of an earlier call again, and have it go on. Raises `LeaseHeld` if another owner has it, which is then nothing of ours."""
+    def _go_on(
+        self, context: ToolContext, delegates: Delegates, id: str, place: object = None
+    ) -> None:
+        """Open a child of an earlier call again, and have it go on. Raises `LeaseHeld` if another
+        owner has it, which is then nothing of ours."""
         given = self._children()[id]
         child = context.spawn(self._made(delegates, id), id=id, detached=delegates.detached)
         try:
@@ -587,7 +772,8 @@ class Team:
         self._watch(child, given.agent, place)
 
     def attach(self, delegates: Delegates) -> None:
-        """Open again what works in the background, when this conversation was opened again; tell of what has ended meanwhile. Once for each agent."""
+        """Open again what works in the background, when this conversation was opened again; tell of
+        what has ended meanwhile. Once for each agent."""
         if any(one is delegates for one in self._attached):
             self.go_on()
             return
@@ -603,13 +789,20 @@ class Team:
                 if item.call.name == "delegate_collect"
             ]
         for id, given in list(self._children().items()):
-            if id not in listed or not given.background or given.agent not in delegates.given or self._works(id):
+            if (
+                id not in listed
+                or not given.background
+                or given.agent not in delegates.given
+                or self._works(id)
+            ):
                 continue
             status = listed[id].status
             if status in OVER and self._unheard(id):
                 self._open_again(id, lambda: True)
             elif status in OVER:
-                if listed[id].last_seq != given.known and not any(not ids or id in ids for ids in awaited):
+                if listed[id].last_seq != given.known and not any(
+                    not ids or id in ids for ids in awaited
+                ):
                     self._post(self._outcome(id))
             elif status != _S.PAUSED:
                 self._open_again(id, lambda: True)
@@ -618,23 +811,33 @@ class Team:
     # --- interrupts ---
 
     def stopping(self) -> None:
-        """Write down which children an interrupt of this conversation stops. Within a transaction."""
+        """Write down which children an interrupt of this conversation stops. Within a
+        transaction."""
         with self._lock:
             watched = list(self._background)
         children = self._children()
         stopped = [
             id
             for id in watched
-            if id in children and not children[id].detached and (child := self._open(id)) is not None and interruptible(child)
+            if id in children
+            and not children[id].detached
+            and (child := self._open(id)) is not None
+            and interruptible(child)
         ]
         if stopped:
             for id in stopped:
                 children[id].stopped = True
-            text = "The interrupt stopped what works in the background; it goes on with this conversation."
-            self._driver.journal.add(ev.Note, about=STOPPED, text=text, details={"children": stopped})
+            text = (
+                "The interrupt stopped what works in the background; it goes on with this"
+                " conversation."
+            )
+            self._driver.journal.add(
+                ev.Note, about=STOPPED, text=text, details={"children": stopped}
+            )
 
     def go_on(self) -> None:
-        """Have children go on that an interrupt stopped, when this conversation does. Not within a transaction."""
+        """Have children go on that an interrupt stopped, when this conversation does. Not within a
+        transaction."""
         journal = self._driver.journal
         if journal.fold.status is _S.PAUSED:
             return
@@ -655,7 +858,9 @@ class Team:
                     elif (team := child._driver.team_made) is not None:  # pyright: ignore[reportPrivateUsage]
                         team.go_on()
                 except HoldfastError as error:
-                    _log.warning("conversation %s: its child %s does not go on: %s", self.id, id, error)
+                    _log.warning(
+                        "conversation %s: its child %s does not go on: %s", self.id, id, error
+                    )
                     continue
             resumed.append(id)
         if resumed:
@@ -664,9 +869,16 @@ class Team:
                 with journal:
                     journal.add(ev.Note, about=RESUMED, text=text, details={"children": resumed})
             except HoldfastError as error:
-                _log.warning("conversation %s: that its children go on could not be written down: %s", self.id, error)
+                _log.warning(
+                    "conversation %s: that its children go on could not be written down: %s",
+                    self.id,
+                    error,
+                )
 
 
 def _left(agent: str) -> ToolResult:
-    """The conversation is being closed: no result is written, so that the call is made again, and finds its child, when it is opened."""
-    return ToolResult.failure(f"{agent} goes on when the conversation is opened again.", "cancelled", meta={LEFT: True})
+    """The conversation is being closed: no result is written, so that the call is made again, and
+    finds its child, when it is opened."""
+    return ToolResult.failure(
+        f"{agent} goes on when the conversation is opened again.", "cancelled", meta={LEFT: True}
+    )

@@ -1,4 +1,5 @@
-"""The loop: it asks `next_action`, does that, and writes down what came of it. One driver per open conversation."""
+"""The loop: it asks `next_action`, does that, and writes down what came of it. One driver per open
+conversation."""
 
 from __future__ import annotations
 
@@ -72,21 +73,31 @@ _log = logging.getLogger("holdfast")
 
 RUNNING = ConversationStatus.RUNNING
 
-# The conversations whose loops led to this thread's work, outermost first: none of them may wait for itself.
-inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar("holdfast_inside", default=())
+# The conversations whose loops led to this thread's work, outermost first: none of them may wait
+# for itself.
+inside: contextvars.ContextVar[tuple[int, ...]] = contextvars.ContextVar(
+    "holdfast_inside", default=()
+)
 
-# A conversation at rest keeps the bytes of its view only if it is longer than this: a shorter one is made anew in 0.2 ms, and
-# of many open conversations most are short and at rest.
+# A conversation at rest keeps the bytes of its view only if it is longer than this: a shorter one
+# is made anew in 0.2 ms, and of many open conversations most are short and at rest.
 SHORT = 64
 
 CONDENSATIONS = 3  # times that one answer's request may turn out too long
 
 
 def nudge_for(answer: Completion | ev.Assistant) -> str | None:
-    """What the model is told instead of a user, if it answered without a call, and with nothing or not to the end."""
+    """What the model is told instead of a user, if it answered without a call, and with nothing or
+    not to the end."""
     if answer.calls or answer.stop_reason == "pause":
         return None
-    return EMPTY_ANSWER if not answer.text.strip() else CUT_ANSWER if answer.stop_reason == "length" else None
+    return (
+        EMPTY_ANSWER
+        if not answer.text.strip()
+        else CUT_ANSWER
+        if answer.stop_reason == "length"
+        else None
+    )
 
 
 class Obeyed:
@@ -101,12 +112,36 @@ class Obeyed:
 
 
 class Driver:
-    """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
+    """Drives one conversation. `drive` runs on one thread at a time; everything else may be called
+    from any."""
 
     __slots__ = (
-        "_announced", "_condensations", "_contributed", "_fresh", "_on_delta", "_seen", "_sighted", "_trigger", "_view", "above", "agent", "agent_name", "calls", "failure", "guests", "hands_over", "hooking", "hosted", "journal", "obeyed", "own_agent", "resting",
-        "taken", "team_made", "thread",
-    )  # fmt: skip
+        "_announced",
+        "_condensations",
+        "_contributed",
+        "_fresh",
+        "_on_delta",
+        "_seen",
+        "_sighted",
+        "_trigger",
+        "_view",
+        "above",
+        "agent",
+        "agent_name",
+        "calls",
+        "failure",
+        "guests",
+        "hands_over",
+        "hooking",
+        "hosted",
+        "journal",
+        "obeyed",
+        "own_agent",
+        "resting",
+        "taken",
+        "team_made",
+        "thread",
+    )
 
     def __init__(
         self,
@@ -118,10 +153,14 @@ class Driver:
         on_question: OnQuestion = None,
     ) -> None:
         self.own_agent = agent
-        self.agent_name, self.agent = in_force(agent, journal.fold)  # who answers: another one after a handoff
+        self.agent_name, self.agent = in_force(
+            agent, journal.fold
+        )  # who answers: another one after a handoff
         self.guests: list[Agent] = []  # others whose connections are open here
         self.journal = journal
-        self.above: Journal | None = None  # that of the conversation whose call spawned this one, if that is open here
+        self.above: Journal | None = (
+            None  # that of the conversation whose call spawned this one, if that is open here
+        )
         self.calls = Calls(self.agent, journal, runtime, on_progress, on_question)
         self.thread: threading.Thread | None = None  # who drives
         self.resting = True  # whether that one waits for something to do
@@ -129,31 +168,44 @@ class Driver:
         self.hooking: hooks.Hooking | None = None  # only where the agent has hooks
         self.taken = 0  # the number of the last command of the inbox that was done
         self.hosted = False  # whether somebody drives as soon as there is something to do
-        self.hands_over: Callable[[], bool] | None = None  # asked between steps: True if `drive` is to return
-        self.obeyed: dict[str, Obeyed] | None = None  # what became of posted commands, by key, for those who wait to hear it
+        self.hands_over: Callable[[], bool] | None = (
+            None  # asked between steps: True if `drive` is to return
+        )
+        self.obeyed: dict[str, Obeyed] | None = (
+            None  # what became of posted commands, by key, for those who wait to hear it
+        )
         self.team_made: Team | None = None
         self._on_delta = None if on_delta is None else Told(guarded(on_delta))
         self._condensations = 0  # since the last answer
         self._contributed = 0  # the last seq that the agent's contributors have seen
         self._fresh = False  # whether the agent has just taken over
-        self._trigger: int | None = None  # the tokens of a request from which on it is to be shortened
+        self._trigger: int | None = (
+            None  # the tokens of a request from which on it is to be shortened
+        )
         self._view: View | None = None
         self._seen = 0  # how many events the view was fed
         self._sighted = False  # whether the last Agent event was made when there was a picture
-        self._announced: tuple[ev.Agent | None, object] = (None, None)  # the last Agent event, and the tool definitions it was found to fit
+        self._announced: tuple[ev.Agent | None, object] = (
+            None,
+            None,
+        )  # the last Agent event, and the tool definitions it was found to fit
 
     # --- the loop ---
 
     def drive(self, until_rest: bool) -> None:
-        """Do what there is to do, until the conversation rests (`until_rest`) or closes. Raises what the store raises.
+        """Do what there is to do, until the conversation rests (`until_rest`) or closes. Raises
+        what the store raises.
 
-        To be called in a context of its own, which ends with it: Ctrl-C must not leave this thread marked as being inside.
+        To be called in a context of its own, which ends with it: Ctrl-C must not leave this thread
+        marked as being inside.
         """
         inside.set((*inside.get(), id(self)))
         try:
             settle(self)
             journal, above = self.journal, self.above
-            journal.spending = spending_of(journal, self.own_agent.tree_limits, None if above is None else above.spending)
+            journal.spending = spending_of(
+                journal, self.own_agent.tree_limits, None if above is None else above.spending
+            )
             self._begin_serving()
             if self.agent.hooked is not None:
                 hooks.start(self)
@@ -164,8 +216,14 @@ class Driver:
                     raise
                 except BaseException as error:
                     self._view = None  # it may have been fed in part
-                    if until_rest and not isinstance(error, Exception) and not (self.hosted and isinstance(error, SystemExit)):
-                        raise  # Ctrl-C or sys.exit, for the caller of `run`; a host's thread serves others as well
+                    if (
+                        until_rest
+                        and not isinstance(error, Exception)
+                        and not (self.hosted and isinstance(error, SystemExit))
+                    ):
+                        # Ctrl-C or sys.exit, for the caller of `run`; a host's thread serves others
+                        # as well
+                        raise
                     with self.journal:
                         self._write_error(error)
         except ConversationClosed:
@@ -201,7 +259,11 @@ class Driver:
             for giver in givers(agent, self.own_agent):  # who acts may not be who gave the work
                 if giver.delegates is not None:
                     self.team().attach(giver.delegates)
-        agent.connections.connect(() if head is None or head.name != self.agent_name else [tool.name for tool in head.tools])
+        agent.connections.connect(
+            ()
+            if head is None or head.name != self.agent_name
+            else [tool.name for tool in head.tools]
+        )
 
     def team(self) -> Team:
         """Who keeps what the agent delegates; made when it delegates first."""
@@ -231,7 +293,8 @@ class Driver:
             _log.error("conversation %s stopped: %s", self.journal.id, error)
 
     def _next(self, until_rest: bool) -> Action | None:
-        """What to do next, once there is something; None when this thread is to drive no further."""
+        """What to do next, once there is something; None when this thread is to drive no
+        further."""
         journal = self.journal
         if journal.observed is not None:
             journal.observed.tell()
@@ -256,7 +319,8 @@ class Driver:
                 self.resting = True
                 journal.changed.notify_all()
                 journal.changed.wait()
-            self.leave()  # before the lock is let go, or a message would count on a driver that has decided to go
+            # before the lock is let go, or a message would count on a driver that has decided to go
+            self.leave()
         return None
 
     def leave(self) -> None:
@@ -289,15 +353,26 @@ class Driver:
     def _decide(self, trigger: int | None = None) -> Action:
         """What `next_action` says for the agent that is in force. Holds the journal's lock."""
         agent = self.agent
-        return next_action(self.journal.fold, agent.limits, trigger, agent.stuck, agent.output_rounds)
+        return next_action(
+            self.journal.fold, agent.limits, trigger, agent.stuck, agent.output_rounds
+        )
 
     def _nudge(self, action: Nudge) -> None:
         with self.journal as journal:
             if self._decide() == action:
-                journal.add(ev.Message, content=(TextContent(clean(action.text)),), sender="holdfast", about=action.about)
+                journal.add(
+                    ev.Message,
+                    content=(TextContent(clean(action.text)),),
+                    sender="holdfast",
+                    about=action.about,
+                )
 
     def _stop(self, action: Stop) -> None:
-        stopped = hooks.stopping(self) if self.agent.hooked is not None and action.status is ConversationStatus.FINISHED else None
+        stopped = (
+            hooks.stopping(self)
+            if self.agent.hooked is not None and action.status is ConversationStatus.FINISHED
+            else None
+        )
         with self.journal as journal:
             if self._decide() != action:
                 return  # a message came in between
@@ -322,9 +397,19 @@ class Driver:
             return
         details: dict[str, Any] = {}
         if isinstance(error, LLMError):
-            details = {"status": error.status, "code": error.code, "requestId": error.request_id, "retryAfter": error.retry_after}
+            details = {
+                "status": error.status,
+                "code": error.code,
+                "requestId": error.request_id,
+                "retryAfter": error.retry_after,
+            }
         elif isinstance(error, LimitExceeded):
-            details = {"type": error.type, "value": error.value, "limit": error.limit, "source": error.source}
+            details = {
+                "type": error.type,
+                "value": error.value,
+                "limit": error.limit,
+                "source": error.source,
+            }
         elif isinstance(error, HookDenied):
             details = {"hook": error.hook, "on": error.on, "failed": error.failed}
         elif isinstance(error, OutputInvalid):
@@ -335,8 +420,12 @@ class Driver:
             self.journal.add(ev.Error, **fields, details=details)
         except UnreadableEvent:  # an error of somebody's class may hold anything
             self.journal.add(ev.Error, **fields)
-        self.journal.add(ev.Status, status=ConversationStatus.ERROR.value, reason=type(error).__name__)
-        _log.warning("conversation %s stopped: %s: %s", self.journal.id, type(error).__name__, error)
+        self.journal.add(
+            ev.Status, status=ConversationStatus.ERROR.value, reason=type(error).__name__
+        )
+        _log.warning(
+            "conversation %s stopped: %s: %s", self.journal.id, type(error).__name__, error
+        )
 
     # --- one model call ---
 
@@ -373,10 +462,16 @@ class Driver:
             self._on_delta.restart()  # if an interrupt or an error broke off what was told
         began = time.monotonic()
         try:
-            ask = partial(self.agent.step, transcript, head, on_delta=self._on_delta, cancelled=token)
+            ask = partial(
+                self.agent.step, transcript, head, on_delta=self._on_delta, cancelled=token
+            )
             if journal.observed is not None:
                 ask = partial(journal.observed.asked, head, ask)
-            completion = ask() if spending is None or held is None else spending.ask(held, self.agent.llm, ask)
+            completion = (
+                ask()
+                if spending is None or held is None
+                else spending.ask(held, self.agent.llm, ask)
+            )
         except ContextTooLong as error:
             if not token and (self._condensations >= CONDENSATIONS or self._condense(error, token)):
                 with journal:
@@ -401,26 +496,44 @@ class Driver:
         self._write_answer(completion, based_on, duration, token, notes)
 
     def _late(self, contributed: bool) -> bool:
-        """Whether something came in that is to be looked at before the model is asked: a message since contributors were, or the first picture
-        since its sight was looked up. Holds the journal's lock."""
+        """Whether something came in that is to be looked at before the model is asked: a message
+        since contributors were, or the first picture since its sight was looked up. Holds the
+        journal's lock."""
         fold = self.journal.fold
-        return (contributed and fold.message_seq > self._contributed) or (fold.pictures and not self._sighted)
+        return (contributed and fold.message_seq > self._contributed) or (
+            fold.pictures and not self._sighted
+        )
 
     def _going(self) -> bool:
         """Whether it is still to ask the model."""
         return self.journal.fold.status is RUNNING and not self.calls.closing
 
     def _contribute(self) -> bool:
-        """Have added what the agent's parts want said before the next model call; False if that failed, and the run with it."""
+        """Have added what the agent's parts want said before the next model call; False if that
+        failed, and the run with it."""
         journal = self.journal
         with journal.changed:
             news = journal.after(self._contributed) if self._contributed else journal.tail
             token, last = self.calls.token, journal.fold.last_seq
-            seen = 0 if self._fresh else self._contributed or journal.fold.based_on  # they are asked before every answer
+            seen = (
+                0 if self._fresh else self._contributed or journal.fold.based_on
+            )  # they are asked before every answer
             self._fresh = False
-            situation = Situation(journal.id, news, dict(journal.fold.abouts), self.calls.llm(), self.calls.runtime, token, seen)
+            situation = Situation(
+                journal.id,
+                news,
+                dict(journal.fold.abouts),
+                self.calls.llm(),
+                self.calls.runtime,
+                token,
+                seen,
+            )
         try:
-            found = [addition for contributor in self.agent.contributors for addition in contributor(situation)]
+            found = [
+                addition
+                for contributor in self.agent.contributors
+                for addition in contributor(situation)
+            ]
             found += hooks.additions(self, situation)
         except Exception as error:
             if not token:
@@ -430,36 +543,61 @@ class Driver:
         with journal if found else journal.changed:
             if journal.fold.status is not RUNNING or self.calls.closing or token:
                 return False
-            alone = journal.fold.last_seq == last  # what came in meanwhile they are asked about before the request is made
+            alone = (
+                journal.fold.last_seq == last
+            )  # what came in meanwhile they are asked about before the request is made
             for addition in found:
                 if isinstance(addition, Remark):
-                    journal.add(ev.Note, about=addition.about, text=clean(addition.text), details=addition.details)
+                    journal.add(
+                        ev.Note,
+                        about=addition.about,
+                        text=clean(addition.text),
+                        details=addition.details,
+                    )
                 elif addition.about not in journal.fold.abouts:
                     content = tuple(
-                        [TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in addition.content]
+                        [
+                            (
+                                TextContent(clean(block.text))
+                                if isinstance(block, TextContent)
+                                else block
+                            )
+                            for block in addition.content
+                        ]
                     )
                     journal.add(
-                        ev.Message, content=content, sender="holdfast", about=addition.about,
-                        usage=addition.usage, cost=addition.cost, model=addition.model,
-                    )  # fmt: skip
+                        ev.Message,
+                        content=content,
+                        sender="holdfast",
+                        about=addition.about,
+                        usage=addition.usage,
+                        cost=addition.cost,
+                        model=addition.model,
+                    )
             self._contributed = (journal.next_seq - 1 if found else last) if alone else last
         return True
 
     def _condense_now(self, asked: str | None, tokens: int) -> None:
-        """What `next_action` wants shortened: one `Condensation`, also if there is nothing to leave out, or it would want it again."""
+        """What `next_action` wants shortened: one `Condensation`, also if there is nothing to leave
+        out, or it would want it again."""
         with self.journal.changed:
             token = self.calls.token
         if asked is not None:
             reason = ContextTooLong("Somebody asked for the conversation to be shortened.")
         else:
-            reason = ContextTooLong(f"The request has {tokens:,} tokens; it is to be shortened from {self._trigger:,} on.")
+            reason = ContextTooLong(
+                f"The request has {tokens:,} tokens; it is to be shortened from"
+                f" {self._trigger:,} on."
+            )
         failed = self._condense(reason, token, asked)
         if failed and not token:
             with self.journal as journal:
                 if asked is None or journal.fold.wanted is not None:
                     journal.condense((), "", failed=failed)
 
-    def _condense(self, reason: ContextTooLong, token: Cancellation, asked: str | None = None) -> str:
+    def _condense(
+        self, reason: ContextTooLong, token: Cancellation, asked: str | None = None
+    ) -> str:
         """Have the agent's condenser leave something out; "" if it did, else why not."""
         journal, condenser = self.journal, self.agent.condenser
         if condenser is None:
@@ -471,7 +609,11 @@ class Driver:
             work = self._work(reason, token, instructions)
         try:
             observed = journal.observed
-            found = ask(condenser, work) if observed is None else observed.condensed(partial(ask, condenser, work))
+            found = (
+                ask(condenser, work)
+                if observed is None
+                else observed.condensed(partial(ask, condenser, work))
+            )
         except Exception as error:
             if not token:
                 _log.exception("conversation %s: the condenser failed", journal.id)
@@ -480,15 +622,32 @@ class Driver:
             return "nothing can be left out"
         with journal.changed:
             if not self._fits(found, work):
-                _log.error("conversation %s: the condenser named no messages or answers that are still shown", journal.id)
+                _log.error(
+                    "conversation %s: the condenser named no messages or answers that are still"
+                    " shown",
+                    journal.id,
+                )
                 return "the condenser named nothing that is still shown"
             try:
                 with journal:
-                    if not token and not self.calls.closing and (asked is None or journal.fold.wanted is not None):
-                        more = {name: getattr(found, name) for name in ("trimmed", "usage", "cost", "model")}
-                        journal.condense(sorted(found.hidden), found.summary, found.replaced, **more)
+                    if (
+                        not token
+                        and not self.calls.closing
+                        and (asked is None or journal.fold.wanted is not None)
+                    ):
+                        more = {
+                            name: getattr(found, name)
+                            for name in ("trimmed", "usage", "cost", "model")
+                        }
+                        journal.condense(
+                            sorted(found.hidden), found.summary, found.replaced, **more
+                        )
             except UnreadableEvent as error:
-                _log.error("conversation %s: what the condenser made cannot be written: %s", journal.id, error.problem)
+                _log.error(
+                    "conversation %s: what the condenser made cannot be written: %s",
+                    journal.id,
+                    error.problem,
+                )
                 return f"what the condenser made cannot be written: {error.problem}"
         return ""
 
@@ -499,61 +658,106 @@ class Driver:
         journal = self.journal
         sizes = journal.fold.measure(journal.tail)
         items = self._catch_up().items
-        summaries = {event.id for event in journal.tail if type(event) is ev.Condensation and event.hidden}
+        summaries = {
+            event.id for event in journal.tail if type(event) is ev.Condensation and event.hidden
+        }
         limit = sizes.tokens if self._trigger is None else min(sizes.tokens, self._trigger)
-        target = max(1, int(limit * float(getattr(self.agent.condenser, "to", 0.5))) - room(journal.fold.planned))
+        target = max(
+            1,
+            int(limit * float(getattr(self.agent.condenser, "to", 0.5)))
+            - room(journal.fold.planned),
+        )
         last = journal.fold.last_seq
         return Work(
-            pieces_of(items, sizes, summaries), sizes.tokens, limit, target, self.calls.llm(told=True), instructions, reason, token,
+            pieces_of(items, sizes, summaries),
+            sizes.tokens,
+            limit,
+            target,
+            self.calls.llm(told=True),
+            instructions,
+            reason,
+            token,
             lambda: journal.events_until(last),
-        )  # fmt: skip
+        )
 
     def _fits(self, found: Condensed, work: Work) -> bool:
-        """Whether it leaves out anything that is shown, and nothing that never was. Holds the journal's lock."""
+        """Whether it leaves out anything that is shown, and nothing that never was. Holds the
+        journal's lock."""
         shown = {piece.seq for piece in work.pieces if not piece.summary}
         hidden = set(found.hidden)
         calls = {call.id for piece in work.pieces for call, _ in piece.results}
-        if not (hidden & shown or found.trimmed) or not calls.issuperset(found.trimmed) or any(kept < 0 for kept in found.trimmed.values()):
+        if (
+            not (hidden & shown or found.trimmed)
+            or not calls.issuperset(found.trimmed)
+            or any(kept < 0 for kept in found.trimmed.values())
+        ):
             return False
         left = hidden - shown
         if left:
             left -= {piece.seq for piece in work.summaries}
         if left:
-            left -= {seq for event in self.journal.events if type(event) is ev.Condensation for seq in event.hidden}
+            left -= {
+                seq
+                for event in self.journal.events
+                if type(event) is ev.Condensation
+                for seq in event.hidden
+            }
         return not left
 
     def _news(self) -> dict[str, Any] | None:
-        """The fields of an `Agent` event, if what requests are made of has changed since the last. Runs users' code: not under the lock."""
+        """The fields of an `Agent` event, if what requests are made of has changed since the last.
+        Runs users' code: not under the lock."""
         agent, last = self.agent, self.journal.fold.agent
         definitions = agent.tools.definitions()
         sighted = self.journal.fold.pictures
-        if last is not None and self._announced[0] is last and self._announced[1] is definitions and sighted is self._sighted:
-            return None  # an agent is frozen: only its tools may have changed, and then their tuple is another
+        if (
+            last is not None
+            and self._announced[0] is last
+            and self._announced[1] is definitions
+            and sighted is self._sighted
+        ):
+            # an agent is frozen: only its tools may have changed, and then their tuple is another
+            return None
         tools, parameters = agent.definitions(last), agent.llm.parameters()
-        if sighted or (last is not None and says_sight(last.parameters)):  # else nobody needs to know
+        if sighted or (
+            last is not None and says_sight(last.parameters)
+        ):  # else nobody needs to know
             parameters = with_sight(agent.llm, parameters)
         self._sighted = sighted
-        now: dict[str, Any] = {"system_prompt": agent.system_prompt, "tools": tools, "model": agent.llm.model, "parameters": parameters}
+        now: dict[str, Any] = {
+            "system_prompt": agent.system_prompt,
+            "tools": tools,
+            "model": agent.llm.model,
+            "parameters": parameters,
+        }
         now["name"] = self.agent_name
         if last is None and self.journal.spawned_by:
-            return {**now, "spawned_by": self.journal.spawned_by, "prompt_parts": lengths(agent.prompt_parts())}
+            return {
+                **now,
+                "spawned_by": self.journal.spawned_by,
+                "prompt_parts": lengths(agent.prompt_parts()),
+            }
         if last is None or any(getattr(last, name) != value for name, value in now.items()):
             return {**now, "prompt_parts": lengths(agent.prompt_parts())}
         self._announced = (last, definitions)
         return None
 
     def head(self) -> dict[str, Any]:
-        """The fields of an `Agent` event that says who answers now. Runs users' code: not under the lock."""
+        """The fields of an `Agent` event that says who answers now. Runs users' code: not under the
+        lock."""
         self._announced = (None, None)
         found = self._news()
         assert found is not None, "another agent has another name"
         return found
 
     def _catch_up(self) -> Transcript:
-        """The next request's transcript; costs what was appended since the last one. Holds the journal's lock."""
+        """The next request's transcript; costs what was appended since the last one. Holds the
+        journal's lock."""
         journal = self.journal
         new = journal.after(self._seen) if self._view is not None else ()
-        if self._view is None or any(type(event) is ev.Condensation and event.changes for event in new):
+        if self._view is None or any(
+            type(event) is ev.Condensation and event.changes for event in new
+        ):
             self._view = View.of(journal.tail)
         else:
             for event in new:
@@ -564,9 +768,15 @@ class Driver:
         return transcript
 
     def _write_answer(
-        self, answer: Completion, based_on: int, duration: float, token: Cancellation, notes: Sequence[hooks.Told] = ()
+        self,
+        answer: Completion,
+        based_on: int,
+        duration: float,
+        token: Cancellation,
+        notes: Sequence[hooks.Told] = (),
     ) -> None:
-        """Append the answer, the reply to an empty one, the decisions, and the starts of the calls whose turn it is; then run these."""
+        """Append the answer, the reply to an empty one, the decisions, and the starts of the calls
+        whose turn it is; then run these."""
         usage, cost = fair(answer.usage, answer.cost)
         if cost is None and self.agent.limits.cost is not None:
             cost = self.agent.llm.cost(usage)
@@ -574,7 +784,14 @@ class Driver:
         if asked:  # a model may use a wire name that it was not told now: guards know the other one
             tools = self.agent.tools
             asked = tuple(
-                [call if (name := tools.canonical(call.name)) == call.name else msgspec.structs.replace(call, name=name) for call in asked]
+                [
+                    (
+                        call
+                        if (name := tools.canonical(call.name)) == call.name
+                        else msgspec.structs.replace(call, name=name)
+                    )
+                    for call in asked
+                ]
             )
         verdicts = self.calls.decide(asked, token) if asked else []
         refused = self.calls.refused(asked, verdicts) if asked else {}
@@ -586,16 +803,36 @@ class Driver:
             for note in notes:
                 note.write(journal)
             seq = journal.next_seq
-            calls = tuple([msgspec.structs.replace(call, id=f"{seq}.{index}") for index, call in enumerate(asked)])
+            calls = tuple(
+                [
+                    msgspec.structs.replace(call, id=f"{seq}.{index}")
+                    for index, call in enumerate(asked)
+                ]
+            )
             try:
                 journal.add(
-                    ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=usage, based_on=based_on,
-                    stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,
-                    response_id=answer.response_id, duration=duration, cost=cost, request_hash=answer.request_hash,
-                    route=answer.route, notes=answer.notes, host=answer.host,
-                )  # fmt: skip
+                    ev.Assistant,
+                    text=answer.text,
+                    reasoning=answer.reasoning,
+                    calls=calls,
+                    usage=usage,
+                    based_on=based_on,
+                    stop_reason=answer.stop_reason,
+                    model=answer.model,
+                    wire=answer.wire,
+                    native=answer.native,
+                    response_id=answer.response_id,
+                    duration=duration,
+                    cost=cost,
+                    request_hash=answer.request_hash,
+                    route=answer.route,
+                    notes=answer.notes,
+                    host=answer.host,
+                )
             except UnreadableEvent as error:  # a model may be anybody's class
-                raise BadResponse(f"The model's answer cannot be written down: {error.problem}") from error
+                raise BadResponse(
+                    f"The model's answer cannot be written down: {error.problem}"
+                ) from error
             for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
                 if index not in refused:  # nobody is to be asked about what is not run
                     self.calls.write_decision(call, verdict)
@@ -606,7 +843,11 @@ class Driver:
                 if (nudge := nudge_for(answer)) is not None:
                     journal.add(ev.Message, content=(TextContent(nudge),), sender="holdfast")
             elif token and not self.calls.closing:  # an interrupt, which this answer outran
-                denied = {call.id for call, verdict in zip(calls, verdicts, strict=False) if verdict.decision == "deny"}
+                denied = {
+                    call.id
+                    for call, verdict in zip(calls, verdicts, strict=False)
+                    if verdict.decision == "deny"
+                }
                 for index, call in enumerate(calls):
                     if call.id not in denied and index not in refused:
                         self.calls.write_refusal(call)

@@ -1,4 +1,5 @@
-"""What a journal tells of the children that its conversation gave work, and of what it sent to others."""
+"""What a journal tells of the children that its conversation gave work, and of what it sent to
+others."""
 
 from __future__ import annotations
 
@@ -12,14 +13,15 @@ from holdfast import events as ev
 from holdfast.agent.delegation import CHILD, CHILDREN
 
 STOPPED = "delegates:stopped"
-"""What a `Note` is about that names the children which an interrupt stopped with their parent, in `details["children"]`."""
+"""What a `Note` is about that names the children which an interrupt stopped with their parent, in
+`details["children"]`."""
 RESUMED = "delegates:resumed"
 """The same for those that went on with it."""
 
 
 class Given(msgspec.Struct):
-    """A child that was given work: its agent, whether the call went on, up to which of its events the model knows what it came to, and whether it outlives
-    its parent."""
+    """A child that was given work: its agent, whether the call went on, up to which of its events
+    the model knows what it came to, and whether it outlives its parent."""
 
     agent: str
     background: bool
@@ -29,19 +31,24 @@ class Given(msgspec.Struct):
 
 
 def children_of(parent: str, events: Sequence[ev.AnyEvent]) -> dict[str, Given]:
-    """The children that a journal tells of: the results of calls say what was begun, whatever their arguments looked like."""
+    """The children that a journal tells of: the results of calls say what was begun, whatever their
+    arguments looked like."""
     found: dict[str, Given] = {}
     for event in events:
         match event:
             case ev.ToolResult():
                 child, id = _child_of(event), f"{parent}.{event.call_id}"
-                if child.get("id") == id:  # else it is that of the conversation that this one was forked from
+                if (
+                    child.get("id") == id
+                ):  # else it is that of the conversation that this one was forked from
                     found[id] = Given(str(child.get("agent", "")), child.get("background") is True)
                 for one in _listed(event.result.meta.get(CHILDREN)):
                     if one.get("collected") and one.get("id") in found:
                         found[one["id"]].known = _number(one.get("seq"))
             case ev.Message() if event.sender in found and event.id.startswith(f"{event.sender}@"):
-                found[event.sender].known = _number(event.id.rpartition("@")[2]) or found[event.sender].known
+                found[event.sender].known = (
+                    _number(event.id.rpartition("@")[2]) or found[event.sender].known
+                )
             case ev.Note() if event.about in (STOPPED, RESUMED):
                 for id in cast("Sequence[Any]", event.details.get("children") or ()):
                     if id in found:
@@ -58,13 +65,23 @@ def _number(value: Any) -> int:
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:
-    return [one for one in cast("list[Any]", value) if isinstance(one, dict)] if isinstance(value, list | tuple) else []
+    return (
+        [one for one in cast("list[Any]", value) if isinstance(one, dict)]
+        if isinstance(value, list | tuple)
+        else []
+    )
 
 
 def ids_of(arguments: dict[str, Any]) -> tuple[str, ...]:
     """The children that a call of `delegate_collect` waits for; none for all."""
     ids = arguments.get("ids")
-    return (ids,) if isinstance(ids, str) else tuple(map(str, cast("list[Any]", ids))) if isinstance(ids, list) else ()
+    return (
+        (ids,)
+        if isinstance(ids, str)
+        else tuple(map(str, cast("list[Any]", ids)))
+        if isinstance(ids, list)
+        else ()
+    )
 
 
 def sends(events: Sequence[ev.AnyEvent]) -> list[datetime]:
@@ -74,14 +91,25 @@ def sends(events: Sequence[ev.AnyEvent]) -> list[datetime]:
     for event in events:
         if isinstance(event, ev.Assistant):
             calls = {call.id for call in event.calls if call.name == "send_to"}
-        elif isinstance(event, ev.ToolResult) and event.call_id in calls and not event.result.is_error:
+        elif (
+            isinstance(event, ev.ToolResult)
+            and event.call_id in calls
+            and not event.result.is_error
+        ):
             found.append(event.timestamp)
     return found
 
 
 def last_word(events: Sequence[ev.AnyEvent]) -> datetime | None:
     """When the user last said something."""
-    return next((event.timestamp for event in reversed(events) if isinstance(event, ev.Message) and event.sender == "user"), None)
+    return next(
+        (
+            event.timestamp
+            for event in reversed(events)
+            if isinstance(event, ev.Message) and event.sender == "user"
+        ),
+        None,
+    )
 
 
 def _child_of(event: ev.ToolResult) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Handing a conversation over: which of its agents is in force, and the change from one to another.
 
-The transcript stays; prompt, tools, model and limits are the other agent's from the next request on. What the run has used up stays used.
+The transcript stays; prompt, tools, model and limits are the other agent's from the next request
+on. What the run has used up stays used.
 """
 
 from __future__ import annotations
@@ -26,29 +27,32 @@ UNBOUNDED = "Nothing was handed over. Go on yourself: {error}"
 
 
 def in_force(agent: Agent, state: Fold) -> tuple[str, Agent]:
-    """The agent that answers in a conversation that is opened with `agent`, and its name; `agent` itself where it knows none of the name that
-    the journal has."""
+    """The agent that answers in a conversation that is opened with `agent`, and its name; `agent`
+    itself where it knows none of the name that the journal has."""
     name = "" if state.agent is None else state.agent.name
     found = find(agent, name) if name else agent
     return ("", agent) if found is None else (name, found)
 
 
 def givers(agent: Agent, own: Agent) -> list[Agent]:
-    """The agents that may have given work in a conversation that is opened with `own` and in which `agent` answers, that one first."""
+    """The agents that may have given work in a conversation that is opened with `own` and in which
+    `agent` answers, that one first."""
     if own.handoffs is None:
         return [agent] if agent is own else [agent, own]
     return [agent, *(one for one in (own, *family(own).values()) if one is not agent)]
 
 
 def settle(driver: Driver) -> None:
-    """Have the driver serve the agent that the journal has in force, also if another process handed over since it was read."""
+    """Have the driver serve the agent that the journal has in force, also if another process handed
+    over since it was read."""
     name, agent = in_force(driver.own_agent, driver.journal.fold)
     if agent is not driver.agent:
         driver.serve(agent, name)
 
 
 def refusal(driver: Driver, name: str) -> str:
-    """Why a handoff to the agent of that name is not done, which is known before it is run; "" if nothing is."""
+    """Why a handoff to the agent of that name is not done, which is known before it is run; "" if
+    nothing is."""
     shown = name or MAIN
     if name == driver.agent_name:
         return ITSELF.format(name=shown)
@@ -68,9 +72,19 @@ def _trouble(driver: Driver, name: str, agent: Agent | None) -> str:
     spending = driver.journal.spending
     try:
         if spending is not None:
-            check_tree("the budget of this conversation has", agent.llm, spending.counts_tokens, spending.counts_cost)
+            check_tree(
+                "the budget of this conversation has",
+                agent.llm,
+                spending.counts_tokens,
+                spending.counts_cost,
+            )
     except ConfigurationError as error:
-        _log.warning("conversation %s: nothing was handed over to %s: %s", driver.journal.id, name or MAIN, error)
+        _log.warning(
+            "conversation %s: nothing was handed over to %s: %s",
+            driver.journal.id,
+            name or MAIN,
+            error,
+        )
         return UNBOUNDED.format(error=error)
     return ""
 
@@ -85,9 +99,18 @@ def hand_over(driver: Driver, name: str) -> None:
             head = journal.fold.agent
             if head is None or journal.fold.handoff is None or driver.calls.closing:
                 return
-            fields = {field: getattr(head, field) for field in head.__struct_fields__ if field not in ("seq", "id", "timestamp")}
+            fields = {
+                field: getattr(head, field)
+                for field in head.__struct_fields__
+                if field not in ("seq", "id", "timestamp")
+            }
             journal.add(ev.Agent, **fields)
-            journal.add(ev.Message, content=(TextContent(trouble),), sender="holdfast", about=f"handoff:{name}")
+            journal.add(
+                ev.Message,
+                content=(TextContent(trouble),),
+                sender="holdfast",
+                about=f"handoff:{name}",
+            )
         return
     driver.serve(agent, name)
     fields = driver.head()

@@ -1,4 +1,5 @@
-"""What a conversation asks its agent's hooks, where it stands in the loop, and what it writes down of what they say."""
+"""What a conversation asks its agent's hooks, where it stands in the loop, and what it writes down
+of what they say."""
 
 from __future__ import annotations
 
@@ -85,9 +86,13 @@ class Hooking:
 
     def __init__(self) -> None:
         self.closing = Cancellation()  # ends what waits and is not the run's
-        self.hearing = threading.RLock()  # whose turn it is to ask about what came through the inbox, which several threads drain
+        self.hearing = (
+            threading.RLock()
+        )  # whose turn it is to ask about what came through the inbox, which several threads drain
         self.started = False
-        self.context: ToolContext | None = None  # the last that was handed out: good as long as its cancellation
+        self.context: ToolContext | None = (
+            None  # the last that was handed out: good as long as its cancellation
+        )
         self.said: tuple[Addition, ...] = ()  # what hooks said at the start, for the next request
 
 
@@ -120,7 +125,8 @@ def _context(driver: Driver, cancelled: Cancellation) -> ToolContext:
 
 
 def noted(journal: Journal, error: HookDenied) -> None:
-    """Have it in the journal that a hook failed, or denied what is then nowhere to be seen. Within a transaction."""
+    """Have it in the journal that a hook failed, or denied what is then nowhere to be seen. Within
+    a transaction."""
     Told(error.hook, str(error), {"on": error.on, "failed": error.failed}).write(journal)
 
 
@@ -128,7 +134,8 @@ def noted(journal: Journal, error: HookDenied) -> None:
 
 
 def turn(driver: Driver, command: object) -> AbstractContextManager[object]:
-    """So that hooks are asked once about a message that several threads find in the inbox: the others wait."""
+    """So that hooks are asked once about a message that several threads find in the inbox: the
+    others wait."""
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
         return nullcontext()
@@ -138,7 +145,8 @@ def turn(driver: Driver, command: object) -> AbstractContextManager[object]:
 
 
 def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> Heard | HookDenied:
-    """A message as the agent's hooks let it pass. Runs users' code: not under the lock. Raises `ConversationClosed` if that came first."""
+    """A message as the agent's hooks let it pass. Runs users' code: not under the lock. Raises
+    `ConversationClosed` if that came first."""
     hooked = driver.agent.hooked
     if hooked is None or not hooked.message:
         return Heard(content)
@@ -179,7 +187,9 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
 
 
 def _closed(driver: Driver) -> ConversationClosed:
-    return ConversationClosed(f"Conversation {driver.journal.id!r} was closed before its hooks had heard the message.")
+    return ConversationClosed(
+        f"Conversation {driver.journal.id!r} was closed before its hooks had heard the message."
+    )
 
 
 def _message_told(subject: Incoming) -> dict[str, Any]:
@@ -203,15 +213,22 @@ def _content(change: Any) -> tuple[Content, ...]:
 
 
 def additions(driver: Driver, situation: Situation) -> list[Addition]:
-    """What the agent's hooks have to say before the model is asked, and have said at the start. Raises `HookDenied`."""
+    """What the agent's hooks have to say before the model is asked, and have said at the start.
+    Raises `HookDenied`."""
     hooked = driver.agent.hooked
     found: list[Addition] = []
     if driver.hooking is not None and driver.hooking.said:
         answered = _answered_at(driver)
-        found = [one for one in driver.hooking.said if not told_since(one.about[5:].rpartition("#")[0], situation, answered)]
+        found = [
+            one
+            for one in driver.hooking.said
+            if not told_since(one.about[5:].rpartition("#")[0], situation, answered)
+        ]
         driver.hooking.said = ()
     if hooked is not None and hooked.before_model:
-        found += hooked.additions(situation, _context(driver, situation.cancelled), _answered_at(driver))
+        found += hooked.additions(
+            situation, _context(driver, situation.cancelled), _answered_at(driver)
+        )
     return found
 
 
@@ -223,19 +240,29 @@ def _answered_at(driver: Driver) -> int:
 def wants_additions(driver: Driver) -> bool:
     """Whether `additions` might find something."""
     hooked = driver.agent.hooked
-    return (hooked is not None and bool(hooked.before_model)) or (driver.hooking is not None and bool(driver.hooking.said))
+    return (hooked is not None and bool(hooked.before_model)) or (
+        driver.hooking is not None and bool(driver.hooking.said)
+    )
 
 
 def answered(
     driver: Driver, answer: Completion, based_on: int, duration: float, token: Cancellation
 ) -> tuple[Completion, list[Told]] | None:
-    """The answer as the agent's hooks let it pass, and what is to be noted; None if it may not be, which is written down."""
+    """The answer as the agent's hooks let it pass, and what is to be noted; None if it may not be,
+    which is written down."""
     hooked = driver.agent.hooked
     assert hooked is not None
     context = _context(driver, token)
     tools = driver.agent.tools
-    if any(tools.canonical(call.name) != call.name for call in answer.calls):  # a model may use a wire name: guards know the other one
-        calls = tuple([msgspec.structs.replace(call, name=tools.canonical(call.name)) for call in answer.calls])
+    if any(
+        tools.canonical(call.name) != call.name for call in answer.calls
+    ):  # a model may use a wire name: guards know the other one
+        calls = tuple(
+            [
+                msgspec.structs.replace(call, name=tools.canonical(call.name))
+                for call in answer.calls
+            ]
+        )
         answer = msgspec.structs.replace(answer, calls=calls)
     notes: list[Told] = []
     what = "The model's answer was held back"
@@ -246,9 +273,13 @@ def answered(
             if said.change is not None:
                 answer, fields = _changed(hooked, bound, answer, said, what)
                 if fields:
-                    notes.append(Told(bound.name, f"changed the model's answer: {', '.join(fields)}"))
+                    notes.append(
+                        Told(bound.name, f"changed the model's answer: {', '.join(fields)}")
+                    )
         except HookDenied as error:
-            _hold_back(driver, answer, based_on, duration, token, bound.name, "a check of it failed", error)
+            _hold_back(
+                driver, answer, based_on, duration, token, bound.name, "a check of it failed", error
+            )
             return None
         if said.deny is not None:
             _hold_back(driver, answer, based_on, duration, token, bound.name, said.deny, None)
@@ -256,11 +287,15 @@ def answered(
     return answer, notes
 
 
-def _changed(hooked: AgentHooks, bound: Bound, answer: Completion, said: Said, what: str) -> tuple[Completion, list[str]]:
+def _changed(
+    hooked: AgentHooks, bound: Bound, answer: Completion, said: Said, what: str
+) -> tuple[Completion, list[str]]:
     try:
         return changed_answer(answer, said.change)
     except Failed as error:
-        raise HookDenied(hooked.blot(f"{what}: its hook {bound.name} {error}"), bound.name, "model", True) from error
+        raise HookDenied(
+            hooked.blot(f"{what}: its hook {bound.name} {error}"), bound.name, "model", True
+        ) from error
 
 
 def _is_answer(found: Any) -> bool:
@@ -277,7 +312,8 @@ def _hold_back(
     reason: str,
     failed: HookDenied | None,
 ) -> None:
-    """Write down that there was an answer, which nobody is shown: what it took, why, and that the model is to answer again."""
+    """Write down that there was an answer, which nobody is shown: what it took, why, and that the
+    model is to answer again."""
     cost = answer.cost
     if cost is None and driver.agent.limits.cost is not None:
         cost = driver.agent.llm.cost(answer.usage)
@@ -286,19 +322,32 @@ def _hold_back(
             return  # as a model call that is cancelled
         denials = journal.fold.denials + 1
         journal.add(
-            ev.Assistant, usage=answer.usage, based_on=based_on, stop_reason=DENIED, model=answer.model, wire=answer.wire, cost=cost,
-            duration=duration, request_hash=answer.request_hash, route=answer.route, host=answer.host,
-        )  # fmt: skip
+            ev.Assistant,
+            usage=answer.usage,
+            based_on=based_on,
+            stop_reason=DENIED,
+            model=answer.model,
+            wire=answer.wire,
+            cost=cost,
+            duration=duration,
+            request_hash=answer.request_hash,
+            route=answer.route,
+            host=answer.host,
+        )
         text = HELD_BACK.format(reason=f": {reason.rstrip('.')}." if reason else ".")
-        journal.add(ev.Message, content=(TextContent(text),), sender="holdfast", about=f"hook:{name}@model")
+        journal.add(
+            ev.Message, content=(TextContent(text),), sender="holdfast", about=f"hook:{name}@model"
+        )
         error = failed
         if error is not None:
             noted(journal, error)
         elif denials >= DENIALS:
             error = HookDenied(
-                f"The model's answers were held back {denials} times in a row: their hook {name} denied them{f': {reason}' if reason else ''}",
-                name, "model",
-            )  # fmt: skip
+                f"The model's answers were held back {denials} times in a row: their hook {name}"
+                f" denied them{f': {reason}' if reason else ''}",
+                name,
+                "model",
+            )
         if error is not None:
             driver.write_error(error)
 
@@ -317,7 +366,9 @@ def stopping(driver: Driver) -> Stopped | None:
     context = _context(driver, token)
     for bound in hooked.stop:
         try:
-            said = hooked.ask(bound, context, msgspec.structs.asdict, _no, subject, "The run is not finished")
+            said = hooked.ask(
+                bound, context, msgspec.structs.asdict, _no, subject, "The run is not finished"
+            )
         except HookDenied as error:
             return Stopped(bound.name, "", error)
         if said.deny is not None:
@@ -330,7 +381,8 @@ def _no(found: Any) -> bool:
 
 
 def goes_on(driver: Driver, stopped: Stopped) -> bool:
-    """Write down what hooks said against the end; whether the run goes on, or ends in another way. Within a transaction."""
+    """Write down what hooks said against the end; whether the run goes on, or ends in another way.
+    Within a transaction."""
     journal = driver.journal
     if driver.calls.closing:
         return True  # asked again when it is opened
@@ -340,27 +392,41 @@ def goes_on(driver: Driver, stopped: Stopped) -> bool:
         return True
     times = journal.fold.stops
     if times >= DENIALS:
-        text = f"did not want the run to be finished, {times + 1} times in a row, and was not heard any more"
+        text = (
+            f"did not want the run to be finished, {times + 1} times in a row, and was not heard"
+            " any more"
+        )
         Told(stopped.hook, text, {"reason": stopped.reason}).write(journal)
         return False
     text = stopped.reason or GO_ON
-    journal.add(ev.Message, content=(TextContent(text),), sender="holdfast", about=f"hook:{stopped.hook}@stop")
+    journal.add(
+        ev.Message,
+        content=(TextContent(text),),
+        sender="holdfast",
+        about=f"hook:{stopped.hook}@stop",
+    )
     return True
 
 
 def end_is_open(driver: Driver) -> bool:
-    """Whether a hook is still to say whether the run may be FINISHED: it failed, or was interrupted."""
+    """Whether a hook is still to say whether the run may be FINISHED: it failed, or was
+    interrupted."""
     fold, hooked = driver.journal.fold, driver.agent.hooked
     if fold.error is not None and fold.error.error == HookDenied.__name__:
         return fold.error.details.get("on") == "stop"
-    return hooked is not None and bool(hooked.stop) and fold.status == "paused" and fold.run_steps > 0
+    return (
+        hooked is not None and bool(hooked.stop) and fold.status == "paused" and fold.run_steps > 0
+    )
 
 
 # --- a condensation ---
 
 
-def condensing(driver: Driver, reason: str, instructions: str, token: Cancellation) -> tuple[str, str]:
-    """Why nothing is to be left out, "" if it may be; and the instructions with what hooks add. Runs users' code: not under the lock."""
+def condensing(
+    driver: Driver, reason: str, instructions: str, token: Cancellation
+) -> tuple[str, str]:
+    """Why nothing is to be left out, "" if it may be; and the instructions with what hooks add.
+    Runs users' code: not under the lock."""
     hooked = driver.agent.hooked
     if hooked is None or not hooked.condensation:
         return "", instructions
@@ -382,7 +448,11 @@ def condensing(driver: Driver, reason: str, instructions: str, token: Cancellati
         if said.add:
             instructions = f"{instructions}\n\n{said.add}" if instructions else said.add
             with driver.journal as journal:
-                Told(bound.name, "added to the instructions of a condensation", {"instructions": said.add}).write(journal)
+                Told(
+                    bound.name,
+                    "added to the instructions of a condensation",
+                    {"instructions": said.add},
+                ).write(journal)
     return "", instructions
 
 
@@ -405,7 +475,9 @@ def start(driver: Driver) -> None:
     found: list[Addition] = []
     for bound in hooked.start:
         try:
-            said = hooked.ask(bound, context, msgspec.structs.asdict, _no, subject, "The conversation began")
+            said = hooked.ask(
+                bound, context, msgspec.structs.asdict, _no, subject, "The conversation began"
+            )
         except HookDenied as error:
             if not driver.calls.closing:
                 with driver.journal as journal:
@@ -417,9 +489,16 @@ def start(driver: Driver) -> None:
 
 
 def end(driver: Driver, deadline: float) -> None:
-    """Tell the hooks that the conversation is being closed, if it was begun, until `deadline` (monotonic seconds). The lease is still held."""
+    """Tell the hooks that the conversation is being closed, if it was begun, until `deadline`
+    (monotonic seconds). The lease is still held."""
     mine, hooked = driver.hooking, driver.agent.hooked
-    if mine is None or not mine.started or hooked is None or not hooked.end or driver.failure is not None:
+    if (
+        mine is None
+        or not mine.started
+        or hooked is None
+        or not hooked.end
+        or driver.failure is not None
+    ):
         return
     mine.started = False
     token = Cancellation()
@@ -430,7 +509,14 @@ def end(driver: Driver, deadline: float) -> None:
     def tell() -> None:
         for bound in hooked.end:
             try:
-                hooked.ask(bound, context, msgspec.structs.asdict, _no, subject, "The conversation was closed")
+                hooked.ask(
+                    bound,
+                    context,
+                    msgspec.structs.asdict,
+                    _no,
+                    subject,
+                    "The conversation was closed",
+                )
             except HookDenied as error:
                 failed.append(error)
             if token:
@@ -443,7 +529,9 @@ def end(driver: Driver, deadline: float) -> None:
         token.cancel()
         thread.join(0.5)  # what a command's group needs to be gone
         text = "The conversation was closed: its hooks took longer than that could wait"
-        failed.append(HookDenied(text, hooked.end[min(len(failed), len(hooked.end) - 1)].name, "end", True))
+        failed.append(
+            HookDenied(text, hooked.end[min(len(failed), len(hooked.end) - 1)].name, "end", True)
+        )
     if failed:
         try:
             with driver.journal as journal:
@@ -461,4 +549,6 @@ def result_noted(journal: Journal, result: ToolResult) -> None:
     said: Any = result.meta.get(HOOK)
     if isinstance(said, dict) and cast("dict[str, Any]", said).get("failed"):
         found = cast("dict[str, Any]", said)
-        Told(str(found.get("name", "")), result.text[:2000], {"on": "tool", "failed": True}).write(journal)
+        Told(str(found.get("name", "")), result.text[:2000], {"on": "tool", "failed": True}).write(
+            journal
+        )

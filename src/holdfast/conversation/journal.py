@@ -1,4 +1,5 @@
-"""The journal of one open conversation: its events in memory, their fold, and the one way of appending."""
+"""The journal of one open conversation: its events in memory, their fold, and the one way of
+appending."""
 
 from __future__ import annotations
 
@@ -41,14 +42,34 @@ def utc_now() -> datetime:
 class Journal:
     """Thread-safe. Reads the store at once, takes the lease at the first write.
 
-    `changed` guards everything here and is notified of every append. It is held over the store's append, which it serialises, and
-    over nothing else that can block.
+    `changed` guards everything here and is notified of every append. It is held over the store's
+    append, which it serialises, and over nothing else that can block.
     """
 
     __slots__ = (
-        "_aside", "_before", "_behind", "_changed", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_so_far", "_store", "clock", "closed", "fold", "id", "new_id",
-        "observed", "owner", "spawned_by", "spending", "stale",
-    )  # fmt: skip
+        "_aside",
+        "_before",
+        "_behind",
+        "_changed",
+        "_draft",
+        "_events",
+        "_lease",
+        "_left",
+        "_mark",
+        "_notify",
+        "_so_far",
+        "_store",
+        "clock",
+        "closed",
+        "fold",
+        "id",
+        "new_id",
+        "observed",
+        "owner",
+        "spawned_by",
+        "spending",
+        "stale",
+    )
 
     def __init__(
         self,
@@ -67,20 +88,27 @@ class Journal:
         self.owner = OwnerProcess()
         self._changed = Changed()
         self.closed = False
-        self.stale = False  # an append was broken off (Ctrl-C, a failing disk) after it may have been written
+        # an append was broken off (Ctrl-C, a failing disk) after it may have been written
+        self.stale = False
         self._store = store
         self.clock = clock
         self.new_id = new_id
         self._notify = notify
         self._lease: Lease | None = None
-        self._left: tuple[str, ...] = ()  # marks of what a dead owner's calls started, which is still to be ended
+        self._left: tuple[
+            str, ...
+        ] = ()  # marks of what a dead owner's calls started, which is still to be ended
         self._behind = False  # whether what came before the lease is still to be read
         self._mark = ""  # what the processes that calls start carry under this lease
         self._draft: ev.Recorded | None = None
-        self._aside: tuple[list[int], list[Blob]] | None = None  # of the draft: commands it does, blobs it refers to
+        self._aside: tuple[list[int], list[Blob]] | None = (
+            None  # of the draft: commands it does, blobs it refers to
+        )
         self._events: list[ev.AnyEvent]
         self._so_far: ev.SoFar | None = None  # what they had come to
-        self._before = 0  # events before the first of `_events`: they are condensed, and read only when somebody asks for them
+        # events before the first of `_events`: they are condensed, and read only when somebody asks
+        # for them
+        self._before = 0
         self.fold: Fold
         if known is None:
             self._read()
@@ -89,24 +117,31 @@ class Journal:
 
     @property
     def changed(self) -> Changed:
-        """The lock. Raises `WrongProcess` in a forked child, whose copy of it may be held by a thread that is not there."""
+        """The lock. Raises `WrongProcess` in a forked child, whose copy of it may be held by a
+        thread that is not there."""
         if not self.owner.here:
             self.owner.check(f"Conversation {self.id!r}")
         return self._changed
 
     def acquire(self) -> None:
-        """Take the lease if it is not held yet; catch up with what was written since the events were read.
+        """Take the lease if it is not held yet; catch up with what was written since the events
+        were read.
 
         Raises `LeaseHeld`, `ConversationClosed`.
         """
         with self.changed:
             if self.closed:
-                raise ConversationClosed(f"Conversation {self.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
+                raise ConversationClosed(
+                    f"Conversation {self.id!r} is closed. Open it again with Conversation(agent,"
+                    " store, id=...)."
+                )
             if self._lease is None:
                 self._lease = self._store.acquire(self.id, self._notify)
                 self._left, self._behind = self._lease.left, True
                 self.spawned_by = self._lease.spawned_by or self.spawned_by
-            if self._behind:  # also if this was broken off the last time: what the lease says must not be lost
+            if (
+                self._behind
+            ):  # also if this was broken off the last time: what the lease says must not be lost
                 self._end_orphans()
                 if self.stale:
                     self._read()
@@ -115,24 +150,30 @@ class Journal:
                     self._take(event)
                 self.stale = self._behind = False
             elif self.stale:
-                # Ctrl-C may have fallen between the store, the events and the fold, so both are made anew.
+                # Ctrl-C may have fallen between the store, the events and the fold, so both are
+                # made anew.
                 self._read()
                 self.stale = False
                 self.changed.notify_all()
 
     def _end_orphans(self) -> None:
-        """End what a dead owner's calls left running. Before anything else is done under the lease: it might be the same once more."""
+        """End what a dead owner's calls left running. Before anything else is done under the lease:
+        it might be the same once more."""
         if self._left:
             from holdfast.runtime import processes  # 40 ms of import that few need
 
             assert self._lease is not None
             if not processes.end_owned(self._left):
-                _log.error("conversation %s: processes that a killed owner left could not be ended", self.id)
+                _log.error(
+                    "conversation %s: processes that a killed owner left could not be ended",
+                    self.id,
+                )
             self._store.note(self._lease, ())
             self._left = ()
 
     def process_environment(self) -> dict[str, str]:
-        """What marks the processes that calls start, noted in the store before the first of them begins."""
+        """What marks the processes that calls start, noted in the store before the first of them
+        begins."""
         from holdfast.runtime import processes
 
         with self.changed:
@@ -187,7 +228,8 @@ class Journal:
 
     @property
     def events(self) -> list[ev.AnyEvent]:
-        """All events. Those that were condensed are read from the store when this is asked for first. Under the lock."""
+        """All events. Those that were condensed are read from the store when this is asked for
+        first. Under the lock."""
         if self._before:
             head = self._store.read(self.id, 0, self._before)
             self._events, self._before = head + self._events, 0
@@ -200,7 +242,8 @@ class Journal:
 
     @property
     def tail(self) -> list[ev.AnyEvent]:
-        """The events that were read so far: at least all that a model is still shown something of. Under the lock."""
+        """The events that were read so far: at least all that a model is still shown something of.
+        Under the lock."""
         return self._events
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
@@ -214,12 +257,14 @@ class Journal:
     # --- a transaction: `with journal as j: j.add(...)` ---
 
     def __enter__(self) -> Journal:
-        """Begin an append. What is added is written in one transaction when the block ends, and not at all if it raises."""
+        """Begin an append. What is added is written in one transaction when the block ends, and not
+        at all if it raises."""
         self.changed.acquire()
         try:
             if self._draft is not None:
                 raise ConversationBusy(
-                    f"Conversation {self.id!r} is in an append that a signal handler broke into; note it there, act later."
+                    f"Conversation {self.id!r} is in an append that a signal handler broke into;"
+                    " note it there, act later."
                 )
             self.acquire()
             self._draft = ev.Recorded()
@@ -228,9 +273,16 @@ class Journal:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
-            if kind is None and (self._draft or self._aside or (self.spending is not None and self.spending.due)):
+            if kind is None and (
+                self._draft or self._aside or (self.spending is not None and self.spending.due)
+            ):
                 self._append(self._draft or ev.Recorded())
         finally:
             self._draft = self._aside = None
@@ -245,22 +297,30 @@ class Journal:
             self._changed.release()
 
     def add(self, kind: type[E], id: str = "", **fields: Any) -> E:
-        """Make the next event, with the next `seq`, the clock's `timestamp` and a new `id` if none is given.
+        """Make the next event, with the next `seq`, the clock's `timestamp` and a new `id` if none
+        is given.
 
         Raise `UnreadableEvent`, with nothing added, if the event could not be read back.
         """
         draft = self._draft
         assert draft is not None, "add outside of a transaction"
-        event = kind(seq=self.fold.last_seq + len(draft) + 1, id=id or self.new_id(), timestamp=self.clock(), **fields)
+        event = kind(
+            seq=self.fold.last_seq + len(draft) + 1,
+            id=id or self.new_id(),
+            timestamp=self.clock(),
+            **fields,
+        )
         if event.timestamp.tzinfo is None:  # other readers would take it for their own time
             raise UnreadableEvent(
-                f"Event {event.seq} ({event.type})", "its timestamp has no time zone; give a clock like datetime.now(UTC)"
+                f"Event {event.seq} ({event.type})",
+                "its timestamp has no time zone; give a clock like datetime.now(UTC)",
             )
         draft.add(cast(ev.AnyEvent, event))
         return event
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
-        """Have the store keep bytes that an event of this transaction refers to: event `seq`, or the one to be added next."""
+        """Have the store keep bytes that an event of this transaction refers to: event `seq`, or
+        the one to be added next."""
         self._aside = self._aside or ([], [])
         self._aside[1].append(Blob(self.next_seq if seq is None else seq, data))
 
@@ -280,19 +340,33 @@ class Journal:
         spending = self.spending
         settled = None if spending is None else spending.settled(draft)
         reserved = None if spending is None else spending.reservation(draft)
-        self.stale = True  # until it is over: a disk that fails may leave it open whether it was written
+        self.stale = (
+            True  # until it is over: a disk that fails may leave it open whether it was written
+        )
         try:
             if reserved is not None and spending is not None:
                 taken, blobs = self._aside or ((), ())
-                held = self._store.append(self._lease, draft, summary, taken=taken, blobs=blobs, settled=settled or (), reserved=reserved)
+                held = self._store.append(
+                    self._lease,
+                    draft,
+                    summary,
+                    taken=taken,
+                    blobs=blobs,
+                    settled=settled or (),
+                    reserved=reserved,
+                )
                 spending.reserved(held)
             elif settled:
                 taken, blobs = self._aside or ((), ())
-                self._store.append(self._lease, draft, summary, taken=taken, blobs=blobs, settled=settled)
+                self._store.append(
+                    self._lease, draft, summary, taken=taken, blobs=blobs, settled=settled
+                )
             elif self._aside is None:
                 self._store.append(self._lease, draft, summary)
             else:
-                self._store.append(self._lease, draft, summary, taken=self._aside[0], blobs=self._aside[1])
+                self._store.append(
+                    self._lease, draft, summary, taken=self._aside[0], blobs=self._aside[1]
+                )
             for event in draft:
                 self._take(event)
             self.stale = False
@@ -301,7 +375,8 @@ class Journal:
             if settled and spending is not None:
                 spending.written(settled)
         finally:
-            self.changed.notify_all()  # Ctrl-C may fall behind the store's append: whoever waits looks again
+            # Ctrl-C may fall behind the store's append: whoever waits looks again
+            self.changed.notify_all()
 
     def summary(self, draft: Sequence[Any]) -> Summary:
         """What a listing is to show once `draft` is written."""
@@ -315,21 +390,45 @@ class Journal:
             elif type(event) is ev.Condensation and event.so_far is not None:
                 condensed = max(condensed, event.so_far.seq)
         created = self.fold.created or (draft[0].timestamp if draft else None)
-        last, updated = (draft[-1].seq, draft[-1].timestamp) if draft else (self.fold.last_seq, self.fold.last_time)
-        return Summary(self.id, status, title, last, created, updated, condensed=condensed, spawned_by=self.spawned_by)
+        last, updated = (
+            (draft[-1].seq, draft[-1].timestamp)
+            if draft
+            else (self.fold.last_seq, self.fold.last_time)
+        )
+        return Summary(
+            self.id,
+            status,
+            title,
+            last,
+            created,
+            updated,
+            condensed=condensed,
+            spawned_by=self.spawned_by,
+        )
 
-    def condense(self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any) -> ev.Condensation:
-        """Add a `Condensation` with these and other fields; a plan that would be shown no more stands behind its summary. Within a transaction."""
+    def condense(
+        self, hidden: Sequence[int], summary: str, replaced: Sequence[int] = (), **more: Any
+    ) -> ev.Condensation:
+        """Add a `Condensation` with these and other fields; a plan that would be shown no more
+        stands behind its summary. Within a transaction."""
         plan = self.fold.planned
         summary = kept(plan, summary, hidden, replaced)
-        if plan is not None and plan.call_id in more.get("trimmed", ()):  # what an agent goes by is not cut
-            more["trimmed"] = {call_id: most for call_id, most in more["trimmed"].items() if call_id != plan.call_id}
+        if plan is not None and plan.call_id in more.get(
+            "trimmed", ()
+        ):  # what an agent goes by is not cut
+            more["trimmed"] = {
+                call_id: most
+                for call_id, most in more["trimmed"].items()
+                if call_id != plan.call_id
+            }
             if not hidden and not more["trimmed"]:
                 more["failed"] = "nothing can be left out but the plan"
         found = whole_until(self._events, hidden, replaced) if hidden else 0
         more["replaced"] = tuple(replaced)
         so_far = self._fold_until(found).so_far() if found > self._before else None
-        return self.add(ev.Condensation, hidden=tuple(hidden), summary=summary, so_far=so_far, **more)
+        return self.add(
+            ev.Condensation, hidden=tuple(hidden), summary=summary, so_far=so_far, **more
+        )
 
     def _fold_until(self, seq: int) -> Fold:
         """The fold as it was with event `seq`, one of those that were read."""
@@ -344,14 +443,23 @@ class Journal:
         return self._store.read(self.id, seq - 1, 1)[0]
 
     def output(self, call_id: str) -> ToolResult | None:
-        """The whole result of a call, also where the journal has only its beginning and end; None if it has none. Thread-safe."""
+        """The whole result of a call, also where the journal has only its beginning and end; None
+        if it has none. Thread-safe."""
         with self.changed:
             events = reversed(self.events)
-            found = next((event for event in events if isinstance(event, ev.ToolResult) and event.call_id == call_id), None)
+            found = next(
+                (
+                    event
+                    for event in events
+                    if isinstance(event, ev.ToolResult) and event.call_id == call_id
+                ),
+                None,
+            )
         return None if found is None else whole(found.result, self._store.blob)
 
     def add_all(self, events: Sequence[ev.AnyEvent]) -> None:
-        """Add events that have their seqs already, to a journal that has none. Raise `UnreadableEvent`."""
+        """Add events that have their seqs already, to a journal that has none. Raise
+        `UnreadableEvent`."""
         draft = self._draft
         assert draft is not None, "add_all outside of a transaction"
         for event in events:

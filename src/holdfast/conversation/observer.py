@@ -1,4 +1,5 @@
-"""Who observes a conversation: what an observer is, and `Observed`, which tells all of a conversation's, and bears with them."""
+"""Who observes a conversation: what an observer is, and `Observed`, which tells all of a
+conversation's, and bears with them."""
 
 from __future__ import annotations
 
@@ -27,22 +28,27 @@ Undo = Callable[[], None]
 
 
 class Watch(Protocol):
-    """One open conversation, as an observer follows it. What a method raises is logged once and goes no further; none may block for long."""
+    """One open conversation, as an observer follows it. What a method raises is logged once and
+    goes no further; none may block for long."""
 
     def told(self, events: Sequence[ev.AnyEvent]) -> None:
-        """They are in the journal. In their order, one call at a time, in the context of whoever appended them, with no lock held."""
+        """They are in the journal. In their order, one call at a time, in the context of whoever
+        appended them, with no lock held."""
         ...
 
     def asking(self, head: ev.Agent) -> Told[Completion]:
-        """The model is asked, on this thread. What is returned is called there with the answer, or with the error that there was instead."""
+        """The model is asked, on this thread. What is returned is called there with the answer, or
+        with the error that there was instead."""
         ...
 
     def calling(self, call_id: str) -> Undo:
-        """A tool call that has begun runs on this thread, until what is returned is called there."""
+        """A tool call that has begun runs on this thread, until what is returned is called
+        there."""
         ...
 
     def condensing(self) -> Told[Condensed]:
-        """The condenser is asked, on this thread; as `asking`. None: there was nothing to leave out."""
+        """The condenser is asked, on this thread; as `asking`. None: there was nothing to leave
+        out."""
         ...
 
     def spawned(self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str) -> Watch:
@@ -55,19 +61,25 @@ class Watch(Protocol):
 
 
 class Observer(Protocol):
-    """Follows any number of conversations. Thread-safe. See `holdfast.observe` for those there are."""
+    """Follows any number of conversations. Thread-safe. See `holdfast.observe` for those there
+    are."""
 
-    def watch(self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False) -> Watch:
-        """A conversation is opened. `fold()` is what its journal comes to now: only to be read, and only within a call of the watch. One that is open
-        `elsewhere`, in another process, has none, and only its events are told."""
+    def watch(
+        self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
+    ) -> Watch:
+        """A conversation is opened. `fold()` is what its journal comes to now: only to be read, and
+        only within a call of the watch. One that is open `elsewhere`, in another process, has none,
+        and only its events are told."""
         ...
 
     def headers(self) -> Mapping[str, str]:
-        """What a request to another service is to carry, so that what it does there is known to belong here."""
+        """What a request to another service is to carry, so that what it does there is known to
+        belong here."""
         ...
 
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
-        """The agent server begins to serve a request, in this context; what is returned is called there with its route and status."""
+        """The agent server begins to serve a request, in this context; what is returned is called
+        there with its route and status."""
         ...
 
 
@@ -75,13 +87,17 @@ Observing = Observer | Sequence[Observer] | None
 
 
 def observers(what: str, given: Any) -> tuple[Observer, ...]:
-    """One observer or several, as a tuple. Raises `ConfigurationError` naming the argument `what` for anything else."""
+    """One observer or several, as a tuple. Raises `ConfigurationError` naming the argument `what`
+    for anything else."""
     if given is None:
         return ()
     found: tuple[Any, ...] = tuple(given) if isinstance(given, list | tuple) else (given,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     for one in found:
         if not all(callable(getattr(one, name, None)) for name in ("watch", "headers", "served")):
-            raise ConfigurationError(f"{what} takes an observer such as holdfast.observe.Telemetry(), or a list of them, not {one!r}.")
+            raise ConfigurationError(
+                f"{what} takes an observer such as holdfast.observe.Telemetry(), or a list of them,"
+                f" not {one!r}."
+            )
     return found
 
 
@@ -103,19 +119,23 @@ def quietly(work: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def observe(journal: Journal, given: Sequence[Observer], above: Journal | None) -> None:
-    """Have a conversation observed by whoever was handed over, or else by those of the conversation that spawned it."""
+    """Have a conversation observed by whoever was handed over, or else by those of the conversation
+    that spawned it."""
 
     def now() -> Fold:
         return journal.fold
 
     if not given and above is not None and above.observed is not None:
-        journal.observed = above.observed.spawned(journal.id, now, journal.spawned_by.rpartition(":")[2])
+        journal.observed = above.observed.spawned(
+            journal.id, now, journal.spawned_by.rpartition(":")[2]
+        )
     else:
         journal.observed = Observed.of(given, journal.id, now)
 
 
 class Observed:
-    """The watches of one conversation. Events are noted under the journal's lock (`add`), and told once it is let go (`tell`)."""
+    """The watches of one conversation. Events are noted under the journal's lock (`add`), and told
+    once it is let go (`tell`)."""
 
     __slots__ = ("_failed", "_lock", "_news", "_skipped", "_teller", "_watches")
 
@@ -129,20 +149,30 @@ class Observed:
 
     @classmethod
     def of(
-        cls, given: Sequence[Observer], conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
+        cls,
+        given: Sequence[Observer],
+        conversation_id: str,
+        fold: Callable[[], Fold] | None,
+        elsewhere: bool = False,
     ) -> Observed | None:
         """Those of a conversation that is opened; None if nobody observes it."""
         if not given:
             return None
         found = cls()
-        found._watches = found._each([partial(one.watch, conversation_id, fold, elsewhere) for one in given])
+        found._watches = found._each(
+            [partial(one.watch, conversation_id, fold, elsewhere) for one in given]
+        )
         return found
 
-    def spawned(self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str) -> Observed:
+    def spawned(
+        self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
+    ) -> Observed:
         """Those of a conversation that a call of this one spawned."""
         self.tell()
         found = Observed()
-        found._watches = found._each([partial(watch.spawned, conversation_id, fold, call_id) for watch in self._watches])
+        found._watches = found._each(
+            [partial(watch.spawned, conversation_id, fold, call_id) for watch in self._watches]
+        )
         return found
 
     def add(self, events: Sequence[ev.AnyEvent]) -> None:
@@ -150,7 +180,11 @@ class Observed:
         if self._skipped:
             events, self._skipped = events[self._skipped :], 0
         # Only of what begins a run it matters whose doing it is.
-        context = contextvars.copy_context() if any(type(event) is ev.Status for event in events) else None
+        context = (
+            contextvars.copy_context()
+            if any(type(event) is ev.Status for event in events)
+            else None
+        )
         self._news.append((context, events))
 
     def skip(self, count: int) -> None:
@@ -158,7 +192,8 @@ class Observed:
         self._skipped = count
 
     def tell(self) -> None:
-        """Tell what was added. Not under the journal's lock. What a watch itself appends is told after what it is being told."""
+        """Tell what was added. Not under the journal's lock. What a watch itself appends is told
+        after what it is being told."""
         if not self._news or self._teller == (here := threading.get_ident()):
             return
         with self._lock:
@@ -180,12 +215,16 @@ class Observed:
     def asked(self, head: ev.Agent, ask: Callable[[], Completion]) -> Completion:
         """Ask the model, observed."""
         self.tell()
-        return _within(self._each([partial(watch.asking, head) for watch in self._watches]), ask, self._guarded)
+        return _within(
+            self._each([partial(watch.asking, head) for watch in self._watches]), ask, self._guarded
+        )
 
     def condensed(self, ask: Callable[[], Condensed | None]) -> Condensed | None:
         """Ask the condenser, observed."""
         self.tell()
-        return _within(self._each([watch.condensing for watch in self._watches]), ask, self._guarded)
+        return _within(
+            self._each([watch.condensing for watch in self._watches]), ask, self._guarded
+        )
 
     def called(self, call_id: str, work: Callable[[], T]) -> T:
         """Run a call that has begun, observed."""
@@ -226,10 +265,16 @@ class Observed:
     def _tell_failure(self) -> None:
         if not self._failed:
             self._failed = True
-            _log.exception("an observer of a conversation failed; what it fails at again is not told")
+            _log.exception(
+                "an observer of a conversation failed; what it fails at again is not told"
+            )
 
 
-def _within(told: Sequence[Callable[[Any], None]], ask: Callable[[], T], guarded: Callable[[Callable[[], object]], None]) -> T:
+def _within(
+    told: Sequence[Callable[[Any], None]],
+    ask: Callable[[], T],
+    guarded: Callable[[Callable[[], object]], None],
+) -> T:
     outcome: Any = None
     try:
         outcome = found = ask()

@@ -1,4 +1,5 @@
-"""What is asked of a conversation, by its own methods or through its store's inbox: each done in one transaction, in one way."""
+"""What is asked of a conversation, by its own methods or through its store's inbox: each done in
+one transaction, in one way."""
 
 from __future__ import annotations
 
@@ -16,7 +17,13 @@ from holdfast.conversation.driver import RUNNING, Driver, Obeyed
 from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
-from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError, ToolValidationError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    HookDenied,
+    StoreError,
+    ToolValidationError,
+)
 from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.store import Posted
 from holdfast.tools.forms import filled
@@ -32,20 +39,30 @@ Effect = Callable[[], None]  # to be had once the transaction is over and no loc
 
 
 def content_of(message: Any) -> tuple[Content, ...]:
-    """Return a message in any shape that `send_message` takes as content blocks. Raises `ConfigurationError`."""
+    """Return a message in any shape that `send_message` takes as content blocks. Raises
+    `ConfigurationError`."""
     if isinstance(message, Message):
         if message.role != "user":
-            raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
+            raise ConfigurationError(
+                f"send_message takes a message of role 'user', not {message.role!r}."
+            )
         return message.content
     if isinstance(message, Mapping) and "role" in message:
-        raise ConfigurationError("send_message takes a str or content blocks, not a chat message as a dict: send its content.")
-    if isinstance(message, list | tuple) and any(isinstance(item, Mapping) and "role" in item for item in cast("list[Any]", message)):
         raise ConfigurationError(
-            "send_message takes one message of the user, not a list of chat messages: send the content of the last one. "
-            "The conversation keeps what was said before."
+            "send_message takes a str or content blocks, not a chat message as a dict: send its"
+            " content."
+        )
+    if isinstance(message, list | tuple) and any(
+        isinstance(item, Mapping) and "role" in item for item in cast("list[Any]", message)
+    ):
+        raise ConfigurationError(
+            "send_message takes one message of the user, not a list of chat messages: send the"
+            " content of the last one. The conversation keeps what was said before."
         )
     if isinstance(message, bytes | bytearray):
-        raise ConfigurationError("send_message takes a str or content blocks, not bytes: decode them first.")
+        raise ConfigurationError(
+            "send_message takes a str or content blocks, not bytes: decode them first."
+        )
     return blocks(cast("Any", message))
 
 
@@ -54,9 +71,16 @@ def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
     for block in content:
         if isinstance(block, TextContent) and not isinstance(block.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"TextContent: text takes a str, not {block.text!r}.")
-    content = tuple([TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in content])
+    content = tuple(
+        [
+            TextContent(clean(block.text)) if isinstance(block, TextContent) else block
+            for block in content
+        ]
+    )
     if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
-        raise ConfigurationError("send_message takes a text or content blocks; it was given nothing.")
+        raise ConfigurationError(
+            "send_message takes a text or content blocks; it was given nothing."
+        )
     return content
 
 
@@ -68,8 +92,15 @@ class Passed(NamedTuple):
     sender: str
 
 
-def send(driver: Driver, content: tuple[Content, ...], event_id: str = "", sender: str = "user", heard: Heard | None = None) -> ev.Message:
-    """A message of the user, or of the conversation `sender`. Within a transaction, as all that follows."""
+def send(
+    driver: Driver,
+    content: tuple[Content, ...],
+    event_id: str = "",
+    sender: str = "user",
+    heard: Heard | None = None,
+) -> ev.Message:
+    """A message of the user, or of the conversation `sender`. Within a transaction, as all that
+    follows."""
     journal = driver.journal
     sent = journal.add(ev.Message, event_id, content=content, sender=sender)
     if heard is not None:
@@ -80,7 +111,8 @@ def send(driver: Driver, content: tuple[Content, ...], event_id: str = "", sende
 
 
 def passed(driver: Driver, content: tuple[Content, ...], sender: str = "user") -> Heard:
-    """A message as hooks let it pass. Not within a transaction. Raises `HookDenied`, which is noted."""
+    """A message as hooks let it pass. Not within a transaction. Raises `HookDenied`, which is
+    noted."""
     found = heard(driver, content, sender)
     if isinstance(found, Heard):
         return found
@@ -96,12 +128,19 @@ def pause(driver: Driver) -> None:
 
 
 def resume(driver: Driver) -> Effect | None:
-    """Go on after a pause; try again after an error. The effect has children go on that an interrupt stopped."""
+    """Go on after a pause; try again after an error. The effect has children go on that an
+    interrupt stopped."""
     journal, fold = driver.journal, driver.journal.fold
     if fold.status is _S.PAUSED:
         # Back to where it would be: waiting, at work if there is something to do, else at rest.
         # A run whose last answer came after the pause still ends: as FINISHED, by the loop.
-        status = _S.WAITING_FOR_CONFIRMATION if fold.waits else RUNNING if _unfinished(driver) or fold.run_steps else _S.IDLE
+        status = (
+            _S.WAITING_FOR_CONFIRMATION
+            if fold.waits
+            else RUNNING
+            if _unfinished(driver) or fold.run_steps
+            else _S.IDLE
+        )
         journal.add(ev.Status, status=status.value)
     elif fold.status in (_S.ERROR, _S.STUCK) and _unfinished(driver):
         journal.add(ev.Status, status=RUNNING.value)
@@ -109,13 +148,20 @@ def resume(driver: Driver) -> Effect | None:
 
 
 def _unfinished(driver: Driver) -> bool:
-    """Whether there is something to do: for the model, for a call, or for a run that is to have an output and has none."""
+    """Whether there is something to do: for the model, for a call, or for a run that is to have an
+    output and has none."""
     fold = driver.journal.fold
-    return fold.owed or bool(fold.open) or bool(driver.agent.output_rounds and not_taken(fold)) or end_is_open(driver)
+    return (
+        fold.owed
+        or bool(fold.open)
+        or bool(driver.agent.output_rounds and not_taken(fold))
+        or end_is_open(driver)
+    )
 
 
 def interrupt(driver: Driver) -> Effect | None:
-    """Pause at once; the effect cancels what runs. At rest it does nothing, but to what a child of another has at work in the background."""
+    """Pause at once; the effect cancels what runs. At rest it does nothing, but to what a child of
+    another has at work in the background."""
     journal, team = driver.journal, driver.team_made
     if journal.fold.status in AT_REST:
         if not journal.fold.condensing:
@@ -137,18 +183,25 @@ def interrupt(driver: Driver) -> Effect | None:
 
 
 def condense(driver: Driver, instructions: str = "") -> None:
-    """Have what the model is shown shortened, by whoever drives. Raises `ConfigurationError` if the agent has no condenser."""
+    """Have what the model is shown shortened, by whoever drives. Raises `ConfigurationError` if the
+    agent has no condenser."""
     if driver.agent.condenser is None:
-        raise ConfigurationError("condense: the agent has no condenser; give it one, such as Agent(condenser=LLMCondenser()).")
+        raise ConfigurationError(
+            "condense: the agent has no condenser; give it one, such as"
+            " Agent(condenser=LLMCondenser())."
+        )
     driver.journal.add(ev.Condensation, hidden=(), request=instructions)
 
 
 def json_arguments(arguments: Any) -> dict[str, Any]:
-    """New arguments for a call, as a copy of its own. Raises `ConfigurationError` for what is no JSON object."""
+    """New arguments for a call, as a copy of its own. Raises `ConfigurationError` for what is no
+    JSON object."""
     import json
 
     try:
-        data = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()  # half of a surrogate pair has no bytes
+        data = json.dumps(
+            arguments, ensure_ascii=False, allow_nan=False
+        ).encode()  # half of a surrogate pair has no bytes
         found = None if too_deep(data) else json.loads(data)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"approve: arguments takes what JSON can say: {error}.") from error
@@ -157,44 +210,66 @@ def json_arguments(arguments: Any) -> dict[str, Any]:
     if found is None and isinstance(arguments, dict):
         raise ConfigurationError(f"approve: arguments are nested deeper than {MAX_DEPTH} levels.")
     if not isinstance(found, dict):
-        raise ConfigurationError(f"approve: arguments takes a dict, not a {type(arguments).__name__}.")
+        raise ConfigurationError(
+            f"approve: arguments takes a dict, not a {type(arguments).__name__}."
+        )
     return cast("dict[str, Any]", found)
 
 
 def pending(journal: Journal, call_id: str | None) -> list[ToolCall]:
-    """The calls that wait for a decision; the one of that id alone if it is given. Raises `ConfigurationError` if there is none."""
+    """The calls that wait for a decision; the one of that id alone if it is given. Raises
+    `ConfigurationError` if there is none."""
     waiting = [item.call for item in journal.fold.open.values() if item.asked is not None]
     if not waiting:
         raise ConfigurationError(
-            "No call waits for a decision." if call_id is None else f"No call waits for a decision, {call_id!r} neither."
+            "No call waits for a decision."
+            if call_id is None
+            else f"No call waits for a decision, {call_id!r} neither."
         )
     if call_id is None:
         return waiting
     found = [call for call in waiting if call.id == call_id]
     if not found:
-        raise ConfigurationError(f"Call {call_id!r} does not wait for a decision. These do: {', '.join(call.id for call in waiting)}.")
+        raise ConfigurationError(
+            f"Call {call_id!r} does not wait for a decision. These do:"
+            f" {', '.join(call.id for call in waiting)}."
+        )
     return found
 
 
 def approve(
-    driver: Driver, calls: list[ToolCall], arguments_hash: str | None, arguments: dict[str, Any] | None, by: str, reason: str
+    driver: Driver,
+    calls: list[ToolCall],
+    arguments_hash: str | None,
+    arguments: dict[str, Any] | None,
+    by: str,
+    reason: str,
 ) -> Effect | None:
-    """Let calls run; the effect starts them if others of their batch are running. Raises `ConfigurationError` if the hash is not theirs."""
+    """Let calls run; the effect starts them if others of their batch are running. Raises
+    `ConfigurationError` if the hash is not theirs."""
     journal = driver.journal
     for call in calls:
         if arguments_hash is not None and arguments_hash != call.arguments_hash:
             raise ConfigurationError(
-                f"Call {call.id!r} has other arguments than those that were approved (their hash is {call.arguments_hash}). Look again."
+                f"Call {call.id!r} has other arguments than those that were approved (their hash is"
+                f" {call.arguments_hash}). Look again."
             )
         journal.add(
-            ev.Decision, call_id=call.id, decision="approve", by=by, reason=reason, arguments_hash=call.arguments_hash, arguments=arguments
+            ev.Decision,
+            call_id=call.id,
+            decision="approve",
+            by=by,
+            reason=reason,
+            arguments_hash=call.arguments_hash,
+            arguments=arguments,
         )
     _go_on(journal, decided={call.id for call in calls})
     return driver.calls.admit
 
 
 def _go_on(journal: Journal, decided: Collection[str] = (), settled: Collection[str] = ()) -> None:
-    """Leave WAITING_FOR_CONFIRMATION if a call, or the model, can proceed after the events of this transaction.
+    """Leave WAITING_FOR_CONFIRMATION if a call, or the model, can proceed after the events of this
+    transaction.
 
     Args:
         decided: Ids of calls that this transaction approves.
@@ -211,10 +286,18 @@ def _go_on(journal: Journal, decided: Collection[str] = (), settled: Collection[
 
 
 def reject(driver: Driver, calls: list[ToolCall], reason: str, by: str) -> Effect:
-    """Answer calls as rejected. The effect starts calls that waited behind them, if their neighbours are running."""
+    """Answer calls as rejected. The effect starts calls that waited behind them, if their
+    neighbours are running."""
     journal = driver.journal
     for call in calls:
-        journal.add(ev.Decision, call_id=call.id, decision="reject", by=by, reason=reason, arguments_hash=call.arguments_hash)
+        journal.add(
+            ev.Decision,
+            call_id=call.id,
+            decision="reject",
+            by=by,
+            reason=reason,
+            arguments_hash=call.arguments_hash,
+        )
     driver.calls.refuse(calls, by, reason)
     _go_on(journal, settled={call.id for call in calls})
     return driver.calls.admit
@@ -227,11 +310,18 @@ def _offered(journal: Journal, call_id: str) -> OpenCall:
     """An open call that a client is to run. Raises `ConfigurationError`."""
     item = journal.fold.open.get(call_id)
     if item is None:
-        raise ConfigurationError(f"Call {call_id!r} is not open: it has a result, or there is no such call.")
+        raise ConfigurationError(
+            f"Call {call_id!r} is not open: it has a result, or there is no such call."
+        )
     if not item.offered:
-        raise ConfigurationError(f"Call {call_id!r} of {item.call.name!r} is not open to clients: it is run where the conversation is.")
+        raise ConfigurationError(
+            f"Call {call_id!r} of {item.call.name!r} is not open to clients: it is run where the"
+            " conversation is."
+        )
     if item.asked is not None:
-        raise ConfigurationError(f"Call {call_id!r} is not open to clients yet: it waits for a decision.")
+        raise ConfigurationError(
+            f"Call {call_id!r} is not open to clients yet: it waits for a decision."
+        )
     return item
 
 
@@ -240,7 +330,9 @@ def _claimed(journal: Journal, call_id: str, runner: str) -> OpenCall:
     item = _offered(journal, call_id)
     if not runner or item.runner != runner:
         whose = f"was claimed by {item.runner!r}" if item.runner else "was not claimed"
-        raise ConfigurationError(f"Call {call_id!r} {whose}; {runner!r} must claim it before it returns a result.")
+        raise ConfigurationError(
+            f"Call {call_id!r} {whose}; {runner!r} must claim it before it returns a result."
+        )
     return item
 
 
@@ -250,10 +342,15 @@ def claim(driver: Driver, call_id: str, runner: str) -> None:
     if item.runner and item.runner != runner:
         raise ConfigurationError(f"Call {call_id!r} was claimed by {item.runner!r}.")
     if not item.runner and item not in driver.journal.fold.turn:
-        raise ConfigurationError(f"Call {call_id!r} is not open to clients yet: a call before it in the answer has no result.")
+        raise ConfigurationError(
+            f"Call {call_id!r} is not open to clients yet: a call before it in the answer has no"
+            " result."
+        )
     if not item.runner:
         if status is not RUNNING:
-            raise ConfigurationError(f"Call {call_id!r} is not to begin now: the conversation is {status.value}.")
+            raise ConfigurationError(
+                f"Call {call_id!r} is not to begin now: the conversation is {status.value}."
+            )
         driver.calls.write_start(item.call, 1, runner)
 
 
@@ -262,7 +359,9 @@ def settle(driver: Driver, call_id: str, reason: str, kind: str, runner: str | N
     item = _offered(driver.journal, call_id)
     if runner is not None and runner != item.runner:
         whose = f"was claimed by {item.runner!r}" if item.runner else "is claimed by none"
-        raise ConfigurationError(f"Call {call_id!r} {whose}; it was to be settled for {runner or 'none'!r}.")
+        raise ConfigurationError(
+            f"Call {call_id!r} {whose}; it was to be settled for {runner or 'none'!r}."
+        )
     driver.calls.write_settled(item, reason, kind)
 
 
@@ -279,15 +378,26 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
         case cmd.Claim(call_id, runner):
             claim(driver, call_id, runner)
         case cmd.Return(call_id, runner, result, duration):  # `_fitted` has asked the hooks
-            driver.calls.write_result(_claimed(driver.journal, call_id, runner).call, result, duration)
+            driver.calls.write_result(
+                _claimed(driver.journal, call_id, runner).call, result, duration
+            )
         case cmd.Settle(call_id, reason, kind, runner):
             settle(driver, call_id, clean(reason), kind, runner)
         case cmd.Approve(call_id, arguments_hash, arguments, by, reason):
-            return approve(driver, pending(driver.journal, call_id), arguments_hash, arguments, clean(by), clean(reason))
+            return approve(
+                driver,
+                pending(driver.journal, call_id),
+                arguments_hash,
+                arguments,
+                clean(by),
+                clean(reason),
+            )
         case cmd.Reject(call_id, reason, by):
             return reject(driver, pending(driver.journal, call_id), clean(reason), clean(by))
         case cmd.Answer(question_id, values, reason, by):
-            filled_in = values if isinstance(values, dict) else None  # `_fitted` has made a True the form's defaults
+            filled_in = (
+                values if isinstance(values, dict) else None
+            )  # `_fitted` has made a True the form's defaults
             return driver.calls.questions.answer(question_id, filled_in, clean(by), clean(reason))
         case cmd.Pause():
             pause(driver)
@@ -301,9 +411,11 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
 
 
 def drain(driver: Driver) -> None:
-    """Do what waits in the inbox, each command and its mark in one transaction. Does nothing without the lease.
+    """Do what waits in the inbox, each command and its mark in one transaction. Does nothing
+    without the lease.
 
-    A command that does not fit is dropped, with a warning in the log. If the lease was lost the conversation stops.
+    A command that does not fit is dropped, with a warning in the log. If the lease was lost the
+    conversation stops.
     """
     try:
         for posted in _waiting(driver):
@@ -322,27 +434,40 @@ def drain(driver: Driver) -> None:
 
 def _waiting(driver: Driver) -> list[Posted]:
     with driver.journal.changed:
-        return [] if driver.calls.closing or driver.failure is not None else driver.journal.commands()
+        return (
+            [] if driver.calls.closing or driver.failure is not None else driver.journal.commands()
+        )
 
 
 def _fitted(driver: Driver, command: Command | Unreadable) -> Command | Passed | ConfigurationError:
-    """Return a command with what users' code makes of it, such as a result after the agent's hooks; an error if it does not fit."""
+    """Return a command with what users' code makes of it, such as a result after the agent's hooks;
+    an error if it does not fit."""
     from holdfast import commands as cmd
 
     if isinstance(command, cmd.Unreadable):
-        return ConfigurationError(f"it cannot be read: {command.command or 'no command'}: {command.reason}.")
+        return ConfigurationError(
+            f"it cannot be read: {command.command or 'no command'}: {command.reason}."
+        )
     try:
         if isinstance(command, cmd.Send) and driver.agent.hooked is not None:
             found = heard(driver, said(command.content), command.sender)
-            return found if isinstance(found, HookDenied) else Passed(found, command.event_id, command.sender)
+            return (
+                found
+                if isinstance(found, HookDenied)
+                else Passed(found, command.event_id, command.sender)
+            )
         if isinstance(command, cmd.Return):
             with driver.journal.changed:
                 item = copy(_claimed(driver.journal, command.call_id, command.runner))
-            return msgspec.structs.replace(command, result=driver.calls.returned(item, command.result))
+            return msgspec.structs.replace(
+                command, result=driver.calls.returned(item, command.result)
+            )
         if isinstance(command, cmd.Answer):
             question = driver.calls.questions.waiting(command.question_id)
             try:
-                return msgspec.structs.replace(command, values=filled("answer", question.schema, command.values))
+                return msgspec.structs.replace(
+                    command, values=filled("answer", question.schema, command.values)
+                )
             except ConfigurationError as error:
                 return _misfit("its values do not fit the form.", error)
         if not isinstance(command, cmd.Approve) or command.arguments is None:
@@ -365,7 +490,9 @@ def _misfit(said: str, error: Exception) -> ConfigurationError:
     return misfit
 
 
-def _take(driver: Driver, posted: Posted, command: Command | Passed | ConfigurationError) -> Effect | None:
+def _take(
+    driver: Driver, posted: Posted, command: Command | Passed | ConfigurationError
+) -> Effect | None:
     journal = driver.journal
     with journal.changed:
         if posted.number <= driver.taken or driver.calls.closing:
@@ -381,7 +508,12 @@ def _take(driver: Driver, posted: Posted, command: Command | Passed | Configurat
         if driver.obeyed is not None and (heard := driver.obeyed.get(posted.key)) is not None:
             heard.done, heard.error = True, misfit
         elif misfit is not None:
-            _log.warning("conversation %s: a posted %s was dropped: %s", journal.id, type(posted.command).__name__, misfit)
+            _log.warning(
+                "conversation %s: a posted %s was dropped: %s",
+                journal.id,
+                type(posted.command).__name__,
+                misfit,
+            )
         return effect
 
 
@@ -405,7 +537,8 @@ def _told(error: ConfigurationError) -> ConfigurationError | ToolValidationError
 
 
 def do(driver: Driver, command: Command) -> None:
-    """Do a command at once, after those that wait in the inbox. Raises its `ConfigurationError` or `ToolValidationError`."""
+    """Do a command at once, after those that wait in the inbox. Raises its `ConfigurationError` or
+    `ToolValidationError`."""
     from holdfast import commands as cmd
 
     command = cmd.decode(cmd.encode(command))  # what could not be posted is not taken here either
@@ -418,15 +551,18 @@ def do(driver: Driver, command: Command) -> None:
         raise _told(fitted)
     with driver.journal as journal:
         if driver.calls.closing:
-            raise ConversationClosed(f"Conversation {journal.id!r} is closed. Open it again with Conversation(agent, store, id=...).")
+            raise ConversationClosed(
+                f"Conversation {journal.id!r} is closed. Open it again with Conversation(agent,"
+                " store, id=...)."
+            )
         effect = _done(driver, fitted)
     if effect is not None:
         effect()
 
 
 def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
-    """Do a command by way of the inbox: `post` leaves it there under `key`. Raises its `ConfigurationError` or `ToolValidationError`, whichever
-    thread did it."""
+    """Do a command by way of the inbox: `post` leaves it there under `key`. Raises its
+    `ConfigurationError` or `ToolValidationError`, whichever thread did it."""
     changed = driver.journal.changed
     with changed:
         driver.obeyed = {} if driver.obeyed is None else driver.obeyed
@@ -448,5 +584,6 @@ def obey(driver: Driver, post: Callable[[], bool], key: str) -> None:
         if driver.failure is not None:
             raise driver.failure.with_traceback(None)
         raise ConversationClosed(
-            f"Conversation {driver.journal.id!r} was closed; what it was asked to do is in its inbox, for whoever opens it next."
+            f"Conversation {driver.journal.id!r} was closed; what it was asked to do is in its"
+            " inbox, for whoever opens it next."
         )

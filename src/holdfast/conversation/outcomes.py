@@ -46,14 +46,33 @@ class Outcome(NamedTuple):
         doing = ", ".join(_title(call) for call in calls[:3])
         waits = tuple([pending.call for pending in state.pending_confirmations])
         output = getattr(state, "output", None)
-        return cls(child.id, agent, status, seq, state.answer, state.error, state.steps, state.usage, state.cost, doing, waits, output)
+        return cls(
+            child.id,
+            agent,
+            status,
+            seq,
+            state.answer,
+            state.error,
+            state.steps,
+            state.usage,
+            state.cost,
+            doing,
+            waits,
+            output,
+        )
 
     def meta(self, background: bool = False) -> dict[str, Any]:
         """For the result that tells of it."""
         found: dict[str, Any] = {
-            "id": self.id, "agent": self.agent, "status": self.status.value, "steps": self.steps, "cost": self.cost,
-            "inputTokens": self.usage.input_tokens, "outputTokens": self.usage.output_tokens, "seq": self.seq,
-        }  # fmt: skip
+            "id": self.id,
+            "agent": self.agent,
+            "status": self.status.value,
+            "steps": self.steps,
+            "cost": self.cost,
+            "inputTokens": self.usage.input_tokens,
+            "outputTokens": self.usage.output_tokens,
+            "seq": self.seq,
+        }
         return {**found, "background": True} if background else found
 
     @property
@@ -61,7 +80,10 @@ class Outcome(NamedTuple):
         """One line."""
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         if self.waits:
-            return f"{self.agent} ({self.id}): {steps}, waits for the user's approval of {', '.join(map(_title, self.waits))}"
+            return (
+                f"{self.agent} ({self.id}): {steps}, waits for the user's approval of"
+                f" {', '.join(map(_title, self.waits))}"
+            )
         what = f", now {self.doing}" if self.doing and self.status is _S.RUNNING else ""
         return f"{self.agent} ({self.id}): {self.status.value.replace('_', ' ')}, {steps}{what}"
 
@@ -72,14 +94,25 @@ class Outcome(NamedTuple):
         steps = f"{self.steps} step{'' if self.steps == 1 else 's'}"
         match self.status:
             case _S.FINISHED:
-                return self.answer if self.output is None else msgspec.json.encode(self.output).decode()
+                return (
+                    self.answer
+                    if self.output is None
+                    else msgspec.json.encode(self.output).decode()
+                )
             case _S.ERROR:
-                why = "an error" if self.error is None else f"{self.error.error}: {self.error.message}"
+                why = (
+                    "an error"
+                    if self.error is None
+                    else f"{self.error.error}: {self.error.message}"
+                )
                 limit = self.error is not None and self.error.error == "LimitExceeded"
                 what = "came to a limit and did not finish" if limit else "failed"
                 return f"{self.agent} {what} after {steps}: {why}{said}"
             case _S.STUCK:
-                return f"{self.agent} got stuck after {steps} and did not finish. Give it a smaller task, or do it yourself.{said}"
+                return (
+                    f"{self.agent} got stuck after {steps} and did not finish. Give it a smaller"
+                    f" task, or do it yourself.{said}"
+                )
             case _S.PAUSED:
                 return f"{self.agent} was stopped after {steps} and did not finish.{said}"
             case _:
@@ -87,8 +120,11 @@ class Outcome(NamedTuple):
 
 
 def standing(fold: Fold) -> ConversationStatus:
-    """A child's status. One whose last answer outran an interrupt is idle when it goes on, and has finished all the same."""
-    answered = fold.status is _S.IDLE and fold.assistant is not None and not fold.owed and not fold.open
+    """A child's status. One whose last answer outran an interrupt is idle when it goes on, and has
+    finished all the same."""
+    answered = (
+        fold.status is _S.IDLE and fold.assistant is not None and not fold.owed and not fold.open
+    )
     return _S.FINISHED if answered else fold.status
 
 
@@ -99,12 +135,15 @@ def done(child: Conversation) -> bool:
     driver = child._driver  # pyright: ignore[reportPrivateUsage]
     with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
         fold = child._journal.fold  # pyright: ignore[reportPrivateUsage]
-        rests = driver.failure is not None or (driver.resting and standing(fold) in OVER and not fold.asked)
+        rests = driver.failure is not None or (
+            driver.resting and standing(fold) in OVER and not fold.asked
+        )
     return rests and not team_busy(child)
 
 
 def shut(child: Conversation) -> bool:
-    """Have a child that has come to an end hear nothing more; False if it has heard something by now. To be closed then."""
+    """Have a child that has come to an end hear nothing more; False if it has heard something by
+    now. To be closed then."""
     child.drain_inbox()
     with child._journal.changed:  # pyright: ignore[reportPrivateUsage]
         if not done(child):

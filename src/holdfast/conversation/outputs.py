@@ -1,4 +1,5 @@
-"""Large outputs: the store keeps them whole, once; the journal and the model have their beginning and end."""
+"""Large outputs: the store keeps them whole, once; the journal and the model have their beginning
+and end."""
 
 from __future__ import annotations
 
@@ -16,12 +17,17 @@ _HEAD = 0.7  # of what is shown; how a text begins says more than how it ends
 
 
 def trimmed(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:
-    """A result with at most `limit` characters in each text, and the bytes to keep: `meta[BLOBS]` names each, and what it is of."""
+    """A result with at most `limit` characters in each text, and the bytes to keep: `meta[BLOBS]`
+    names each, and what it is of."""
     if BLOBS in result.meta:  # ours alone to say: a tool could name what is another conversation's
-        result = msgspec.structs.replace(result, meta={key: value for key, value in result.meta.items() if key != BLOBS})
+        result = msgspec.structs.replace(
+            result, meta={key: value for key, value in result.meta.items() if key != BLOBS}
+        )
     structured = result.structured_content
     data = b"" if structured is None else msgspec.json.encode(structured)
-    if len(data) <= limit and not any(type(block) is TextContent and len(block.text) > limit for block in result.content):
+    if len(data) <= limit and not any(
+        type(block) is TextContent and len(block.text) > limit for block in result.content
+    ):
         return result, []
     kept: list[bytes] = []
     blobs: list[dict[str, Any]] = []
@@ -37,20 +43,32 @@ def trimmed(result: ToolResult, limit: int) -> tuple[ToolResult, list[bytes]]:
             id = keep(text.encode(), f"content.{index}")
             head = int(limit * _HEAD)
             left = len(text) - limit
-            note = f"\n... {left:,} of {len(text):,} characters left out here; the whole is kept as {id} ...\n"
+            note = (
+                f"\n... {left:,} of {len(text):,} characters left out here; the whole is kept as"
+                f" {id} ...\n"
+            )
             block = TextContent(text[:head] + note + text[len(text) - (limit - head) :])
         content.append(block)
     if len(data) > limit:
         keep(data, "structuredContent")
         structured = None
     meta = {**result.meta, BLOBS: blobs}
-    return msgspec.structs.replace(result, content=tuple(content), structured_content=structured, meta=meta), kept
+    return (
+        msgspec.structs.replace(
+            result, content=tuple(content), structured_content=structured, meta=meta
+        ),
+        kept,
+    )
 
 
 def blobs_of(event: AnyEvent) -> list[str]:
     """The names of the blobs that an event refers to."""
     entries: Any = event.result.meta.get(BLOBS) if isinstance(event, ToolResultEvent) else None
-    return [entry["id"] for entry in cast("list[dict[str, Any]]", entries)] if isinstance(entries, list) else []
+    return (
+        [entry["id"] for entry in cast("list[dict[str, Any]]", entries)]
+        if isinstance(entries, list)
+        else []
+    )
 
 
 def whole(result: ToolResult, blob: Callable[[str], bytes]) -> ToolResult:
@@ -66,4 +84,6 @@ def whole(result: ToolResult, blob: Callable[[str], bytes]) -> ToolResult:
         else:
             content[int(entry["of"].split(".")[1])] = TextContent(data.decode())
     meta = {key: value for key, value in result.meta.items() if key != BLOBS}
-    return msgspec.structs.replace(result, content=tuple(content), structured_content=structured, meta=meta)
+    return msgspec.structs.replace(
+        result, content=tuple(content), structured_content=structured, meta=meta
+    )

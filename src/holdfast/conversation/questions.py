@@ -1,4 +1,5 @@
-"""What running calls ask the user: each question journaled before it is asked, and its answer when it is given."""
+"""What running calls ask the user: each question journaled before it is asked, and its answer when
+it is given."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ TAKEN_BACK = "the question was taken back before it was answered"
 
 
 class _Asked:
-    """A question that a call of this process waits with. `values` are valid once `settled`; None declines."""
+    """A question that a call of this process waits with. `values` are valid once `settled`; None
+    declines."""
 
     __slots__ = ("question", "settled", "values", "woken")
 
@@ -48,7 +50,8 @@ class _Asked:
 
 
 class Questions:
-    """The questions of one conversation's calls. `ask` blocks a call's thread; the rest may be called from any."""
+    """The questions of one conversation's calls. `ask` blocks a call's thread; the rest may be
+    called from any."""
 
     __slots__ = ("_journal", "_live", "_on_question")
 
@@ -97,20 +100,38 @@ class Questions:
                 (self._live or {}).pop(asked.question.id, None)
         return asked.values
 
-    def _begin(self, call_id: str, message: str, schema: dict[str, Any] | None, url: str, asker: str) -> _Asked | None:
+    def _begin(
+        self, call_id: str, message: str, schema: dict[str, Any] | None, url: str, asker: str
+    ) -> _Asked | None:
         with self._journal as journal:
             item = journal.fold.open.get(call_id)
             if item is None:  # it was answered meanwhile, and what asks was left behind
                 return None
             if item.questioned >= _MOST:
                 _log.warning(
-                    "conversation %s: call %s has asked %d questions; it is told that the user declines", journal.id, call_id, _MOST
+                    "conversation %s: call %s has asked %d questions; it is told that the user"
+                    " declines",
+                    journal.id,
+                    call_id,
+                    _MOST,
                 )
                 return None
-            question = ev.Question(f"{call_id}?{item.questioned + 1}", message, schema, url, asker or item.call.name)
-            journal.add(ev.Decision, call_id=call_id, decision="ask", by=question.asker, reason=message, question=question)
+            question = ev.Question(
+                f"{call_id}?{item.questioned + 1}", message, schema, url, asker or item.call.name
+            )
+            journal.add(
+                ev.Decision,
+                call_id=call_id,
+                decision="ask",
+                by=question.asker,
+                reason=message,
+                question=question,
+            )
             asked = _Asked(question)
-            self._live = {**(self._live or {}), question.id: asked}  # before it is written: whoever reads it may answer at once
+            self._live = {
+                **(self._live or {}),
+                question.id: asked,
+            }  # before it is written: whoever reads it may answer at once
         return asked
 
     def _wait(self, asked: _Asked, timeout: float | None, flags: list[Cancellation]) -> str:
@@ -124,17 +145,29 @@ class Questions:
             asked.woken.clear()
         return TAKEN_BACK
 
-    def _call(self, callback: Callable[[ev.Question], dict[str, Any] | bool | None], asked: _Asked) -> str:
-        """Ask the owner's function, nothing locked, and journal what it says; why there is no answer, should that be so."""
+    def _call(
+        self, callback: Callable[[ev.Question], dict[str, Any] | bool | None], asked: _Asked
+    ) -> str:
+        """Ask the owner's function, nothing locked, and journal what it says; why there is no
+        answer, should that be so."""
         question = asked.question
         try:
             found = callback(question)
             values = filled("on_question", question.schema, found)
         except ConfigurationError as error:
-            _log.warning("conversation %s: the answer to question %s was dropped: %s", self._journal.id, question.id, error)
+            _log.warning(
+                "conversation %s: the answer to question %s was dropped: %s",
+                self._journal.id,
+                question.id,
+                error,
+            )
             return "on_question's answer does not fit the form"
         except Exception as error:
-            _log.exception("conversation %s: on_question raised, so that question %s has no answer", self._journal.id, question.id)
+            _log.exception(
+                "conversation %s: on_question raised, so that question %s has no answer",
+                self._journal.id,
+                question.id,
+            )
             return f"on_question raised {type(error).__name__}"
         if values is not None:
             with self._journal:
@@ -151,14 +184,19 @@ class Questions:
             if asked.settled:
                 return
             answered = False
-            with suppress(ConversationClosed, StoreError), self._journal as journal:  # else its result cannot be written down either
+            with (
+                suppress(ConversationClosed, StoreError),
+                self._journal as journal,
+            ):  # else its result cannot be written down either
                 if self._pending(asked.question.id):
                     self._write(asked.question, None, by, reason)
                 else:
                     answered = asked.question.id.rpartition("?")[0] in journal.fold.open
             if not answered:
                 asked.settle(None)
-        while not asked.settled and asked.woken.wait(_HANDED_OVER):  # whoever journaled the answer hands it over in this moment
+        while not asked.settled and asked.woken.wait(
+            _HANDED_OVER
+        ):  # whoever journaled the answer hands it over in this moment
             asked.woken.clear()
         asked.settle(None)
 
@@ -169,8 +207,12 @@ class Questions:
         with self._journal.changed:
             return self._asked(question_id).question
 
-    def answer(self, question_id: str, values: dict[str, Any] | None, by: str, reason: str) -> Callable[[], None]:
-        """Within a transaction: journal `values`, filled in, or that the user declines (None); the effect hands it to the call. Raises `ConfigurationError` if the call does not wait for it any more."""
+    def answer(
+        self, question_id: str, values: dict[str, Any] | None, by: str, reason: str
+    ) -> Callable[[], None]:
+        """Within a transaction: journal `values`, filled in, or that the user declines (None); the
+        effect hands it to the call. Raises `ConfigurationError` if the call does not wait for it
+        any more."""
         asked = self._asked(question_id)
         self._write(asked.question, values, by, reason)
         return lambda: asked.settle(values)
@@ -184,7 +226,8 @@ class Questions:
         listed = f" These do: {', '.join(live)}." if live else " None does."
         if question_id is None:
             raise ConfigurationError(
-                f"{'Several questions wait' if live else 'No question waits'} for an answer; say which.{listed if live else ''}"
+                f"{'Several questions wait' if live else 'No question waits'} for an answer; say"
+                f" which.{listed if live else ''}"
             )
         raise ConfigurationError(f"Question {question_id!r} does not wait for an answer.{listed}")
 
@@ -192,7 +235,9 @@ class Questions:
         item = self._journal.fold.open.get(question_id.rpartition("?")[0])
         return item is not None and any(question.id == question_id for question in item.questions)
 
-    def _write(self, question: ev.Question, values: dict[str, Any] | None, by: str, reason: str) -> None:
+    def _write(
+        self, question: ev.Question, values: dict[str, Any] | None, by: str, reason: str
+    ) -> None:
         self._journal.add(
             ev.Decision,
             call_id=question.id.rpartition("?")[0],

@@ -6,7 +6,8 @@ from holdfast.agent.agent import Agent
 
 
 def runtime_of(agent: Agent) -> object | None:
-    """The runtime that the agent's tools work in; None if they work in none, or in several. Asks no service."""
+    """The runtime that the agent's tools work in; None if they work in none, or in several. Asks no
+    service."""
     found = None
     for tool in agent.tools.list_tools():
         if tool.runtime is not None and tool.runtime is not found:

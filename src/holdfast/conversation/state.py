@@ -38,7 +38,14 @@ class ConversationStatus(StrEnum):
 
 
 # A message to a conversation at rest begins a new run.
-AT_REST = frozenset((ConversationStatus.IDLE, ConversationStatus.FINISHED, ConversationStatus.STUCK, ConversationStatus.ERROR))
+AT_REST = frozenset(
+    (
+        ConversationStatus.IDLE,
+        ConversationStatus.FINISHED,
+        ConversationStatus.STUCK,
+        ConversationStatus.ERROR,
+    )
+)
 
 
 _NOTHING = Usage()
@@ -47,9 +54,11 @@ _NOTHING = Usage()
 class OpenCall:
     """A call without a result.
 
-    `attempt` is 0 until the call starts. `asked` is the reason why it waits for a decision, None if it does not wait. `arguments` replace the
-    model's if an approver edited them. A client runs an `offered` call, and `runner` names the client that claimed it. A `parallel` call may run
-    beside its parallel neighbours; any other call runs alone (`turn`). A `doubtful` call has a damaged record: once it has begun it is never repeated.
+    `attempt` is 0 until the call starts. `asked` is the reason why it waits for a decision, None if
+    it does not wait. `arguments` replace the model's if an approver edited them. A client runs an
+    `offered` call, and `runner` names the client that claimed it. A `parallel` call may run beside
+    its parallel neighbours; any other call runs alone (`turn`). A `doubtful` call has a damaged
+    record: once it has begun it is never repeated.
     """
 
     __slots__ = (
@@ -78,7 +87,9 @@ class OpenCall:
         self.approved = False
         self.risk = ""  # what an analyzer said of it
         self.arguments: dict[str, Any] | None = None
-        self.questions: tuple[ev.Question, ...] = ()  # what it asks the user and was not answered yet
+        self.questions: tuple[
+            ev.Question, ...
+        ] = ()  # what it asks the user and was not answered yet
         self.questioned = 0  # how many questions it has asked, in all of its attempts
 
     @property
@@ -94,27 +105,40 @@ class OpenCall:
     @property
     def effective(self) -> ToolCall:
         """The call with the arguments that it is to be run with."""
-        return self.call if self.arguments is None else msgspec.structs.replace(self.call, arguments=self.arguments, raw="", invalid="")
+        return (
+            self.call
+            if self.arguments is None
+            else msgspec.structs.replace(self.call, arguments=self.arguments, raw="", invalid="")
+        )
 
     def decide(self, decision: ev.Decision) -> None:
-        """Take in a decision about this call. An approval of other arguments than the call has approves nothing."""
+        """Take in a decision about this call. An approval of other arguments than the call has
+        approves nothing."""
         if decision.question is not None:
             self.questions = (*self.questions, decision.question)
             self.questioned += 1
         elif decision.question_id:
-            self.questions = tuple([one for one in self.questions if one.id != decision.question_id])
+            self.questions = tuple(
+                [one for one in self.questions if one.id != decision.question_id]
+            )
         elif decision.decision == "ask":
             self.asked, self.approved, self.arguments = decision.reason or "", False, None
             self.risk = decision.risk
-        elif decision.decision == "approve" and self.asked is not None and decision.arguments_hash == self.call.arguments_hash:
+        elif (
+            decision.decision == "approve"
+            and self.asked is not None
+            and decision.arguments_hash == self.call.arguments_hash
+        ):
             self.asked, self.approved, self.doubtful = None, True, False
             self.arguments = decision.arguments
 
 
 def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
-    """Return the calls whose turn it is: the first one, and its neighbours as long as all of them are parallel.
+    """Return the calls whose turn it is: the first one, and its neighbours as long as all of them
+    are parallel.
 
-    `calls` are the open calls of one answer, in its order. Every other call waits until those before it are settled.
+    `calls` are the open calls of one answer, in its order. Every other call waits until those
+    before it are settled.
     """
     found: list[OpenCall] = []
     for item in calls:
@@ -125,19 +149,58 @@ def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
 
 
 def undecided(calls: Iterable[OpenCall]) -> bool:
-    """Return True if no call can proceed before somebody decides: all calls whose turn it is wait for a decision, and there is one."""
+    """Return True if no call can proceed before somebody decides: all calls whose turn it is wait
+    for a decision, and there is one."""
     now = turn(calls)
     return bool(now) and all(item.asked is not None for item in now)
 
 
 class Fold:
-    """What the loop needs to know of a journal, kept up to date event by event. One owner: the journal, under its lock."""
+    """What the loop needs to know of a journal, kept up to date event by event. One owner: the
+    journal, under its lock."""
 
     __slots__ = (
-        "_uncounted", "_usage", "abouts", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "denials", "error", "handoff", "heard_seq", "last_seq",
-        "last_time", "message_seq", "open", "output", "output_failed", "output_failures", "output_seq", "parallel", "pictures", "planned", "recent", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "stops", "title", "unpriced",
+        "_uncounted",
+        "_usage",
+        "abouts",
+        "agent",
+        "assistant",
+        "based_on",
+        "blanks",
+        "clients",
+        "condensed",
+        "cost",
+        "created",
+        "denials",
+        "error",
+        "handoff",
+        "heard_seq",
+        "last_seq",
+        "last_time",
+        "message_seq",
+        "open",
+        "output",
+        "output_failed",
+        "output_failures",
+        "output_seq",
+        "parallel",
+        "pictures",
+        "planned",
+        "recent",
+        "run_cost",
+        "run_since",
+        "run_spent",
+        "run_steps",
+        "run_tokens",
+        "sizes",
+        "status",
+        "status_seq",
+        "steps",
+        "stops",
+        "title",
+        "unpriced",
         "wanted",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self.status = ConversationStatus.IDLE
@@ -146,23 +209,40 @@ class Fold:
         self.created: datetime | None = None
         self.last_time: datetime | None = None
         self.condensed = 0
-        self.wanted: str | None = None  # the instructions of a condensation that somebody asked for, and that is still to come
-        self.sizes: Sizes | None = None  # the tokens of the next request, if somebody wants to know them (`measure`)
+        self.wanted: str | None = (
+            # the instructions of a condensation that somebody asked for, and that is still to come
+            None
+        )
+        self.sizes: Sizes | None = (
+            None  # the tokens of the next request, if somebody wants to know them (`measure`)
+        )
         self.message_seq = 0
-        self.abouts: dict[str, int] = {}  # what the loop has told the model of, and that is still shown: `Message.about`, and its seq
-        self.pictures = False  # whether there is any in what was said or returned, as far as it was read
-        self.planned: ev.Plan | None = None  # the plan, whether it is approved, and where a model is shown it
+        self.abouts: dict[
+            str, int
+        ] = {}  # what the loop has told the model of, and that is still shown: `Message.about`, and its seq
+        self.pictures = (
+            False  # whether there is any in what was said or returned, as far as it was read
+        )
+        self.planned: ev.Plan | None = (
+            None  # the plan, whether it is approved, and where a model is shown it
+        )
         self.heard_seq = 0  # the last message that was not the loop's own
         self.based_on = 0
         self.agent: ev.Agent | None = None
-        self.handoff: str | None = None  # the agent that the conversation was handed to, and that has not taken over yet
+        self.handoff: str | None = (
+            None  # the agent that the conversation was handed to, and that has not taken over yet
+        )
         self.clients: tuple[str, ...] = ()  # names of the tools of `agent` whose calls clients run
-        self.parallel: frozenset[str] = frozenset()  # names of the tools of `agent` whose calls may run side by side
+        self.parallel: frozenset[str] = (
+            frozenset()
+        )  # names of the tools of `agent` whose calls may run side by side
         self.assistant: ev.Assistant | None = None
         self.open: dict[str, OpenCall] = {}
         self.blanks = 0  # answers in a row without text or call
         self.denials = 0  # answers in a row that hooks held back
-        self.stops = 0  # times that hooks did not let the run be finished since it began, or somebody said something
+        # times that hooks did not let the run be finished since it began, or somebody said
+        # something
+        self.stops = 0
         self.error: ev.Error | None = None
         self.title = ""
         self.steps = 0
@@ -255,7 +335,10 @@ class Fold:
 
     def opened(self, calls: Iterable[ToolCall]) -> dict[str, OpenCall]:
         """Return the open calls of an answer by id, in its order."""
-        return {call.id: OpenCall(call, call.name in self.clients, call.name in self.parallel) for call in calls}
+        return {
+            call.id: OpenCall(call, call.name in self.clients, call.name in self.parallel)
+            for call in calls
+        }
 
     @property
     def turn(self) -> list[OpenCall]:
@@ -263,8 +346,8 @@ class Fold:
         return turn(self.open.values())
 
     def _damaged(self, event: ev.Damaged) -> None:
-        """Take in an event that cannot be read. What it may have said of a call is in doubt, and no call begins or is repeated because
-        of it."""
+        """Take in an event that cannot be read. What it may have said of a call is in doubt, and no
+        call begins or is repeated because of it."""
         kind, found = event.original_type, damage.stand_in(event)
         usage, cost, _ = damage.spent(event)
         self._spent(usage, cost)
@@ -284,7 +367,9 @@ class Fold:
             self.planned = planning.after_message(self.planned)
         if kind in ("", "decision", "toolCallStarted", "toolResult"):
             about = damage.call_of(event)
-            for call in [self.open[about]] if about in self.open else [] if about else self.open.values():
+            for call in (
+                [self.open[about]] if about in self.open else [] if about else self.open.values()
+            ):
                 call.doubtful = True
                 if kind != "decision":
                     call.attempt, call.asked, call.runner = max(call.attempt, 1), None, ""
@@ -292,7 +377,8 @@ class Fold:
                     call.asked = "A decision on this call was damaged and cannot be read."
 
     def measure(self, journal: Sequence[ev.AnyEvent]) -> Sizes:
-        """Have the tokens of the next request kept from now on. `journal` has at least all events that are still shown."""
+        """Have the tokens of the next request kept from now on. `journal` has at least all events
+        that are still shown."""
         if self.sizes is None:
             self.sizes = Sizes.of(journal, self.agent)
         return self.sizes
@@ -300,7 +386,11 @@ class Fold:
     @property
     def condensing(self) -> bool:
         """Whether a condensation that somebody asked for is to be done now."""
-        return self.wanted is not None and not self.open and (self.status is ConversationStatus.RUNNING or self.status in AT_REST)
+        return (
+            self.wanted is not None
+            and not self.open
+            and (self.status is ConversationStatus.RUNNING or self.status in AT_REST)
+        )
 
     def _shortened(self, event: ev.Condensation) -> None:
         self.wanted = event.request
@@ -326,7 +416,9 @@ class Fold:
         item = self.open.pop(event.call_id, None)
         if item is not None and item.call.name == PLAN:
             unheard = self.heard_seq > self.based_on
-            self.planned = planning.after_result(self.planned, item.effective, event.result, item.approved, unheard)
+            self.planned = planning.after_result(
+                self.planned, item.effective, event.result, item.approved, unheard
+            )
         elif item is not None and item.call.name == HANDOFF and self.handoff is None:
             self.handoff = handed_to(event.result)
         elif item is not None and item.call.name == FINISH:
@@ -335,14 +427,32 @@ class Fold:
     def _heads(self, event: ev.Agent) -> None:
         self.agent = event
         self.handoff = None
-        self.clients = tuple([name for tool in event.tools if tool.executor == "client" for name in (tool.name, tool.wire_name) if name])
-        self.parallel = frozenset([name for tool in event.tools if tool.parallel for name in (tool.name, tool.wire_name) if name])
+        self.clients = tuple(
+            [
+                name
+                for tool in event.tools
+                if tool.executor == "client"
+                for name in (tool.name, tool.wire_name)
+                if name
+            ]
+        )
+        self.parallel = frozenset(
+            [
+                name
+                for tool in event.tools
+                if tool.parallel
+                for name in (tool.name, tool.wire_name)
+                if name
+            ]
+        )
 
     def _handed_over(self, event: ev.ToolResult) -> None:
         """Take in what came of a call of `finish`."""
         if is_output(FINISH, event.result):
             self.output, self.output_seq = event.result.structured_content, event.seq
-        elif event.result.is_error and not (event.result.error is not None and event.result.error.type in ("cancelled", "unknown")):
+        elif event.result.is_error and not (
+            event.result.error is not None and event.result.error.type in ("cancelled", "unknown")
+        ):
             self.output_failed = event.result.text or "the call failed"
 
     def _answered(self, event: ev.Assistant) -> None:
@@ -350,7 +460,11 @@ class Fold:
         self.based_on = event.based_on
         paused = event.stop_reason in ("pause", "denied")
         self.denials = self.denials + 1 if event.stop_reason == "denied" else 0
-        self.blanks = 0 if event.calls or paused or (event.text.strip() and event.stop_reason != "length") else self.blanks + 1
+        self.blanks = (
+            0
+            if event.calls or paused or (event.text.strip() and event.stop_reason != "length")
+            else self.blanks + 1
+        )
         usage, cost = event.usage, event.cost
         self.steps += 1
         self.run_steps += 1
@@ -367,15 +481,20 @@ class Fold:
             status = ConversationStatus(event.status)
         except ValueError:
             return  # a newer version's status; what it means to us is unknown
-        if status in AT_REST:  # the run is over, and the next one counts anew, also if a pause comes first
+        if (
+            status in AT_REST
+        ):  # the run is over, and the next one counts anew, also if a pause comes first
             self.run_since = None
             self.run_spent = 0.0
             self.run_steps = 0
             self.run_tokens = 0
             self.run_cost = 0.0
             self.blanks = 0
-            # Of a run that ended on it the last failure is still to be told, if the run is resumed: that counts for no new round.
-            self.output_failures = -1 if self.error is not None and self.error.error == OutputInvalid.__name__ else 0
+            # Of a run that ended on it the last failure is still to be told, if the run is resumed:
+            # that counts for no new round.
+            self.output_failures = (
+                -1 if self.error is not None and self.error.error == OutputInvalid.__name__ else 0
+            )
             self.stops = self.denials = 0
         elif status is ConversationStatus.RUNNING:
             self.run_since = self.run_since or event.timestamp
@@ -389,13 +508,34 @@ class Fold:
     def so_far(self) -> ev.SoFar:
         """All of this, for whoever goes on from here later. No call may be open."""
         return ev.SoFar(
-            self.last_seq, self.created or ev.EPOCH, self.title, self.status.value, self.status_seq, self.message_seq,
-            0 if self.agent is None else self.agent.seq, 0 if self.assistant is None else self.assistant.seq, self.based_on, self.blanks,
-            self.steps, self.usage, self.cost, self.run_since, self.run_steps, self.run_tokens, self.run_cost,
-            0 if self.error is None else self.error.seq, self.run_spent, plan=self.planned, handoff=self.handoff,
-            output_seq=self.output_seq, output_failures=self.output_failures, output_failed=self.output_failed,
-            stops=self.stops, denials=self.denials, unpriced=self.unpriced,
-        )  # fmt: skip
+            self.last_seq,
+            self.created or ev.EPOCH,
+            self.title,
+            self.status.value,
+            self.status_seq,
+            self.message_seq,
+            0 if self.agent is None else self.agent.seq,
+            0 if self.assistant is None else self.assistant.seq,
+            self.based_on,
+            self.blanks,
+            self.steps,
+            self.usage,
+            self.cost,
+            self.run_since,
+            self.run_steps,
+            self.run_tokens,
+            self.run_cost,
+            0 if self.error is None else self.error.seq,
+            self.run_spent,
+            plan=self.planned,
+            handoff=self.handoff,
+            output_seq=self.output_seq,
+            output_failures=self.output_failures,
+            output_failed=self.output_failed,
+            stops=self.stops,
+            denials=self.denials,
+            unpriced=self.unpriced,
+        )
 
     @classmethod
     def after(cls, so_far: ev.SoFar, event: Callable[[int], ev.AnyEvent]) -> Fold:
@@ -403,19 +543,38 @@ class Fold:
         found = cls()
         found.last_seq, found.created, found.condensed = so_far.seq, so_far.created, so_far.seq
         found.status, found.status_seq = ConversationStatus(so_far.status), so_far.status_seq
-        found.title, found.message_seq, found.based_on, found.blanks = so_far.title, so_far.message_seq, so_far.based_on, so_far.blanks
-        found.steps, found._usage, found.cost, found.unpriced = so_far.steps, so_far.usage, so_far.cost, so_far.unpriced
+        found.title, found.message_seq, found.based_on, found.blanks = (
+            so_far.title,
+            so_far.message_seq,
+            so_far.based_on,
+            so_far.blanks,
+        )
+        found.steps, found._usage, found.cost, found.unpriced = (
+            so_far.steps,
+            so_far.usage,
+            so_far.cost,
+            so_far.unpriced,
+        )
         found.run_since, found.run_steps, found.run_tokens, found.run_cost = (
-            so_far.run_since, so_far.run_steps, so_far.run_tokens, so_far.run_cost,
-        )  # fmt: skip
+            so_far.run_since,
+            so_far.run_steps,
+            so_far.run_tokens,
+            so_far.run_cost,
+        )
         found.run_spent, found.handoff = so_far.run_spent, so_far.handoff
         found.planned = so_far.plan
         found.stops, found.denials = so_far.stops, so_far.denials
-        found.output_failures, found.output_failed, found.output_seq = so_far.output_failures, so_far.output_failed, so_far.output_seq
+        found.output_failures, found.output_failed, found.output_seq = (
+            so_far.output_failures,
+            so_far.output_failed,
+            so_far.output_seq,
+        )
         # Any of these may be damaged by now; then it is as if there was none.
         if so_far.output_seq:
             output = event(so_far.output_seq)
-            found.output = output.result.structured_content if isinstance(output, ev.ToolResult) else None
+            found.output = (
+                output.result.structured_content if isinstance(output, ev.ToolResult) else None
+            )
         if so_far.agent_seq and isinstance(head := event(so_far.agent_seq), ev.Agent):
             found._heads(head)
         if so_far.assistant_seq and isinstance(answer := event(so_far.assistant_seq), ev.Assistant):
@@ -425,8 +584,16 @@ class Fold:
         return found
 
     def take(self, events: Sequence[ev.AnyEvent]) -> None:
-        """Take in many events at once. What an earlier answer's calls became matters no more once there is a later answer."""
-        last = next((index for index in range(len(events) - 1, -1, -1) if type(events[index]) is ev.Assistant), 0)
+        """Take in many events at once. What an earlier answer's calls became matters no more once
+        there is a later answer."""
+        last = next(
+            (
+                index
+                for index in range(len(events) - 1, -1, -1)
+                if type(events[index]) is ev.Assistant
+            ),
+            0,
+        )
         if last and self.created is None:
             self.created = events[0].timestamp
         recent = recent_of(events[:last], self.recent) if last else self.recent
@@ -435,11 +602,15 @@ class Fold:
             if kind is ev.Assistant:
                 self._answered(cast(ev.Assistant, event))
                 plans = [call for call in cast(ev.Assistant, event).calls if call.name == PLAN]
-                self.open = {call.id: OpenCall(call) for call in plans} if plans or self.open else self.open
+                self.open = (
+                    {call.id: OpenCall(call) for call in plans} if plans or self.open else self.open
+                )
             elif kind is ev.ToolResult:
                 if self.open:
                     self._closed(cast(ev.ToolResult, event))
-                self.pictures = self.pictures or has_picture(cast(ev.ToolResult, event).result.content)
+                self.pictures = self.pictures or has_picture(
+                    cast(ev.ToolResult, event).result.content
+                )
             elif kind is ev.Decision:
                 if (item := self.open.get(cast(ev.Decision, event).call_id)) is not None:
                     item.decide(cast(ev.Decision, event))
@@ -465,8 +636,8 @@ class Fold:
 
     @property
     def owed(self) -> bool:
-        """Whether the model has something to answer: a message it has not seen, the results of its last calls, or an answer that its
-        provider paused."""
+        """Whether the model has something to answer: a message it has not seen, the results of its
+        last calls, or an answer that its provider paused."""
         last = self.assistant
         if self.message_seq > self.based_on or last is None:
             return self.message_seq > self.based_on
@@ -481,7 +652,11 @@ class Fold:
     def offers(self) -> list[OpenCall]:
         """The calls that a client has claimed, or may claim now."""
         now = self.turn
-        return [item for item in self.open.values() if item.held_by_client and (item.runner or item in now)]
+        return [
+            item
+            for item in self.open.values()
+            if item.held_by_client and (item.runner or item in now)
+        ]
 
     @property
     def asked(self) -> bool:
@@ -497,7 +672,8 @@ def fold(journal: Sequence[ev.AnyEvent]) -> Fold:
 
 
 class PendingConfirmation(Data, frozen=True):
-    """A call that waits for `approve` or `reject`: why, the hash of the arguments that an approval is bound to, and its risk, "" if nobody said."""
+    """A call that waits for `approve` or `reject`: why, the hash of the arguments that an approval
+    is bound to, and its risk, "" if nobody said."""
 
     call: ToolCall
     reason: str
@@ -506,21 +682,26 @@ class PendingConfirmation(Data, frozen=True):
 
 
 class Offer(Data, frozen=True):
-    """A call that a client is to run, with the arguments that it is to be run with, and the `runner` that claimed it, "" for none."""
+    """A call that a client is to run, with the arguments that it is to be run with, and the
+    `runner` that claimed it, "" for none."""
 
     call: ToolCall
     runner: str = ""
 
 
 class ConversationState:
-    """A snapshot of a conversation, serializable whole: `id`, `status` and `events`; everything else is a fold over the events.
+    """A snapshot of a conversation, serializable whole: `id`, `status` and `events`; everything
+    else is a fold over the events.
 
-    `Conversation.from_state(state, agent)` makes a conversation of it again, with the same or another agent, model or toolset.
+    `Conversation.from_state(state, agent)` makes a conversation of it again, with the same or
+    another agent, model or toolset.
     """
 
     __slots__ = ("_events", "_fold", "_read", "id", "status")
 
-    def __init__(self, id: str, events: Sequence[ev.AnyEvent] = (), status: ConversationStatus | None = None) -> None:
+    def __init__(
+        self, id: str, events: Sequence[ev.AnyEvent] = (), status: ConversationStatus | None = None
+    ) -> None:
         self.id = id
         self._events: tuple[ev.AnyEvent, ...] | None = tuple(events)
         self._read: Callable[[int], tuple[ev.AnyEvent, ...]] | None = None
@@ -528,8 +709,15 @@ class ConversationState:
         self.status: ConversationStatus = self._folded.status if status is None else status
 
     @classmethod
-    def of(cls, id: str, status: ConversationStatus, folded: Fold, read: Callable[[int], tuple[ev.AnyEvent, ...]]) -> ConversationState:
-        """A state whose fold is known, and whose events are `read(last_seq)` when they are asked for: most ask for less."""
+    def of(
+        cls,
+        id: str,
+        status: ConversationStatus,
+        folded: Fold,
+        read: Callable[[int], tuple[ev.AnyEvent, ...]],
+    ) -> ConversationState:
+        """A state whose fold is known, and whose events are `read(last_seq)` when they are asked
+        for: most ask for less."""
         found = cls(id, (), status)
         found._fold, found._events, found._read = folded, None, read
         return found
@@ -562,7 +750,8 @@ class ConversationState:
 
     @property
     def output(self) -> Any:
-        """What the last run ended with, as a JSON value, if the agent has an `output_type`; None if there is none."""
+        """What the last run ended with, as a JSON value, if the agent has an `output_type`; None if
+        there is none."""
         return self._folded.output
 
     @property
@@ -577,7 +766,8 @@ class ConversationState:
 
     @property
     def cost(self) -> float | None:
-        """The cost of all model calls in US dollars, by list prices; None if none is known. See `unpriced`."""
+        """The cost of all model calls in US dollars, by list prices; None if none is known. See
+        `unpriced`."""
         return known_cost(self._folded.cost, self._folded.unpriced)
 
     @property
@@ -592,14 +782,20 @@ class ConversationState:
 
     @property
     def plan(self) -> tuple[ev.PlanStep, ...]:
-        """The steps of the plan as it stands: what the tool `plan` was last called with; none if it never was."""
+        """The steps of the plan as it stands: what the tool `plan` was last called with; none if it
+        never was."""
         return self._folded.plan
 
     @property
     def plan_approved(self) -> bool:
-        """Whether the user approved the plan as it stands (`Agent(planning="first")`), and has asked for nothing more since it was finished."""
+        """Whether the user approved the plan as it stands (`Agent(planning="first")`), and has
+        asked for nothing more since it was finished."""
         planned = self._folded.planned
-        return planned is not None and bool(planned.approved) and planned.approved == texts(planned.steps)
+        return (
+            planned is not None
+            and bool(planned.approved)
+            and planned.approved == texts(planned.steps)
+        )
 
     @property
     def pending_calls(self) -> tuple[ToolCall, ...]:
@@ -608,7 +804,8 @@ class ConversationState:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Calls that a client has claimed or may claim now (`commands.Claim`): on their turn, and without an open decision."""
+        """Calls that a client has claimed or may claim now (`commands.Claim`): on their turn, and
+        without an open decision."""
         return tuple(Offer(item.effective, item.runner) for item in self._folded.offers)
 
     @property
@@ -622,11 +819,17 @@ class ConversationState:
 
     @property
     def pending_questions(self) -> tuple[tuple[str, ev.Question], ...]:
-        """What running calls ask the user (`Conversation.answer`, `decline`), each with the id of its call."""
-        return tuple((call_id, question) for call_id, item in self._folded.open.items() for question in item.questions)
+        """What running calls ask the user (`Conversation.answer`, `decline`), each with the id of
+        its call."""
+        return tuple(
+            (call_id, question)
+            for call_id, item in self._folded.open.items()
+            for question in item.questions
+        )
 
     def at(self, seq: int) -> ConversationState:
-        """The state as it was when event `seq` was the last one; 0 is before the first. Raises `ConfigurationError` for a seq that is not there."""
+        """The state as it was when event `seq` was the last one; 0 is before the first. Raises
+        `ConfigurationError` for a seq that is not there."""
         if not isinstance(seq, int) or not 0 <= seq <= len(self.events):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"at takes a seq from 0 to {len(self.events)}, not {seq!r}.")
         return ConversationState(self.id, self.events[:seq])
@@ -634,13 +837,19 @@ class ConversationState:
     def to_json(self) -> bytes:
         """`{"version": 1, "id": ..., "status": ..., "events": [...]}` as UTF-8 bytes."""
         raws = [msgspec.Raw(ev.encode(event)) for event in self.events]
-        return msgspec.json.encode({"version": 1, "id": self.id, "status": self.status.value, "events": raws})
+        return msgspec.json.encode(
+            {"version": 1, "id": self.id, "status": self.status.value, "events": raws}
+        )
 
     @classmethod
     def from_json(cls, data: bytes | str) -> ConversationState:
-        """The inverse of `to_json`. Raises `ConfigurationError` (a `ValueError`) on anything else."""
+        """The inverse of `to_json`. Raises `ConfigurationError` (a `ValueError`) on anything
+        else."""
         if too_deep(data, MAX_DOCUMENT_DEPTH):
-            raise ConfigurationError(f"This is not a conversation's state: it is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
+            raise ConfigurationError(
+                f"This is not a conversation's state: it is nested deeper than {MAX_DOCUMENT_DEPTH}"
+                " levels."
+            )
         try:
             form = msgspec.json.decode(data, type=_Form)
             events = [ev.decode(bytes(raw)) for raw in form.events]
@@ -648,14 +857,22 @@ class ConversationState:
         except ValueError as error:
             raise ConfigurationError(f"This is not a conversation's state: {error}") from error
         if form.version != 1:
-            raise ConfigurationError(f"This state has version {form.version}; this Holdfast reads version 1.")
+            raise ConfigurationError(
+                f"This state has version {form.version}; this Holdfast reads version 1."
+            )
         for expected, event in enumerate(events, 1):
             if event.seq != expected:
-                raise ConfigurationError(f"This state's events are not dense: event {expected} has seq {event.seq}.")
+                raise ConfigurationError(
+                    f"This state's events are not dense: event {expected} has seq {event.seq}."
+                )
         return cls(form.id, events, status)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ConversationState) and (self.id, self.status, self.events) == (other.id, other.status, other.events)
+        return isinstance(other, ConversationState) and (self.id, self.status, self.events) == (
+            other.id,
+            other.status,
+            other.events,
+        )
 
     __hash__: Any = None
 
@@ -663,7 +880,10 @@ class ConversationState:
         return ConversationState, (self.id, self.events, self.status)
 
     def __repr__(self) -> str:
-        return f"ConversationState(id={self.id!r}, status={self.status.value!r}, events={self.last_seq})"
+        return (
+            f"ConversationState(id={self.id!r}, status={self.status.value!r},"
+            f" events={self.last_seq})"
+        )
 
 
 class _Form(msgspec.Struct):

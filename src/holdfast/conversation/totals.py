@@ -1,4 +1,5 @@
-"""What conversations spent: each by itself, and with all that came of it: its forks, and what its calls spawned."""
+"""What conversations spent: each by itself, and with all that came of it: its forks, and what its
+calls spawned."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ from holdfast.store import Store, Summary
 class Spent(Data, frozen=True):
     """What model calls took.
 
-    `steps` are answers of the agent's model. `usage` and `cost` (US dollars) are those of all calls, also of summaries, judges, tools and
-    hooks. `unpriced` calls had no known price and are not in `cost`, which is None if that leaves nothing.
+    `steps` are answers of the agent's model. `usage` and `cost` (US dollars) are those of all
+    calls, also of summaries, judges, tools and hooks. `unpriced` calls had no known price and are
+    not in `cost`, which is None if that leaves nothing.
     """
 
     steps: int = 0
@@ -22,11 +24,17 @@ class Spent(Data, frozen=True):
 
     def __add__(self, other: Spent) -> Spent:
         unpriced = self.unpriced + other.unpriced
-        return Spent(self.steps + other.steps, self.usage + other.usage, cost_sum(self.cost, other.cost, unpriced), unpriced)
+        return Spent(
+            self.steps + other.steps,
+            self.usage + other.usage,
+            cost_sum(self.cost, other.cost, unpriced),
+            unpriced,
+        )
 
 
 class Totals(Data, frozen=True):
-    """What the conversation `id` spent itself (`own`: not what it shares with the one it was forked from), and the totals of its children."""
+    """What the conversation `id` spent itself (`own`: not what it shares with the one it was forked
+    from), and the totals of its children."""
 
     id: str
     own: Spent
@@ -39,7 +47,8 @@ class Totals(Data, frozen=True):
 
 
 def totals(store: Store, conversation_id: str) -> Totals:
-    """What a conversation and all its descendants spent, by their journals; reads those. Raises `ConversationNotFound`."""
+    """What a conversation and all its descendants spent, by their journals; reads those. Raises
+    `ConversationNotFound`."""
     children: dict[str, list[Summary]] = {}
     root: Summary | None = None
     for summary in store.list():
@@ -54,7 +63,9 @@ def totals(store: Store, conversation_id: str) -> Totals:
         order += children.get(summary.id, ())
     for summary in reversed(order):
         below = sorted(children.get(summary.id, ()), key=lambda child: child.parent_seq)
-        found[summary.id] = Totals(summary.id, _own(store, summary), tuple(found[child.id] for child in below))
+        found[summary.id] = Totals(
+            summary.id, _own(store, summary), tuple(found[child.id] for child in below)
+        )
     return found[conversation_id]
 
 

@@ -1,4 +1,5 @@
-"""Where a model is asked for, from what a caller wrote: base URL, name as it is sent, wire, provider."""
+"""Where a model is asked for, from what a caller wrote: base URL, name as it is sent, wire,
+provider."""
 
 from __future__ import annotations
 
@@ -28,8 +29,8 @@ PROVIDERS = {
     "google": "https://generativelanguage.googleapis.com/v1beta",
 }
 
-# OpenAI-compatible addresses from the providers' own documentation: those that the models.dev table does not have, and those
-# that are so common that the table is not worth loading to recognize them.
+# OpenAI-compatible addresses from the providers' own documentation: those that the models.dev table
+# does not have, and those that are so common that the table is not worth loading to recognize them.
 COMPATIBLE = {
     "aihubmix": "https://aihubmix.com/v1",
     "cerebras": "https://api.cerebras.ai/v1",
@@ -78,17 +79,33 @@ _ENDS_OF_HOSTS = {
 _BARE_NAMES = {
     "openai": re.compile(r"(gpt-|o\d|chatgpt-|codex-|ft:gpt-|ft:o\d)", re.IGNORECASE),
     "anthropic": re.compile(r"claude-", re.IGNORECASE),
-    "google": re.compile(r"(models/)?(gemini|gemma)-", re.IGNORECASE),  # Google's own list says models/gemini-...
+    "google": re.compile(
+        r"(models/)?(gemini|gemma)-", re.IGNORECASE
+    ),  # Google's own list says models/gemini-...
 }
-# OpenAI's reasoning models: Chat Completions drops their reasoning between tool calls, Responses gives it back to be echoed.
-_REASONS = re.compile(r"(ft:)?(o[1-9]|codex-|computer-use|gpt-(?!35)([5-9]|[1-9]\d)(?=[.:-]|$))", re.IGNORECASE)
-_ONLY_CHATS = re.compile(r"-chat|audio|search-preview|realtime|transcribe|-tts|image|^o1-(mini|preview)", re.IGNORECASE)
+# OpenAI's reasoning models: Chat Completions drops their reasoning between tool calls, Responses
+# gives it back to be echoed.
+_REASONS = re.compile(
+    r"(ft:)?(o[1-9]|codex-|computer-use|gpt-(?!35)([5-9]|[1-9]\d)(?=[.:-]|$))", re.IGNORECASE
+)
+_ONLY_CHATS = re.compile(
+    r"-chat|audio|search-preview|realtime|transcribe|-tts|image|^o1-(mini|preview)", re.IGNORECASE
+)
 
-_ENDINGS = {"/chat/completions": "openai_chat", "/responses": "openai_responses", "/messages": "anthropic_messages"}
+_ENDINGS = {
+    "/chat/completions": "openai_chat",
+    "/responses": "openai_responses",
+    "/messages": "anthropic_messages",
+}
 _GEMINI_ENDING = re.compile(r"/models/[^/]+:(generateContent|streamGenerateContent)$")
 
-# What the table calls the provider's SDK (an npm package) -> the wire it speaks. All others there are OpenAI-compatible.
-_WIRES_OF_SDKS = {"@ai-sdk/anthropic": "anthropic_messages", "@ai-sdk/google": "gemini", "@ai-sdk/openai": "openai_responses"}
+# What the table calls the provider's SDK (an npm package) -> the wire it speaks. All others there
+# are OpenAI-compatible.
+_WIRES_OF_SDKS = {
+    "@ai-sdk/anthropic": "anthropic_messages",
+    "@ai-sdk/google": "gemini",
+    "@ai-sdk/openai": "openai_responses",
+}
 
 _NEEDED = "LLM: base_url is needed for the model"
 
@@ -96,40 +113,49 @@ _NEEDED = "LLM: base_url is needed for the model"
 def locate(model: str, base_url: str | None, wire: str | None = None) -> Address:
     """Where `model` is asked for.
 
-    Without `base_url`: `provider/name` goes to that provider's address (models.dev's ids; a table is loaded for any but OpenAI,
-    Anthropic and Google), a bare name to its maker if it begins as those of OpenAI, Anthropic or Google do.
+    Without `base_url`: `provider/name` goes to that provider's address (models.dev's ids; a table
+    is loaded for any but OpenAI, Anthropic and Google), a bare name to its maker if it begins as
+    those of OpenAI, Anthropic or Google do.
 
-    With `base_url`: to that address, which may end in the whole path of a wire (`/chat/completions`, `/responses`, `/messages`,
-    `/models/NAME:generateContent`). A provider's name before a slash is taken off only where the request goes to that provider's
-    own address; to any other a name is sent exactly as it was given, since routers and local servers have slashes in theirs.
+    With `base_url`: to that address, which may end in the whole path of a wire
+    (`/chat/completions`, `/responses`, `/messages`, `/models/NAME:generateContent`). A provider's
+    name before a slash is taken off only where the request goes to that provider's own address; to
+    any other a name is sent exactly as it was given, since routers and local servers have slashes
+    in theirs.
 
-    `wire` always wins over what the address and the name tell. Raises `ConfigurationError` naming `model` or `base_url`.
+    `wire` always wins over what the address and the name tell. Raises `ConfigurationError` naming
+    `model` or `base_url`.
     """
     return _by_name(model, wire) if base_url is None else _at(model, base_url, wire)
 
 
 def provider_at(base_url: str) -> str:
-    """The provider whose own address this is, by its host; "" for a server of your own or an unknown one."""
+    """The provider whose own address this is, by its host; "" for a server of your own or an
+    unknown one."""
     return _provider_at(urlsplit(base_url))
 
 
 def is_local(host: str) -> bool:
-    """Whether a host is on this machine or net, by its name alone: nobody there has list prices or a provider's key."""
+    """Whether a host is on this machine or net, by its name alone: nobody there has list prices or
+    a provider's key."""
     if ":" in host:
         return host == "::1" or host.startswith(("fc", "fd", "fe80:"))
     if host.startswith("172.") and host.replace(".", "").isdecimal():
         return 16 <= int(host.split(".")[1]) <= 31
     return (
         "." not in host
-        or (host.startswith(("127.", "10.", "192.168.", "169.254.")) and host.replace(".", "").isdecimal())
+        or (
+            host.startswith(("127.", "10.", "192.168.", "169.254."))
+            and host.replace(".", "").isdecimal()
+        )
         or host == "0.0.0.0"
         or host.endswith((".local", ".localhost", ".internal", ".lan"))
     )
 
 
 def take_apart(url: str) -> SplitResult | None:
-    """A URL's parts, its host in ASCII (IDNA); None for what is none. The words of the library's own errors repeat parts of the URL, and
-    those may be a password's."""
+    """A URL's parts, its host in ASCII (IDNA); None for what is none. The words of the library's
+    own errors repeat parts of the URL, and those may be a password's."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -142,7 +168,7 @@ def take_apart(url: str) -> SplitResult | None:
     return parts
 
 
-# --- without a base_url ----------------------------------------------------------------------------
+# --- without a base_url ---
 
 
 def _by_name(model: str, wire: str | None) -> Address:
@@ -151,11 +177,15 @@ def _by_name(model: str, wire: str | None) -> Address:
         for provider, begins in _BARE_NAMES.items():
             if begins.match(model):
                 sent = model.removeprefix("models/")
-                return Address(PROVIDERS[provider], sent, wire or _own_wire(provider, sent), provider)
+                return Address(
+                    PROVIDERS[provider], sent, wire or _own_wire(provider, sent), provider
+                )
         _unknown_name(model)
     provider = ALIASES.get(prefix, prefix)
     if not name:
-        raise ConfigurationError(f"LLM: model takes a name behind the provider's, such as 'openai/gpt-5', not {model!r}.")
+        raise ConfigurationError(
+            f"LLM: model takes a name behind the provider's, such as 'openai/gpt-5', not {model!r}."
+        )
     if provider in PROVIDERS:
         return Address(PROVIDERS[provider], name, wire or _own_wire(provider, name), provider)
     return _listed(model, provider, name, wire)
@@ -168,16 +198,22 @@ def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
     entry = listed(provider)
     if entry is None and provider not in COMPATIBLE:
         _unknown_provider(model, provider)
-    sent = model if entry and model in entry.models else name  # "nvidia/nemotron-..." and "openrouter/auto" are whole names
+    sent = (
+        model if entry and model in entry.models else name
+    )  # "nvidia/nemotron-..." and "openrouter/auto" are whole names
     npm, api = entry.of(sent) if entry else ("", "")
     api = api or COMPATIBLE.get(provider, "")
     if not api:
         raise ConfigurationError(
-            f"{_NEEDED} {model!r}: {provider} is reached by an SDK of its own. Give base_url if it also has an OpenAI-compatible "
-            f"address, or use LiteLLM({model!r}) of the holdfast[litellm] extra."
+            f"{_NEEDED} {model!r}: {provider} is reached by an SDK of its own. Give base_url if it"
+            f" also has an OpenAI-compatible address, or use LiteLLM({model!r}) of the"
+            " holdfast[litellm] extra."
         )
     if "{" in api:
-        raise ConfigurationError(f"{_NEEDED} {model!r}: each customer of {provider} has an address of their own, of the form {api!r}.")
+        raise ConfigurationError(
+            f"{_NEEDED} {model!r}: each customer of {provider} has an address of their own, of the"
+            f" form {api!r}."
+        )
     path, ending = _split_ending(api)
     return Address(path, sent, wire or ending or _WIRES_OF_SDKS.get(npm, "openai_chat"), provider)
 
@@ -185,7 +221,11 @@ def _listed(model: str, provider: str, name: str, wire: str | None) -> Address:
 def _own_wire(provider: str, name: str) -> str:
     """How a maker's model is spoken to at the maker's own address."""
     if provider == "openai":
-        return "openai_responses" if _REASONS.match(name) and not _ONLY_CHATS.search(name) else "openai_chat"
+        return (
+            "openai_responses"
+            if _REASONS.match(name) and not _ONLY_CHATS.search(name)
+            else "openai_chat"
+        )
     return "gemini" if provider == "google" else "anthropic_messages"
 
 
@@ -195,9 +235,10 @@ def _unknown_name(model: str) -> NoReturn:
     makers = makers_of(model)
     example = f"{makers[0] if makers else 'groq'}/{model}"
     raise ConfigurationError(
-        f"{_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or 'http://localhost:8000/v1'. "
-        f"Or name the provider before a slash, such as {example!r}. Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, "
-        "..., claude-*, gemini-*) tell theirs."
+        f"{_NEEDED} {model!r}: the address of a server, such as 'https://openrouter.ai/api/v1' or"
+        f" 'http://localhost:8000/v1'. Or name the provider before a slash, such as {example!r}."
+        " Only the names of OpenAI, Anthropic and Google (gpt-*, o1, o3, ..., claude-*, gemini-*)"
+        " tell theirs."
     )
 
 
@@ -206,15 +247,18 @@ def _unknown_provider(model: str, provider: str) -> NoReturn:
 
     from holdfast.llm.info import provider_ids
 
-    near = get_close_matches(provider.lower(), [*PROVIDERS, *ALIASES, *COMPATIBLE, *provider_ids()], 1)
+    near = get_close_matches(
+        provider.lower(), [*PROVIDERS, *ALIASES, *COMPATIBLE, *provider_ids()], 1
+    )
     meant = f" Did you mean '{near[0]}/...'?" if near else ""
     raise ConfigurationError(
-        f"{_NEEDED} {model!r}: no provider {provider!r} is known.{meant} Without base_url the part before the slash is a provider's "
-        "name, such as openai, anthropic, google, groq, mistral, deepseek or openrouter."
+        f"{_NEEDED} {model!r}: no provider {provider!r} is known.{meant} Without base_url the part"
+        " before the slash is a provider's name, such as openai, anthropic, google, groq, mistral,"
+        " deepseek or openrouter."
     )
 
 
-# --- with a base_url -------------------------------------------------------------------------------
+# --- with a base_url ---
 
 
 def _at(model: str, base_url: str, wire: str | None) -> Address:
@@ -227,28 +271,50 @@ def _at(model: str, base_url: str, wire: str | None) -> Address:
     sent = _sent(model, provider)
     if not (wire or ending):
         if provider in PROVIDERS:
-            ending = "openai_chat" if provider == "google" and "/openai" in path else _own_wire(provider, sent)
+            ending = (
+                "openai_chat"
+                if provider == "google" and "/openai" in path
+                else _own_wire(provider, sent)
+            )
         elif provider not in COMPATIBLE and provider:
             ending = _wire_of_listed(provider, sent, f"{parts.scheme}://{parts.netloc}{path}")
-    return Address(f"{parts.scheme}://{parts.netloc}{path}{query}", sent, wire or ending or "openai_chat", provider)
+    return Address(
+        f"{parts.scheme}://{parts.netloc}{path}{query}",
+        sent,
+        wire or ending or "openai_chat",
+        provider,
+    )
 
 
 def _checked(base_url: str) -> SplitResult:
-    takes = f"LLM: base_url takes an address such as 'https://api.example.com/v1', not {shown(base_url)!r}"
+    takes = (
+        "LLM: base_url takes an address such as 'https://api.example.com/v1', not"
+        f" {shown(base_url)!r}"
+    )
     parts = take_apart(base_url.strip())
     if "@" in base_url and (parts is None or parts.username is not None):
-        raise ConfigurationError("LLM: base_url takes no user and password; give the key as api_key, or use headers.")
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in base_url.strip()):
+        raise ConfigurationError(
+            "LLM: base_url takes no user and password; give the key as api_key, or use headers."
+        )
+    if (
+        parts is None
+        or parts.scheme not in ("http", "https")
+        or not parts.hostname
+        or any(c.isspace() for c in base_url.strip())
+    ):
         raise ConfigurationError(f"{takes}.")
     if not (parts.path + parts.query).isascii():
-        raise ConfigurationError(f"{takes}: its path is not ASCII. Percent-encode it (urllib.parse.quote).")
+        raise ConfigurationError(
+            f"{takes}: its path is not ASCII. Percent-encode it (urllib.parse.quote)."
+        )
     if parts.fragment:
         raise ConfigurationError(f"{takes}: it has a fragment.")
     return parts
 
 
 def _split_ending(path: str) -> tuple[str, str]:
-    """A path or URL without slash and without the ending of a wire, and the wire that the ending tells ("" for none)."""
+    """A path or URL without slash and without the ending of a wire, and the wire that the ending
+    tells ("" for none)."""
     path = path.rstrip("/")
     for ending, wire in _ENDINGS.items():
         if path.endswith(ending):

@@ -1,4 +1,5 @@
-"""`LLM`: one model of one provider, with its key and settings. Frozen, thread-safe, shared by any number of conversations."""
+"""`LLM`: one model of one provider, with its key and settings. Frozen, thread-safe, shared by any
+number of conversations."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urlsplit
 
 from holdfast.content import Usage
-from holdfast.errors import AuthenticationError, BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
+from holdfast.errors import (
+    AuthenticationError,
+    BadResponse,
+    Cancelled,
+    ConfigurationError,
+    LLMConnectionError,
+    LLMError,
+    LLMTimeout,
+)
 from holdfast.llm import prices, settings
 from holdfast.llm.address import Address, locate
 from holdfast.llm.completion import Completion, Delta, OnDelta, Told
@@ -38,36 +47,45 @@ class LLM:
 
     Which model, and where:
 
-    - `model`: its name as the provider writes it, or `provider/name`, such as `anthropic/claude-sonnet-4-5` or
-      `groq/openai/gpt-oss-120b`. The provider's name is taken off where the request goes to that provider's own address; to any other
-      address the name is sent as it is.
-    - `base_url`: the API's address, with or without `/chat/completions` and the like at its end. None: the provider's own.
-    - `wire`: the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini`. None: the one that the address speaks.
+    - `model`: its name as the provider writes it, or `provider/name`, such as
+      `anthropic/claude-sonnet-4-5` or `groq/openai/gpt-oss-120b`. The provider's name is taken off
+      where the request goes to that provider's own address; to any other address the name is sent
+      as it is.
+    - `base_url`: the API's address, with or without `/chat/completions` and the like at its end.
+      None: the provider's own.
+    - `wire`: the protocol: `openai_chat`, `openai_responses`, `anthropic_messages` or `gemini`.
+      None: the one that the address speaks.
     - `headers`: sent with every request, also in place of those that Holdfast sends.
 
     What shapes its answers. Each is sent only if given, in the words of the wire:
 
-    - `temperature`, `top_p`, `max_output_tokens`, `stop`, `reasoning_effort`, `reasoning_budget` (tokens), `seed`,
-      `parallel_tool_calls`, and `response_format` (a JSON Schema, or what Chat Completions takes).
-    - `extra_body`: merged into every request's JSON last. Its `tools`, the provider's own, stand beside the agent's.
-    - `tool_calls`: "text" is for models that cannot call tools: they are told of them in the system prompt, and write calls as text.
-    - `images`: whether the model takes pictures. None: what `info` says, and yes if it says nothing. A model that does not is told
-      `[picture: image/png, 640 x 480, 12 KB]` in the place of each.
-    - `prompt_caching`: whether to place what a provider needs to read the stable beginning of requests from its cache.
+    - `temperature`, `top_p`, `max_output_tokens`, `stop`, `reasoning_effort`, `reasoning_budget`
+      (tokens), `seed`, `parallel_tool_calls`, and `response_format` (a JSON Schema, or what Chat
+      Completions takes).
+    - `extra_body`: merged into every request's JSON last. Its `tools`, the provider's own, stand
+      beside the agent's.
+    - `tool_calls`: "text" is for models that cannot call tools: they are told of them in the system
+      prompt, and write calls as text.
+    - `images`: whether the model takes pictures. None: what `info` says, and yes if it says
+      nothing. A model that does not is told `[picture: image/png, 640 x 480, 12 KB]` in the place
+      of each.
+    - `prompt_caching`: whether to place what a provider needs to read the stable beginning of
+      requests from its cache.
     - `stream`: whether to ask for the answer piece by piece.
 
     How long to try, in seconds:
 
-    - `timeout`: to wait without a byte; `connect_timeout`: for a connection; `deadline`: for a whole completion with its retries (None:
-      for ever).
+    - `timeout`: to wait without a byte; `connect_timeout`: for a connection; `deadline`: for a
+      whole completion with its retries (None: for ever).
     - `max_retries`: how often to ask again after a failure that passes.
 
-    How to get there: `proxy` is an `http://` URL, with user and password if need be; `ssl_context` the certificates to trust (None: the
-    system's). Nothing is read from the environment.
+    How to get there: `proxy` is an `http://` URL, with user and password if need be; `ssl_context`
+    the certificates to trust (None: the system's). Nothing is read from the environment.
 
-    Secrets: `api_key`, `headers`, and the values in the query of `base_url` are shown nowhere: not by `repr`, in errors, or in
-    `parameters` (what is shorter than 8 characters is no secret). `extra_body` is shown, so keep keys out of it. An LLM cannot be
-    pickled, since its key would be in the bytes; copies are the LLM itself. `replace` makes one with changes.
+    Secrets: `api_key`, `headers`, and the values in the query of `base_url` are shown nowhere: not
+    by `repr`, in errors, or in `parameters` (what is shorter than 8 characters is no secret).
+    `extra_body` is shown, so keep keys out of it. An LLM cannot be pickled, since its key would be
+    in the bytes; copies are the LLM itself. `replace` makes one with changes.
 
     Raises `ConfigurationError` (a `ValueError`) naming the argument that does not fit.
     """
@@ -109,8 +127,12 @@ class LLM:
         del given["self"]
         settings.check(given)
         address = locate(model, base_url, wire)
-        parameters = settings.parameters(given, address.wire, urlsplit(address.base_url).hostname or "")
-        wire_of(parameters).head(address.model, "", (), parameters, {})  # raises for what the wire cannot say
+        parameters = settings.parameters(
+            given, address.wire, urlsplit(address.base_url).hostname or ""
+        )
+        wire_of(parameters).head(
+            address.model, "", (), parameters, {}
+        )  # raises for what the wire cannot say
         state = {
             "model": model,
             "base_url": address.base_url,
@@ -134,7 +156,7 @@ class LLM:
     _lock: threading.Lock
     _line: Line | None
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- asking ---
 
     def completion(
         self,
@@ -146,18 +168,23 @@ class LLM:
         on_delta: OnDelta | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """One answer of the model to `messages`: a str, a list of `Message`, or a `Transcript`, which costs only what is new in it.
+        """One answer of the model to `messages`: a str, a list of `Message`, or a `Transcript`,
+        which costs only what is new in it.
 
-        `tools` are what it may call (their calls come back, nothing is run), `system` the system prompt. A conversation gives
-        `head` instead, its `Agent` event, from which prompt, tools and parameters are taken. `on_delta` is told of the pieces
-        of a streamed answer, on this thread. Raising `cancelled` ends the call within 100 ms with `Cancelled`.
+        `tools` are what it may call (their calls come back, nothing is run), `system` the system
+        prompt. A conversation gives `head` instead, its `Agent` event, from which prompt, tools and
+        parameters are taken. `on_delta` is told of the pieces of a streamed answer, on this thread.
+        Raising `cancelled` ends the call within 100 ms with `Cancelled`.
 
-        Failures that pass are retried up to `max_retries` times; Retry-After is honoured. Raises what is left, an `LLMError`.
+        Failures that pass are retried up to `max_retries` times; Retry-After is honoured. Raises
+        what is left, an `LLMError`.
         """
         line = self._line or self._open()
         messages = as_transcript(messages)
         parameters, key = self._asked_for(line, head, messages)
-        request = make_request(line.wire, self._sent, parameters, messages, tools, system, head, self.stream, key)
+        request = make_request(
+            line.wire, self._sent, parameters, messages, tools, system, head, self.stream, key
+        )
         began = time.monotonic()
         wait: float | None = self._given["deadline"]
         until = None if wait is None else began + wait
@@ -173,38 +200,66 @@ class LLM:
             answer,
             duration=time.monotonic() - began,
             cost=self.cost(answer.usage),
-            notes=request.transcript.notes(line.wire, self._sent, parameters["host"], parameters.get(BLIND) is not False),
+            notes=request.transcript.notes(
+                line.wire, self._sent, parameters["host"], parameters.get(BLIND) is not False
+            ),
             host=parameters["host"],
         )
 
-    def _asked_for(self, line: Line, head: Agent | None, transcript: Transcript) -> tuple[Mapping[str, Any], str]:
-        """The parameters of a request, and the key under which a transcript keeps what is made of them and of `head`.
+    def _asked_for(
+        self, line: Line, head: Agent | None, transcript: Transcript
+    ) -> tuple[Mapping[str, Any], str]:
+        """The parameters of a request, and the key under which a transcript keeps what is made of
+        them and of `head`.
 
-        What the journal says is what is asked for, unless it speaks of another model, for which this one stands in. Where the request goes
-        and how it is said there is ours to know.
+        What the journal says is what is asked for, unless it speaks of another model, for which
+        this one stands in. Where the request goes and how it is said there is ours to know.
         """
         own = self._parameters
         if head is None or head.model != self.model:
             key = f"{line.key} {own}"
             return (with_sight(self, own) if transcript.pictures else own), key
-        if head.parameters.get("host") == own["host"] and head.parameters.get("wire") == own["wire"]:
+        if (
+            head.parameters.get("host") == own["host"]
+            and head.parameters.get("wire") == own["wire"]
+        ):
             return head.parameters, line.key
-        return {**head.parameters, "wire": own["wire"], "host": own["host"]}, f"{line.key} at {own['host']}"
+        return {
+            **head.parameters,
+            "wire": own["wire"],
+            "host": own["host"],
+        }, f"{line.key} at {own['host']}"
 
-    def _ask(self, line: Line, request: Request, told: OnDelta, cancelled: Cancellation | None, until: float | None) -> Completion:
+    def _ask(
+        self,
+        line: Line,
+        request: Request,
+        told: OnDelta,
+        cancelled: Cancellation | None,
+        until: float | None,
+    ) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
         response: Exchange | None = None
         wire = reader(line.wire, bool(request.tools))
         try:
-            response = line.pool.post(line.path, request.body, line.headers, cancelled=cancelled, stream=True, deadline=until)
+            response = line.pool.post(
+                line.path,
+                request.body,
+                line.headers,
+                cancelled=cancelled,
+                stream=True,
+                deadline=until,
+            )
             if response.status != 200:
                 raise self._failure(line, response)
             if self.stream and "json" not in response.headers.get("content-type", ""):
                 answer = read_stream(wire, response, told)
             else:
                 answer = wire.parse(response.read())
-                if self.stream and answer.text:  # a server that does not stream: whoever watches is told all the same
+                if (
+                    self.stream and answer.text
+                ):  # a server that does not stream: whoever watches is told all the same
                     told(Delta("text", answer.text))
             response.settle(None)
             return answer
@@ -215,7 +270,9 @@ class LLM:
                 end = "" if str(error).endswith((".", "!", "?")) else "."
                 error.args = (f"{error}{end} {NO_KEY}",)
             elif type(error) is BadResponse and line.url not in str(error):
-                error.args = (f"{error} It came from {line.url}: is that the API's address (base_url)?",)
+                error.args = (
+                    f"{error} It came from {line.url}: is that the API's address (base_url)?",
+                )
             self._scrub(error)
             raise
         finally:
@@ -227,12 +284,16 @@ class LLM:
             body = response.read()
         except (LLMConnectionError, LLMTimeout):  # the status says enough
             body = b""
-        # Before anything is read in it: what is shown of it is cut to a length, which could leave a part of a key.
+        # Before anything is read in it: what is shown of it is cut to a length, which could leave a
+        # part of a key.
         headers = {name: blot(value, self._secrets) for name, value in response.headers.items()}
-        return line.wire.error(response.status, headers, blot_data(body, self._secrets), line.url, self._sent)
+        return line.wire.error(
+            response.status, headers, blot_data(body, self._secrets), line.url, self._sent
+        )
 
     def _scrub(self, error: LLMError) -> None:
-        """Take our secrets out of an error: some servers repeat the key that they refuse. What led to it may hold the answer whole."""
+        """Take our secrets out of an error: some servers repeat the key that they refuse. What led
+        to it may hold the answer whole."""
         text = str(error)
         if holds_one(text, self._secrets):
             error.args = (blot(text, self._secrets),)
@@ -240,7 +301,10 @@ class LLM:
         error.request_id = blot(error.request_id, self._secrets)
         led: BaseException | None = error.__cause__ or error.__context__
         while led is not None:
-            held = f"{led.args!r} {vars(led)!r} {getattr(led, 'doc', '')} {getattr(led, 'object', '')!r}"
+            held = (
+                f"{led.args!r} {vars(led)!r} {getattr(led, 'doc', '')}"
+                f" {getattr(led, 'object', '')!r}"
+            )
             if holds_one(held, self._secrets):
                 error.__cause__ = error.__context__ = None
                 break
@@ -250,38 +314,42 @@ class LLM:
         """The connection pool and what every request has in common, made at the first call."""
         with self._lock:
             if self._line is None:
-                object.__setattr__(self, "_line", Line(self._address, self._parameters, self._given))
+                object.__setattr__(
+                    self, "_line", Line(self._address, self._parameters, self._given)
+                )
             line = self._line
         assert line is not None
         return line
 
-    # --- about it -----------------------------------------------------------------------------
+    # --- about it ---
 
     def arguments(self) -> dict[str, Any]:
         """What it was made with, secrets included: `LLM(**llm.arguments())` is the same model."""
         return dict(self._given)
 
     def parameters(self) -> dict[str, Any]:
-        """What shapes the answers beside the messages: the settings that are sent, the wire, and the host (without port or
-        credentials, since both change where the answers do not). JSON values, no secrets."""
+        """What shapes the answers beside the messages: the settings that are sent, the wire, and
+        the host (without port or credentials, since both change where the answers do not). JSON
+        values, no secrets."""
         return dict(self._parameters)
 
     def cost(self, usage: Usage) -> float | None:
-        """What `usage` costs in USD by a table of list prices; None for a model that is not in it. Asks no network."""
+        """What `usage` costs in USD by a table of list prices; None for a model that is not in it.
+        Asks no network."""
         return prices.cost(usage, self._sent, self.base_url)
 
     @property
     def info(self) -> ModelInfo | None:
-        """What a table of models says of this one: context window, modalities, abilities, list prices; None if it is not in it.
-        Asks no network."""
+        """What a table of models says of this one: context window, modalities, abilities, list
+        prices; None if it is not in it. Asks no network."""
         from holdfast.llm.info import model_info
 
         return model_info(self._sent, self._address.provider, self.base_url)
 
     @property
     def sees(self) -> bool | None:
-        """Whether the model takes pictures, by `images` or, without that, by `info`; None if neither tells. One that does not is told of
-        them in words."""
+        """Whether the model takes pictures, by `images` or, without that, by `info`; None if
+        neither tells. One that does not is told of them in words."""
         if self._given["images"] is not None:
             return self._given["images"]
         known = self.info
@@ -296,7 +364,10 @@ class LLM:
         """A new LLM with the same arguments but these."""
         unknown = changes.keys() - self._given.keys()
         if unknown:
-            raise ConfigurationError(f"LLM has no argument {', '.join(sorted(unknown))}. It has: {', '.join(self._given)}.")
+            raise ConfigurationError(
+                f"LLM has no argument {', '.join(sorted(unknown))}. It has:"
+                f" {', '.join(self._given)}."
+            )
         return LLM(**{**self._given, **changes})
 
     def through(self, wrap: Callable[[Transport, Sequence[str]], Transport]) -> LLM:
@@ -313,7 +384,9 @@ class LLM:
         raise AttributeError("LLM is frozen.")
 
     def __repr__(self) -> str:
-        sent = {name: value for name, value in self._parameters.items() if name not in ("wire", "host")}
+        sent = {
+            name: value for name, value in self._parameters.items() if name not in ("wire", "host")
+        }
         return f"LLM({', '.join([repr(self.model), f'base_url={shown(self.base_url)!r}', *(f'{k}={v!r}' for k, v in sent.items())])})"
 
     def __copy__(self) -> LLM:
@@ -323,4 +396,7 @@ class LLM:
         return self
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("An LLM cannot be pickled: its api_key would be in the bytes. Send its arguments and make it anew.")
+        raise TypeError(
+            "An LLM cannot be pickled: its api_key would be in the bytes. Send its arguments and"
+            " make it anew."
+        )

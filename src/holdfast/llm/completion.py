@@ -11,9 +11,12 @@ from holdfast.content import Data, ToolCall, Usage
 from holdfast.events import Assistant
 from holdfast.tools.callables import refuse_async
 
-# The very object that `events.Assistant` has as its default: msgspec leaves a Raw out of the JSON only if it is that object,
-# and writes an empty Raw that is not as no bytes at all, which is no JSON.
-NO_NATIVE: msgspec.Raw = next(field.default for field in msgspec.structs.fields(Assistant) if field.name == "native")
+# The very object that `events.Assistant` has as its default: msgspec leaves a Raw out of the JSON
+# only if it is that object, and writes an empty Raw that is not as no bytes at all, which is no
+# JSON.
+NO_NATIVE: msgspec.Raw = next(
+    field.default for field in msgspec.structs.fields(Assistant) if field.name == "native"
+)
 
 
 class Completion(Data, frozen=True):
@@ -22,17 +25,20 @@ class Completion(Data, frozen=True):
     What it says:
 
     - `text` and `reasoning`: what it wrote.
-    - `calls`: what it asks for. Their `name` is canonical, their `id` empty (a conversation gives its own), their `provider_id` the
-      provider's.
-    - `stop_reason`: why it ended: `stop`, `tool_calls`, `length`, `content_filter`, `pause` (the provider wants to be asked again to go
-      on), or the provider's own word where it is none of these.
+    - `calls`: what it asks for. Their `name` is canonical, their `id` empty (a conversation gives
+      its own), their `provider_id` the provider's.
+    - `stop_reason`: why it ended: `stop`, `tool_calls`, `length`, `content_filter`, `pause` (the
+      provider wants to be asked again to go on), or the provider's own word where it is none of
+      these.
     - `native`: the provider's own message, kept only where it says more than the fields here.
 
     Who said it, and what it took:
 
-    - `model`: who the provider says answered; `wire` and `host`: over which protocol, and from where; `response_id`: the provider's id.
+    - `model`: who the provider says answered; `wire` and `host`: over which protocol, and from
+      where; `response_id`: the provider's id.
     - `route`: which of a composite's models it was.
-    - `usage`: in tokens; `cost`: in US dollars, None where the price is not known; `duration`: in seconds, retries included.
+    - `usage`: in tokens; `cost`: in US dollars, None where the price is not known; `duration`: in
+      seconds, retries included.
     - `request_hash`: tells two requests apart.
     - `notes`: what of earlier answers the provider could not be told.
     """
@@ -57,8 +63,9 @@ class Completion(Data, frozen=True):
 class Delta(msgspec.Struct, frozen=True):
     """A piece of an answer while it streams in.
 
-    `text` and `reasoning` carry text to append. `tool` carries a piece of the arguments of call number `index`; its first has
-    the tool's `name`. `restart` says that the answer broke off and is being asked for again: forget the pieces so far.
+    `text` and `reasoning` carry text to append. `tool` carries a piece of the arguments of call
+    number `index`; its first has the tool's `name`. `restart` says that the answer broke off and is
+    being asked for again: forget the pieces so far.
     """
 
     kind: Literal["text", "reasoning", "tool", "restart"]
@@ -71,7 +78,8 @@ OnDelta = Callable[[Delta], object]
 
 
 class Told:
-    """Passes deltas on to whoever listens, if anybody does, and knows whether there were any since the last restart."""
+    """Passes deltas on to whoever listens, if anybody does, and knows whether there were any since
+    the last restart."""
 
     __slots__ = ("_on_delta", "_some")
 

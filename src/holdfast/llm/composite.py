@@ -1,5 +1,6 @@
-"""`FallbackLLM` and `RouterLLM`: several models that are used as one. Which of them answered is in the answer (`route`), and so in the journal:
-a conversation that is resumed goes on where it was, and nothing is remembered here.
+"""`FallbackLLM` and `RouterLLM`: several models that are used as one. Which of them answered is in
+the answer (`route`), and so in the journal: a conversation that is resumed goes on where it was,
+and nothing is remembered here.
 """
 
 from __future__ import annotations
@@ -40,8 +41,15 @@ WITHIN = " > "  # between the names of a route through composites within composi
 
 # What another model may do better. Not the rest: a request that is wrong here is wrong there.
 PASSING: tuple[type[LLMError], ...] = (
-    AuthenticationError, PermissionDenied, ModelNotFound, RateLimited, ServerError, LLMTimeout, LLMConnectionError, BadResponse,
-)  # fmt: skip
+    AuthenticationError,
+    PermissionDenied,
+    ModelNotFound,
+    RateLimited,
+    ServerError,
+    LLMTimeout,
+    LLMConnectionError,
+    BadResponse,
+)
 
 On = Iterable[type[LLMError]] | Callable[[LLMError], bool]
 
@@ -71,10 +79,16 @@ class _Composite:
 
     def parameters(self) -> dict[str, Any]:
         """Those of each model under its name, with its `model`."""
-        return {"routes": {name: {"model": model.model, "parameters": model.parameters()} for name, model in self.models.items()}}
+        return {
+            "routes": {
+                name: {"model": model.model, "parameters": model.parameters()}
+                for name, model in self.models.items()
+            }
+        }
 
     def cost(self, usage: Usage) -> float | None:
-        """The most that `usage` costs by any of the models; None if a price is not known. An answer's own `cost` is exact."""
+        """The most that `usage` costs by any of the models; None if a price is not known. An
+        answer's own `cost` is exact."""
         found = [model.cost(usage) for model in self.models.values()]
         return None if None in found else max(cast("list[float]", found))
 
@@ -94,7 +108,9 @@ class _Composite:
         cancelled: Cancellation | None = None,
     ) -> Completion:
         """The answer of one of the models. Takes what `LLM.completion` takes."""
-        return self._answer(_Asked(as_transcript(messages), tools, system, head, on_delta, cancelled))
+        return self._answer(
+            _Asked(as_transcript(messages), tools, system, head, on_delta, cancelled)
+        )
 
     def _answer(self, asked: _Asked) -> Completion:
         raise NotImplementedError
@@ -103,12 +119,21 @@ class _Composite:
         head = None if asked.head is None else routed(asked.head, name, asked.transcript)
         model = self.models[name]
         if isinstance(model, _Composite):
-            answer = model._answer(msgspec.structs.replace(asked, head=head, within=(*asked.within, name)))
+            answer = model._answer(
+                msgspec.structs.replace(asked, head=head, within=(*asked.within, name))
+            )
         else:
             answer = model.completion(
-                asked.transcript, asked.tools, system=asked.system, head=head, on_delta=asked.on_delta, cancelled=asked.cancelled
+                asked.transcript,
+                asked.tools,
+                system=asked.system,
+                head=head,
+                on_delta=asked.on_delta,
+                cancelled=asked.cancelled,
             )
-        return msgspec.structs.replace(answer, route=f"{name}{WITHIN}{answer.route}" if answer.route else name)
+        return msgspec.structs.replace(
+            answer, route=f"{name}{WITHIN}{answer.route}" if answer.route else name
+        )
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is frozen; make a new one to change {name!r}.")
@@ -118,23 +143,32 @@ class _Composite:
 
 
 class FallbackLLM(_Composite):
-    """Models in an order: each is asked when the one before it failed, after that one's own retries.
+    """Models in an order: each is asked when the one before it failed, after that one's own
+    retries.
 
-    - `models`: one or more, as a list (each is known by its `model`) or as a mapping of names to models.
-    - `on`: which failures move on: classes of `LLMError` (None: all but requests that are wrong themselves), or a function of the error.
-      A cancel never does.
-    - `sticky`: whether a conversation stays with the model that answered last, whose cache holds its beginning; else each request starts
-      with the first.
+    - `models`: one or more, as a list (each is known by its `model`) or as a mapping of names to
+      models.
+    - `on`: which failures move on: classes of `LLMError` (None: all but requests that are wrong
+      themselves), or a function of the error. A cancel never does.
+    - `sticky`: whether a conversation stays with the model that answered last, whose cache holds
+      its beginning; else each request starts with the first.
 
-    Give the models few `max_retries`, or it takes long until the next has its turn. `completion` raises the error that was the last,
-    with those before it as notes. Where a model failed in the midst of its answer and another is asked, `on_delta` is told to `restart`.
+    Give the models few `max_retries`, or it takes long until the next has its turn. `completion`
+    raises the error that was the last, with those before it as notes. Where a model failed in the
+    midst of its answer and another is asked, `on_delta` is told to `restart`.
 
         FallbackLLM([LLM("claude-sonnet-4-5", key), LLM("gpt-5", other_key)])
     """
 
     sticky: bool
 
-    def __init__(self, models: Mapping[str, Model] | Iterable[Model], *, on: On | None = None, sticky: bool = True) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Model] | Iterable[Model],
+        *,
+        on: On | None = None,
+        sticky: bool = True,
+    ) -> None:
         super().__init__("fallback", models)
         object.__setattr__(self, "sticky", sticky)
         given = on if on is None or callable(on) or not isinstance(on, Iterable) else tuple(on)  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -162,13 +196,19 @@ class FallbackLLM(_Composite):
                 over = isinstance(error, Cancelled) or asked.cancelled or name == names[-1]
                 if over or not self._moves_on(error):
                     for before, earlier in failed:
-                        error.add_note(f"Before that {before} failed: {type(earlier).__name__}: {earlier}")
+                        error.add_note(
+                            f"Before that {before} failed: {type(earlier).__name__}: {earlier}"
+                        )
                     raise
                 _log.warning("%s failed: %s", name, error)
                 failed.append((name, error))
                 told.restart()
             else:
-                return msgspec.structs.replace(answer, duration=time.monotonic() - began) if failed else answer
+                return (
+                    msgspec.structs.replace(answer, duration=time.monotonic() - began)
+                    if failed
+                    else answer
+                )
 
     def _order(self, asked: _Asked) -> list[str]:
         names = list(self.models)
@@ -178,8 +218,8 @@ class FallbackLLM(_Composite):
 
 
 class RouterRequest(msgspec.Struct, frozen=True):
-    """What a `RouterLLM`'s function is told: `items` of the conversation so far (not to be changed), the tools, the system prompt,
-    and which model answered last ("" for none)."""
+    """What a `RouterLLM`'s function is told: `items` of the conversation so far (not to be
+    changed), the tools, the system prompt, and which model answered last ("" for none)."""
 
     items: Sequence[Item]
     tools: Sequence[ToolDefinition]
@@ -190,10 +230,12 @@ class RouterRequest(msgspec.Struct, frozen=True):
 class RouterLLM(_Composite):
     """A function picks which model answers each request.
 
-    `pick` is given a `RouterRequest` and returns a name of `models`; with the same journal it should return the same. A replay does not
-    ask it: which model answered is in the journal. `completion` raises `ConfigurationError` if it returns no name.
+    `pick` is given a `RouterRequest` and returns a name of `models`; with the same journal it
+    should return the same. A replay does not ask it: which model answered is in the journal.
+    `completion` raises `ConfigurationError` if it returns no name.
 
-        RouterLLM(lambda request: "small" if len(request.items) < 20 else "large", {"small": LLM(...), "large": LLM(...)})
+        RouterLLM(lambda request: "small" if len(request.items) < 20 else "large", {"small":
+        LLM(...), "large": LLM(...)})
     """
 
     pick: Callable[[RouterRequest], str]
@@ -201,7 +243,9 @@ class RouterLLM(_Composite):
     def __init__(self, pick: Callable[[RouterRequest], str], models: Mapping[str, Model]) -> None:
         super().__init__("router", models)
         if not callable(pick):
-            raise ConfigurationError(f"RouterLLM: pick takes a function of a RouterRequest, not {pick!r}.")
+            raise ConfigurationError(
+                f"RouterLLM: pick takes a function of a RouterRequest, not {pick!r}."
+            )
         object.__setattr__(self, "pick", pick)
 
     def _answer(self, asked: _Asked) -> Completion:
@@ -211,12 +255,15 @@ class RouterLLM(_Composite):
         last = last_route(asked.transcript, self.models, asked.within)
         name = self.pick(RouterRequest(asked.transcript.items, tools, prompt, last))
         if name not in self.models:
-            raise ConfigurationError(f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}.")
+            raise ConfigurationError(
+                f"RouterLLM: pick returns one of {', '.join(self.models)}, not {name!r}."
+            )
         return self._ask(name, asked)
 
 
 def last_route(transcript: Transcript, models: Container[str], within: tuple[str, ...] = ()) -> str:
-    """Which of a composite's `models` answered last; "" for none of them. `within` is the composite's own route."""
+    """Which of a composite's `models` answered last; "" for none of them. `within` is the
+    composite's own route."""
     answer = transcript.last_answer
     route = () if answer is None else tuple(answer.route.split(WITHIN))
     if route[: len(within)] != within:
@@ -225,8 +272,8 @@ def last_route(transcript: Transcript, models: Container[str], within: tuple[str
 
 
 def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
-    """The `Agent` event as the model behind `route` is given it: its own name and parameters in place of the composite's. One that is no
-    composite's is given back as it is."""
+    """The `Agent` event as the model behind `route` is given it: its own name and parameters in
+    place of the composite's. One that is no composite's is given back as it is."""
     for name in route.split(WITHIN) if route else ():
         found: Any = head.parameters.get("routes")
         entry: Any = cast("dict[str, Any]", found).get(name) if isinstance(found, dict) else None
@@ -236,23 +283,33 @@ def routed(head: Agent, route: str, transcript: Transcript) -> Agent:
         head = transcript.once(
             f"{outer.model} {name}",
             outer,
-            lambda outer=outer, entry=entry: msgspec.structs.replace(outer, model=entry["model"], parameters=entry["parameters"]),
+            lambda outer=outer, entry=entry: msgspec.structs.replace(
+                outer, model=entry["model"], parameters=entry["parameters"]
+            ),
         )
     return head
 
 
 def _named(kind: str, models: Any) -> dict[str, Model]:
     who = "FallbackLLM" if kind == "fallback" else "RouterLLM"
-    takes = f"{who}: models takes a mapping of names to models" + (" or a list of models" if kind == "fallback" else "")
+    takes = f"{who}: models takes a mapping of names to models" + (
+        " or a list of models" if kind == "fallback" else ""
+    )
     if isinstance(models, Mapping):
         given = [(name, model) for name, model in cast("Mapping[Any, Any]", models).items()]
-    elif isinstance(models, Iterable) and not isinstance(models, str | bytes) and kind == "fallback":
+    elif (
+        isinstance(models, Iterable) and not isinstance(models, str | bytes) and kind == "fallback"
+    ):
         given = [(getattr(model, "model", None), model) for model in cast("Iterable[Any]", models)]
     else:
         raise ConfigurationError(f"{takes}, not {models!r}.")
     found: dict[str, Model] = {}
     for name, model in given:
-        if isinstance(model, type) or not callable(getattr(model, "completion", None)) or not isinstance(name, str):
+        if (
+            isinstance(model, type)
+            or not callable(getattr(model, "completion", None))
+            or not isinstance(name, str)
+        ):
             raise ConfigurationError(f"{takes} (LLM, ScriptedLLM, ...), not {model!r}.")
         if not name or WITHIN in name:
             raise ConfigurationError(f"{takes}; {name!r} is no name for one.")
@@ -269,7 +326,18 @@ def _named(kind: str, models: Any) -> dict[str, Model]:
 def _condition(on: Any) -> Callable[[LLMError], bool]:
     if callable(on) and not isinstance(on, type):
         return cast("Callable[[LLMError], bool]", on)
-    kinds = (on,) if isinstance(on, type) else tuple(cast("Iterable[Any]", on)) if isinstance(on, Iterable) else ()
-    if not kinds or not all(isinstance(kind, type) and issubclass(kind, LLMError) for kind in cast("tuple[Any, ...]", kinds)):
-        raise ConfigurationError(f"FallbackLLM: on takes classes of LLMError or a function of the error, not {on!r}.")
+    kinds = (
+        (on,)
+        if isinstance(on, type)
+        else tuple(cast("Iterable[Any]", on))
+        if isinstance(on, Iterable)
+        else ()
+    )
+    if not kinds or not all(
+        isinstance(kind, type) and issubclass(kind, LLMError)
+        for kind in cast("tuple[Any, ...]", kinds)
+    ):
+        raise ConfigurationError(
+            f"FallbackLLM: on takes classes of LLMError or a function of the error, not {on!r}."
+        )
     return lambda error: isinstance(error, cast("tuple[type[LLMError], ...]", kinds))

@@ -14,16 +14,23 @@ from holdfast.errors import Cancelled, LLMConnectionError, LLMTimeout
 if TYPE_CHECKING:
     from holdfast.tools.context import Cancellation
 
-CONNECT_SLICE = 0.05  # seconds between looks at the flag while connecting; shutdown() wakes a connecting socket on Linux only
+# seconds between looks at the flag while connecting; shutdown() wakes a connecting socket on Linux
+# only
+CONNECT_SLICE = 0.05
 
 
-def dial(host: str, port: int, until: float, cancelled: Cancellation | None, what: str) -> socket.socket:
-    """A connected TCP socket to the first address of `host` that answers. A cancel ends it, except within the name lookup."""
+def dial(
+    host: str, port: int, until: float, cancelled: Cancellation | None, what: str
+) -> socket.socket:
+    """A connected TCP socket to the first address of `host` that answers. A cancel ends it, except
+    within the name lookup."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        failure = LLMConnectionError(f"Cannot find the host {host!r}: {reason}. Check base_url and the network.")
+        failure = LLMConnectionError(
+            f"Cannot find the host {host!r}: {reason}. Check base_url and the network."
+        )
         # EAI_NONAME: there is no such name, now or in a second.
         failure.retryable = isinstance(error, OSError) and error.errno != socket.EAI_NONAME
         raise failure from error
@@ -37,17 +44,29 @@ def dial(host: str, port: int, until: float, cancelled: Cancellation | None, wha
         except OSError as error:
             refusal = error
     if isinstance(refusal, TimeoutError):
-        raise LLMTimeout(f"{what} did not accept a connection in time. Check base_url and the network.") from refusal
+        raise LLMTimeout(
+            f"{what} did not accept a connection in time. Check base_url and the network."
+        ) from refusal
     reason = getattr(refusal, "strerror", None) or str(refusal)
-    raise LLMConnectionError(f"Cannot connect to {what}: {reason}. Check base_url and that the server runs.") from refusal
+    raise LLMConnectionError(
+        f"Cannot connect to {what}: {reason}. Check base_url and that the server runs."
+    ) from refusal
 
 
-def _connect_to(family: int, kind: int, protocol: int, address: object, seconds: float, cancelled: Cancellation | None) -> socket.socket:
+def _connect_to(
+    family: int,
+    kind: int,
+    protocol: int,
+    address: object,
+    seconds: float,
+    cancelled: Cancellation | None,
+) -> socket.socket:
     until = time.monotonic() + seconds
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # A model may think for minutes without a byte: keep-alives keep NATs open and find a peer that is gone.
+        # A model may think for minutes without a byte: keep-alives keep NATs open and find a peer
+        # that is gone.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 5)):
             if hasattr(socket, option):
@@ -71,7 +90,8 @@ def _connect_to(family: int, kind: int, protocol: int, address: object, seconds:
 
 
 def ready(sock: socket.socket, seconds: float, *, write: bool = False) -> bool:
-    """Whether a read (or write) would not block. poll, not select: select fails on file descriptors above 1023."""
+    """Whether a read (or write) would not block. poll, not select: select fails on file descriptors
+    above 1023."""
     if hasattr(select, "poll"):
         poll = select.poll()
         poll.register(sock, select.POLLOUT if write else select.POLLIN)

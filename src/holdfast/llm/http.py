@@ -1,6 +1,8 @@
-"""A keep-alive connection pool for POSTs to one server: connecting, TLS, proxies, idle connections, and what a caller gets back.
+"""A keep-alive connection pool for POSTs to one server: connecting, TLS, proxies, idle connections,
+and what a caller gets back.
 
-Synchronous and thread-safe; it creates no thread, reads nothing from the environment and holds its lock only to move a connection.
+Synchronous and thread-safe; it creates no thread, reads nothing from the environment and holds its
+lock only to move a connection.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
     from holdfast.tools.context import Cancellation
 
-IDLE_SECONDS = 180.0  # below what the common load balancers and NATs drop silently (Azure 240 s, AWS 350 s)
+IDLE_SECONDS = (
+    180.0  # below what the common load balancers and NATs drop silently (Azure 240 s, AWS 350 s)
+)
 
 
 class Exchange(Protocol):
@@ -57,15 +61,24 @@ class Transport(Protocol):
 
 
 class Response:
-    """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or as raw chunks.
+    """An HTTP response: `status`, `headers` (names in lower case) and the body, read whole or as
+    raw chunks.
 
-    It holds its connection until the body has been read to its end, which gives the connection back, or `close`, which drops it.
-    Iteration and `read` raise `LLMConnectionError`, `LLMTimeout` or `Cancelled`.
+    It holds its connection until the body has been read to its end, which gives the connection
+    back, or `close`, which drops it. Iteration and `read` raise `LLMConnectionError`, `LLMTimeout`
+    or `Cancelled`.
     """
 
     __slots__ = ("_body", "_chunks", "_connection", "_deadline", "_pool", "headers", "status")
 
-    def __init__(self, pool: HTTPPool, connection: Connection, status: int, headers: dict[str, str], first: bytes) -> None:
+    def __init__(
+        self,
+        pool: HTTPPool,
+        connection: Connection,
+        status: int,
+        headers: dict[str, str],
+        first: bytes,
+    ) -> None:
         self.status = status
         self.headers = headers
         self._pool = pool
@@ -95,13 +108,19 @@ class Response:
         return self._body
 
     def hurry(self, seconds: float | None) -> None:
-        """Have the rest come within `seconds`, since what matters is there; None: it is not, so take back what was said before."""
+        """Have the rest come within `seconds`, since what matters is there; None: it is not, so
+        take back what was said before."""
         connection = self._connection
         if connection is not None:
-            connection.deadline = self._deadline if seconds is None else min(connection.deadline, time.monotonic() + seconds)
+            connection.deadline = (
+                self._deadline
+                if seconds is None
+                else min(connection.deadline, time.monotonic() + seconds)
+            )
 
     def settle(self, error: LLMError | None) -> None:
-        """Be told what came of it: an answer (None), or this error. Not called if something else broke off the reading."""
+        """Be told what came of it: an answer (None), or this error. Not called if something else
+        broke off the reading."""
 
     def close(self) -> None:
         """Drop the connection unless the body has been read to its end. May be called again."""
@@ -113,9 +132,10 @@ class Response:
 class HTTPPool:
     """Keep-alive connections to the server of `base_url`.
 
-    `timeout` is (connect, read) in seconds: to connect, TLS included, and without any byte. `proxy` is an `http://` URL, with
-    credentials if it wants them; an https server is reached through it by CONNECT. `ssl_context` None: the system's default,
-    made at the first use. At most `max_idle` connections are kept, each for 180 s.
+    `timeout` is (connect, read) in seconds: to connect, TLS included, and without any byte. `proxy`
+    is an `http://` URL, with credentials if it wants them; an https server is reached through it by
+    CONNECT. `ssl_context` None: the system's default, made at the first use. At most `max_idle`
+    connections are kept, each for 180 s.
 
     Raises `ConfigurationError` for a URL that is not http or https.
     """
@@ -139,7 +159,9 @@ class HTTPPool:
         self._authority = bare if self.port == (443 if self.tls else 80) else f"{bare}:{self.port}"
         self.address = f"{bare}:{self.port}"
         self._proxy = _split("proxy", proxy, ("http",)) if proxy else None
-        through = self._proxy is not None and not self.tls  # a plain request through a proxy names the whole URL
+        through = (
+            self._proxy is not None and not self.tls
+        )  # a plain request through a proxy names the whole URL
         self._target = f"http://{self._authority}" if through else ""
         self._always = f"Host: {self._authority}\r\nAccept-Encoding: identity\r\n"
         if through and self._proxy and self._proxy[3]:
@@ -158,22 +180,42 @@ class HTTPPool:
         stream: bool = False,
         deadline: float | None = None,
     ) -> Response:
-        """POST `body` to `path` (from the root, with its query) and return once the response's head is there.
+        """POST `body` to `path` (from the root, with its query) and return once the response's head
+        is there.
 
-        Without `stream` the body has been received too, and the connection is back. `headers` may be a text made once by
-        `header_text`. `deadline` is a `time.monotonic()` value for the whole exchange.
+        Without `stream` the body has been received too, and the connection is back. `headers` may
+        be a text made once by `header_text`. `deadline` is a `time.monotonic()` value for the whole
+        exchange.
 
-        A reused connection that turns out to be closed before any byte of a response is replaced once, silently. Raises
-        `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for what is not HTTP.
+        A reused connection that turns out to be closed before any byte of a response is replaced
+        once, silently. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, or `BadResponse` for
+        what is not HTTP.
         """
         head = header_text(headers) if not isinstance(headers, str) else headers
-        request = f"POST {self._target}{path} HTTP/1.1\r\n{self._always}{head}Content-Length: {len(body)}\r\n\r\n".encode("latin-1")
-        return self._exchange(request, body, self.read_timeout, NEVER if deadline is None else deadline, cancelled, stream)
+        request = (
+            f"POST {self._target}{path} HTTP/1.1\r\n{self._always}{head}Content-Length:"
+            f" {len(body)}\r\n\r\n".encode("latin-1")
+        )
+        return self._exchange(
+            request,
+            body,
+            self.read_timeout,
+            NEVER if deadline is None else deadline,
+            cancelled,
+            stream,
+        )
 
     def _exchange(
-        self, head: bytes, body: bytes, read_timeout: float, deadline: float, cancelled: Cancellation | None, stream: bool
+        self,
+        head: bytes,
+        body: bytes,
+        read_timeout: float,
+        deadline: float,
+        cancelled: Cancellation | None,
+        stream: bool,
     ) -> Response:
-        """Send a request that may be sent twice, on a connection that is there or a new one. What `post` says of connections and errors holds."""
+        """Send a request that may be sent twice, on a connection that is there or a new one. What
+        `post` says of connections and errors holds."""
         fresh = False
         while True:
             connection = None if fresh else self._take()
@@ -205,7 +247,7 @@ class HTTPPool:
         for connection in idle:
             connection.close()
 
-    # --- idle connections ---------------------------------------------------------------------
+    # --- idle connections ---
 
     def give_back(self, connection: Connection, headers: Mapping[str, str]) -> None:
         """Take back a connection whose response was read to its end."""
@@ -217,26 +259,32 @@ class HTTPPool:
         old: list[Connection] = []
         with self._lock:
             self._idle.append(connection)
-            while self._idle and (len(self._idle) > self.max_idle or now - self._idle[0].idle_since > IDLE_SECONDS):
+            while self._idle and (
+                len(self._idle) > self.max_idle or now - self._idle[0].idle_since > IDLE_SECONDS
+            ):
                 old.append(self._idle.pop(0))
         for one in old:
             one.close()
 
     def _take(self) -> Connection | None:
         """The idle connection used last that is still open."""
-        if self._pid != os.getpid():  # forked: these sockets are our parent's too, so leave them without a word
+        if (
+            self._pid != os.getpid()
+        ):  # forked: these sockets are our parent's too, so leave them without a word
             self._lock, self._idle, self._pid = threading.Lock(), [], os.getpid()
         while self._idle:
             with self._lock:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if time.monotonic() - connection.idle_since <= IDLE_SECONDS and not ready(connection.sock, 0):
+            if time.monotonic() - connection.idle_since <= IDLE_SECONDS and not ready(
+                connection.sock, 0
+            ):
                 return connection
             connection.close()  # readable while idle: closed by its peer, or out of step
         return None
 
-    # --- connecting ---------------------------------------------------------------------------
+    # --- connecting ---
 
     def _connect(self, deadline: float, cancelled: Cancellation | None) -> Connection:
         tunnelled = self._proxy is not None and self.tls
@@ -258,14 +306,20 @@ class HTTPPool:
             raise LLMConnectionError(f"Cannot connect to {self._what()}: {error}.") from error
         except LLMTimeout:
             connection.close()
-            raise LLMTimeout(f"{self._what()} did not accept a connection within {self.connect_timeout:g} s.") from None
+            raise LLMTimeout(
+                f"{self._what()} did not accept a connection within {self.connect_timeout:g} s."
+            ) from None
         except BaseException:
             connection.close()
             raise
         return connection
 
     def _what(self) -> str:
-        return f"{self.address} through the proxy {self._proxy[1]}:{self._proxy[2]}" if self._proxy else self.address
+        return (
+            f"{self.address} through the proxy {self._proxy[1]}:{self._proxy[2]}"
+            if self._proxy
+            else self.address
+        )
 
     def _tunnel(self, connection: Connection) -> None:
         """RFC 9110 9.3.6: ask the proxy for a tunnel to the server."""
@@ -277,7 +331,10 @@ class HTTPPool:
         status, _, rest = read_head(connection)
         if not 200 <= status < 300 or rest:
             hint = " Check the credentials in proxy." if status == 407 else ""
-            error = LLMConnectionError(f"The proxy {self._proxy[1]}:{self._proxy[2]} refused a tunnel to {self.address} ({status}).{hint}")
+            error = LLMConnectionError(
+                f"The proxy {self._proxy[1]}:{self._proxy[2]} refused a tunnel to {self.address}"
+                f" ({status}).{hint}"
+            )
             error.retryable = status >= 500
             raise error
 
@@ -286,11 +343,15 @@ class HTTPPool:
 
         if self._ssl_context is None:
             with self._lock:
-                if self._ssl_context is None:  # loading the certificates takes 10 ms and more: once per pool
+                if (
+                    self._ssl_context is None
+                ):  # loading the certificates takes 10 ms and more: once per pool
                     self._ssl_context = ssl.create_default_context()
         connection.limit()
         try:
-            secured = self._ssl_context.wrap_socket(connection.sock, server_hostname=self.host, do_handshake_on_connect=False)
+            secured = self._ssl_context.wrap_socket(
+                connection.sock, server_hostname=self.host, do_handshake_on_connect=False
+            )
             connection.replace(secured)
             secured.do_handshake()
         except TimeoutError:
@@ -298,19 +359,30 @@ class HTTPPool:
             raise connection.late() from None
         except (OSError, ValueError) as error:
             connection.check()
-            reason = getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
+            reason = (
+                getattr(error, "verify_message", "") or getattr(error, "reason", "") or str(error)
+            )
             failure = LLMConnectionError(f"No TLS with {self._what()}: {reason}.")
             failure.retryable = not isinstance(error, ssl.SSLCertVerificationError)
             raise failure from error
 
 
 def header_text(headers: Mapping[str, str]) -> str:
-    """Header lines, made once for many requests. Raises `ConfigurationError` for a name or value that could not be one line."""
+    """Header lines, made once for many requests. Raises `ConfigurationError` for a name or value
+    that could not be one line."""
     lines = ""
     for name, value in headers.items():
         line = f"{name}: {value}\r\n"
-        if "\n" in line[:-2] or "\r" in line[:-2] or not name or not line.isascii() or any(c in name for c in " :"):
-            raise ConfigurationError(f"headers: {name!r} takes a name and a value in ASCII, each on one line.")
+        if (
+            "\n" in line[:-2]
+            or "\r" in line[:-2]
+            or not name
+            or not line.isascii()
+            or any(c in name for c in " :")
+        ):
+            raise ConfigurationError(
+                f"headers: {name!r} takes a name and a value in ASCII, each on one line."
+            )
         lines += line
     return lines
 
@@ -322,7 +394,9 @@ def _split(argument: str, url: str, schemes: tuple[str, ...]) -> tuple[bool, str
     if parts is not None and argument == "proxy" and "@" in parts.path + parts.query:
         parts = None  # a / in the password made the user's name the host
     if parts is None or parts.scheme not in schemes or not parts.hostname:
-        hint = " Percent-encode what stands before the @ (urllib.parse.quote)." if "@" in url else ""
+        hint = (
+            " Percent-encode what stands before the @ (urllib.parse.quote)." if "@" in url else ""
+        )
         raise ConfigurationError(f"{argument} takes {takes}, not {shown(url)!r}.{hint}")
     credentials = ""
     if parts.username is not None:

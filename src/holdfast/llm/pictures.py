@@ -1,4 +1,5 @@
-"""Pictures: how large one is, what stands in its place for a model that does not see, and which models those are."""
+"""Pictures: how large one is, what stands in its place for a model that does not see, and which
+models those are."""
 
 from __future__ import annotations
 
@@ -8,7 +9,14 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from holdfast.content import Content, EmbeddedResource, ImageContent, Message, TextContent, ToolResult
+from holdfast.content import (
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    Message,
+    TextContent,
+    ToolResult,
+)
 from holdfast.events import Message as Told
 
 BLIND = "images"  # the parameter that says, with False, that a model does not see
@@ -21,7 +29,8 @@ _MOST_MARKERS = 2000  # and fill bytes, before a picture says how large it is
 
 
 def pixels(data: bytes) -> tuple[int, int] | None:
-    """Width and height by the header of a PNG, JPEG, GIF or WebP file; None for any other, and for one that breaks off before it says."""
+    """Width and height by the header of a PNG, JPEG, GIF or WebP file; None for any other, and for
+    one that breaks off before it says."""
     found = None
     if data[:8] == _PNG and data[12:16] == b"IHDR" and len(data) >= 24:
         found = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
@@ -45,7 +54,9 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
         elif kind in _ALONE:
             at += 2
         elif kind in _FRAMES:
-            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(data[at + 5 : at + 7], "big")
+            return int.from_bytes(data[at + 7 : at + 9], "big"), int.from_bytes(
+                data[at + 5 : at + 7], "big"
+            )
         else:
             at += 2 + max(2, int.from_bytes(data[at + 2 : at + 4], "big"))
     return None
@@ -62,11 +73,14 @@ def _webp(data: bytes) -> tuple[int, int] | None:
         bits = int.from_bytes(body[1:5], "little")
         return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     if kind == b"VP8 " and body[3:6] == b"\x9d\x01\x2a":
-        return int.from_bytes(body[6:8], "little") & 0x3FFF, int.from_bytes(body[8:10], "little") & 0x3FFF
+        return (
+            int.from_bytes(body[6:8], "little") & 0x3FFF,
+            int.from_bytes(body[8:10], "little") & 0x3FFF,
+        )
     return None
 
 
-# --- in content ------------------------------------------------------------------------------------
+# --- in content ---
 
 
 def picture(block: Content) -> ImageContent | None:
@@ -97,28 +111,48 @@ def has_picture(content: Iterable[Content]) -> bool:
 def _shows(block: Content) -> bool:
     if isinstance(block, EmbeddedResource):  # without reading it
         kind = block.resource.get("mimeType")
-        return isinstance(kind, str) and kind.startswith("image/") and isinstance(block.resource.get("blob"), str)
+        return (
+            isinstance(kind, str)
+            and kind.startswith("image/")
+            and isinstance(block.resource.get("blob"), str)
+        )
     return isinstance(block, ImageContent)
 
 
 def placeholder(found: ImageContent) -> str:
-    """What a model that does not see is told: `[picture: image/png, 640 x 480, 12 KB]`, without the size where that cannot be read."""
+    """What a model that does not see is told: `[picture: image/png, 640 x 480, 12 KB]`, without the
+    size where that cannot be read."""
     size = pixels(found.data)
     count = len(found.data)
-    bytes_ = f"{count} bytes" if count < 1000 else f"{count / 1000:.0f} KB" if count < 999_500 else f"{count / 1_000_000:.1f} MB"
-    return f"[picture: {', '.join([' '.join(found.mime_type.split())[:80], *([f'{size[0]} x {size[1]}'] if size else []), bytes_])}]"
+    bytes_ = (
+        f"{count} bytes"
+        if count < 1000
+        else f"{count / 1000:.0f} KB"
+        if count < 999_500
+        else f"{count / 1_000_000:.1f} MB"
+    )
+    return (
+        "[picture:"
+        f" {', '.join([' '.join(found.mime_type.split())[:80], *([f'{size[0]} x {size[1]}'] if size else []), bytes_])}]"
+    )
 
 
 def told(content: Sequence[Content]) -> tuple[Content, ...]:
     """Content with the placeholder where each picture was; a pure function."""
-    return tuple([block if (found := picture(block)) is None else TextContent(placeholder(found)) for block in content])
+    return tuple(
+        [
+            block if (found := picture(block)) is None else TextContent(placeholder(found))
+            for block in content
+        ]
+    )
 
 
-# --- of models -------------------------------------------------------------------------------------
+# --- of models ---
 
 
 def sees(model: Any) -> bool | None:
-    """Whether a model takes pictures: True, False, or None where nobody knows. Of a composite it is the least that its models do."""
+    """Whether a model takes pictures: True, False, or None where nobody knows. Of a composite it is
+    the least that its models do."""
     members = getattr(model, "models", None)
     if isinstance(members, Mapping):
         found = [sees(member) for member in cast("Mapping[str, Any]", members).values()]
@@ -127,13 +161,19 @@ def sees(model: Any) -> bool | None:
 
 
 def with_sight(model: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's parameters, with `"images": False` where it is known not to see; in a composite's, of each of its models."""
+    """A model's parameters, with `"images": False` where it is known not to see; in a composite's,
+    of each of its models."""
     found = dict(parameters)
     members, routes = getattr(model, "models", None), found.get("routes")
     if isinstance(members, Mapping) and isinstance(routes, dict):
         entries = cast("dict[str, dict[str, Any]]", routes)
         found["routes"] = {
-            name: {**entry, "parameters": with_sight(cast("Mapping[str, Any]", members).get(name), entry["parameters"])}
+            name: {
+                **entry,
+                "parameters": with_sight(
+                    cast("Mapping[str, Any]", members).get(name), entry["parameters"]
+                ),
+            }
             for name, entry in entries.items()
         }
     elif sees(model) is False:
@@ -142,11 +182,15 @@ def with_sight(model: Any, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_sight(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `with_sight`: which models see is the journal's to say once it was written there."""
+    """The inverse of `with_sight`: which models see is the journal's to say once it was written
+    there."""
     found = {key: value for key, value in parameters.items() if key != BLIND}
     if isinstance(found.get("routes"), dict):
         entries = cast("dict[str, dict[str, Any]]", found["routes"])
-        found["routes"] = {name: {**entry, "parameters": without_sight(entry.get("parameters") or {})} for name, entry in entries.items()}
+        found["routes"] = {
+            name: {**entry, "parameters": without_sight(entry.get("parameters") or {})}
+            for name, entry in entries.items()
+        }
     return found
 
 
@@ -157,7 +201,10 @@ def says_sight(parameters: Mapping[str, Any]) -> bool:
     routes = parameters.get("routes")
     if not isinstance(routes, dict):
         return False
-    return any(says_sight(entry.get("parameters") or {}) for entry in cast("dict[str, dict[str, Any]]", routes).values())
+    return any(
+        says_sight(entry.get("parameters") or {})
+        for entry in cast("dict[str, dict[str, Any]]", routes).values()
+    )
 
 
 Said = TypeVar("Said", bound="ToolResult | Message | Told")
@@ -165,4 +212,8 @@ Said = TypeVar("Said", bound="ToolResult | Message | Told")
 
 def blinded(said: Said) -> Said:
     """A message or a result as a model that does not see is told of it."""
-    return msgspec.structs.replace(said, content=told(said.content)) if has_picture(said.content) else said
+    return (
+        msgspec.structs.replace(said, content=told(said.content))
+        if has_picture(said.content)
+        else said
+    )

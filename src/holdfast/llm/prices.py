@@ -1,7 +1,9 @@
-"""What tokens cost, from the price table that the `genai-prices` package carries. Never asks the network.
+"""What tokens cost, from the price table that the `genai-prices` package carries. Never asks the
+network.
 
-Its import takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table of 2300 models), so it is done at the first
-question about a model that can have a list price. A model's prices are then compiled once, and a question costs microseconds.
+Its import takes 150 ms and 27 MB (pydantic, an HTTP client for its updater, a table of 2300
+models), so it is done at the first question about a model that can have a list price. A model's
+prices are then compiled once, and a question costs microseconds.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
 
 
 def cost(usage: Usage, model: str, base_url: str = "") -> float | None:
-    """What `usage` of `model` costs in USD, by the table's price of now; None when the table does not know the model, or when it is
-    served on this machine or net. `usage` is that of one model call: where long requests have another price, its size decides."""
+    """What `usage` of `model` costs in USD, by the table's price of now; None when the table does
+    not know the model, or when it is served on this machine or net. `usage` is that of one model
+    call: where long requests have another price, its size decides."""
     known = _prices(model, base_url)
     if not known:
         return None
@@ -33,7 +36,8 @@ _PER_CALL = {"input_mtok", "output_mtok", "input_text_mtok", "output_text_mtok",
 
 
 class _Price(msgspec.Struct, frozen=True):
-    """USD per token, from so many input tokens of a request on: ((0, base), (200_000, more), ...), the highest last."""
+    """USD per token, from so many input tokens of a request on: ((0, base), (200_000, more), ...),
+    the highest last."""
 
     tiers: tuple[tuple[int, float], ...]
 
@@ -61,7 +65,9 @@ class _Prices(msgspec.Struct, frozen=True):
         written = usage.cache_write_tokens if self.written is not None else 0
         reasoning = usage.reasoning_tokens if self.reasoning is not None else 0
         total = self.request
-        total += max(0, size - cached - written) * self.input.at(size) + max(0, usage.output_tokens - reasoning) * self.output.at(size)
+        total += max(0, size - cached - written) * self.input.at(size) + max(
+            0, usage.output_tokens - reasoning
+        ) * self.output.at(size)
         if cached and self.cached is not None:
             total += cached * self.cached.at(size)
         if written and self.written is not None:
@@ -75,7 +81,8 @@ _Known = tuple[tuple["ConditionalPrice | None", _Prices], ...]
 
 
 def _at_this_hour(known: _Known) -> _Prices:
-    """The last one whose condition (a first day, hours of the day) holds now, as `genai_prices.types.ModelInfo.get_prices` does."""
+    """The last one whose condition (a first day, hours of the day) holds now, as
+    `genai_prices.types.ModelInfo.get_prices` does."""
     from datetime import UTC, datetime
 
     now = datetime.now(UTC)
@@ -93,7 +100,11 @@ def _prices(model: str, base_url: str) -> _Known:
     found = _find(model, base_url)
     if found is None:
         return ()
-    prices = [(None, found.prices)] if not isinstance(found.prices, list) else [(each, each.prices) for each in found.prices]
+    prices = (
+        [(None, found.prices)]
+        if not isinstance(found.prices, list)
+        else [(each, each.prices) for each in found.prices]
+    )
     if any(vars(price) and not _PER_CALL & vars(price).keys() for _, price in prices):
         return ()  # paid by the minute or the page
     return _compiled(prices)
@@ -110,7 +121,11 @@ def _compile(price: dict[str, Any]) -> _Prices:
             value = price.get(f"{otherwise}_mtok")
         if value is None:
             return None
-        tiers = [(0, value.base), *((tier.start, tier.price) for tier in value.tiers)] if hasattr(value, "tiers") else [(0, value)]
+        tiers = (
+            [(0, value.base), *((tier.start, tier.price) for tier in value.tiers)]
+            if hasattr(value, "tiers")
+            else [(0, value)]
+        )
         return _Price(tuple([(start, float(each) / 1e6) for start, each in tiers]))
 
     free = _Price(((0, 0.0),))
@@ -125,12 +140,21 @@ def _compile(price: dict[str, Any]) -> _Prices:
 
 
 def _find(model: str, base_url: str) -> ModelInfo | None:
-    """By the address that serves it, by the provider in its name, then by the name alone: from the surest to the likeliest."""
+    """By the address that serves it, by the provider in its name, then by the name alone: from the
+    surest to the likeliest."""
     from genai_prices.data_snapshot import get_snapshot
 
     prefix, slash, name = model.partition("/")
     host = urlsplit(base_url).hostname
-    known = next((id for urls in (PROVIDERS, COMPATIBLE) for id, url in urls.items() if host and urlsplit(url).hostname == host), None)
+    known = next(
+        (
+            id
+            for urls in (PROVIDERS, COMPATIBLE)
+            for id, url in urls.items()
+            if host and urlsplit(url).hostname == host
+        ),
+        None,
+    )
     tries: list[tuple[str, str | None, str | None]] = [(model, None, base_url)] if base_url else []
     tries += [(model, known, None)] if known else []
     tries += [(name, ALIASES.get(prefix, prefix), None)] if slash else []

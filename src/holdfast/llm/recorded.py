@@ -1,4 +1,5 @@
-"""`RecordedLLM`: a model whose HTTP exchanges are kept in a file, and answered from it the next time: real answers in tests, without a key."""
+"""`RecordedLLM`: a model whose HTTP exchanges are kept in a file, and answered from it the next
+time: real answers in tests, without a key."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 MODES = ("auto", "replay", "record")
 
-# Of a request, what may be another one for the same question. Of an answer's headers, what its reading needs; never a cookie or a key.
+# Of a request, what may be another one for the same question. Of an answer's headers, what its
+# reading needs; never a cookie or a key.
 _VARYING = ("prompt_cache_key",)
 _KEPT = ("content-type", "retry-after", "retry-after-ms", "x-request-id", "request-id")
 
@@ -46,7 +48,8 @@ class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
     headers: dict[str, str] = {}
     body: str = ""  # the answer's text to the letter
     hex: str = ""  # the answer's bytes, if they are no text
-    error: str = ""  # what broke it off, if something did: the error's class, its message, and whether to ask again
+    # what broke it off, if something did: the error's class, its message, and whether to ask again
+    error: str = ""
     message: str = ""
     retryable: bool = True
     failed: bool = False  # whether no answer came of it
@@ -65,24 +68,29 @@ class Recording(msgspec.Struct, rename="camel", omit_defaults=True):
 class RecordedLLM:
     """`llm`, with its HTTP exchanges in the file at `path` (JSON lines, one each).
 
-    - `mode` "auto": a request that is in the file is answered from it, any other is asked and its answer added. Failures are neither
-      added nor repeated: the next try, or another key, may have better luck.
+    - `mode` "auto": a request that is in the file is answered from it, any other is asked and its
+      answer added. Failures are neither added nor repeated: the next try, or another key, may have
+      better luck.
     - "replay": nothing is asked, and no key is needed. Failures in the file are repeated.
     - "record": the file is begun anew, and everything asked and added, failures as well.
 
-    Requests are known by their bytes and path; of several that are the same the answers come in the order of the file. What was broken
-    off from this side (a cancel, Ctrl-C, an `on_delta` that raises) is not kept. Secrets are not in the file: no request's headers, and of
-    `api_key`, `headers` and the base URL's query nothing, wherever it stands; what is shorter than 8 characters is taken for none.
+    Requests are known by their bytes and path; of several that are the same the answers come in the
+    order of the file. What was broken off from this side (a cancel, Ctrl-C, an `on_delta` that
+    raises) is not kept. Secrets are not in the file: no request's headers, and of `api_key`,
+    `headers` and the base URL's query nothing, wherever it stands; what is shorter than 8
+    characters is taken for none.
 
-    Use it wherever an `LLM` is. Thread-safe. Raises `ConfigurationError` for a file that cannot be read, and in `completion`, if replaying,
-    for a request that is not in it.
+    Use it wherever an `LLM` is. Thread-safe. Raises `ConfigurationError` for a file that cannot be
+    read, and in `completion`, if replaying, for a request that is not in it.
     """
 
     def __init__(self, llm: LLM, path: str | Path, mode: str = "auto") -> None:
         if not isinstance(llm, LLM):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"RecordedLLM: llm takes an LLM, not {llm!r}.")
         if mode not in MODES:
-            raise ConfigurationError(f"RecordedLLM: mode takes one of {', '.join(MODES)}, not {mode!r}.")
+            raise ConfigurationError(
+                f"RecordedLLM: mode takes one of {', '.join(MODES)}, not {mode!r}."
+            )
         self.path = Path(path)
         self.mode = mode
         tape = Tape(self.path, mode)
@@ -126,7 +134,9 @@ class RecordedLLM:
         cancelled: Cancellation | None = None,
     ) -> Completion:
         """As `LLM.completion`; from the file, an answer takes no time."""
-        return self._llm.completion(messages, tools, system=system, head=head, on_delta=on_delta, cancelled=cancelled)
+        return self._llm.completion(
+            messages, tools, system=system, head=head, on_delta=on_delta, cancelled=cancelled
+        )
 
     def __repr__(self) -> str:
         return f"RecordedLLM({self._llm!r}, {str(self.path)!r}, mode={self.mode!r})"
@@ -146,17 +156,23 @@ class Tape:
             self._load()
 
     def find(self, key: str, request: str) -> Recording | None:
-        """The next recorded answer to a request. Raises `ConfigurationError` if there is none and nothing may be asked."""
+        """The next recorded answer to a request. Raises `ConfigurationError` if there is none and
+        nothing may be asked."""
         with self._lock:
             held = self._held.get(key)
             if held:
                 return held.pop(0)
             if self.mode == "replay":
                 left = sum(len(found) for found in self._held.values())
-                why = "its answers have all been given" if held is not None else f"it is not in {str(self.path)!r}"
+                why = (
+                    "its answers have all been given"
+                    if held is not None
+                    else f"it is not in {str(self.path)!r}"
+                )
                 raise ConfigurationError(
-                    f"RecordedLLM: this request cannot be replayed: {why} ({left} other recorded answers are left). Its end: "
-                    f"{request[-300:]!r}. Record again with mode='record', or use mode='auto'."
+                    f"RecordedLLM: this request cannot be replayed: {why} ({left} other recorded"
+                    f" answers are left). Its end: {request[-300:]!r}. Record again with"
+                    " mode='record', or use mode='auto'."
                 )
         return None
 
@@ -172,7 +188,9 @@ class Tape:
         try:
             data = self.path.read_bytes()
         except OSError as error:
-            raise ConfigurationError(f"RecordedLLM: {str(self.path)!r} cannot be read: {error.strerror}.") from None
+            raise ConfigurationError(
+                f"RecordedLLM: {str(self.path)!r} cannot be read: {error.strerror}."
+            ) from None
         for number, line in enumerate(data.splitlines(), 1):
             if not line.strip():
                 continue
@@ -181,9 +199,16 @@ class Tape:
                 key = recording.key
             except ValueError as error:
                 if "truncated" in str(error):  # a crash in the midst of a write
-                    _log.warning("line %d of %s broke off when it was written; it is left out", number, self.path)
+                    _log.warning(
+                        "line %d of %s broke off when it was written; it is left out",
+                        number,
+                        self.path,
+                    )
                     continue
-                raise ConfigurationError(f"RecordedLLM: line {number} of {str(self.path)!r} is no recorded exchange: {error}.") from None
+                raise ConfigurationError(
+                    f"RecordedLLM: line {number} of {str(self.path)!r} is no recorded exchange:"
+                    f" {error}."
+                ) from None
             if self.mode == "replay" or not (recording.failed or recording.status != 200):
                 self._held.setdefault(key, []).append(recording)
 
@@ -200,7 +225,9 @@ class Tape:
             finally:
                 os.close(file)
         except OSError as error:
-            raise ConfigurationError(f"RecordedLLM: {str(self.path)!r} cannot be written: {error.strerror}.") from None
+            raise ConfigurationError(
+                f"RecordedLLM: {str(self.path)!r} cannot be written: {error.strerror}."
+            ) from None
 
 
 def _key(path: str, body: bytes) -> str:
@@ -243,14 +270,18 @@ class _Pool:
         if made.key != key:
             made.hash = key
         try:
-            response = self._pool.post(path, body, headers, cancelled=cancelled, stream=stream, deadline=deadline)
+            response = self._pool.post(
+                path, body, headers, cancelled=cancelled, stream=stream, deadline=deadline
+            )
         except LLMError as error:
             self.broke_off(made, error)
             self.keep(made, b"", error)
             raise
         made.status = response.status
         made.headers = {
-            name: blot(value, self._secrets) for name, value in response.headers.items() if name in _KEPT or "ratelimit" in name
+            name: blot(value, self._secrets)
+            for name, value in response.headers.items()
+            if name in _KEPT or "ratelimit" in name
         }
         return _Recorded(response, made, self)
 
@@ -259,7 +290,11 @@ class _Pool:
 
     def broke_off(self, made: Recording, error: LLMError) -> None:
         """Note why an answer's bytes ended early, or never came."""
-        made.error, made.message, made.retryable = type(error).__name__, blot(str(error), self._secrets), error.retryable
+        made.error, made.message, made.retryable = (
+            type(error).__name__,
+            blot(str(error), self._secrets),
+            error.retryable,
+        )
 
     def keep(self, made: Recording, data: bytes, error: LLMError | None) -> None:
         """Write down what came, and whether it was an answer."""
@@ -342,6 +377,10 @@ class _Played:
 
 def _error(known: Recording) -> LLMError:
     kind: Any = getattr(errors, known.error, None)
-    error = kind(known.message) if isinstance(kind, type) and issubclass(kind, LLMError) else LLMError(known.message)
+    error = (
+        kind(known.message)
+        if isinstance(kind, type) and issubclass(kind, LLMError)
+        else LLMError(known.message)
+    )
     error.retryable = known.retryable
     return error

@@ -17,12 +17,15 @@ from holdfast.llm.wires import Head, Wire
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """All of a request but its messages, and the tools' names both ways. Made once for each `events.Agent`."""
+    """All of a request but its messages, and the tools' names both ways. Made once for each
+    `events.Agent`."""
 
     head: Head
     names: dict[str, str]  # canonical -> wire
     canonical: dict[str, str]  # wire -> canonical
-    hash: bytes = b""  # of the head without the model's name, by which one model is called in several ways
+    hash: bytes = (
+        b""  # of the head without the model's name, by which one model is called in several ways
+    )
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -33,7 +36,9 @@ class Request(msgspec.Struct, frozen=True):
     tools: Sequence[ToolDefinition]
     system: str
     canonical: dict[str, str]
-    hash: str = ""  # 128 bits in hex, of all but the model's name; empty for a request without `head`
+    hash: str = (
+        ""  # 128 bits in hex, of all but the model's name; empty for a request without `head`
+    )
 
     def canonically(self, completion: Completion, **changes: Any) -> Completion:
         """The completion with its calls' canonical names, the request's hash, and other changes."""
@@ -41,9 +46,11 @@ class Request(msgspec.Struct, frozen=True):
         if completion.calls:
             changes["calls"] = tuple(
                 [
-                    msgspec.structs.replace(call, name=self.canonical[call.name])
-                    if self.canonical.get(call.name, call.name) != call.name
-                    else call
+                    (
+                        msgspec.structs.replace(call, name=self.canonical[call.name])
+                        if self.canonical.get(call.name, call.name) != call.name
+                        else call
+                    )
                     for call in completion.calls
                 ]
             )
@@ -61,15 +68,18 @@ def make_request(
     stream: bool,
     key: str = "",
 ) -> Request:
-    """A request for `model`. With `head`, prompt and tools are that event's, and what is made of them is kept on the
-    transcript: a step then costs one join. `key` names all but the event that the head is made of.
+    """A request for `model`. With `head`, prompt and tools are that event's, and what is made of
+    them is kept on the transcript: a step then costs one join. `key` names all but the event that
+    the head is made of.
 
     Raises `ConfigurationError` for arguments that do not fit.
     """
     transcript = as_transcript(messages)
     if head is not None:
         if tools or system is not None:
-            raise ConfigurationError("completion takes head, or tools and system, not both: the head has its own.")
+            raise ConfigurationError(
+                "completion takes head, or tools and system, not both: the head has its own."
+            )
         frame = _frame_of(head, transcript, wire, model, parameters, key)
         prompt, given = head.system_prompt, head.tools
     else:
@@ -78,20 +88,38 @@ def make_request(
         frame = make_frame(wire, model, prompt, given, parameters)
     host, seen = parameters.get("host", ""), parameters.get(BLIND) is not False
     fragments = transcript.fragments(wire, frame.names, model, host, seen)
-    hash = _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32] if frame.hash else ""
-    return Request(wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical, hash)
+    hash = (
+        _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32]
+        if frame.hash
+        else ""
+    )
+    return Request(
+        wire.body(frame.head, fragments, stream), transcript, given, prompt, frame.canonical, hash
+    )
 
 
 def request_hash(wire: Wire, model: str, transcript: Transcript, head: Agent) -> str:
-    """The hash of the request that `make_request` makes of the same; costs what is new in the transcript."""
+    """The hash of the request that `make_request` makes of the same; costs what is new in the
+    transcript."""
     frame = _frame_of(head, transcript, wire, model, head.parameters, "")
     host, seen = head.parameters.get("host", ""), head.parameters.get(BLIND) is not False
     transcript.fragments(wire, frame.names, model, host, seen)
     return _hash(frame.hash + transcript.digest(wire, model, host, seen)).hex()[:32]
 
 
-def _frame_of(head: Agent, transcript: Transcript, wire: Wire, model: str, parameters: Mapping[str, Any], key: str) -> Frame:
-    return transcript.once(key, head, lambda: make_frame(wire, model, head.system_prompt, head.tools, parameters, head.id))
+def _frame_of(
+    head: Agent,
+    transcript: Transcript,
+    wire: Wire,
+    model: str,
+    parameters: Mapping[str, Any],
+    key: str,
+) -> Frame:
+    return transcript.once(
+        key,
+        head,
+        lambda: make_frame(wire, model, head.system_prompt, head.tools, parameters, head.id),
+    )
 
 
 def _hash(data: bytes) -> bytes:
@@ -101,9 +129,15 @@ def _hash(data: bytes) -> bytes:
 
 
 def make_frame(
-    wire: Wire, model: str, system: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], head: str | None = None
+    wire: Wire,
+    model: str,
+    system: str,
+    tools: Sequence[ToolDefinition],
+    parameters: Mapping[str, Any],
+    head: str | None = None,
 ) -> Frame:
-    """`head` is the id of the event that this is made of: requests of one head begin alike, and are cached together.
+    """`head` is the id of the event that this is made of: requests of one head begin alike, and are
+    cached together.
 
     Raises `ConfigurationError` if two tools have one name, or a schema holds what JSON cannot say.
     """
@@ -114,26 +148,44 @@ def make_frame(
         names[tool.name] = tool.wire_name or _wire_name(tool.name)
     canonical = {wired: name for name, wired in names.items()}
     if len(canonical) < len(names):
-        clash = next((name, canonical[wired]) for name, wired in names.items() if canonical[wired] != name)
-        raise ConfigurationError(f"tools has {clash[0]!r} and {clash[1]!r}, which are one name on the wire. Rename one.")
+        clash = next(
+            (name, canonical[wired]) for name, wired in names.items() if canonical[wired] != name
+        )
+        raise ConfigurationError(
+            f"tools has {clash[0]!r} and {clash[1]!r}, which are one name on the wire. Rename one."
+        )
     try:
         hash = b""
         if head is not None:
-            hash = _hash(b"%b %b" % (wire.name.encode(), wire.body(wire.head("", system, tools, parameters, names), [], False)))
+            hash = _hash(
+                b"%b %b"
+                % (
+                    wire.name.encode(),
+                    wire.body(wire.head("", system, tools, parameters, names), [], False),
+                )
+            )
             parameters = {"cache_key": head, **parameters}
         return Frame(wire.head(model, system, tools, parameters, names), names, canonical, hash)
     except (TypeError, UnicodeEncodeError) as error:
-        raise ConfigurationError(f"tools and parameters take what JSON can say: {error}.") from error
+        raise ConfigurationError(
+            f"tools and parameters take what JSON can say: {error}."
+        ) from error
 
 
 def definition(tool: ToolLike) -> ToolDefinition:
-    """A tool as the model is told of it. Raises `ConfigurationError` for what has no name and schema."""
+    """A tool as the model is told of it. Raises `ConfigurationError` for what has no name and
+    schema."""
     if isinstance(tool, ToolDefinition):
         return tool
     try:
-        return ToolDefinition(tool.name, tool.description, tool.input_schema, getattr(tool, "wire_name", ""))
+        return ToolDefinition(
+            tool.name, tool.description, tool.input_schema, getattr(tool, "wire_name", "")
+        )
     except AttributeError:
-        raise ConfigurationError(f"tools takes Tool objects, which have name, description and input_schema, not {tool!r}.") from None
+        raise ConfigurationError(
+            "tools takes Tool objects, which have name, description and input_schema, not"
+            f" {tool!r}."
+        ) from None
 
 
 def _wire_name(name: str) -> str:

@@ -19,12 +19,17 @@ T = TypeVar("T")
 
 BASE = 0.5  # seconds: the longest first wait; doubled for each further one
 CAP = 30.0  # seconds: the longest wait of our own choosing
-RETRY_AFTER_CAP = 120.0  # seconds: a provider that asks for more gets an error instead of a silent hang
+RETRY_AFTER_CAP = (
+    120.0  # seconds: a provider that asks for more gets an error instead of a silent hang
+)
 
 _log = logging.getLogger("holdfast.retry")
 
-# Who is told in this context of each retry at once: the failure, its number from 0, the seconds until the next attempt. For whoever observes a model call.
-heard: ContextVar[Callable[[LLMError, int, float], object] | None] = ContextVar("holdfast_heard", default=None)
+# Who is told in this context of each retry at once: the failure, its number from 0, the seconds
+# until the next attempt. For whoever observes a model call.
+heard: ContextVar[Callable[[LLMError, int, float], object] | None] = ContextVar(
+    "holdfast_heard", default=None
+)
 
 
 def retrying(
@@ -38,12 +43,14 @@ def retrying(
     sleep: Callable[[float], object] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> T:
-    """`attempt()`, repeated up to `max_retries` times while it raises an `LLMError` that is `retryable`.
+    """`attempt()`, repeated up to `max_retries` times while it raises an `LLMError` that is
+    `retryable`.
 
-    Waits `delay` seconds in between, which a cancel ends with `Cancelled`. The error is raised as it came when the
-    retries are used up, when the wait would pass `deadline` (a `clock()` value), or when the provider asks for a wait of
-    more than 120 s (then in its `retry_after`). `before_retry` is told of the failure once the wait is over; the log
-    `holdfast.retry` at once (INFO).
+    Waits `delay` seconds in between, which a cancel ends with `Cancelled`. The error is raised as
+    it came when the retries are used up, when the wait would pass `deadline` (a `clock()` value),
+    or when the provider asks for a wait of more than 120 s (then in its `retry_after`).
+    `before_retry` is told of the failure once the wait is over; the log `holdfast.retry` at once
+    (INFO).
     """
     number = 0
     while True:
@@ -60,7 +67,12 @@ def retrying(
             told(failure, number, seconds)
         number += 1
         _log.info(
-            "%s: %s Trying again in %.1f s (%d of %d).", type(failure).__name__, _sentence(str(failure)), seconds, number, max_retries
+            "%s: %s Trying again in %.1f s (%d of %d).",
+            type(failure).__name__,
+            _sentence(str(failure)),
+            seconds,
+            number,
+            max_retries,
         )
         if sleep is not None:
             sleep(seconds)
@@ -82,8 +94,9 @@ def _sentence(text: str) -> str:
 def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | None:
     """Seconds to wait before retry `number` (from 0); None: do not.
 
-    Full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), which spreads the retries of many
-    clients best. After a Retry-After the same jitter is added, but never taken off: earlier is refused again.
+    Full jitter (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/), which
+    spreads the retries of many clients best. After a Retry-After the same jitter is added, but
+    never taken off: earlier is refused again.
     """
     jitter = random() * min(CAP, BASE * 2**number)
     if error.retry_after is None:
@@ -93,10 +106,13 @@ def delay(error: LLMError, number: int, random: Callable[[], float]) -> float | 
     return max(error.retry_after, 0.0) + min(jitter, BASE)
 
 
-def retry_after(headers: Mapping[str, str], now: Callable[[], float] = time.time, *, status: int = 0) -> float | None:
-    """Seconds that a response's headers (names in lower case) ask to wait: `retry-after-ms`, or `retry-after` in seconds or
-    as an HTTP date. Without these, for status 429, the longest time until one of the used-up limits is there again (`until_reset`).
-    None when they do not say, or not legibly."""
+def retry_after(
+    headers: Mapping[str, str], now: Callable[[], float] = time.time, *, status: int = 0
+) -> float | None:
+    """Seconds that a response's headers (names in lower case) ask to wait: `retry-after-ms`, or
+    `retry-after` in seconds or as an HTTP date. Without these, for status 429, the longest time
+    until one of the used-up limits is there again (`until_reset`). None when they do not say, or
+    not legibly."""
     milliseconds = _number(headers.get("retry-after-ms", ""))
     if milliseconds is not None:
         return milliseconds / 1000
@@ -114,16 +130,16 @@ def retry_after(headers: Mapping[str, str], now: Callable[[], float] = time.time
         return None
 
 
-# x-ratelimit-reset-tokens (OpenAI, Groq, Azure, Cerebras), x-ratelimit-reset (OpenRouter and many), ratelimit-reset (IETF draft 7),
-# anthropic-ratelimit-input-tokens-reset.
+# x-ratelimit-reset-tokens (OpenAI, Groq, Azure, Cerebras), x-ratelimit-reset (OpenRouter and many),
+# ratelimit-reset (IETF draft 7), anthropic-ratelimit-input-tokens-reset.
 _RESET = re.compile(r"(?:x-)?rate-?limit-reset(?:-[a-z-]+)?|anthropic-ratelimit-[a-z-]+-reset")
 
 
 def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time) -> float | None:
     """Seconds until the last of the limits that are used up is there again.
 
-    A limit is used up when its `remaining` header is 0; one without that header counts only if it is the only one, since it may
-    be any of several.
+    A limit is used up when its `remaining` header is 0; one without that header counts only if it
+    is the only one, since it may be any of several.
     """
     resets = {name: value for name, value in headers.items() if _RESET.fullmatch(name)}
     waits: list[float] = []
@@ -136,22 +152,39 @@ def until_reset(headers: Mapping[str, str], now: Callable[[], float] = time.time
     return max(waits, default=None)
 
 
-_SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "\N{MICRO SIGN}s": 1e-6, "ns": 1e-9}
+_SECONDS = {
+    "d": 86400.0,
+    "h": 3600.0,
+    "m": 60.0,
+    "s": 1.0,
+    "ms": 1e-3,
+    "us": 1e-6,
+    "\N{MICRO SIGN}s": 1e-6,
+    "ns": 1e-9,
+}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|us|\N{MICRO SIGN}s|ns|d|h|m|s)")
 
 
 def duration(text: str) -> float | None:
-    """Seconds of a duration such as `6m0s`, `1h2m` or `120ms` (Go's form, which OpenAI, Groq and Google write). None for all else."""
+    """Seconds of a duration such as `6m0s`, `1h2m` or `120ms` (Go's form, which OpenAI, Groq and
+    Google write). None for all else."""
     if not text or _DURATION.sub("", text):
         return None
     return sum(float(number) * _SECONDS[unit] for number, unit in _DURATION.findall(text))
 
 
 def _from_now(text: str, now: Callable[[], float]) -> float | None:
-    """A number of seconds, a moment in epoch seconds or milliseconds (told apart by size), a duration, or an RFC 3339 time."""
+    """A number of seconds, a moment in epoch seconds or milliseconds (told apart by size), a
+    duration, or an RFC 3339 time."""
     number = _number(text)
     if number is not None:
-        return number - now() if 1e8 < number < 1e11 else number / 1000 - now() if number >= 1e11 else number
+        return (
+            number - now()
+            if 1e8 < number < 1e11
+            else number / 1000 - now()
+            if number >= 1e11
+            else number
+        )
     if "T" not in text:
         return duration(text)
     from datetime import UTC, datetime

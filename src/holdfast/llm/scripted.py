@@ -1,4 +1,5 @@
-"""`ScriptedLLM`: a model that answers from a script, for tests. It makes real requests and records them; it opens no socket."""
+"""`ScriptedLLM`: a model that answers from a script, for tests. It makes real requests and records
+them; it opens no socket."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 
 class ScriptedRequest:
-    """What a `ScriptedLLM` was asked: `number` (from 0), `body` (the bytes that an `LLM` would have sent), and views of it."""
+    """What a `ScriptedLLM` was asked: `number` (from 0), `body` (the bytes that an `LLM` would have
+    sent), and views of it."""
 
     def __init__(self, number: int, request: Request) -> None:
         self.number = number
@@ -42,7 +44,8 @@ class ScriptedRequest:
 
     @property
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of the body, the system message included: `role`, `content`, `tool_calls`, ..."""
+        """The messages of the body, the system message included: `role`, `content`, `tool_calls`,
+        ..."""
         return self.json["messages"]
 
     @property
@@ -50,38 +53,63 @@ class ScriptedRequest:
         """The last message's text: what the user said or a tool returned."""
         content: Any = self.messages[-1].get("content") if self.messages else None
         if isinstance(content, list):
-            return "\n".join(str(part["text"]) for part in cast("list[dict[str, Any]]", content) if part.get("type") == "text")
+            return "\n".join(
+                str(part["text"])
+                for part in cast("list[dict[str, Any]]", content)
+                if part.get("type") == "text"
+            )
         return content or ""
 
     def __repr__(self) -> str:
         return f"ScriptedRequest({self.number}, {self.body.decode()})"
 
 
-# One answer: text; a call, as a ToolCall, a (name, arguments) pair or {"name": ..., "arguments": ...}; a list of calls and texts;
-# a whole Completion; an exception to raise; or a function of the request that returns one of these.
-Answer = str | ToolCall | tuple[str, Mapping[str, Any]] | Mapping[str, Any] | Sequence[Any] | Completion | BaseException
+# One answer: text; a call, as a ToolCall, a (name, arguments) pair or {"name": ..., "arguments":
+# ...}; a list of calls and texts; a whole Completion; an exception to raise; or a function of the
+# request that returns one of these.
+Answer = (
+    str
+    | ToolCall
+    | tuple[str, Mapping[str, Any]]
+    | Mapping[str, Any]
+    | Sequence[Any]
+    | Completion
+    | BaseException
+)
 Script = Iterable[Any] | Callable[[ScriptedRequest], Any]
 
 
 class ScriptedLLM:
     """A model that gives the answers of a script, one for each request.
 
-    `script` is a list (or any iterable) of answers: a str; a call as `ToolCall`, `(name, arguments)` or `{"name": ..., "arguments": ...}`,
-    with an `id` if the provider's matters; a list of calls and text, for one answer; a `Completion`; an exception to raise; or a
-    function of the `ScriptedRequest` that returns one of these. Or it is one such function, asked each time: use that where several
-    conversations share the model.
+    `script` is a list (or any iterable) of answers: a str; a call as `ToolCall`, `(name,
+    arguments)` or `{"name": ..., "arguments": ...}`, with an `id` if the provider's matters; a list
+    of calls and text, for one answer; a `Completion`; an exception to raise; or a function of the
+    `ScriptedRequest` that returns one of these. Or it is one such function, asked each time: use
+    that where several conversations share the model.
 
-    `requests` are those made so far, with the bytes that an `LLM` would have sent. `delay` is how many seconds an answer takes.
-    With `stream`, `on_delta` is told of it word by word. `images` says whether it sees pictures (None: nobody knows, and it is shown them). `usage` is made up: a token for every four bytes. Thread-safe.
+    `requests` are those made so far, with the bytes that an `LLM` would have sent. `delay` is how
+    many seconds an answer takes. With `stream`, `on_delta` is told of it word by word. `images`
+    says whether it sees pictures (None: nobody knows, and it is shown them). `usage` is made up: a
+    token for every four bytes. Thread-safe.
 
-    `completion` raises what the script says, `Cancelled`, and an `LLMError` when the script has run out.
+    `completion` raises what the script says, `Cancelled`, and an `LLMError` when the script has run
+    out.
     """
 
     def __init__(
-        self, script: Script, model: str = "scripted", *, delay: float = 0.0, stream: bool = False, images: bool | None = None
+        self,
+        script: Script,
+        model: str = "scripted",
+        *,
+        delay: float = 0.0,
+        stream: bool = False,
+        images: bool | None = None,
     ) -> None:
         if isinstance(script, str | bytes | Mapping):
-            raise ConfigurationError(f"ScriptedLLM: script takes a list of answers or a function, not {script!r}.")
+            raise ConfigurationError(
+                f"ScriptedLLM: script takes a list of answers or a function, not {script!r}."
+            )
         self.script = script
         self.model = model
         self.delay = delay
@@ -105,15 +133,27 @@ class ScriptedLLM:
         """The script's next answer. Takes what `LLM.completion` takes."""
         began = time.monotonic()
         parameters = self.parameters() if head is None else head.parameters
-        made = make_request(openai_chat, self.model, parameters, messages, tools, system, head, False, f"scripted {self.model}")
+        made = make_request(
+            openai_chat,
+            self.model,
+            parameters,
+            messages,
+            tools,
+            system,
+            head,
+            False,
+            f"scripted {self.model}",
+        )
         with self._lock:
             request = ScriptedRequest(len(self.requests), made)
             self.requests.append(request)
-            answer: Any = self._function if self._function is not None else next(self._answers, self)
+            answer: Any = (
+                self._function if self._function is not None else next(self._answers, self)
+            )
         if answer is self:
             raise LLMError(
-                f"The script of ScriptedLLM has run out: this is request {request.number + 1}, there are {request.number} answers. "
-                f"Its last message: {request.text[:200]!r}."
+                f"The script of ScriptedLLM has run out: this is request {request.number + 1},"
+                f" there are {request.number} answers. Its last message: {request.text[:200]!r}."
             )
         if self.delay:
             if cancelled is None:
@@ -135,31 +175,45 @@ class ScriptedLLM:
         return made.canonically(completion, duration=time.monotonic() - began)
 
     def _completion(self, answer: Any, position: int) -> Completion:
-        if isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException)):
+        if isinstance(answer, BaseException) or (
+            isinstance(answer, type) and issubclass(answer, BaseException)
+        ):
             raise answer
         if isinstance(answer, Completion):
             return answer
         parts: list[Any] = cast("list[Any]", answer) if isinstance(answer, list) else [answer]
         text = "".join([part for part in parts if isinstance(part, str)])
-        calls = [self._call(part, f"call_{position}_{number}") for number, part in enumerate(parts) if not isinstance(part, str)]
+        calls = [
+            self._call(part, f"call_{position}_{number}")
+            for number, part in enumerate(parts)
+            if not isinstance(part, str)
+        ]
         reason = "tool_calls" if calls else "stop"
         return Completion(text, "", tuple(calls), Usage(), reason, self.model, openai_chat.name)
 
     def _call(self, part: Any, id: str) -> ToolCall:
-        """A call; its provider's id tells only of its place in the conversation, so that a replay gives the same bytes."""
+        """A call; its provider's id tells only of its place in the conversation, so that a replay
+        gives the same bytes."""
         if isinstance(part, ToolCall):
-            return msgspec.structs.replace(part, id="", provider_id=part.provider_id or part.id or id)
+            return msgspec.structs.replace(
+                part, id="", provider_id=part.provider_id or part.id or id
+            )
         if isinstance(part, tuple) and len(cast("tuple[Any, ...]", part)) == 2:
             name, arguments = cast("tuple[Any, Any]", part)
         elif isinstance(part, Mapping) and "name" in part:
             found = cast("Mapping[str, Any]", part)
-            name, arguments, id = found["name"], found.get("arguments", {}), str(found.get("id", id))
+            name, arguments, id = (
+                found["name"],
+                found.get("arguments", {}),
+                str(found.get("id", id)),
+            )
         else:
             name, arguments = None, None
         if not isinstance(name, str) or not isinstance(arguments, Mapping):
             raise ConfigurationError(
-                "A script's answer takes a str, a call (ToolCall, (name, arguments) or a dict with these), a list of them, a Completion, "
-                f"an exception, or a function that returns one, not {part!r}."
+                "A script's answer takes a str, a call (ToolCall, (name, arguments) or a dict with"
+                " these), a list of them, a Completion, an exception, or a function that returns"
+                f" one, not {part!r}."
             )
         return ToolCall("", name, dict(cast("Mapping[str, Any]", arguments)), id)
 

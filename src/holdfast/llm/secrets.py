@@ -1,4 +1,5 @@
-"""What of a model's arguments must not be seen, and how it is taken out of texts that are shown or kept."""
+"""What of a model's arguments must not be seen, and how it is taken out of texts that are shown or
+kept."""
 
 from __future__ import annotations
 
@@ -8,17 +9,28 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-# A shorter one ("test", "EMPTY") stands for no key at a local server, and is a word that messages have too: to take it out would
-# garble them. No provider's key is as short.
+# A shorter one ("test", "EMPTY") stands for no key at a local server, and is a word that messages
+# have too: to take it out would garble them. No provider's key is as short.
 LEAST = 8  # characters
 
 BLOT = "***"
 
-# What callers set and may read in a message: nothing of it is secret. Every other header of theirs may be.
+# What callers set and may read in a message: nothing of it is secret. Every other header of theirs
+# may be.
 _PUBLIC = frozenset(
-    ("accept", "accept-language", "anthropic-beta", "anthropic-version", "content-type", "http-referer", "openai-beta", "referer",
-     "user-agent", "x-title")
-)  # fmt: skip
+    (
+        "accept",
+        "accept-language",
+        "anthropic-beta",
+        "anthropic-version",
+        "content-type",
+        "http-referer",
+        "openai-beta",
+        "referer",
+        "user-agent",
+        "x-title",
+    )
+)
 _PUBLIC_QUERY = frozenset(("alt", "api-version"))
 
 
@@ -33,7 +45,8 @@ def secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def credentials_of(given: Mapping[str, Any]) -> list[str]:
-    """Return the credentials among an `LLM`'s arguments, however short: the key, headers, the base URL's query."""
+    """Return the credentials among an `LLM`'s arguments, however short: the key, headers, the base
+    URL's query."""
     headers: Mapping[str, str] = given["headers"] or {}
     held = credentials(given["api_key"])
     for name, value in headers.items():
@@ -47,7 +60,8 @@ def credentials_of(given: Mapping[str, Any]) -> list[str]:
 
 
 def credentials(header: str) -> list[str]:
-    """What a header's value holds: it, without the word for its scheme if it has one (`Bearer`); what Basic credentials stand for."""
+    """What a header's value holds: it, without the word for its scheme if it has one (`Bearer`);
+    what Basic credentials stand for."""
     value = header.strip()
     scheme, _, rest = value.partition(" ")
     held = [rest.strip() if scheme.isalpha() and rest.strip() else value]
@@ -70,7 +84,8 @@ def basic(pair: str) -> str:
 
 
 def worth_hiding(held: Iterable[str]) -> tuple[str, ...]:
-    """Each once, also as JSON writes it, the longest first; without those that are too short to be one."""
+    """Each once, also as JSON writes it, the longest first; without those that are too short to be
+    one."""
     found: set[str] = set()
     for secret in held:
         if len(secret) >= LEAST:
@@ -103,7 +118,8 @@ def shown(url: object) -> str:
     """A URL for a message: without credentials, and without the values of its query."""
     text = str(url)
     scheme, mark, rest = text.partition("://")
-    # Up to the last @, not the last of the host: a password that should have been percent-encoded may hold a / or a ?.
+    # Up to the last @, not the last of the host: a password that should have been percent-encoded
+    # may hold a / or a ?.
     rest = (rest if mark else text).rpartition("@")[2]
     rest, fragment, _ = rest.partition("#")
     return f"{scheme}://{shown_path(rest)}{fragment}" if mark else shown_path(rest) + fragment
@@ -112,7 +128,10 @@ def shown(url: object) -> str:
 def shown_path(path: str) -> str:
     """The same for a path with a query."""
     path, mark, query = path.partition("?")
-    parts = [part if _public(part) else f"{part.partition('=')[0]}={BLOT}" if "=" in part else BLOT for part in query.split("&")]
+    parts = [
+        part if _public(part) else f"{part.partition('=')[0]}={BLOT}" if "=" in part else BLOT
+        for part in query.split("&")
+    ]
     return path + mark + "&".join(parts) if mark else path
 
 

@@ -12,34 +12,59 @@ from holdfast.llm.http import HTTPPool, header_text
 from holdfast.llm.wires import WIRES
 
 
-def _number(low: float, high: float, *, whole: bool = False, open: bool = False) -> Callable[[Any], bool]:
+def _number(
+    low: float, high: float, *, whole: bool = False, open: bool = False
+) -> Callable[[Any], bool]:
     kinds = int if whole else (int, float)
-    return lambda value: isinstance(value, kinds) and not isinstance(value, bool) and low <= value <= high and (not open or value > low)
+    return lambda value: (
+        isinstance(value, kinds)
+        and not isinstance(value, bool)
+        and low <= value <= high
+        and (not open or value > low)
+    )
 
 
 def _texts(value: Any) -> bool:
-    return isinstance(value, str) or (isinstance(value, list | tuple) and all(isinstance(item, str) for item in cast("list[Any]", value)))
+    return isinstance(value, str) or (
+        isinstance(value, list | tuple)
+        and all(isinstance(item, str) for item in cast("list[Any]", value))
+    )
 
 
 def _mapping(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(key, str) for key in cast("Mapping[Any, Any]", value))
+    return isinstance(value, Mapping) and all(
+        isinstance(key, str) for key in cast("Mapping[Any, Any]", value)
+    )
 
 
 _FOREVER = 1e9
-# argument -> (what it takes, whether a value is that). None is allowed besides, where it is the default.
+# argument -> (what it takes, whether a value is that). None is allowed besides, where it is the
+# default.
 _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "model": ("a model's name, without spaces around it", lambda v: isinstance(v, str) and bool(v) and v == v.strip()),
-    "api_key": ("a str on one line", lambda v: isinstance(v, str) and v.isascii() and (not v or v.isprintable())),
+    "model": (
+        "a model's name, without spaces around it",
+        lambda v: isinstance(v, str) and bool(v) and v == v.strip(),
+    ),
+    "api_key": (
+        "a str on one line",
+        lambda v: isinstance(v, str) and v.isascii() and (not v or v.isprintable()),
+    ),
     "base_url": ("an address such as 'https://api.example.com/v1'", lambda v: isinstance(v, str)),
     "temperature": ("a number from 0 to 2", _number(0, 2)),
     "top_p": ("a number from 0 to 1", _number(0, 1)),
     "max_output_tokens": ("a whole number from 1", _number(1, _FOREVER, whole=True)),
     "stop": ("a str or a list of str", _texts),
-    "reasoning_effort": ("a str such as 'low', 'medium' or 'high'", lambda v: isinstance(v, str) and bool(v)),
+    "reasoning_effort": (
+        "a str such as 'low', 'medium' or 'high'",
+        lambda v: isinstance(v, str) and bool(v),
+    ),
     "reasoning_budget": ("a number of tokens", _number(0, _FOREVER, whole=True)),
     "seed": ("a whole number", _number(-(2**63), 2**63 - 1, whole=True)),
     "parallel_tool_calls": ("True or False", lambda v: isinstance(v, bool)),
-    "response_format": ("a JSON Schema, or what Chat Completions takes: {'type': 'json_schema', ...}", _mapping),
+    "response_format": (
+        "a JSON Schema, or what Chat Completions takes: {'type': 'json_schema', ...}",
+        _mapping,
+    ),
     "prompt_caching": ("True or False", lambda v: isinstance(v, bool)),
     "tool_calls": ("'native' or 'text'", lambda v: v in ("native", "text")),
     "images": ("True or False", lambda v: isinstance(v, bool)),
@@ -54,7 +79,17 @@ _TAKES: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "ssl_context": ("an ssl.SSLContext", lambda v: hasattr(v, "wrap_socket")),
     "wire": (f"one of {', '.join(WIRES)}", lambda v: v in WIRES),
 }
-_REQUIRED = {"model", "api_key", "stop", "stream", "timeout", "connect_timeout", "max_retries", "prompt_caching", "tool_calls"}
+_REQUIRED = {
+    "model",
+    "api_key",
+    "stop",
+    "stream",
+    "timeout",
+    "connect_timeout",
+    "max_retries",
+    "prompt_caching",
+    "tool_calls",
+}
 
 
 def check(given: Mapping[str, Any]) -> None:
@@ -63,12 +98,16 @@ def check(given: Mapping[str, Any]) -> None:
         value = given[name]
         if (value is None and name not in _REQUIRED) or (value is not None and fits(value)):
             continue
-        what = "what was given" if name in ("api_key", "base_url", "headers", "proxy") else repr(value)  # those hold secrets
+        what = (
+            "what was given" if name in ("api_key", "base_url", "headers", "proxy") else repr(value)
+        )  # those hold secrets
         raise ConfigurationError(f"LLM: {name} takes {takes}, not {what}.")
     if given["headers"]:
         for name, value in given["headers"].items():
             if not isinstance(value, str):
-                raise ConfigurationError(f"LLM: headers takes a mapping of str to str; {name!r} has another value.")
+                raise ConfigurationError(
+                    f"LLM: headers takes a mapping of str to str; {name!r} has another value."
+                )
         header_text(given["headers"])
     for name in ("extra_body", "response_format"):
         try:
@@ -77,21 +116,33 @@ def check(given: Mapping[str, Any]) -> None:
             raise ConfigurationError(f"LLM: {name} takes what JSON can say: {error}.") from None
     for key in ("messages", "stream"):
         if given["extra_body"] and key in given["extra_body"]:
-            raise ConfigurationError(f"LLM: extra_body takes the provider's own parameters, not {key!r}.")
+            raise ConfigurationError(
+                f"LLM: extra_body takes the provider's own parameters, not {key!r}."
+            )
     if given["proxy"]:
         HTTPPool("http://localhost", proxy=given["proxy"])
 
 
 def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]:
-    """What shapes answers, as JSON values, without secrets, and without what is left to the provider."""
+    """What shapes answers, as JSON values, without secrets, and without what is left to the
+    provider."""
     found: dict[str, Any] = {"wire": wire, "host": host}
     for name in (
-        "temperature", "top_p", "max_output_tokens", "reasoning_effort", "reasoning_budget", "seed", "parallel_tool_calls", "response_format",
+        "temperature",
+        "top_p",
+        "max_output_tokens",
+        "reasoning_effort",
+        "reasoning_budget",
+        "seed",
+        "parallel_tool_calls",
+        "response_format",
         "extra_body",
-    ):  # fmt: skip
+    ):
         value = given[name]
         if value is not None and value != {}:
-            found[name] = dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+            found[name] = (
+                dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else value
+            )
     if given["stop"]:
         found["stop"] = [given["stop"]] if isinstance(given["stop"], str) else list(given["stop"])
     if "response_format" in found:
@@ -106,12 +157,23 @@ def parameters(given: Mapping[str, Any], wire: str, host: str) -> dict[str, Any]
 
 
 def _answer_format(given: dict[str, Any]) -> dict[str, Any]:
-    """What the answer is to be, as Chat Completions has it. A mapping that is none of its forms is a JSON Schema."""
+    """What the answer is to be, as Chat Completions has it. A mapping that is none of its forms is
+    a JSON Schema."""
     if given.get("type") in ("text", "json_object", "json_schema"):
-        if given["type"] == "json_schema" and not _mapping(cast("dict[str, Any]", given.get("json_schema") or {}).get("schema")):
-            raise ConfigurationError("LLM: response_format of type json_schema takes {'json_schema': {'name': ..., 'schema': {...}}}.")
+        if given["type"] == "json_schema" and not _mapping(
+            cast("dict[str, Any]", given.get("json_schema") or {}).get("schema")
+        ):
+            raise ConfigurationError(
+                "LLM: response_format of type json_schema takes {'json_schema': {'name': ...,"
+                " 'schema': {...}}}."
+            )
         return given
     from holdfast.tools.strict import is_strict
 
-    name = "".join(c if c.isalnum() and c.isascii() else "_" for c in str(given.get("title") or "answer"))[:64]
-    return {"type": "json_schema", "json_schema": {"name": name, "schema": given, "strict": is_strict(given)}}
+    name = "".join(
+        c if c.isalnum() and c.isascii() else "_" for c in str(given.get("title") or "answer")
+    )[:64]
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": name, "schema": given, "strict": is_strict(given)},
+    }

@@ -1,4 +1,5 @@
-"""`Transcript`: what a conversation has said so far, with the bytes in which each wire says it, made once."""
+"""`Transcript`: what a conversation has said so far, with the bytes in which each wire says it,
+made once."""
 
 from __future__ import annotations
 
@@ -21,17 +22,32 @@ from holdfast.llm.wires.makers import maker
 
 T = TypeVar("T")
 
-Who = tuple[str, str]  # the maker of a model, and the host where its native forms are good ("": anywhere)
+Who = tuple[
+    str, str
+]  # the maker of a model, and the host where its native forms are good ("": anywhere)
 
 Answer = tuple[ToolCall, ToolResult]
 Item = Message | Said | Assistant | Completion | Answer
 
 
 class _Cache:
-    """The fragments of one wire for the models of one maker and family (at one host, where that counts), and what is needed to go on
-    from there."""
+    """The fragments of one wire for the models of one maker and family (at one host, where that
+    counts), and what is needed to go on from there."""
 
-    __slots__ = ("batch", "done", "family", "foreign", "fragments", "given", "hash", "hashed", "ids", "open", "partial", "renamed")
+    __slots__ = (
+        "batch",
+        "done",
+        "family",
+        "foreign",
+        "fragments",
+        "given",
+        "hash",
+        "hashed",
+        "ids",
+        "open",
+        "partial",
+        "renamed",
+    )
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -39,24 +55,37 @@ class _Cache:
         self.done = 0  # items encoded
         self.batch: list[Answer] = []  # answers since the last assistant item
         self.open = 0  # calls of that item without an answer
-        self.partial = False  # whether the last fragment is of a batch to which more answers may come
+        self.partial = (
+            False  # whether the last fragment is of a batch to which more answers may come
+        )
         self.foreign: dict[str, int] = {}  # whose native forms were left out, and how many
         self.hash: Any = None  # of the first `hashed` fragments
         self.hashed = 0
         self.ids: dict[str, int] = {}  # of calls, as they were sent -> how often one was asked for
-        self.given: list[tuple[ToolCall, ToolCall]] = []  # the calls of the last answer and what they are sent as, if any has another id
-        self.renamed: dict[str, str] = {}  # our id of a call -> what it is sent as, where that is another one
+        self.given: list[
+            tuple[ToolCall, ToolCall]
+        ] = []  # the calls of the last answer and what they are sent as, if any has another id
+        self.renamed: dict[
+            str, str
+        ] = {}  # our id of a call -> what it is sent as, where that is another one
 
-    def say(self, calls: Sequence[ToolCall], wire: Wire, verbatim: bool = False) -> Sequence[ToolCall]:
-        """The calls of an answer, with ids that the wire takes and that no other call has. An id that is so already stays as it is; of an
-        answer that goes back `verbatim` to the host that gave the ids, all do."""
+    def say(
+        self, calls: Sequence[ToolCall], wire: Wire, verbatim: bool = False
+    ) -> Sequence[ToolCall]:
+        """The calls of an answer, with ids that the wire takes and that no other call has. An id
+        that is so already stays as it is; of an answer that goes back `verbatim` to the host that
+        gave the ids, all do."""
         self.given = []
         if not calls:
             return calls
         said = [self._with_id(call, wire, verbatim) for call in calls]
         if any(one is not call for one, call in zip(said, calls, strict=True)):
             self.given = list(zip(calls, said, strict=True))
-            self.renamed.update((call.id, one.provider_id) for call, one in self.given if call.id and one is not call)
+            self.renamed.update(
+                (call.id, one.provider_id)
+                for call, one in self.given
+                if call.id and one is not call
+            )
         return said
 
     def _with_id(self, call: ToolCall, wire: Wire, verbatim: bool) -> ToolCall:
@@ -67,12 +96,16 @@ class _Cache:
             wanted = id
             while id in self.ids:
                 self.ids[wanted] += 1
-                id = wire.call_id(msgspec.structs.replace(call, provider_id=f"{wanted}_{self.ids[wanted]}"), self.family)
+                id = wire.call_id(
+                    msgspec.structs.replace(call, provider_id=f"{wanted}_{self.ids[wanted]}"),
+                    self.family,
+                )
         self.ids.setdefault(id, 1)
         return call if id == wire_id(call) else msgspec.structs.replace(call, provider_id=id)
 
     def said(self, call: ToolCall) -> ToolCall:
-        """A call that is answered, with the id that it was sent with. Of calls that are alike and have no ids, the first comes first."""
+        """A call that is answered, with the id that it was sent with. Of calls that are alike and
+        have no ids, the first comes first."""
         for place, (one, sent) in enumerate(self.given):
             if one is call or (one.id == call.id and (one.id or one == call)):
                 del self.given[place]
@@ -93,12 +126,15 @@ class _Cache:
 
 
 class Transcript:
-    """An append-only list of what was said: user messages, answers of the model, answers to its calls.
+    """An append-only list of what was said: user messages, answers of the model, answers to its
+    calls.
 
-    `append` takes `events.Message` or `content.Message`, `events.Assistant` or `Completion`, and `(ToolCall, ToolResult)` pairs, which
-    follow the answer that asked for them. The items belong to the caller and are never changed. One thread appends; any may read.
+    `append` takes `events.Message` or `content.Message`, `events.Assistant` or `Completion`, and
+    `(ToolCall, ToolResult)` pairs, which follow the answer that asked for them. The items belong to
+    the caller and are never changed. One thread appends; any may read.
 
-    A request costs what was appended since the last one: `fragments` encodes each item once per wire and maker of models.
+    A request costs what was appended since the last one: `fragments` encodes each item once per
+    wire and maker of models.
     """
 
     __slots__ = ("_caches", "_calls", "_items", "_kept", "_lock", "last_answer")
@@ -109,13 +145,16 @@ class Transcript:
         self._caches: dict[tuple[str, Who, str, bool], _Cache] = {}
         self._kept: dict[str, tuple[object, object]] = {}
         self._lock = threading.Lock()
-        self.last_answer: Assistant | Completion | None = None  # of the conversation, also if it is not among the items
+        self.last_answer: Assistant | Completion | None = (
+            None  # of the conversation, also if it is not among the items
+        )
         for item in items:
             self.append(item)
 
     @classmethod
     def from_messages(cls, messages: str | Sequence[Message | Completion]) -> Transcript:
-        """A transcript of chat messages; a str is one user message. Raises `ConfigurationError` for anything else."""
+        """A transcript of chat messages; a str is one user message. Raises `ConfigurationError` for
+        anything else."""
         if isinstance(messages, str):
             return cls([Message(cast("tuple[TextContent, ...]", messages))])
         return cls(messages)
@@ -132,7 +171,8 @@ class Transcript:
         return f"Transcript({len(self._items)} items)"
 
     def append(self, item: Item) -> None:
-        """Add one item. Raises `ConfigurationError` for what is none, or a tool message that answers no call."""
+        """Add one item. Raises `ConfigurationError` for what is none, or a tool message that
+        answers no call."""
         if isinstance(item, Message):
             if item.role == "tool":
                 item = (self._called(item.tool_call_id), ToolResult(item.content))
@@ -142,7 +182,8 @@ class Transcript:
             self._note(item.calls)
         elif not isinstance(item, Assistant | Said) and not _is_answer(item):
             raise ConfigurationError(
-                f"A transcript takes messages, answers (Assistant, Completion) and (ToolCall, ToolResult) pairs, not {item!r}."
+                "A transcript takes messages, answers (Assistant, Completion) and (ToolCall,"
+                f" ToolResult) pairs, not {item!r}."
             )
         if isinstance(item, Assistant | Completion):
             self.last_answer = item
@@ -161,12 +202,16 @@ class Transcript:
             if not isinstance(item, Assistant | Completion)
         )
 
-    def fragments(self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True) -> Sequence[bytes]:
-        """All items as messages of `wire`. What is not yet encoded is, under today's `names`; the rest is as it was.
+    def fragments(
+        self, wire: Wire, names: Names, model: str = "", host: str = "", sees: bool = True
+    ) -> Sequence[bytes]:
+        """All items as messages of `wire`. What is not yet encoded is, under today's `names`; the
+        rest is as it was.
 
-        An answer's `native` form goes back to the wire it came over, unless `model` is known to be of another maker, or `host` is
-        known to be another and the wire's forms are good at one alone. A model that does not see (`sees`) is told of pictures in
-        words. The list is the transcript's own: it grows, and is not to be changed.
+        An answer's `native` form goes back to the wire it came over, unless `model` is known to be
+        of another maker, or `host` is known to be another and the wire's forms are good at one
+        alone. A model that does not see (`sees`) is told of pictures in words. The list is the
+        transcript's own: it grows, and is not to be changed.
         """
         key = _key(wire, model, host, sees)
         _, who, family, _ = key
@@ -189,46 +234,57 @@ class Transcript:
             return cache.fragments
 
     def digest(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> bytes:
-        """A hash of all that `fragments` gave so far; costs what was appended since the last one."""
+        """A hash of all that `fragments` gave so far; costs what was appended since the last
+        one."""
         with self._lock:
             cache = self._caches[_key(wire, model, host, sees)]
             if cache.hash is None:
                 from hashlib import sha256  # 3 ms of import
 
                 cache.hash = sha256()
-            # Of each its length and checksum: a tenth of the time that hashing all of it takes, and enough to know it again.
+            # Of each its length and checksum: a tenth of the time that hashing all of it takes, and
+            # enough to know it again.
             new = cache.fragments[cache.hashed :]
-            cache.hash.update(b"".join([b"%d:%d;" % (len(fragment), crc32(fragment)) for fragment in new]))
+            cache.hash.update(
+                b"".join([b"%d:%d;" % (len(fragment), crc32(fragment)) for fragment in new])
+            )
             cache.hashed = len(cache.fragments)
             return cache.hash.digest()
 
-    def notes(self, wire: Wire, model: str = "", host: str = "", sees: bool = True) -> tuple[str, ...]:
-        """What a request to `model` leaves out, if it is the first one since an answer of somebody else's model: their own forms
-        (signed reasoning, encrypted items), which only they can read. Their texts, calls and results are there."""
+    def notes(
+        self, wire: Wire, model: str = "", host: str = "", sees: bool = True
+    ) -> tuple[str, ...]:
+        """What a request to `model` leaves out, if it is the first one since an answer of somebody
+        else's model: their own forms (signed reasoning, encrypted items), which only they can read.
+        Their texts, calls and results are there."""
         key = _key(wire, model, host, sees)
         _, who, _, _ = key
         with self._lock:
             cache = self._caches.get(key)
         if cache is None or not cache.foreign:
             return ()
-        last = next((item for item in reversed(self._items) if isinstance(item, Assistant | Completion)), None)
+        last = next(
+            (item for item in reversed(self._items) if isinstance(item, Assistant | Completion)),
+            None,
+        )
         if last is None or _is_ours(last, wire, who):
             return ()
         there = f"{model} at {host}" if who[1] else model
         return tuple(
-            f"{count} answer{'s' if count > 1 else ''} of {whose} went to {there} as text and calls alone, without what {whose} sent besides"
-            " (such as signed or encrypted reasoning)."
+            f"{count} answer{'s' if count > 1 else ''} of {whose} went to {there} as text and calls"
+            f" alone, without what {whose} sent besides (such as signed or encrypted reasoning)."
             for whose, count in cache.foreign.items()
         )
 
     def once(self, key: str, source: object, make: Callable[[], T]) -> T:
-        """`make()`, remembered under `key` for as long as it is asked for with the same object as `source`."""
+        """`make()`, remembered under `key` for as long as it is asked for with the same object as
+        `source`."""
         kept = self._kept.get(key)
         if kept is None or kept[0] is not source:
             kept = self._kept[key] = (source, make())
         return cast(T, kept[1])
 
-    # --- one item ---------------------------------------------------------------------------------
+    # --- one item ---
 
     def _encode(self, item: Item, cache: _Cache, wire: Wire, names: Names, who: Who) -> None:
         out = cache.fragments
@@ -243,7 +299,9 @@ class Transcript:
         if isinstance(item, Assistant | Completion):
             ours = _is_ours(item, wire, who)
             if not ours and item.native:
-                cache.foreign[item.model or item.wire] = cache.foreign.get(item.model or item.wire, 0) + 1
+                cache.foreign[item.model or item.wire] = (
+                    cache.foreign.get(item.model or item.wire, 0) + 1
+                )
             native = item.native if ours else NO_NATIVE
             calls = cache.say(item.calls, wire, wire.bound and bool(native))
             said = wire.assistant(item.text, calls, native, names, cache.family)
@@ -253,7 +311,9 @@ class Transcript:
         elif isinstance(item, Message) and item.role == "system":
             out.append(wire.system(item.text))
         elif isinstance(item, Message) and item.role == "assistant":
-            said = wire.assistant(item.text, cache.say(item.tool_calls, wire), NO_NATIVE, names, cache.family)
+            said = wire.assistant(
+                item.text, cache.say(item.tool_calls, wire), NO_NATIVE, names, cache.family
+            )
             if said:
                 out.append(said)
             cache.open = len(item.tool_calls)
@@ -269,7 +329,9 @@ class Transcript:
     def _called(self, id: str) -> ToolCall:
         if id not in self._calls:
             known = ", ".join(map(repr, self._calls)) or "none"
-            raise ConfigurationError(f"A tool message takes the tool_call_id of a call before it ({known}), not {id!r}.")
+            raise ConfigurationError(
+                f"A tool message takes the tool_call_id of a call before it ({known}), not {id!r}."
+            )
         return self._calls[id]
 
 
@@ -281,7 +343,8 @@ Messages = str | Sequence[Message | Completion] | Transcript
 
 
 def _is_ours(item: Assistant | Completion, wire: Wire, who: Who) -> bool:
-    """Whether the native form of an answer may go to `who` over `wire`. What is not known is taken for the same."""
+    """Whether the native form of an answer may go to `who` over `wire`. What is not known is taken
+    for the same."""
     theirs = maker(item.model)
     if item.wire != wire.name or (theirs and who[0] and theirs != who[0]):
         return False
@@ -289,15 +352,22 @@ def _is_ours(item: Assistant | Completion, wire: Wire, who: Who) -> bool:
 
 
 def _is_answer(item: Any) -> bool:
-    return type(item) is tuple and [type(part) for part in cast("tuple[Any, ...]", item)] == [ToolCall, ToolResult]
+    return type(item) is tuple and [type(part) for part in cast("tuple[Any, ...]", item)] == [
+        ToolCall,
+        ToolResult,
+    ]
 
 
 def as_transcript(messages: Messages) -> Transcript:
-    """What `LLM.completion` takes as messages, as a transcript. Raises `ConfigurationError` for an empty one or anything else."""
+    """What `LLM.completion` takes as messages, as a transcript. Raises `ConfigurationError` for an
+    empty one or anything else."""
     if isinstance(messages, Transcript):
         return messages
     if isinstance(messages, Mapping) or not isinstance(messages, str | list | tuple):
-        raise ConfigurationError(f"messages takes a str, a list of Message (and Completion), or a Transcript, not {messages!r}.")
+        raise ConfigurationError(
+            "messages takes a str, a list of Message (and Completion), or a Transcript, not"
+            f" {messages!r}."
+        )
     if not messages:
         raise ConfigurationError("messages takes at least one message.")
     return Transcript.from_messages(messages)

@@ -1,4 +1,5 @@
-"""What observes conversations: `Telemetry` (OpenTelemetry), `JsonLog`, and `stats`, which reads a store. Nothing here is used unless it is handed over."""
+"""What observes conversations: `Telemetry` (OpenTelemetry), `JsonLog`, and `stats`, which reads a
+store. Nothing here is used unless it is handed over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What was said, as the GenAI conventions write it: JSON of roles and parts, each text bounded. Only where somebody opted in."""
+"""What was said, as the GenAI conventions write it: JSON of roles and parts, each text bounded.
+Only where somebody opted in."""
 
 from __future__ import annotations
 
@@ -47,7 +48,11 @@ def messages_json(events: Sequence[ev.AnyEvent]) -> str:
         if isinstance(event, ev.Message):
             found.append({"role": "user", "parts": [_part(block) for block in event.content]})
         elif isinstance(event, ev.ToolResult):
-            part = {"type": "tool_call_response", "id": event.call_id, "response": result_json(event.result)}
+            part = {
+                "type": "tool_call_response",
+                "id": event.call_id,
+                "response": result_json(event.result),
+            }
             found.append({"role": "tool", "parts": [part]})
     return _json(found)
 
@@ -67,5 +72,12 @@ def answer_json(answer: Completion | ev.Assistant) -> str:
     if answer.text:
         parts.append({"type": "text", "content": cut(answer.text)})
     for call in answer.calls:
-        parts.append({"type": "tool_call", "id": call.id or call.provider_id, "name": call.name, "arguments": arguments_json(call)})
+        parts.append(
+            {
+                "type": "tool_call",
+                "id": call.id or call.provider_id,
+                "name": call.name,
+                "arguments": arguments_json(call),
+            }
+        )
     return _json([{"role": "assistant", "parts": parts, "finish_reason": answer.stop_reason}])

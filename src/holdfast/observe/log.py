@@ -30,17 +30,39 @@ _LOOK = 1.0  # seconds from one look at whether the file is still there to the n
 _MANY = 50  # items of a list or an object that are shown
 _DEEP = 8  # levels of them
 
-# Names whose values are nobody's business, and the forms of keys that their makers publish for secret scanners.
-_NAMES = re.compile(r"(?i)(^|[_-])(api[_-]?key|apikey|password|passwd|secret|token|authorization|credentials?|private[_-]?key|cookie)$|(?i:accessToken|refreshToken|clientSecret|apiKey)$")  # fmt: skip
+# Names whose values are nobody's business, and the forms of keys that their makers publish for
+# secret scanners.
+_NAMES = re.compile(
+    r"(?i)(^|[_-])(api[_-]?key|apikey|password|passwd|secret|token|authorization|credentials?|private[_-]?key|cookie)$|(?i:accessToken|refreshToken|clientSecret|apiKey)$"
+)
 _KEYS = re.compile(
     r"sk-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeoprs]-[A-Za-z0-9-]{10,}"
     r"|A(?:KI|SI)A[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|hf_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]+"
-    r"|(?i:bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END|$)"
+    r"|(?i:bearer|basic)\s+[A-Za-z0-9._~+/=-]{12,}|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)|-----BEGIN [A-Z"
+    r" ]*PRIVATE KEY-----[\s\S]*?(?:-----END|$)"
 )
 # What was said: the fields of events that `content=False` leaves out.
 _SAID = frozenset(
-    ("content", "text", "reasoning", "arguments", "raw", "systemPrompt", "summary", "structuredContent", "message", "details", "title", "question", "reason", "parameters", "meta", "request", "soFar")
-)  # fmt: skip
+    (
+        "content",
+        "text",
+        "reasoning",
+        "arguments",
+        "raw",
+        "systemPrompt",
+        "summary",
+        "structuredContent",
+        "message",
+        "details",
+        "title",
+        "question",
+        "reason",
+        "parameters",
+        "meta",
+        "request",
+        "soFar",
+    )
+)
 
 
 class Writes(Protocol):
@@ -56,7 +78,9 @@ class _Span:
 
     __slots__ = ("attributes", "began", "conversation", "id", "name", "notes", "parent", "since")
 
-    def __init__(self, conversation: str, id: int, parent: int, name: str, attributes: Attributes, ago: float) -> None:
+    def __init__(
+        self, conversation: str, id: int, parent: int, name: str, attributes: Attributes, ago: float
+    ) -> None:
         self.conversation = conversation
         self.id = id
         self.parent = parent
@@ -68,20 +92,30 @@ class _Span:
 
 
 class JsonLog:
-    """An observer: `Conversation(agent, observer=JsonLog("agent.log"))`. A file is appended to, one write per line; a stream gets one `write` per line.
+    """An observer: `Conversation(agent, observer=JsonLog("agent.log"))`. A file is appended to, one
+    write per line; a stream gets one `write` per line.
 
-    Text is cut at `longest` characters, `content=False` leaves out what was said; `secrets`, values under names such as `password`, and what has the form
-    of a well-known key are `***`. A file that was moved away is made anew within a second. What cannot be written is lost, and the log `holdfast` told once. Thread-safe; a
-    context manager. Raises `ConfigurationError` for what is no place to write to, `OSError` for a file that cannot be opened.
+    Text is cut at `longest` characters, `content=False` leaves out what was said; `secrets`, values
+    under names such as `password`, and what has the form of a well-known key are `***`. A file that
+    was moved away is made anew within a second. What cannot be written is lost, and the log
+    `holdfast` told once. Thread-safe; a context manager. Raises `ConfigurationError` for what is no
+    place to write to, `OSError` for a file that cannot be opened.
     """
 
     def __init__(
-        self, to: str | os.PathLike[str] | Writes, *, content: bool = True, longest: int = 1000, secrets: Sequence[str] = ()
+        self,
+        to: str | os.PathLike[str] | Writes,
+        *,
+        content: bool = True,
+        longest: int = 1000,
+        secrets: Sequence[str] = (),
     ) -> None:
         if isinstance(secrets, str) or not all(isinstance(one, str) for one in secrets):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError("JsonLog: secrets takes a list of str.")
         if not isinstance(longest, int) or longest < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"JsonLog: longest takes a number of characters from 1, not {longest!r}.")
+            raise ConfigurationError(
+                f"JsonLog: longest takes a number of characters from 1, not {longest!r}."
+            )
         path = isinstance(to, str | os.PathLike)
         if not path and not callable(getattr(to, "write", None)):
             raise ConfigurationError(f"JsonLog takes a path or a stream, not {to!r}.")
@@ -103,7 +137,9 @@ class JsonLog:
 
     # --- an observer ---
 
-    def watch(self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False) -> _Watch:
+    def watch(
+        self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
+    ) -> _Watch:
         """See `Observer.watch`."""
         return _Watch(self, conversation_id, fold, None, elsewhere)
 
@@ -117,7 +153,13 @@ class JsonLog:
 
         def over(route: str, status: int) -> None:
             self._line(
-                {"kind": "request", "method": method, "route": route, "status": status, "seconds": round(time.monotonic() - began, 6)}
+                {
+                    "kind": "request",
+                    "method": method,
+                    "route": route,
+                    "status": status,
+                    "seconds": round(time.monotonic() - began, 6),
+                }
             )
 
         return over
@@ -130,18 +172,35 @@ class JsonLog:
             fields: dict[str, Any] = {"id": event.id}
         else:
             if isinstance(event, ev.Assistant):
-                event = msgspec.structs.replace(event, native=msgspec.Raw())  # in a provider's own words what the fields say
+                event = msgspec.structs.replace(
+                    event, native=msgspec.Raw()
+                )  # in a provider's own words what the fields say
             elif isinstance(event, ev.Agent):
                 event = msgspec.structs.replace(event, tools=())
             fields = msgspec.to_builtins(event, enc_hook=str)
             fields.pop("native", None)
-        fields = {name: value for name, value in fields.items() if name not in ("type", "seq", "timestamp")}
-        head = {"kind": "event", "conversation": conversation_id, "seq": event.seq, "type": event.type}
+        fields = {
+            name: value
+            for name, value in fields.items()
+            if name not in ("type", "seq", "timestamp")
+        }
+        head = {
+            "kind": "event",
+            "conversation": conversation_id,
+            "seq": event.seq,
+            "type": event.type,
+        }
         self._line({**head, **self._bounded(fields, 0)}, event.timestamp)
 
     def _line(self, fields: dict[str, Any], at: datetime | None = None) -> None:
         now = at or datetime.now(UTC)
-        line = msgspec.json.encode({"time": now.isoformat(timespec="microseconds").replace("+00:00", "Z"), **fields}, enc_hook=str) + b"\n"
+        line = (
+            msgspec.json.encode(
+                {"time": now.isoformat(timespec="microseconds").replace("+00:00", "Z"), **fields},
+                enc_hook=str,
+            )
+            + b"\n"
+        )
         with self._lock:
             if self._closed:
                 return
@@ -156,7 +215,9 @@ class JsonLog:
                     os.write(self._file, line)
             except (OSError, ValueError) as error:
                 if not self._failed:
-                    _log.error("a log of JSON lines cannot be written, and goes on when it can: %s", error)
+                    _log.error(
+                        "a log of JSON lines cannot be written, and goes on when it can: %s", error
+                    )
                 self._failed = True
             else:
                 self._failed = False
@@ -173,7 +234,11 @@ class JsonLog:
             for name, item in pairs[:_MANY]:
                 if not self._said and name in _SAID:
                     continue
-                found[self._cut(str(name))] = BLOT if isinstance(item, str) and _NAMES.search(name) else self._bounded(item, depth + 1)
+                found[self._cut(str(name))] = (
+                    BLOT
+                    if isinstance(item, str) and _NAMES.search(name)
+                    else self._bounded(item, depth + 1)
+                )
             if len(pairs) > _MANY:
                 found["..."] = f"{len(pairs):,} fields"
             return found
@@ -194,12 +259,18 @@ class JsonLog:
             if secret in text:
                 text = text.replace(secret, BLOT)
         text = _KEYS.sub(BLOT, text)
-        return text if len(text) <= self._longest and whole <= 8 * self._longest else f"{text[: self._longest]}... ({whole:,} characters)"
+        return (
+            text
+            if len(text) <= self._longest and whole <= 8 * self._longest
+            else f"{text[: self._longest]}... ({whole:,} characters)"
+        )
 
     # --- the file ---
 
     def _open(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)  # it may hold what was said
+        self._file = os.open(
+            path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )  # it may hold what was said
         found = os.fstat(self._file)
         self._known, self._looked = (found.st_dev, found.st_ino), time.monotonic()
 
@@ -231,7 +302,12 @@ class JsonLog:
     def __enter__(self) -> JsonLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -240,38 +316,77 @@ class JsonLog:
     # --- a maker of spans ---
 
     def start(
-        self, name: str, client: bool, parent: _Span | None, attributes: Attributes, ago: float = 0.0, link: _Span | None = None
+        self,
+        name: str,
+        client: bool,
+        parent: _Span | None,
+        attributes: Attributes,
+        ago: float = 0.0,
+        link: _Span | None = None,
     ) -> _Span:
         """See `Maker.start`."""
         conversation = attributes.get("gen_ai.conversation.id", "")
-        return _Span(conversation, next(self._numbers), 0 if parent is None else parent.id, name, attributes, ago)
+        return _Span(
+            conversation,
+            next(self._numbers),
+            0 if parent is None else parent.id,
+            name,
+            attributes,
+            ago,
+        )
 
     def note(self, span: _Span, name: str, attributes: Attributes) -> None:
         """See `Maker.note`."""
         if len(span.notes) < _MANY:
-            span.notes.append({"name": name, "after": round(time.monotonic() - span.began, 6), **attributes})
+            span.notes.append(
+                {"name": name, "after": round(time.monotonic() - span.began, 6), **attributes}
+            )
 
     def end(self, span: _Span, attributes: Attributes, error: str = "", message: str = "") -> None:
         """See `Maker.end`."""
         fields: dict[str, Any] = {
-            "kind": "span", "conversation": span.conversation, "name": span.name, "span": span.id, "parent": span.parent,
-            "start": datetime.fromtimestamp(span.since, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+            "kind": "span",
+            "conversation": span.conversation,
+            "name": span.name,
+            "span": span.id,
+            "parent": span.parent,
+            "start": (
+                datetime.fromtimestamp(span.since, UTC)
+                .isoformat(timespec="microseconds")
+                .replace("+00:00", "Z")
+            ),
             "seconds": round(time.monotonic() - span.began, 6),
-        }  # fmt: skip
+        }
         if error:
             fields["error"] = error
             if message and self._said:
                 fields["message"] = message
-        fields["attributes"] = {name: value for name, value in (span.attributes | attributes).items() if name != "gen_ai.conversation.id"}
+        fields["attributes"] = {
+            name: value
+            for name, value in (span.attributes | attributes).items()
+            if name != "gen_ai.conversation.id"
+        }
         if span.notes:
             fields["events"] = span.notes
-        self._line({name: self._cut(value) if isinstance(value, str) else self._bounded(value, 1) for name, value in fields.items()})
+        self._line(
+            {
+                name: self._cut(value) if isinstance(value, str) else self._bounded(value, 1)
+                for name, value in fields.items()
+            }
+        )
 
     def enter(self, span: _Span) -> Undo:
         """See `Maker.enter`: nothing is current in a log."""
         return _nothing
 
-    def measure(self, operation: str, seconds: float, usage: Usage, cost: float | None, attributes: Attributes) -> None:
+    def measure(
+        self,
+        operation: str,
+        seconds: float,
+        usage: Usage,
+        cost: float | None,
+        attributes: Attributes,
+    ) -> None:
         """See `Maker.measure`: whoever reads the log may count."""
 
 
@@ -295,7 +410,9 @@ class _Watch(Spans[_Span]):
             self._log_of_all.event(self._id, event)
         super().told(events)
 
-    def spawned(self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str) -> _Watch:
+    def spawned(
+        self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
+    ) -> _Watch:
         """See `Watch.spawned`."""
         opened = self._calls.get(call_id)
         above = (lambda: self._run) if opened is None else (lambda: opened.span)

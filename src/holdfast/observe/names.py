@@ -1,6 +1,8 @@
-"""The names of spans, attributes and metrics: those of OpenTelemetry's GenAI semantic conventions, and ours where they have none.
+"""The names of spans, attributes and metrics: those of OpenTelemetry's GenAI semantic conventions,
+and ours where they have none.
 
-The conventions are in development. These are of 1.41.0 (https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai); whoever takes a
+The conventions are in development. These are of 1.41.0
+(https://github.com/open-telemetry/semantic-conventions/tree/v1.41.0/docs/gen-ai); whoever takes a
 newer version changes this module, its `SCHEMA` and the page, and nothing else.
 """
 
@@ -81,7 +83,8 @@ NOTE = "holdfast.note"
 ASKED = "holdfast.question"
 ANSWERED = "holdfast.answer"
 
-# The conventions' names of providers, by what a host ends with; then by the wire. Anything else is named by its host.
+# The conventions' names of providers, by what a host ends with; then by the wire. Anything else is
+# named by its host.
 PROVIDERS_BY_HOST = (
     ("openai.azure.com", "azure.ai.openai"),
     ("openai.com", "openai"),
@@ -99,7 +102,8 @@ PROVIDERS_BY_HOST = (
 
 
 def provider_of(host: str) -> str:
-    """The conventions' name of the provider at a host; the host itself if they have none, `_OTHER` without one."""
+    """The conventions' name of the provider at a host; the host itself if they have none, `_OTHER`
+    without one."""
     name = host.lower()
     for end, provider in PROVIDERS_BY_HOST:
         if name == end or name.endswith(f".{end}"):

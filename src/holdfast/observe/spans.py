@@ -1,4 +1,5 @@
-"""From events and calls to spans: one conversation's runs, model calls, tool calls and condensations, whoever makes spans of them."""
+"""From events and calls to spans: one conversation's runs, model calls, tool calls and
+condensations, whoever makes spans of them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ from holdfast import events as ev
 from holdfast.content import Usage
 from holdfast.llm.retry import heard
 from holdfast.observe import names
-from holdfast.observe.content import answer_json, arguments_json, messages_json, prompt_json, result_json
+from holdfast.observe.content import (
+    answer_json,
+    arguments_json,
+    messages_json,
+    prompt_json,
+    result_json,
+)
 
 if TYPE_CHECKING:
     from holdfast.agent.condenser import Condensed
@@ -36,7 +43,15 @@ class Maker(Protocol[S]):
 
     content: bool  # whether they hold what was said
 
-    def start(self, name: str, client: bool, parent: S | None, attributes: Attributes, ago: float = 0.0, link: S | None = None) -> S:
+    def start(
+        self,
+        name: str,
+        client: bool,
+        parent: S | None,
+        attributes: Attributes,
+        ago: float = 0.0,
+        link: S | None = None,
+    ) -> S:
         """Begin one, now or `ago` seconds; without a parent below what is current here."""
         ...
 
@@ -52,7 +67,14 @@ class Maker(Protocol[S]):
         """Make it current on this thread, until what is returned is called."""
         ...
 
-    def measure(self, operation: str, seconds: float, usage: Usage, cost: float | None, attributes: Attributes) -> None:
+    def measure(
+        self,
+        operation: str,
+        seconds: float,
+        usage: Usage,
+        cost: float | None,
+        attributes: Attributes,
+    ) -> None:
         """Count what an operation took."""
         ...
 
@@ -69,12 +91,30 @@ class _Open(Generic[S]):
 
 
 class Spans(Generic[S]):
-    """A `Watch` of one conversation. `elsewhere`: its model is asked in another process, and only events are told."""
+    """A `Watch` of one conversation. `elsewhere`: its model is asked in another process, and only
+    events are told."""
 
     __slots__ = (
-        "_above", "_asking", "_calls", "_closed", "_cost", "_decided", "_elsewhere", "_error", "_fold", "_head", "_id", "_last", "_lock", "_maker", "_named", "_run",
-        "_said", "_steps", "_usage",
-    )  # fmt: skip
+        "_above",
+        "_asking",
+        "_calls",
+        "_closed",
+        "_cost",
+        "_decided",
+        "_elsewhere",
+        "_error",
+        "_fold",
+        "_head",
+        "_id",
+        "_last",
+        "_lock",
+        "_maker",
+        "_named",
+        "_run",
+        "_said",
+        "_steps",
+        "_usage",
+    )
 
     def __init__(
         self,
@@ -89,7 +129,9 @@ class Spans(Generic[S]):
         self._fold = fold
         self._above = above
         self._elsewhere = elsewhere
-        self._lock = threading.Lock()  # for what begins a run or ends it; not held while a span is ended, which may export it
+        self._lock = (
+            threading.Lock()
+        )  # for what begins a run or ends it; not held while a span is ended, which may export it
         self._closed = False
         self._run: S | None = None
         self._last: S | None = None  # the run that waits for a confirmation
@@ -105,7 +147,8 @@ class Spans(Generic[S]):
     # --- runs ---
 
     def _running(self) -> S | None:
-        """The run's span. One that was begun by a process that is gone begins here anew. None once all is closed."""
+        """The run's span. One that was begun by a process that is gone begins here anew. None once
+        all is closed."""
         run = self._run
         return self._begin(True) if run is None and not self._closed else run
 
@@ -115,7 +158,10 @@ class Spans(Generic[S]):
                 return self._run
             head = self._known_head()
             name = head.name if head is not None else ""
-            attributes: Attributes = {names.OPERATION: names.INVOKE_AGENT, names.CONVERSATION: self._id}
+            attributes: Attributes = {
+                names.OPERATION: names.INVOKE_AGENT,
+                names.CONVERSATION: self._id,
+            }
             if name:
                 attributes[names.AGENT_NAME] = name
             if resumed:
@@ -134,7 +180,11 @@ class Spans(Generic[S]):
                 return
             if status == "waiting_for_confirmation":
                 self._last = run
-        attributes: Attributes = {names.STATUS: status, names.STEPS: self._steps, **_used(self._usage, self._cost)}
+        attributes: Attributes = {
+            names.STATUS: status,
+            names.STEPS: self._steps,
+            **_used(self._usage, self._cost),
+        }
         head = self._known_head()
         if head is not None:
             attributes[names.PROVIDER] = names.provider_of(head.parameters.get("host", ""))
@@ -143,7 +193,9 @@ class Spans(Generic[S]):
                 attributes[names.SYSTEM_INSTRUCTIONS] = prompt_json(head)
         if cut_off:
             attributes[names.CUT_OFF] = True
-        error, message = self._error if status == "error" else ("stuck", "") if status == "stuck" else ("", "")
+        error, message = (
+            self._error if status == "error" else ("stuck", "") if status == "stuck" else ("", "")
+        )
         self._maker.end(run, attributes, error, message if self._maker.content else "")
 
     def _known_head(self) -> ev.Agent | None:
@@ -156,7 +208,9 @@ class Spans(Generic[S]):
         if self._closed:
             return
         for event in events:
-            if type(event) is ev.ToolCallStarted:  # not isinstance: what there is most of is to cost least
+            if (
+                type(event) is ev.ToolCallStarted
+            ):  # not isinstance: what there is most of is to cost least
                 self._started(event)
             elif type(event) is ev.ToolResult:
                 self._finished(event)
@@ -199,7 +253,9 @@ class Spans(Generic[S]):
             if event.about:
                 self._note(names.NOTE, {names.ABOUT: event.about})
         elif self._elsewhere and event.request is None:
-            self._note(names.CONDENSE, {names.HIDDEN: len(event.hidden), names.REQUEST_MODEL: event.model})
+            self._note(
+                names.CONDENSE, {names.HIDDEN: len(event.hidden), names.REQUEST_MODEL: event.model}
+            )
 
     def _keep(self, event: ev.AnyEvent) -> None:
         if self._maker.content and len(self._said) < _MOST_SAID:
@@ -228,14 +284,23 @@ class Spans(Generic[S]):
                 asked = event.question is not None
                 id = event.question.id if event.question is not None else event.question_id
                 self._maker.note(
-                    opened.span, names.ASKED if asked else names.ANSWERED, {names.QUESTION: id, names.DECISION: event.decision}
+                    opened.span,
+                    names.ASKED if asked else names.ANSWERED,
+                    {names.QUESTION: id, names.DECISION: event.decision},
                 )
             return
         found: Attributes = {names.DECISION: event.decision, names.DECIDED_BY: event.by}
         if event.risk:
             found[names.RISK] = event.risk
         call = self._call_of(event.call_id)
-        self._note(names.DECISION, {names.TOOL_CALL_ID: event.call_id, names.TOOL_NAME: "" if call is None else call.name, **found})
+        self._note(
+            names.DECISION,
+            {
+                names.TOOL_CALL_ID: event.call_id,
+                names.TOOL_NAME: "" if call is None else call.name,
+                **found,
+            },
+        )
         self._decided[event.call_id] = {**self._decided.get(event.call_id, {}), **found}
 
     def _call_of(self, call_id: str) -> ToolCall | None:
@@ -267,7 +332,9 @@ class Spans(Generic[S]):
         if self._maker.content and call is not None:
             attributes[names.TOOL_ARGUMENTS] = arguments_json(call)
         run = self._run or self._running()
-        self._calls[event.call_id] = _Open(self._maker.start(f"{names.EXECUTE_TOOL} {name}", False, run, attributes), name)
+        self._calls[event.call_id] = _Open(
+            self._maker.start(f"{names.EXECUTE_TOOL} {name}", False, run, attributes), name
+        )
 
     def _finished(self, event: ev.ToolResult) -> None:
         if self._maker.content:
@@ -280,18 +347,37 @@ class Spans(Generic[S]):
         if opened is None:
             if result.meta.get("outcome") == "unknown":
                 name = "unknown" if call is None else call.name
-                self._note(names.NOTE, {names.ABOUT: "outcome:unknown", names.TOOL_CALL_ID: event.call_id, names.TOOL_NAME: name})
+                self._note(
+                    names.NOTE,
+                    {
+                        names.ABOUT: "outcome:unknown",
+                        names.TOOL_CALL_ID: event.call_id,
+                        names.TOOL_NAME: name,
+                    },
+                )
             return
         attributes: Attributes = {}
         if self._maker.content:
             attributes[names.TOOL_RESULT] = result_json(result)
-        error = result.error.type if result.error is not None else "tool_error" if result.is_error else ""
-        message = result.error.message if error and result.error is not None and self._maker.content else ""
+        error = (
+            result.error.type
+            if result.error is not None
+            else "tool_error"
+            if result.is_error
+            else ""
+        )
+        message = (
+            result.error.message
+            if error and result.error is not None and self._maker.content
+            else ""
+        )
         self._maker.end(opened.span, attributes, error, message)
         measured: Attributes = {names.TOOL_NAME: opened.name}
         if error:
             measured[names.ERROR_TYPE] = error
-        self._maker.measure(names.EXECUTE_TOOL, time.perf_counter() - opened.began, _NOTHING, None, measured)
+        self._maker.measure(
+            names.EXECUTE_TOOL, time.perf_counter() - opened.began, _NOTHING, None, measured
+        )
 
     # --- what runs on this thread ---
 
@@ -332,14 +418,20 @@ class Spans(Generic[S]):
         return _Open(self._maker.start(f"{names.CHAT} {model}", True, run, attributes, ago))
 
     def _reply(
-        self, asked: _Open[S], head: ev.Agent | None, outcome: Completion | ev.Assistant | BaseException | None, seconds: float
+        self,
+        asked: _Open[S],
+        head: ev.Agent | None,
+        outcome: Completion | ev.Assistant | BaseException | None,
+        seconds: float,
     ) -> None:
         measured: Attributes = {names.REQUEST_MODEL: "unknown" if head is None else head.model}
         host: str = "" if head is None else head.parameters.get("host", "")
         if isinstance(outcome, BaseException) or outcome is None:
             error = "_OTHER" if outcome is None else type(outcome).__name__
             status = getattr(outcome, "status", None)
-            attributes: Attributes = {names.HTTP_STATUS: status} if isinstance(status, int) and status else {}
+            attributes: Attributes = (
+                {names.HTTP_STATUS: status} if isinstance(status, int) and status else {}
+            )
             self._maker.end(asked.span, attributes, error, str(outcome))
             measured |= {names.PROVIDER: names.provider_of(host), names.ERROR_TYPE: error}
             self._maker.measure(names.CHAT, seconds, _NOTHING, None, measured)
@@ -363,8 +455,18 @@ class Spans(Generic[S]):
         self._maker.measure(names.CHAT, seconds, outcome.usage, outcome.cost, measured)
 
     def _retried(self, span: S, error: LLMError, number: int, seconds: float) -> None:
-        with suppress(Exception):  # of whoever makes spans: the model is to be asked again all the same
-            self._maker.note(span, names.RETRY, {names.ERROR_TYPE: type(error).__name__, names.ATTEMPT: number + 1, names.DELAY: seconds})
+        with suppress(
+            Exception
+        ):  # of whoever makes spans: the model is to be asked again all the same
+            self._maker.note(
+                span,
+                names.RETRY,
+                {
+                    names.ERROR_TYPE: type(error).__name__,
+                    names.ATTEMPT: number + 1,
+                    names.DELAY: seconds,
+                },
+            )
 
     def calling(self, call_id: str) -> Undo:
         """See `Watch.calling`."""
@@ -374,24 +476,36 @@ class Spans(Generic[S]):
     def condensing(self) -> Callable[[Condensed | BaseException | None], None]:
         """See `Watch.condensing`."""
         run = self._run  # at rest there is none
-        span = self._maker.start(names.CONDENSE, False, run, {names.OPERATION: names.CONDENSE, names.CONVERSATION: self._id})
+        span = self._maker.start(
+            names.CONDENSE,
+            False,
+            run,
+            {names.OPERATION: names.CONDENSE, names.CONVERSATION: self._id},
+        )
         undo = self._maker.enter(span)
 
         def over(outcome: Condensed | BaseException | None) -> None:
             undo()
             if isinstance(outcome, BaseException):
-                self._maker.end(span, {}, type(outcome).__name__, str(outcome) if self._maker.content else "")
+                self._maker.end(
+                    span, {}, type(outcome).__name__, str(outcome) if self._maker.content else ""
+                )
             elif outcome is None:
                 self._maker.end(span, {names.HIDDEN: 0})
             else:
-                attributes: Attributes = {names.HIDDEN: len(outcome.hidden), **_used(outcome.usage, outcome.cost)}
+                attributes: Attributes = {
+                    names.HIDDEN: len(outcome.hidden),
+                    **_used(outcome.usage, outcome.cost),
+                }
                 if outcome.model:
                     attributes[names.REQUEST_MODEL] = outcome.model
                 self._maker.end(span, attributes)
 
         return over
 
-    def spawned(self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str) -> Spans[S]:
+    def spawned(
+        self, conversation_id: str, fold: Callable[[], Fold] | None, call_id: str
+    ) -> Spans[S]:
         """See `Watch.spawned`."""
         opened = self._calls.get(call_id)  # also once it is over: a child may outlive its call
         above = (lambda: self._run) if opened is None else (lambda: opened.span)

@@ -1,4 +1,5 @@
-"""What conversations took, by their journals: time, tokens and cost per model and tool, errors, the longest calls. Reads a store; opens nothing."""
+"""What conversations took, by their journals: time, tokens and cost per model and tool, errors, the
+longest calls. Reads a store; opens nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _LONGEST = 10
 
 
 class Share(msgspec.Struct, frozen=True, rename="camel"):
-    """What one model or tool took: calls, how many of them failed, seconds, tokens and US dollars (`unpriced` calls have no known price)."""
+    """What one model or tool took: calls, how many of them failed, seconds, tokens and US dollars
+    (`unpriced` calls have no known price)."""
 
     name: str
     calls: int = 0
@@ -31,13 +33,20 @@ class Share(msgspec.Struct, frozen=True, rename="camel"):
 
     def __add__(self, other: Share) -> Share:
         return Share(
-            self.name, self.calls + other.calls, self.errors + other.errors, self.seconds + other.seconds, max(self.longest, other.longest),
-            self.usage + other.usage, cost_sum(self.cost, other.cost, self.unpriced + other.unpriced), self.unpriced + other.unpriced,
-        )  # fmt: skip
+            self.name,
+            self.calls + other.calls,
+            self.errors + other.errors,
+            self.seconds + other.seconds,
+            max(self.longest, other.longest),
+            self.usage + other.usage,
+            cost_sum(self.cost, other.cost, self.unpriced + other.unpriced),
+            self.unpriced + other.unpriced,
+        )
 
 
 class Long(msgspec.Struct, frozen=True, order=True, rename="camel"):
-    """One of the longest calls: of a model (`chat`) or a tool (`execute_tool`), ended by event `seq`."""
+    """One of the longest calls: of a model (`chat`) or a tool (`execute_tool`), ended by event
+    `seq`."""
 
     seconds: float
     conversation: str
@@ -48,8 +57,9 @@ class Long(msgspec.Struct, frozen=True, order=True, rename="camel"):
 
 
 class Stats(msgspec.Struct, frozen=True, rename="camel"):
-    """What one conversation took by itself (`id`), or several together (`id` is ""). `seconds` are those in which it was at work, `waited` those in which it
-    waited for a confirmation; `errors` are ends of runs, by class name. `models`, `tools` and `longest` begin with the greatest."""
+    """What one conversation took by itself (`id`), or several together (`id` is ""). `seconds` are
+    those in which it was at work, `waited` those in which it waited for a confirmation; `errors`
+    are ends of runs, by class name. `models`, `tools` and `longest` begin with the greatest."""
 
     id: str = ""
     title: str = ""
@@ -88,13 +98,22 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
         return usage.cached_input_tokens / usage.input_tokens if usage.input_tokens else 0.0
 
     def __add__(self, other: Stats) -> Stats:
-        errors = {name: self.errors.get(name, 0) + other.errors.get(name, 0) for name in {**self.errors, **other.errors}}
+        errors = {
+            name: self.errors.get(name, 0) + other.errors.get(name, 0)
+            for name in {**self.errors, **other.errors}
+        }
         return Stats(
-            conversations=self.conversations + other.conversations, events=self.events + other.events, steps=self.steps + other.steps,
-            seconds=self.seconds + other.seconds, waited=self.waited + other.waited, condensations=self.condensations + other.condensations,
-            errors=errors, models=_merged(self.models, other.models), tools=_merged(self.tools, other.tools),
+            conversations=self.conversations + other.conversations,
+            events=self.events + other.events,
+            steps=self.steps + other.steps,
+            seconds=self.seconds + other.seconds,
+            waited=self.waited + other.waited,
+            condensations=self.condensations + other.condensations,
+            errors=errors,
+            models=_merged(self.models, other.models),
+            tools=_merged(self.tools, other.tools),
             longest=tuple(sorted((*self.longest, *other.longest), reverse=True)[:_LONGEST]),
-        )  # fmt: skip
+        )
 
 
 NOTHING = Stats(conversations=0)
@@ -112,7 +131,8 @@ def _ordered(shares: Iterable[Share]) -> tuple[Share, ...]:
 
 
 def tree(store: Store, conversation_id: str) -> list[Summary]:
-    """A conversation and all that its calls spawned, and theirs, parents first. Raises `ConversationNotFound`."""
+    """A conversation and all that its calls spawned, and theirs, parents first. Raises
+    `ConversationNotFound`."""
     found = store.list([conversation_id])
     if not found:
         raise ConversationNotFound(f"No conversation {conversation_id!r} is in the store.")
@@ -122,7 +142,8 @@ def tree(store: Store, conversation_id: str) -> list[Summary]:
 
 
 def stats(store: Store, summary: Summary) -> Stats:
-    """What one conversation took by itself, without what it shares with the one it was forked from. Holds a page of its events at a time."""
+    """What one conversation took by itself, without what it shares with the one it was forked from.
+    Holds a page of its events at a time."""
     count = _Count(summary)
     for event in _pages(store, summary):
         count.take(event)
@@ -144,7 +165,9 @@ class _Count:
         self._models: dict[str, Share] = {}
         self._tools: dict[str, Share] = {}
         self._errors: dict[str, int] = {}
-        self._open: dict[str, tuple[str, datetime | None]] = {}  # calls without a result: their names, when they began
+        self._open: dict[
+            str, tuple[str, datetime | None]
+        ] = {}  # calls without a result: their names, when they began
         self._longest: list[Long] = []
         self._events = self._steps = self._condensations = 0
         self._seconds = self._waited = 0.0
@@ -160,7 +183,16 @@ class _Count:
                 model = event.model or "unknown"
                 self._add(
                     self._models,
-                    Share(model, 1, 0, event.duration, event.duration, event.usage, event.cost, int(event.cost is None)),
+                    Share(
+                        model,
+                        1,
+                        0,
+                        event.duration,
+                        event.duration,
+                        event.usage,
+                        event.cost,
+                        int(event.cost is None),
+                    ),
                 )
                 self._long(event, event.duration, "chat", model)
                 for call in event.calls:
@@ -171,8 +203,18 @@ class _Count:
             case ev.ToolResult():
                 name, began = self._open.pop(event.call_id, ("unknown", None))
                 if began is not None:  # else it was not run
-                    seconds = event.duration or max(0.0, (event.timestamp - began).total_seconds())  # a client's has no duration
-                    error = "" if not event.result.is_error else event.result.error.type if event.result.error is not None else "tool_error"
+                    seconds = event.duration or max(
+                        0.0, (event.timestamp - began).total_seconds()
+                    )  # a client's has no duration
+                    error = (
+                        ""
+                        if not event.result.is_error
+                        else (
+                            event.result.error.type
+                            if event.result.error is not None
+                            else "tool_error"
+                        )
+                    )
                     self._add(self._tools, Share(name, 1, int(bool(error)), seconds, seconds))
                     self._long(event, seconds, "execute_tool", name, error)
             case ev.Status():
@@ -186,7 +228,16 @@ class _Count:
                 if event.usage != Usage():  # of a summary, a picture's description, a judge
                     self._add(
                         self._models,
-                        Share(event.model or "unknown", 0, 0, 0.0, 0.0, event.usage, event.cost, int(event.cost is None)),
+                        Share(
+                            event.model or "unknown",
+                            0,
+                            0,
+                            0.0,
+                            0.0,
+                            event.usage,
+                            event.cost,
+                            int(event.cost is None),
+                        ),
                     )
             case _:
                 pass
@@ -206,7 +257,9 @@ class _Count:
     def _add(self, shares: dict[str, Share], share: Share) -> None:
         shares[share.name] = shares[share.name] + share if share.name in shares else share
 
-    def _long(self, event: ev.AnyEvent, seconds: float, operation: str, name: str, error: str = "") -> None:
+    def _long(
+        self, event: ev.AnyEvent, seconds: float, operation: str, name: str, error: str = ""
+    ) -> None:
         found = Long(seconds, self._summary.id, event.seq, operation, name, error)
         if len(self._longest) < _LONGEST:
             heappush(self._longest, found)
@@ -218,7 +271,18 @@ class _Count:
             self._until(self._last)
         summary = self._summary
         return Stats(
-            summary.id, summary.title, summary.status, summary.spawned_by, 1, self._events, self._steps, self._seconds, self._waited,
-            self._condensations, self._errors, _ordered(self._models.values()), _ordered(self._tools.values()),
+            summary.id,
+            summary.title,
+            summary.status,
+            summary.spawned_by,
+            1,
+            self._events,
+            self._steps,
+            self._seconds,
+            self._waited,
+            self._condensations,
+            self._errors,
+            _ordered(self._models.values()),
+            _ordered(self._tools.values()),
             tuple(sorted(self._longest, reverse=True)),
-        )  # fmt: skip
+        )

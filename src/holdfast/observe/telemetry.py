@@ -1,4 +1,5 @@
-"""`Telemetry`: OpenTelemetry spans and metrics of what conversations do, through opentelemetry-api alone."""
+"""`Telemetry`: OpenTelemetry spans and metrics of what conversations do, through opentelemetry-api
+alone."""
 
 from __future__ import annotations
 
@@ -34,46 +35,76 @@ class _Traced:
 
 
 class Telemetry:
-    """An observer: `Conversation(agent, observer=Telemetry())`. Spans and metrics go to the providers, None: to those that the program has set for all.
+    """An observer: `Conversation(agent, observer=Telemetry())`. Spans and metrics go to the
+    providers, None: to those that the program has set for all.
 
-    `content=True` adds what was said, asked and answered to the spans. Thread-safe; keeps nothing of a conversation that is closed. Needs
-    `pip install 'holdfast[otel]'`, which is opentelemetry-api; what exports is the caller's. Raises `ConfigurationError` without it.
+    `content=True` adds what was said, asked and answered to the spans. Thread-safe; keeps nothing
+    of a conversation that is closed. Needs `pip install 'holdfast[otel]'`, which is
+    opentelemetry-api; what exports is the caller's. Raises `ConfigurationError` without it.
 
-    https://opentelemetry.io/docs/specs/semconv/gen-ai/; see `holdfast.observe.names` for the version.
+    https://opentelemetry.io/docs/specs/semconv/gen-ai/; see `holdfast.observe.names` for the
+    version.
     """
 
     def __init__(
-        self, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None, *, content: bool = False
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        *,
+        content: bool = False,
     ) -> None:
         try:
             from opentelemetry import context, metrics, trace
             from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         except ImportError:
-            raise ConfigurationError("Telemetry needs the opentelemetry-api package: pip install 'holdfast[otel]'.") from None
-        for name, value, method in (("tracer_provider", tracer_provider, "get_tracer"), ("meter_provider", meter_provider, "get_meter")):
+            raise ConfigurationError(
+                "Telemetry needs the opentelemetry-api package: pip install 'holdfast[otel]'."
+            ) from None
+        for name, value, method in (
+            ("tracer_provider", tracer_provider, "get_tracer"),
+            ("meter_provider", meter_provider, "get_meter"),
+        ):
             if value is not None and not callable(getattr(value, method, None)):
-                raise ConfigurationError(f"Telemetry: {name} takes a provider of OpenTelemetry's or None, not {value!r}.")
+                raise ConfigurationError(
+                    f"Telemetry: {name} takes a provider of OpenTelemetry's or None, not {value!r}."
+                )
         self.content = bool(content)
         self._trace = trace
         self._context = context
         self._error = trace.StatusCode.ERROR
         self._kinds = (trace.SpanKind.INTERNAL, trace.SpanKind.CLIENT)
-        self._propagator = TraceContextTextMapPropagator()  # W3C's: not the program's, which nobody has handed over
-        self._attach, self._detach, self._set_span = context.attach, context.detach, trace.set_span_in_context
+        self._propagator = (
+            TraceContextTextMapPropagator()
+        )  # W3C's: not the program's, which nobody has handed over
+        self._attach, self._detach, self._set_span = (
+            context.attach,
+            context.detach,
+            trace.set_span_in_context,
+        )
         self._headers = self.headers
         self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider, names.SCHEMA)
         meter = metrics.get_meter("holdfast", __version__, meter_provider, names.SCHEMA)
         self._tokens = meter.create_histogram(
-            names.TOKEN_USAGE, "{token}", "Number of input and output tokens used.", explicit_bucket_boundaries_advisory=names.TOKEN_BUCKETS
+            names.TOKEN_USAGE,
+            "{token}",
+            "Number of input and output tokens used.",
+            explicit_bucket_boundaries_advisory=names.TOKEN_BUCKETS,
         )
         self._durations = meter.create_histogram(
-            names.DURATION, "s", "GenAI operation duration.", explicit_bucket_boundaries_advisory=names.DURATION_BUCKETS
+            names.DURATION,
+            "s",
+            "GenAI operation duration.",
+            explicit_bucket_boundaries_advisory=names.DURATION_BUCKETS,
         )
-        self._costs = meter.create_counter(names.CLIENT_COST, "USD", "What model calls cost by list prices.")
+        self._costs = meter.create_counter(
+            names.CLIENT_COST, "USD", "What model calls cost by list prices."
+        )
 
     # --- an observer ---
 
-    def watch(self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False) -> Spans[_Traced]:
+    def watch(
+        self, conversation_id: str, fold: Callable[[], Fold] | None, elsewhere: bool = False
+    ) -> Spans[_Traced]:
         """See `Observer.watch`."""
         return Spans(self, conversation_id, fold, None, elsewhere)
 
@@ -86,7 +117,9 @@ class Telemetry:
     def served(self, method: str, headers: Mapping[str, str]) -> Callable[[str, int], None]:
         """See `Observer.served`: a span below the client's, current until the request is served."""
         above = self._propagator.extract(headers, self._context.Context())
-        span = self._tracer.start_span(method, above, self._trace.SpanKind.SERVER, {names.HTTP_METHOD: method})
+        span = self._tracer.start_span(
+            method, above, self._trace.SpanKind.SERVER, {names.HTTP_METHOD: method}
+        )
         undo = self.enter(_Traced(span, self._set_span(span, above)))
 
         def over(route: str, status: int) -> None:
@@ -104,7 +137,13 @@ class Telemetry:
     # --- a maker of spans ---
 
     def start(
-        self, name: str, client: bool, parent: _Traced | None, attributes: Attributes, ago: float = 0.0, link: _Traced | None = None
+        self,
+        name: str,
+        client: bool,
+        parent: _Traced | None,
+        attributes: Attributes,
+        ago: float = 0.0,
+        link: _Traced | None = None,
     ) -> _Traced:
         """See `Maker.start`."""
         links = None if link is None else [self._trace.Link(link.span.get_span_context())]
@@ -118,7 +157,9 @@ class Telemetry:
         if span.recording:
             span.span.add_event(name, attributes)
 
-    def end(self, span: _Traced, attributes: Attributes, error: str = "", message: str = "") -> None:
+    def end(
+        self, span: _Traced, attributes: Attributes, error: str = "", message: str = ""
+    ) -> None:
         """See `Maker.end`."""
         if span.recording:
             found = span.span
@@ -140,7 +181,14 @@ class Telemetry:
 
         return undo
 
-    def measure(self, operation: str, seconds: float, usage: Usage, cost: float | None, attributes: Attributes) -> None:
+    def measure(
+        self,
+        operation: str,
+        seconds: float,
+        usage: Usage,
+        cost: float | None,
+        attributes: Attributes,
+    ) -> None:
         """See `Maker.measure`."""
         attributes[names.OPERATION] = operation
         self._durations.record(seconds, attributes)
@@ -155,4 +203,6 @@ class Telemetry:
         return f"Telemetry(content={self.content})"
 
     def __reduce__(self) -> Any:
-        raise TypeError("Telemetry holds providers of this process and is not pickled; make another one there.")
+        raise TypeError(
+            "Telemetry holds providers of this process and is not pickled; make another one there."
+        )

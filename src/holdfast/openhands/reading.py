@@ -1,8 +1,10 @@
-"""A conversation of OpenHands' SDK, read from its folder: `base_state.json` and `events/event-00000-<id>.json`, ..., one event each.
+"""A conversation of OpenHands' SDK, read from its folder: `base_state.json` and
+`events/event-00000-<id>.json`, ..., one event each.
 
-What came of it is a journal like any other. Actions of one answer are one `Assistant` event; usage and cost come from the statistics in the
-base state, by the answer's id. What a journal has no place for (risks, summaries, the provider's thinking blocks) is kept in a `Note` about
-`openhands`, events of other kinds as `Unknown` ones, so that nothing is lost on the way, and back.
+What came of it is a journal like any other. Actions of one answer are one `Assistant` event; usage
+and cost come from the statistics in the base state, by the answer's id. What a journal has no place
+for (risks, summaries, the provider's thinking blocks) is kept in a `Note` about `openhands`, events
+of other kinds as `Unknown` ones, so that nothing is lost on the way, and back.
 """
 
 from __future__ import annotations
@@ -21,23 +23,38 @@ from holdfast.content import Content, TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
-from holdfast.openhands.shims import ActionCall, Fields, content_of, kind_of, to_tool_call, to_tool_result
+from holdfast.openhands.shims import (
+    ActionCall,
+    Fields,
+    content_of,
+    kind_of,
+    to_tool_call,
+    to_tool_result,
+)
 from holdfast.tools.results import clean
 
 ABOUT = "openhands"  # what notes with the rest of its events are about
-ACTION_KIND = "action_kind"  # in such a note: the kind of an action that does not follow from its tool's name
+ACTION_KIND = (  # in such a note: the kind of an action that does not follow from its tool's name
+    "action_kind"
+)
 PREFIX = "openhands/"  # before the kind of an event that is kept as it came
 
 _ID = re.compile(r"[\w.:-]{1,200}")
 _NAME = re.compile(r"event-(\d+)-(.+)\.json")
 _S = ConversationStatus
 _STATUSES = {
-    "idle": _S.IDLE, "running": _S.RUNNING, "paused": _S.PAUSED, "waiting_for_confirmation": _S.WAITING_FOR_CONFIRMATION,
-    "finished": _S.FINISHED, "error": _S.ERROR, "stuck": _S.STUCK,
-}  # fmt: skip
+    "idle": _S.IDLE,
+    "running": _S.RUNNING,
+    "paused": _S.PAUSED,
+    "waiting_for_confirmation": _S.WAITING_FOR_CONFIRMATION,
+    "finished": _S.FINISHED,
+    "error": _S.ERROR,
+    "stuck": _S.STUCK,
+}
 _CUT_OFF = (
-    "This conversation was imported from OpenHands, where this call has no result: its outcome is unknown. It may have happened, in part or "
-    "whole, or not at all. Check what is there before you repeat it."
+    "This conversation was imported from OpenHands, where this call has no result: its outcome is"
+    " unknown. It may have happened, in part or whole, or not at all. Check what is there before"
+    " you repeat it."
 )
 
 # Of an answer's events, what stands in the journal's own; the rest is noted.
@@ -62,11 +79,21 @@ _NOTHING: tuple[Any, ...] = (None, [], {}, "", "UNKNOWN")
 
 
 # What an event may be wrong by, in the hands of whoever reads it as one of OpenHands'.
-_UNFIT = (ConfigurationError, TypeError, ValueError, KeyError, IndexError, AttributeError, OverflowError, RecursionError)
+_UNFIT = (
+    ConfigurationError,
+    TypeError,
+    ValueError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """A conversation of OpenHands. `notes` say what could not be taken over as it was, `model`, `tools` and `workdir` what it ran with there."""
+    """A conversation of OpenHands. `notes` say what could not be taken over as it was, `model`,
+    `tools` and `workdir` what it ran with there."""
 
     state: ConversationState
     notes: tuple[str, ...] = ()
@@ -78,21 +105,35 @@ class Imported(msgspec.Struct, frozen=True):
 def read_conversation(folder: str | os.PathLike[str]) -> Imported:
     """The conversation in a folder that OpenHands keeps it in.
 
-    `Conversation.from_state(read_conversation(folder).state, agent)` goes on with it, with any agent. A call that had no result there is told to the
-    model as one whose outcome is unknown, unless it waited for confirmation: then it still waits. One that was at work is PAUSED. What cannot be read is kept as it came, or named in `notes`.
+    `Conversation.from_state(read_conversation(folder).state, agent)` goes on with it, with any
+    agent. A call that had no result there is told to the model as one whose outcome is unknown,
+    unless it waited for confirmation: then it still waits. One that was at work is PAUSED. What
+    cannot be read is kept as it came, or named in `notes`.
 
-    Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the file that cannot be read.
+    Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the file
+    that cannot be read.
     """
     root = Path(folder)
     if not root.is_dir():
-        raise ConfigurationError(f"There is no folder {str(folder)!r}. It takes the one with base_state.json and events/.")
+        raise ConfigurationError(
+            f"There is no folder {str(folder)!r}. It takes the one with base_state.json and"
+            " events/."
+        )
     base: Fields = {}
     if (root / "base_state.json").is_file():
         base = _object(root / "base_state.json")
     elif not (root / "events").is_dir():
         inside = sorted(str(path.parent.name) for path in root.glob("*/base_state.json"))
-        hint = f" There are conversations in it: {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}." if inside else ""
-        raise ConfigurationError(f"{str(folder)!r} is no conversation of OpenHands: it has neither base_state.json nor events/.{hint}")
+        hint = (
+            " There are conversations in it:"
+            f" {', '.join(inside[:5])}{', ...' if len(inside) > 5 else ''}."
+            if inside
+            else ""
+        )
+        raise ConfigurationError(
+            f"{str(folder)!r} is no conversation of OpenHands: it has neither base_state.json nor"
+            f" events/.{hint}"
+        )
     notes: list[str] = []
     if not base:
         notes.append("base_state.json is not there: usage, cost and status are not known")
@@ -104,7 +145,13 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
     if not isinstance(id, str) or not _ID.fullmatch(id):
         id = root.resolve().name
     state = ConversationState(id, found)
-    return Imported(state, tuple(notes), str(_mapping(agent.get("llm")).get("model") or ""), tuple(tools), str(_mapping(base.get("workspace")).get("working_dir") or ""))  # fmt: skip
+    return Imported(
+        state,
+        tuple(notes),
+        str(_mapping(agent.get("llm")).get("model") or ""),
+        tuple(tools),
+        str(_mapping(base.get("workspace")).get("working_dir") or ""),
+    )
 
 
 def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
@@ -122,14 +169,21 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
     expected = 0
     for index, path in named:
         if index > expected:
-            missing = f"event {expected} is" if index == expected + 1 else f"events {expected} to {index - 1} are"
+            missing = (
+                f"event {expected} is"
+                if index == expected + 1
+                else f"events {expected} to {index - 1} are"
+            )
             notes.append(f"{missing} not there")
         elif index < expected:
             notes.append(f"there are two events {index}; both were read")
         expected = index + 1
         data = Path(path).read_bytes()
         if too_deep(data, MAX_DOCUMENT_DEPTH):
-            notes.append(f"events/{os.path.basename(path)} is nested deeper than {MAX_DOCUMENT_DEPTH} levels and was left out")
+            notes.append(
+                f"events/{os.path.basename(path)} is nested deeper than {MAX_DOCUMENT_DEPTH} levels"
+                " and was left out"
+            )
             continue
         try:
             event = msgspec.json.decode(data)
@@ -163,12 +217,20 @@ class _Reader:
         self._time = ev.EPOCH
         self._id = ""
         self._status = _S.IDLE
-        self._open: dict[str, list[str]] = {}  # calls without a result: ours, by their id there, which several may have
-        self._answers: dict[int, list[int]] = {}  # where the actions of one answer stand, by the place of the first
+        self._open: dict[
+            str, list[str]
+        ] = {}  # calls without a result: ours, by their id there, which several may have
+        self._answers: dict[
+            int, list[int]
+        ] = {}  # where the actions of one answer stand, by the place of the first
         self._within: set[int] = set()  # places of the actions that are not the first
         self._ids: list[str] = []  # of the events, each its own
-        self._members: dict[int, list[str]] = {}  # ids of the events that each of our messages and answers is made of
-        self._summaries: dict[str, int] = {}  # where the summary of each condensation stands, by the id that OpenHands gives it
+        self._members: dict[
+            int, list[str]
+        ] = {}  # ids of the events that each of our messages and answers is made of
+        self._summaries: dict[
+            str, int
+        ] = {}  # where the summary of each condensation stands, by the id that OpenHands gives it
         self._usages, self._costs = _usages(base)
         self._unknown: dict[str, int] = {}
 
@@ -179,7 +241,11 @@ class _Reader:
             self._time, self._id = _time(event.get("timestamp"), self._time), self._ids[place]
             if place in self._within:
                 continue
-            journal, open, status = len(self._journal), {id: list(calls) for id, calls in self._open.items()}, self._status
+            journal, open, status = (
+                len(self._journal),
+                {id: list(calls) for id, calls in self._open.items()},
+                self._status,
+            )
             try:
                 self._take(place, event, data, events)
                 for new in self._journal[journal:]:
@@ -187,24 +253,36 @@ class _Reader:
             except _UNFIT as error:
                 del self._journal[journal:]
                 self._open, self._status = open, status
-                self._members = {seq: members for seq, members in self._members.items() if seq <= journal}
+                self._members = {
+                    seq: members for seq, members in self._members.items() if seq <= journal
+                }
                 self._notes.append(
-                    f"event {self._id} is not as OpenHands writes it, and was kept as it came: {type(error).__name__}: {error}"[:500]
+                    f"event {self._id} is not as OpenHands writes it, and was kept as it came: {type(error).__name__}: {error}"[
+                        :500
+                    ]
                 )
                 for one in self._answers.get(place, [place]):
                     self._id = self._ids[one]
                     self._keep(str(event.get("kind"))[:100], events[one][1])
         self._end()
         for kind, count in self._unknown.items():
-            self._notes.append(f"{count} event{'s' if count > 1 else ''} of the kind {kind} {'are' if count > 1 else 'is'} kept as it came")
+            self._notes.append(
+                f"{count} event{'s' if count > 1 else ''} of the kind {kind}"
+                f" {'are' if count > 1 else 'is'} kept as it came"
+            )
         return self._journal
 
     def _group(self, events: Sequence[Fields]) -> None:
-        """Which actions are of one answer: those of one response, with no other answer and no user's word between them. And whose id is whose."""
+        """Which actions are of one answer: those of one response, with no other answer and no
+        user's word between them. And whose id is whose."""
         response, current, taken = "", list[int](), set[str]()
         for place, event in enumerate(events):
             id = event.get("id")
-            id = id if isinstance(id, str) and 0 < len(id) <= 200 and id not in taken else f"event-{place}"
+            id = (
+                id
+                if isinstance(id, str) and 0 < len(id) <= 200 and id not in taken
+                else f"event-{place}"
+            )
             taken.add(id)
             self._ids.append(id)
             kind = event.get("kind")
@@ -219,7 +297,9 @@ class _Reader:
             elif kind == "MessageEvent":
                 response, current = "", []
 
-    def _take(self, place: int, event: Fields, data: bytes, events: Sequence[tuple[Fields, bytes]]) -> None:
+    def _take(
+        self, place: int, event: Fields, data: bytes, events: Sequence[tuple[Fields, bytes]]
+    ) -> None:
         match event.get("kind"):
             case "SystemPromptEvent":
                 self._head(event)
@@ -230,47 +310,78 @@ class _Reader:
             case "ActionEvent":
                 places = self._answers[place]
                 self._acted([events[one][0] for one in places], [self._ids[one] for one in places])
-            case "ObservationEvent" | "AgentErrorEvent" | "UserRejectObservation" if self._open.get(str(event.get("tool_call_id") or "")):
+            case "ObservationEvent" | "AgentErrorEvent" | "UserRejectObservation" if self._open.get(
+                str(event.get("tool_call_id") or "")
+            ):
                 self._observed(event)
             case "Condensation":
                 self._condensed(event)
             case "PauseEvent" | "InterruptEvent":
                 self._became(_S.PAUSED)
             case "ConversationErrorEvent":
-                self._add(ev.Error, error=str(event.get("code") or "Error"), message=clean(str(event.get("detail") or "")))
+                self._add(
+                    ev.Error,
+                    error=str(event.get("code") or "Error"),
+                    message=clean(str(event.get("detail") or "")),
+                )
                 self._became(_S.ERROR)
-            case "ConversationStateUpdateEvent" if event.get("key") == "execution_status" and str(event.get("value")) in _STATUSES:
+            case "ConversationStateUpdateEvent" if (
+                event.get("key") == "execution_status" and str(event.get("value")) in _STATUSES
+            ):
                 self._told(_STATUSES[str(event["value"])])
             case kind:
                 self._keep(str(kind or "?")[:100], data)
 
     def _add(self, kind: Any, id: str = "", **fields: Any) -> Any:
         seq = len(self._journal) + 1
-        event = kind(seq=seq, id=id or f"{self._id or 'openhands'}.{seq}", timestamp=self._time, **fields)
+        event = kind(
+            seq=seq, id=id or f"{self._id or 'openhands'}.{seq}", timestamp=self._time, **fields
+        )
         self._journal.append(event)
         return event
 
     # --- kinds of events ---
 
     def _head(self, event: Fields) -> None:
-        texts = [_mapping(event.get(name)).get("text") for name in ("system_prompt", "dynamic_context")]
+        texts = [
+            _mapping(event.get(name)).get("text") for name in ("system_prompt", "dynamic_context")
+        ]
         tools: list[ev.ToolDefinition] = []
         for tool in _mappings(event.get("tools")):
-            name = str(tool.get("name") or tool.get("title") or _mapping(tool.get("annotations")).get("title") or "")
+            name = str(
+                tool.get("name")
+                or tool.get("title")
+                or _mapping(tool.get("annotations")).get("title")
+                or ""
+            )
             if name and all(name != known.name for known in tools):
-                schema = _mapping(tool.get("input_schema")) or _mapping(tool.get("inputSchema")) or {"type": "object"}
-                tools.append(ev.ToolDefinition(name, clean(str(tool.get("description") or "")), schema, name))
+                schema = (
+                    _mapping(tool.get("input_schema"))
+                    or _mapping(tool.get("inputSchema"))
+                    or {"type": "object"}
+                )
+                tools.append(
+                    ev.ToolDefinition(name, clean(str(tool.get("description") or "")), schema, name)
+                )
         model = str(_mapping(_mapping(self._base.get("agent")).get("llm")).get("model") or "")
-        prompt = "\n\n".join(clean(text) for text in texts if isinstance(text, str) and text.strip())
+        prompt = "\n\n".join(
+            clean(text) for text in texts if isinstance(text, str) and text.strip()
+        )
         self._add(ev.Agent, self._id, system_prompt=prompt, tools=tuple(tools), model=model)
 
     def _asked(self, event: Fields) -> None:
-        content = (*content_of(_mapping(event.get("llm_message")).get("content")), *content_of(event.get("extended_content")))
+        content = (
+            *content_of(_mapping(event.get("llm_message")).get("content")),
+            *content_of(event.get("extended_content")),
+        )
         if not content:
             return
         sender = event.get("sender")
         message = self._add(
-            ev.Message, self._id, content=content, **({"sender": clean(sender)} if isinstance(sender, str) and sender else {})
+            ev.Message,
+            self._id,
+            content=content,
+            **({"sender": clean(sender)} if isinstance(sender, str) and sender else {}),
         )
         self._members[message.seq] = [self._id]
         if skills := event.get("activated_skills"):
@@ -282,10 +393,17 @@ class _Reader:
         message = _mapping(event.get("llm_message"))
         self._settle()
         answer = self._answer(
-            str(event.get("llm_response_id") or ""), content_of(message.get("content")), message.get("reasoning_content"), ()
+            str(event.get("llm_response_id") or ""),
+            content_of(message.get("content")),
+            message.get("reasoning_content"),
+            (),
         )
         self._members[answer.seq] = [self._id]
-        if rest := {key: message[key] for key in ("thinking_blocks", "responses_reasoning_item") if message.get(key)}:
+        if rest := {
+            key: message[key]
+            for key in ("thinking_blocks", "responses_reasoning_item")
+            if message.get(key)
+        }:
             self._note({self._id: rest})
 
     def _acted(self, actions: Sequence[Fields], ids: Sequence[str]) -> None:
@@ -296,17 +414,30 @@ class _Reader:
             try:
                 call = to_tool_call(action, f"{seq}.{index}")
             except ConfigurationError:
-                call = ToolCall(f"{seq}.{index}", str(action.get("tool_name") or "unknown"), invalid="it could not be read")
+                call = ToolCall(
+                    f"{seq}.{index}",
+                    str(action.get("tool_name") or "unknown"),
+                    invalid="it could not be read",
+                )
             if isinstance(call, ActionCall):  # a journal holds calls alone
-                call = ToolCall(call.id, call.name, call.arguments, call.provider_id, call.raw, call.invalid)
+                call = ToolCall(
+                    call.id, call.name, call.arguments, call.provider_id, call.raw, call.invalid
+                )
             calls.append(call)
             self._open.setdefault(call.provider_id, []).append(call.id)
         thought = [block for action in actions for block in content_of(action.get("thought"))]
-        reasoning = next((action["reasoning_content"] for action in actions if action.get("reasoning_content")), None)
+        reasoning = next(
+            (action["reasoning_content"] for action in actions if action.get("reasoning_content")),
+            None,
+        )
         self._answer(str(actions[0].get("llm_response_id") or ""), thought, reasoning, tuple(calls))
         self._members[seq] = list(ids)
         rest = {
-            id: {key: value for key, value in action.items() if key not in _PLACED and value not in _NOTHING}
+            id: {
+                key: value
+                for key, value in action.items()
+                if key not in _PLACED and value not in _NOTHING
+            }
             for id, action in zip(ids, actions, strict=True)
         }
         for id, action in zip(ids, actions, strict=True):
@@ -318,14 +449,26 @@ class _Reader:
         if self._status in AT_REST:
             self._became(_S.RUNNING)
 
-    def _answer(self, response: str, content: Sequence[Content], reasoning: Any, calls: tuple[ToolCall, ...]) -> ev.Assistant:
-        text = "\n".join(block.text for block in content if isinstance(block, TextContent) and block.text)
+    def _answer(
+        self, response: str, content: Sequence[Content], reasoning: Any, calls: tuple[ToolCall, ...]
+    ) -> ev.Assistant:
+        text = "\n".join(
+            block.text for block in content if isinstance(block, TextContent) and block.text
+        )
         model = str(_mapping(_mapping(self._base.get("agent")).get("llm")).get("model") or "")
         return self._add(
-            ev.Assistant, self._id, text=text, reasoning=clean(reasoning) if isinstance(reasoning, str) else "", calls=calls,
-            usage=self._usages.get(response, Usage()), cost=self._costs.get(response), stop_reason="tool_calls" if calls else "stop",
-            based_on=len(self._journal), model=model, response_id=response,
-        )  # fmt: skip
+            ev.Assistant,
+            self._id,
+            text=text,
+            reasoning=clean(reasoning) if isinstance(reasoning, str) else "",
+            calls=calls,
+            usage=self._usages.get(response, Usage()),
+            cost=self._costs.get(response),
+            stop_reason="tool_calls" if calls else "stop",
+            based_on=len(self._journal),
+            model=model,
+            response_id=response,
+        )
 
     def _observed(self, event: Fields) -> None:
         provider = str(event.get("tool_call_id") or "")
@@ -334,32 +477,62 @@ class _Reader:
             del self._open[provider]
         self._members[int(call_id.partition(".")[0])].append(self._id)
         try:
-            result = to_tool_result({key: value for key, value in event.items() if key not in _OF_EVENTS})
+            result = to_tool_result(
+                {key: value for key, value in event.items() if key not in _OF_EVENTS}
+            )
         except ConfigurationError as error:
             result = ToolResult.failure(f"The observation could not be read: {error}", "unknown")
         if event.get("kind") == "UserRejectObservation":
             by = str(event.get("rejection_source") or "user")
-            self._add(ev.Decision, call_id=call_id, decision="reject", by=by, reason=clean(str(event.get("rejection_reason") or "")))
+            self._add(
+                ev.Decision,
+                call_id=call_id,
+                decision="reject",
+                by=by,
+                reason=clean(str(event.get("rejection_reason") or "")),
+            )
         else:
             self._add(ev.ToolCallStarted, call_id=call_id)
         self._add(ev.ToolResult, self._id, call_id=call_id, result=result)
 
     def _condensed(self, event: Fields) -> None:
         named = event.get("forgotten_event_ids")
-        forgotten = {str(id) for id in cast("list[Any]", named)} if isinstance(named, list) else set[str]()
+        forgotten = (
+            {str(id) for id in cast("list[Any]", named)} if isinstance(named, list) else set[str]()
+        )
         hidden = [seq for seq, members in self._members.items() if forgotten.issuperset(members)]
-        parts = [seq for seq, members in self._members.items() if seq not in hidden and forgotten.intersection(members)]
+        parts = [
+            seq
+            for seq, members in self._members.items()
+            if seq not in hidden and forgotten.intersection(members)
+        ]
         if parts:
-            self._notes.append(f"the condensation {self._id} forgets a part of {len(parts)} answers alone; those are shown whole")
-        replaced = tuple([self._summaries.pop(id) for id in list(self._summaries) if id in forgotten])
+            self._notes.append(
+                f"the condensation {self._id} forgets a part of {len(parts)} answers alone; those"
+                " are shown whole"
+            )
+        replaced = tuple(
+            [self._summaries.pop(id) for id in list(self._summaries) if id in forgotten]
+        )
         summary = event.get("summary")
         if not hidden and not replaced:
             return
-        before = {seq for found in self._journal if isinstance(found, ev.Condensation) for seq in found.hidden}
+        before = {
+            seq
+            for found in self._journal
+            if isinstance(found, ev.Condensation)
+            for seq in found.hidden
+        }
         new = tuple(seq for seq in hidden if seq not in before) or tuple(hidden)
         if not new:
             return
-        self._add(ev.Condensation, self._id, hidden=new, summary=clean(summary) if isinstance(summary, str) else "", replaced=replaced)
+        self._add(
+            ev.Condensation,
+            self._id,
+            hidden=new,
+            summary=clean(summary) if isinstance(summary, str) else "",
+            replaced=replaced,
+        )
         self._summaries[f"{self._id}-summary"] = min(new)
 
     def _keep(self, kind: str, data: bytes) -> None:
@@ -367,14 +540,32 @@ class _Reader:
         seq = len(self._journal) + 1
         stamp = self._time.isoformat().replace("+00:00", "Z")
         type, id = PREFIX + kind, self._id or f"openhands.{seq}"
-        raw = msgspec.json.encode({"type": type, "seq": seq, "id": id, "timestamp": stamp, "event": msgspec.Raw(data.strip())})
-        self._journal.append(ev.Unknown(seq=seq, id=id, timestamp=self._time, original_type=type, raw=msgspec.Raw(raw)))
+        raw = msgspec.json.encode(
+            {
+                "type": type,
+                "seq": seq,
+                "id": id,
+                "timestamp": stamp,
+                "event": msgspec.Raw(data.strip()),
+            }
+        )
+        self._journal.append(
+            ev.Unknown(
+                seq=seq, id=id, timestamp=self._time, original_type=type, raw=msgspec.Raw(raw)
+            )
+        )
         if kind != "ConversationStateUpdateEvent":  # the base state has what these tell
             self._unknown[kind] = self._unknown.get(kind, 0) + 1
 
     def _note(self, details: dict[str, Fields]) -> None:
-        risks = [str(fields["security_risk"]) for fields in details.values() if "security_risk" in fields]
-        text = "; ".join(str(fields["summary"]) for fields in details.values() if isinstance(fields.get("summary"), str))
+        risks = [
+            str(fields["security_risk"]) for fields in details.values() if "security_risk" in fields
+        ]
+        text = "; ".join(
+            str(fields["summary"])
+            for fields in details.values()
+            if isinstance(fields.get("summary"), str)
+        )
         self._add(ev.Note, about=ABOUT, text=clean(text or ", ".join(risks)), details=details)
 
     # --- where it stands ---
@@ -385,7 +576,8 @@ class _Reader:
             self._add(ev.Status, status=status.value)
 
     def _told(self, status: ConversationStatus) -> None:
-        """Its status there changed. What waits for a decision is known at the end alone, and nothing comes to rest with open calls."""
+        """Its status there changed. What waits for a decision is known at the end alone, and
+        nothing comes to rest with open calls."""
         if status is not _S.WAITING_FOR_CONFIRMATION and not (status in AT_REST and self._open):
             self._became(status)
 
@@ -393,23 +585,39 @@ class _Reader:
         """No answer follows one whose calls are open."""
         for call_id in self._left():
             self._add(ev.ToolCallStarted, call_id=call_id)
-            self._add(ev.ToolResult, call_id=call_id, result=ToolResult.failure(_CUT_OFF, "unknown", meta={"outcome": "unknown"}))
+            self._add(
+                ev.ToolResult,
+                call_id=call_id,
+                result=ToolResult.failure(_CUT_OFF, "unknown", meta={"outcome": "unknown"}),
+            )
         self._open.clear()
 
     def _left(self) -> list[str]:
         """Calls without a result, in their order."""
-        return sorted([call_id for calls in self._open.values() for call_id in calls], key=lambda call_id: int(call_id.partition(".")[2]))
+        return sorted(
+            [call_id for calls in self._open.values() for call_id in calls],
+            key=lambda call_id: int(call_id.partition(".")[2]),
+        )
 
     def _end(self) -> None:
         last = _STATUSES.get(str(self._base.get("execution_status") or ""), self._status)
         self._id = ""
         if self._open and last is _S.WAITING_FOR_CONFIRMATION:
-            calls = {call.id: call for event in self._journal if isinstance(event, ev.Assistant) for call in event.calls}
+            calls = {
+                call.id: call
+                for event in self._journal
+                if isinstance(event, ev.Assistant)
+                for call in event.calls
+            }
             for call_id in self._left():
                 self._add(
-                    ev.Decision, call_id=call_id, decision="ask", by="openhands", reason="it waited for confirmation in OpenHands",
+                    ev.Decision,
+                    call_id=call_id,
+                    decision="ask",
+                    by="openhands",
+                    reason="it waited for confirmation in OpenHands",
                     arguments_hash=calls[call_id].arguments_hash,
-                )  # fmt: skip
+                )
             self._became(_S.WAITING_FOR_CONFIRMATION)
             return
         self._settle()
@@ -418,7 +626,7 @@ class _Reader:
         self._became(last)
 
 
-# --- what stands in JSON -------------------------------------------------------------------------
+# --- what stands in JSON ---
 
 
 def _mapping(found: Any) -> Fields:
@@ -426,11 +634,16 @@ def _mapping(found: Any) -> Fields:
 
 
 def _mappings(found: Any) -> list[Fields]:
-    return [cast(Fields, one) for one in cast("list[Any]", found) if isinstance(one, dict)] if isinstance(found, list) else []
+    return (
+        [cast(Fields, one) for one in cast("list[Any]", found) if isinstance(one, dict)]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def _time(given: Any, before: datetime) -> datetime:
-    """A time stamp, which OpenHands writes without a zone: taken for UTC. That of the event before, if it is none."""
+    """A time stamp, which OpenHands writes without a zone: taken for UTC. That of the event before,
+    if it is none."""
     try:
         found = datetime.fromisoformat(given)
     except (TypeError, ValueError):
@@ -450,9 +663,16 @@ def _usages(base: Fields) -> tuple[dict[str, Usage], dict[str, float]]:
         paid = _mappings(_mapping(metrics).get("costs"))
         for index, usage in enumerate(told):
             response = str(usage.get("response_id") or "")
-            counts = [usage.get(f"{name}_tokens") for name in ("prompt", "completion", "cache_read", "cache_write", "reasoning")]
-            if response and all(count is None or (type(count) is int and 0 <= count < 2**53) for count in counts):
+            counts = [
+                usage.get(f"{name}_tokens")
+                for name in ("prompt", "completion", "cache_read", "cache_write", "reasoning")
+            ]
+            if response and all(
+                count is None or (type(count) is int and 0 <= count < 2**53) for count in counts
+            ):
                 usages[response] = Usage(*[count or 0 for count in counts])
-                if len(paid) == len(told) and isinstance(cost := paid[index].get("cost"), int | float):
+                if len(paid) == len(told) and isinstance(
+                    cost := paid[index].get("cost"), int | float
+                ):
                     costs[response] = float(cost)
     return usages, costs

@@ -1,8 +1,9 @@
 """OpenHands' actions and observations as tool calls and results, and back.
 
-An action is one use of a tool, an observation what came of it. Both are told apart by `kind` in the Software Agent SDK (version 1), and by the
-keys `action` and `observation` before it (version 0). A call keeps the name that the tool has there, so that what a model was told and
-what it asked for stay the same.
+An action is one use of a tool, an observation what came of it. Both are told apart by `kind` in the
+Software Agent SDK (version 1), and by the keys `action` and `observation` before it (version 0). A
+call keeps the name that the tool has there, so that what a model was told and what it asked for
+stay the same.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ Fields = dict[str, Any]
 KIND = "observationType"  # of a result's meta: what OpenHands calls it
 REST = "observation"  # of a result's meta: the fields that a result has no place for
 BLOCKS = "observationBlocks"  # of a result's meta: how its content was divided into blocks
-WHOLE = "observationWhole"  # of a result's meta: all of an observation that cannot be put together again from the rest
+# of a result's meta: all of an observation that cannot be put together again from the rest
+WHOLE = "observationWhole"
 
-# Kinds of actions whose tools are not called as they are. The rest follows the rule: `GlobAction` is of `glob`, `BrowserClickAction` of `browser_click`.
+# Kinds of actions whose tools are not called as they are. The rest follows the rule: `GlobAction`
+# is of `glob`, `BrowserClickAction` of `browser_click`.
 _TOOLS = {
     "ExecuteBashAction": "execute_bash",
     "StrReplaceEditorAction": "str_replace_editor",
@@ -49,18 +52,50 @@ _TOOLS_0 = {
     "browse_interactive": "browser",
     "task_tracking": "task_tracker",
 }
-_ACTIONS_0 = {"execute_bash": "run", "execute_ipython_cell": "run_ipython", "web_read": "browse", "browser": "browse_interactive", "task_tracker": "task_tracking", "request_condensation": "condensation_request"}  # fmt: skip
+_ACTIONS_0 = {
+    "execute_bash": "run",
+    "execute_ipython_cell": "run_ipython",
+    "web_read": "browse",
+    "browser": "browse_interactive",
+    "task_tracker": "task_tracking",
+    "request_condensation": "condensation_request",
+}
 # The other actions of version 0, whose names stay. Any further name is of an MCP server's tool.
 _SAME_0 = frozenset(
     (
-        "message", "system", "start", "read", "write", "edit", "run", "run_ipython", "browse", "browse_interactive", "delegate", "think", "finish", "reject", "null",
-        "pause", "resume", "stop", "change_agent_state", "push", "send_pr", "recall", "condensation", "condensation_request", "task_tracking",
+        "message",
+        "system",
+        "start",
+        "read",
+        "write",
+        "edit",
+        "run",
+        "run_ipython",
+        "browse",
+        "browse_interactive",
+        "delegate",
+        "think",
+        "finish",
+        "reject",
+        "null",
+        "pause",
+        "resume",
+        "stop",
+        "change_agent_state",
+        "push",
+        "send_pr",
+        "recall",
+        "condensation",
+        "condensation_request",
+        "task_tracking",
     )
-)  # fmt: skip
+)
 _MCP_0 = "call_tool_mcp"
 _ONLY_EDITS = frozenset(("file_text", "old_str", "new_str", "insert_line", "content"))
 _OBSERVATIONS_0 = {"run": "CmdOutputObservation", "run_ipython": "IPythonRunCellObservation"}
-_NOT_ARGUMENTS = frozenset(("kind", "thought", "hidden", "confirmation_state", "security_risk", "summary"))
+_NOT_ARGUMENTS = frozenset(
+    ("kind", "thought", "hidden", "confirmation_state", "security_risk", "summary")
+)
 
 _REJECTED = "Action rejected: "  # before the reason, in what a model is told
 _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
@@ -69,7 +104,8 @@ _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 class ActionCall(ToolCall, frozen=True):
     """A call that was an action which its name and arguments alone do not give back.
 
-    `action` is that action; `made` are the name and the arguments that were made of it, which tells a call that was edited since.
+    `action` is that action; `made` are the name and the arguments that were made of it, which tells
+    a call that was edited since.
     """
 
     action: Fields = {}
@@ -78,7 +114,9 @@ class ActionCall(ToolCall, frozen=True):
     def __eq__(self, other: object) -> bool:
         """True for a call with the same id, name and arguments, whatever action it was."""
         names = ToolCall.__struct_fields__
-        return isinstance(other, ToolCall) and all(getattr(self, name) == getattr(other, name) for name in names)
+        return isinstance(other, ToolCall) and all(
+            getattr(self, name) == getattr(other, name) for name in names
+        )
 
     __hash__ = ToolCall.__hash__
 
@@ -90,12 +128,20 @@ def fields_of(found: Any, what: str) -> Fields:
     """A mapping, or an object of OpenHands', as a dict of its own. Raises `ConfigurationError`."""
     if isinstance(found, Mapping):
         return dict(cast("Mapping[str, Any]", found))
-    dump = getattr(found, "model_dump", None)  # a pydantic model, as its actions and observations are
+    dump = getattr(
+        found, "model_dump", None
+    )  # a pydantic model, as its actions and observations are
     if callable(dump):
         given = dump(mode="json")
         if isinstance(given, dict):
-            return cast(Fields, given) if "kind" in given else {"kind": type(found).__name__, **cast(Fields, given)}
-    raise ConfigurationError(f"{what} takes a mapping or an object of OpenHands' SDK, not {type(found).__name__}.")
+            return (
+                cast(Fields, given)
+                if "kind" in given
+                else {"kind": type(found).__name__, **cast(Fields, given)}
+            )
+    raise ConfigurationError(
+        f"{what} takes a mapping or an object of OpenHands' SDK, not {type(found).__name__}."
+    )
 
 
 def tool_of(kind: str) -> str:
@@ -109,21 +155,34 @@ def tool_of(kind: str) -> str:
 
 def kind_of(tool: str) -> str:
     """The kind of action that uses a tool: the inverse of `tool_of`."""
-    return _KINDS.get(tool) or "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", tool)) + "Action"
+    return (
+        _KINDS.get(tool)
+        or "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", tool))
+        + "Action"
+    )
 
 
 def to_tool_call(action: Any, id: str = "") -> ToolCall:
-    """An action as a call: of an `ActionEvent`, of an action alone, or of an event of version 0. Its name is the tool's there.
+    """An action as a call: of an `ActionEvent`, of an action alone, or of an event of version 0.
+    Its name is the tool's there.
 
-    `to_action` gives the same action back. Where the name and the arguments do not tell all of it, the call is an `ActionCall`. Arguments are the action's fields; where an event has the call as the model made it, those, with what it said beside them (`security_risk`,
-    `summary`). Raises `ConfigurationError` for what is no action.
+    `to_action` gives the same action back. Where the name and the arguments do not tell all of it,
+    the call is an `ActionCall`. Arguments are the action's fields; where an event has the call as
+    the model made it, those, with what it said beside them (`security_risk`, `summary`). Raises
+    `ConfigurationError` for what is no action.
     """
     found = fields_of(action, "to_tool_call")
     if "tool_name" in found:
         inner = found.get("action")
-        return _with_action(_of_event(found, id), cast(Fields, inner) if isinstance(inner, dict) else None, 1)
+        return _with_action(
+            _of_event(found, id), cast(Fields, inner) if isinstance(inner, dict) else None, 1
+        )
     if isinstance(found.get("action"), str):
-        return _with_action(_of_version_0(found, id), {key: found[key] for key in ("action", "args", "timeout") if key in found}, 0)
+        return _with_action(
+            _of_version_0(found, id),
+            {key: found[key] for key in ("action", "args", "timeout") if key in found},
+            0,
+        )
     return _with_action(_of_action(found, id), found, 1)
 
 
@@ -132,19 +191,33 @@ def _with_action(call: ToolCall, action: Fields | None, version: Literal[0, 1]) 
     if action is None or call.invalid or to_action(call, version) == action:
         return call
     return ActionCall(
-        call.id, call.name, call.arguments, call.provider_id, call.raw, "", deepcopy(action), (call.name, deepcopy(call.arguments))
+        call.id,
+        call.name,
+        call.arguments,
+        call.provider_id,
+        call.raw,
+        "",
+        deepcopy(action),
+        (call.name, deepcopy(call.arguments)),
     )
 
 
 def _of_action(found: Fields, id: str) -> ToolCall:
     kind = found.get("kind")
     if not isinstance(kind, str) or not (kind.endswith("Action") or kind.startswith(_CLIENT)):
-        raise ConfigurationError("to_tool_call takes an action: it has neither a kind that ends in Action, nor tool_name, nor action.")
+        raise ConfigurationError(
+            "to_tool_call takes an action: it has neither a kind that ends in Action, nor"
+            " tool_name, nor action."
+        )
     arguments = {name: value for name, value in found.items() if name != "kind"}
     name = tool_of(kind)
     if not name:  # of an MCP server's tool: what it is called stands in the event alone
         data = arguments.get("data")
-        return ToolCall(id, str(arguments.get("name") or "mcp"), cast(Fields, data) if isinstance(data, dict) else arguments)
+        return ToolCall(
+            id,
+            str(arguments.get("name") or "mcp"),
+            cast(Fields, data) if isinstance(data, dict) else arguments,
+        )
     return ToolCall(id, name, arguments)
 
 
@@ -155,9 +228,17 @@ def _of_event(event: Fields, id: str) -> ToolCall:
     if isinstance(asked, dict):
         asked = cast(Fields, asked)
         nested = asked.get("function")
-        text = asked.get("arguments", cast(Fields, nested).get("arguments") if isinstance(nested, dict) else None)
-        return with_arguments(ToolCall(id, name, provider_id=provider), text if isinstance(text, str) else "")
-    arguments = {key: value for key, value in cast(Fields, action).items() if key != "kind"} if isinstance(action, dict) else {}
+        text = asked.get(
+            "arguments", cast(Fields, nested).get("arguments") if isinstance(nested, dict) else None
+        )
+        return with_arguments(
+            ToolCall(id, name, provider_id=provider), text if isinstance(text, str) else ""
+        )
+    arguments = (
+        {key: value for key, value in cast(Fields, action).items() if key != "kind"}
+        if isinstance(action, dict)
+        else {}
+    )
     return ToolCall(id, name, arguments, provider)
 
 
@@ -167,7 +248,11 @@ def _of_version_0(event: Fields, id: str) -> ToolCall:
     asked = event.get("tool_call_metadata")
     if isinstance(asked, dict):
         asked = cast(Fields, asked)
-        call = ToolCall(id, str(asked.get("function_name") or event["action"]), provider_id=str(asked.get("tool_call_id") or ""))
+        call = ToolCall(
+            id,
+            str(asked.get("function_name") or event["action"]),
+            provider_id=str(asked.get("tool_call_id") or ""),
+        )
         text = _asked_0(asked, call.provider_id)
         if text is not None:
             return with_arguments(call, text)
@@ -176,10 +261,22 @@ def _of_version_0(event: Fields, id: str) -> ToolCall:
         name, provider = _TOOLS_0.get(str(event["action"]), str(event["action"])), ""
     if event["action"] in (_MCP_0, "mcp"):
         given = args.get("arguments")
-        return ToolCall(id, str(args.get("name") or name), dict(cast(Fields, given)) if isinstance(given, dict) else {}, provider)
-    dropped = _NOT_ARGUMENTS - {"thought"} if event["action"] == "think" else _NOT_ARGUMENTS  # a thought is what it is called with
+        return ToolCall(
+            id,
+            str(args.get("name") or name),
+            dict(cast(Fields, given)) if isinstance(given, dict) else {},
+            provider,
+        )
+    dropped = (
+        _NOT_ARGUMENTS - {"thought"} if event["action"] == "think" else _NOT_ARGUMENTS
+    )  # a thought is what it is called with
     arguments = {key: value for key, value in args.items() if key not in dropped}
-    return ToolCall(id, name, {"command": "view", **arguments} if event["action"] == "read" else arguments, provider)
+    return ToolCall(
+        id,
+        name,
+        {"command": "view", **arguments} if event["action"] == "read" else arguments,
+        provider,
+    )
 
 
 def _asked_0(metadata: Fields, call_id: str) -> str | None:
@@ -199,26 +296,40 @@ def with_arguments(call: ToolCall, text: str) -> ToolCall:
     """The call with the arguments of a JSON text, which may be none."""
     text = clean(text)
     if too_deep(text):
-        return msgspec.structs.replace(call, raw=text, invalid=f"nested deeper than {MAX_DEPTH} levels")
+        return msgspec.structs.replace(
+            call, raw=text, invalid=f"nested deeper than {MAX_DEPTH} levels"
+        )
     try:
         arguments: Any = msgspec.json.decode(text) if text.strip() else {}
     except ValueError as error:
         return msgspec.structs.replace(call, raw=text, invalid=f"not JSON: {error}")
     if not isinstance(arguments, dict):
         return msgspec.structs.replace(call, raw=text, invalid="not a JSON object")
-    return msgspec.structs.replace(call, arguments=arguments, raw="" if msgspec.json.encode(arguments).decode() == text else text)
+    return msgspec.structs.replace(
+        call,
+        arguments=arguments,
+        raw="" if msgspec.json.encode(arguments).decode() == text else text,
+    )
 
 
 def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
-    """A call as an action: `{"kind": "TerminalAction", ...}`, or in version 0 `{"action": "run", "args": ...}`. The inverse of `to_tool_call`
-    for the calls that it makes of actions. A name with a dot is an MCP server's tool, and so is in version 0 one that it has no action for."""
-    if isinstance(call, ActionCall) and call.made == (call.name, call.arguments) and ("kind" in call.action) == (version == 1):
+    """A call as an action: `{"kind": "TerminalAction", ...}`, or in version 0 `{"action": "run",
+    "args": ...}`. The inverse of `to_tool_call` for the calls that it makes of actions. A name with
+    a dot is an MCP server's tool, and so is in version 0 one that it has no action for."""
+    if (
+        isinstance(call, ActionCall)
+        and call.made == (call.name, call.arguments)
+        and ("kind" in call.action) == (version == 1)
+    ):
         return deepcopy(call.action)
     if version == 0:
         return _action_0(call.name, dict(call.arguments))
     if "." in call.name:
         return {"kind": "MCPToolAction", "name": call.name, "data": dict(call.arguments)}
-    return {"kind": kind_of(call.name), **{key: value for key, value in call.arguments.items() if key != "kind"}}
+    return {
+        "kind": kind_of(call.name),
+        **{key: value for key, value in call.arguments.items() if key != "kind"},
+    }
 
 
 def _action_0(name: str, arguments: Fields) -> Fields:
@@ -231,27 +342,38 @@ def _action_0(name: str, arguments: Fields) -> Fields:
         case "edit_file":
             return {"action": "edit", "args": {"impl_source": "llm_based_edit", **arguments}}
         case "finish" if "message" in arguments:
-            return {"action": "finish", "args": {"final_thought": arguments.pop("message"), **arguments}}
+            return {
+                "action": "finish",
+                "args": {"final_thought": arguments.pop("message"), **arguments},
+            }
         case "browser" if "code" in arguments:
-            return {"action": "browse_interactive", "args": {"browser_actions": arguments.pop("code"), **arguments}}
+            return {
+                "action": "browse_interactive",
+                "args": {"browser_actions": arguments.pop("code"), **arguments},
+            }
         case _ if name in _ACTIONS_0 or name in _SAME_0:
             return {"action": _ACTIONS_0.get(name, name), "args": arguments}
         case _:
             return {"action": _MCP_0, "args": {"name": name, "arguments": arguments}}
 
 
-# --- observations --------------------------------------------------------------------------------
+# --- observations ---
 
 
 def to_tool_result(observation: Any) -> ToolResult:
-    """An observation as a result: of an observation alone, of an `ObservationEvent`, an `AgentErrorEvent` or a rejection, or of an event of
-    version 0. What a result has no place for is in its `meta`: `observationType`, `exitCode` if there is one, and `observation`, the rest.
+    """An observation as a result: of an observation alone, of an `ObservationEvent`, an
+    `AgentErrorEvent` or a rejection, or of an event of version 0. What a result has no place for is
+    in its `meta`: `observationType`, `exitCode` if there is one, and `observation`, the rest.
 
     Raises `ConfigurationError` for what is no observation.
     """
     found = fields_of(observation, "to_tool_result")
     if isinstance(found.get("observation"), str):
-        told = {key: found[key] for key in ("observation", "content", "extras", "success") if key in found}
+        told = {
+            key: found[key]
+            for key in ("observation", "content", "extras", "success")
+            if key in found
+        }
         return _with_whole(_result_0(found), told, 0)
     if "observation" in found:
         inner = fields_of(found["observation"], "to_tool_result")
@@ -270,18 +392,25 @@ def _with_whole(result: ToolResult, observation: Fields, version: Literal[0, 1])
 
 def _result_1(found: Fields) -> ToolResult:
     kind = found.pop("kind", None)
-    if kind == "AgentErrorEvent" or (kind is None and isinstance(found.get("error"), str) and "tool_call_id" in found):
+    if kind == "AgentErrorEvent" or (
+        kind is None and isinstance(found.get("error"), str) and "tool_call_id" in found
+    ):
         text = clean(str(found.pop("error", None) or ""))
-        return ToolResult.failure(text, "unknown", meta={KIND: "AgentErrorEvent", **({REST: found} if found else {})})
+        return ToolResult.failure(
+            text, "unknown", meta={KIND: "AgentErrorEvent", **({REST: found} if found else {})}
+        )
     if kind == "UserRejectObservation":
         reason = clean(str(found.pop("rejection_reason", None) or "User rejected the action"))
         meta = {KIND: kind, "decision": "reject", **({REST: found} if found else {})}
         return ToolResult.failure(f"{_REJECTED}{reason}", "cancelled", meta=meta)
     if not isinstance(kind, str) or not kind.endswith("Observation"):
         raise ConfigurationError(
-            "to_tool_result takes an observation: it has neither a kind that ends in Observation, nor observation, nor error."
+            "to_tool_result takes an observation: it has neither a kind that ends in Observation,"
+            " nor observation, nor error."
         )
-    given = next((name for name in ("content", "output", "text", "message") if found.get(name)), "content")
+    given = next(
+        (name for name in ("content", "output", "text", "message") if found.get(name)), "content"
+    )
     blocks = found.pop(given, None)
     content = content_of(blocks)
     told = found.pop("is_error", False)
@@ -308,7 +437,11 @@ def _result_0(event: Fields) -> ToolResult:
     extras = dict(cast(Fields, extras)) if isinstance(extras, dict) else {}
     meta: Fields = {KIND: _OBSERVATIONS_0.get(kind, kind)}
     metadata = extras.get("metadata")
-    code = cast(Fields, metadata).get("exit_code") if isinstance(metadata, dict) else extras.get("exit_code")
+    code = (
+        cast(Fields, metadata).get("exit_code")
+        if isinstance(metadata, dict)
+        else extras.get("exit_code")
+    )
     if isinstance(code, int):
         meta["exitCode"] = code
     if extras:
@@ -319,7 +452,8 @@ def _result_0(event: Fields) -> ToolResult:
 
 
 def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "") -> Fields:
-    """A result as an observation: the inverse of `to_tool_result`. One that was none is called after its `tool`."""
+    """A result as an observation: the inverse of `to_tool_result`. One that was none is called
+    after its `tool`."""
     meta = result.meta
     whole = meta.get(WHOLE)
     if isinstance(whole, dict) and ("kind" in whole) == (version == 1):
@@ -332,7 +466,13 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
     if version == 0:
         names = {name: kind for kind, name in _OBSERVATIONS_0.items()}
         known = kind in names or (bool(kind) and not kind.endswith(("Observation", "Event")))
-        kind = names.get(kind, kind) if known else "error" if result.is_error else _action_0(tool or "execute_bash", {})["action"]
+        kind = (
+            names.get(kind, kind)
+            if known
+            else "error"
+            if result.is_error
+            else _action_0(tool or "execute_bash", {})["action"]
+        )
         if kind == _MCP_0:
             kind = "mcp"
         if "exitCode" in meta and not rest:
@@ -351,30 +491,49 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
     if not blocks and result.structured_content is not None:
         blocks = [{"type": "text", "text": msgspec.json.encode(result.structured_content).decode()}]
     place = rest.pop("content", "content")
-    found: Fields = {"content": blocks} if place == "content" or not isinstance(place, str) else {"content": [], place: result.text}
+    found: Fields = (
+        {"content": blocks}
+        if place == "content" or not isinstance(place, str)
+        else {"content": [], place: result.text}
+    )
     return {**found, "is_error": result.is_error, **rest, "kind": kind}
 
 
 def _shape(blocks: list[Any]) -> list[Any] | None:
-    """How blocks were divided: for each, how many of ours it became and the fields that ours have no place for. None if that is as usual."""
+    """How blocks were divided: for each, how many of ours it became and the fields that ours have
+    no place for. None if that is as usual."""
     shape: list[Any] = []
     for block in blocks:
         rest = dict(cast(Fields, block)) if isinstance(block, dict) else {}
         urls = rest.pop("image_urls", None)
         rest.pop("text", None)
-        shape.append([len(content_of([block])), "image" if urls is not None else "text", {k: v for k, v in rest.items() if k != "type"}])
+        shape.append(
+            [
+                len(content_of([block])),
+                "image" if urls is not None else "text",
+                {k: v for k, v in rest.items() if k != "type"},
+            ]
+        )
     return None if all(count == 1 and not rest for count, _, rest in shape) else shape
 
 
 def _shaped(content: Sequence[Content], shape: Any) -> list[Fields]:
     blocks = [written(block) for block in content]
-    if not isinstance(shape, list) or sum(part[0] for part in cast("list[Any]", shape)) != len(blocks):
+    if not isinstance(shape, list) or sum(part[0] for part in cast("list[Any]", shape)) != len(
+        blocks
+    ):
         return blocks
     found: list[Fields] = []
     for count, kind, rest in cast("list[Any]", shape):
         mine, blocks = blocks[:count], blocks[count:]
         if kind == "image":
-            found.append({"type": "image", "image_urls": [url for block in mine for url in block.get("image_urls", [])], **rest})
+            found.append(
+                {
+                    "type": "image",
+                    "image_urls": [url for block in mine for url in block.get("image_urls", [])],
+                    **rest,
+                }
+            )
         else:
             found += [{**block, **rest} for block in mine]
     return found
@@ -395,7 +554,11 @@ def content_of(given: Any) -> tuple[Content, ...]:
             if isinstance(text := block.get("text"), str):
                 found.append(TextContent(clean(text)))
             urls = block.get("image_urls")
-            found += [_picture(url) for url in cast("list[Any]", urls if isinstance(urls, list) else []) if isinstance(url, str)]
+            found += [
+                _picture(url)
+                for url in cast("list[Any]", urls if isinstance(urls, list) else [])
+                if isinstance(url, str)
+            ]
     return tuple(found)
 
 
@@ -415,7 +578,10 @@ def written(block: Content) -> Fields:
         case TextContent(text):
             return {"type": "text", "text": text}
         case ImageContent(data, mime_type):
-            return {"type": "image", "image_urls": [f"data:{mime_type};base64,{b64encode(data).decode()}"]}
+            return {
+                "type": "image",
+                "image_urls": [f"data:{mime_type};base64,{b64encode(data).decode()}"],
+            }
         case ResourceLink(uri, _, mime_type) if (mime_type or "").startswith("image/"):
             return {"type": "image", "image_urls": [uri]}
         case _:

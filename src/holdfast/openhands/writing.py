@@ -25,11 +25,14 @@ _FILE = re.compile(r"[0-9A-Za-z-]{1,64}")
 _STATUSES = {ConversationStatus.CLOSED: "paused"}
 
 
-def write_conversation(state: ConversationState, folder: str | os.PathLike[str], workdir: str = "") -> tuple[str, ...]:
-    """Write a conversation into a new folder, as OpenHands keeps it, and return notes on what it has no place for.
+def write_conversation(
+    state: ConversationState, folder: str | os.PathLike[str], workdir: str = ""
+) -> tuple[str, ...]:
+    """Write a conversation into a new folder, as OpenHands keeps it, and return notes on what it
+    has no place for.
 
-    The folder is there whole or not at all. Large outputs are written as they are in the journal. Raises `ConfigurationError` if it exists, `OSError`
-    if it cannot be written.
+    The folder is there whole or not at all. Large outputs are written as they are in the journal.
+    Raises `ConfigurationError` if it exists, `OSError` if it cannot be written.
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -43,8 +46,12 @@ def write_conversation(state: ConversationState, folder: str | os.PathLike[str],
         for index, event in enumerate(files):
             name = str(event.get("id"))
             name = name if _FILE.fullmatch(name) else _uuid(name)  # an id may be anything
-            (part / "events" / f"event-{index:05d}-{name}.json").write_bytes(msgspec.json.encode(event))
-        (part / "base_state.json").write_bytes(msgspec.json.encode(writer.base(str(target.absolute()), workdir)))
+            (part / "events" / f"event-{index:05d}-{name}.json").write_bytes(
+                msgspec.json.encode(event)
+            )
+        (part / "base_state.json").write_bytes(
+            msgspec.json.encode(writer.base(str(target.absolute()), workdir))
+        )
         part.chmod(0o755)
         if target.exists():
             target.rmdir()
@@ -60,7 +67,9 @@ class _Writer:
         self._state = state
         self._files: list[Fields] = []
         self._ids: dict[int, list[str]] = {}  # ids of the files that each message and answer became
-        self._calls: dict[str, tuple[str, str, str, int]] = {}  # of each call: its id there, its tool, its action's id, its answer
+        self._calls: dict[
+            str, tuple[str, str, str, int]
+        ] = {}  # of each call: its id there, its tool, its action's id, its answer
         self._rest = _rest(state.events)
         self._originals = _originals(state.events)
         self._providers: set[str] = set()
@@ -72,14 +81,27 @@ class _Writer:
         head = False
         for event in self._state.events:
             if isinstance(event, ev.Damaged):
-                self.notes.append(f"event {event.seq} is damaged and cannot be read ({event.reason})")
+                self.notes.append(
+                    f"event {event.seq} is damaged and cannot be read ({event.reason})"
+                )
                 event = stand_in(event) or event
             match event:
                 case ev.Agent() if not head:
                     head = True
-                    tools = [{"kind": kind_of(tool.name).removesuffix("Action") + "Tool", "title": tool.name, "description": tool.description} for tool in event.tools]  # fmt: skip
+                    tools = [
+                        {
+                            "kind": kind_of(tool.name).removesuffix("Action") + "Tool",
+                            "title": tool.name,
+                            "description": tool.description,
+                        }
+                        for tool in event.tools
+                    ]
                     self._file(
-                        event, "SystemPromptEvent", "agent", system_prompt={"type": "text", "text": event.system_prompt}, tools=tools
+                        event,
+                        "SystemPromptEvent",
+                        "agent",
+                        system_prompt={"type": "text", "text": event.system_prompt},
+                        tools=tools,
                     )
                 case ev.Message():
                     self._message(event)
@@ -92,7 +114,13 @@ class _Writer:
                 case ev.Status(status="paused"):
                     self._file(event, "PauseEvent", "user")
                 case ev.Error():
-                    self._file(event, "ConversationErrorEvent", "environment", code=event.error, detail=event.message)
+                    self._file(
+                        event,
+                        "ConversationErrorEvent",
+                        "environment",
+                        code=event.error,
+                        detail=event.message,
+                    )
                 case ev.Unknown() if (original := _original(event)) is not None:
                     self._files.append(original)
                 case ev.Damaged() | ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
@@ -100,7 +128,10 @@ class _Writer:
                 case _:
                     self._skipped[event.type] = self._skipped.get(event.type, 0) + 1
         for kind, count in self._skipped.items():
-            self.notes.append(f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has none of that kind")
+            self.notes.append(
+                f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has none of"
+                " that kind"
+            )
         return self._files
 
     def _file(self, event: ev.AnyEvent, kind: str, source: str, id: str = "", **fields: Any) -> str:
@@ -110,11 +141,23 @@ class _Writer:
         return id
 
     def _message(self, event: ev.Message) -> None:
-        message = {"role": "user", "content": [written(block) for block in event.content], "thinking_blocks": list[Any]()}
+        message = {
+            "role": "user",
+            "content": [written(block) for block in event.content],
+            "thinking_blocks": list[Any](),
+        }
         more: Fields = {} if event.sender == "user" else {"sender": event.sender}
         rest = self._rest.get(event.id, {})
         skills = rest.get("activated_skills", [])
-        id = self._file(event, "MessageEvent", "user", llm_message=message, activated_skills=skills, extended_content=[], **more)
+        id = self._file(
+            event,
+            "MessageEvent",
+            "user",
+            llm_message=message,
+            activated_skills=skills,
+            extended_content=[],
+            **more,
+        )
         self._ids[event.seq] = [id]
 
     def _answer(self, event: ev.Assistant) -> None:
@@ -123,9 +166,21 @@ class _Writer:
         thought = [{"type": "text", "text": event.text}] if event.text else []
         if not event.calls:
             rest = self._rest.get(event.id, {})
-            message = {"role": "assistant", "content": thought, "thinking_blocks": [], **reasoning, **rest}
+            message = {
+                "role": "assistant",
+                "content": thought,
+                "thinking_blocks": [],
+                **reasoning,
+                **rest,
+            }
             id = self._file(
-                event, "MessageEvent", "agent", llm_message=message, llm_response_id=response, activated_skills=[], extended_content=[]
+                event,
+                "MessageEvent",
+                "agent",
+                llm_message=message,
+                llm_response_id=response,
+                activated_skills=[],
+                extended_content=[],
             )
             self._ids[event.seq] = [id]
             return
@@ -135,19 +190,40 @@ class _Writer:
             if provider in self._providers:  # a result is found by it there
                 provider = f"{provider}-{call.id}"
             self._providers.add(provider)
-            id = self._originals.get(call.id) or (_uuid(event.id) if index == 0 else str(uuid5(NAMESPACE_OID, f"{event.id}:{index}")))
+            id = self._originals.get(call.id) or (
+                _uuid(event.id) if index == 0 else str(uuid5(NAMESPACE_OID, f"{event.id}:{index}"))
+            )
             rest = self._rest.get(id, {})
-            asked = {"id": provider, "name": call.name, "arguments": call.raw_arguments, "origin": "completion"}
+            asked = {
+                "id": provider,
+                "name": call.name,
+                "arguments": call.raw_arguments,
+                "origin": "completion",
+            }
             action = None if call.invalid else _action(call, rest.get(ACTION_KIND))
             for name in ("security_risk", "summary"):
                 if action is not None and name in rest:
                     action.pop(name, None)
             self._file(
-                event, "ActionEvent", "agent", id, thought=thought if index == 0 else [], thinking_blocks=rest.get("thinking_blocks", []),
-                **(reasoning if index == 0 else {}), action=action, tool_name=call.name, tool_call_id=provider, tool_call=asked,
-                llm_response_id=response, security_risk=rest.get("security_risk", "UNKNOWN"),
-                **{key: value for key, value in rest.items() if key not in ("thinking_blocks", "security_risk", ACTION_KIND)},
-            )  # fmt: skip
+                event,
+                "ActionEvent",
+                "agent",
+                id,
+                thought=thought if index == 0 else [],
+                thinking_blocks=rest.get("thinking_blocks", []),
+                **(reasoning if index == 0 else {}),
+                action=action,
+                tool_name=call.name,
+                tool_call_id=provider,
+                tool_call=asked,
+                llm_response_id=response,
+                security_risk=rest.get("security_risk", "UNKNOWN"),
+                **{
+                    key: value
+                    for key, value in rest.items()
+                    if key not in ("thinking_blocks", "security_risk", ACTION_KIND)
+                },
+            )
             self._ids[event.seq].append(id)
             self._calls[call.id] = (provider, call.name, id, event.seq)
 
@@ -156,47 +232,115 @@ class _Writer:
         whose: Fields = {"tool_name": tool, "tool_call_id": provider}
         kind, result = event.result.meta.get(KIND), event.result
         if kind == "AgentErrorEvent" or result.meta.get("outcome") == "unknown":
-            id = self._file(event, "AgentErrorEvent", "agent", **whose, error=result.text, **_classified(result))
+            id = self._file(
+                event, "AgentErrorEvent", "agent", **whose, error=result.text, **_classified(result)
+            )
         elif result.meta.get("decision") == "reject":
             reason = result.text.removeprefix("Action rejected: ")
             id = self._file(
-                event, "UserRejectObservation", "environment", **whose, rejection_reason=reason, **_classified(result), action_id=action
+                event,
+                "UserRejectObservation",
+                "environment",
+                **whose,
+                rejection_reason=reason,
+                **_classified(result),
+                action_id=action,
             )
         else:
             observation = to_observation(result, tool=tool)
-            id = self._file(event, "ObservationEvent", "environment", **whose, observation=observation, action_id=action)
+            id = self._file(
+                event,
+                "ObservationEvent",
+                "environment",
+                **whose,
+                observation=observation,
+                action_id=action,
+            )
         self._ids[answer].append(id)
 
     def _condensation(self, event: ev.Condensation) -> None:
         forgotten = [id for seq in event.hidden for id in self._ids.get(seq, [])]
-        hidden = {seq for found in self._state.events[: event.seq] if isinstance(found, ev.Condensation) for seq in found.hidden}
+        hidden = {
+            seq
+            for found in self._state.events[: event.seq]
+            if isinstance(found, ev.Condensation)
+            for seq in found.hidden
+        }
         place = min(event.hidden)
-        offset = sum(len(ids) for seq, ids in self._ids.items() if seq < place and seq not in hidden)
+        offset = sum(
+            len(ids) for seq, ids in self._ids.items() if seq < place and seq not in hidden
+        )
         head = any(found["kind"] == "SystemPromptEvent" for found in self._files)
-        more: Fields = {"summary": event.summary, "summary_offset": offset + head} if event.summary else {}
+        more: Fields = (
+            {"summary": event.summary, "summary_offset": offset + head} if event.summary else {}
+        )
         if event.trimmed:
-            self.notes.append(f"the condensation {event.seq} cuts off {len(event.trimmed)} results, which OpenHands will show whole")
-        self._file(event, "Condensation", "environment", forgotten_event_ids=forgotten, llm_response_id=_uuid(event.id), **more)
+            self.notes.append(
+                f"the condensation {event.seq} cuts off {len(event.trimmed)} results, which"
+                " OpenHands will show whole"
+            )
+        self._file(
+            event,
+            "Condensation",
+            "environment",
+            forgotten_event_ids=forgotten,
+            llm_response_id=_uuid(event.id),
+            **more,
+        )
 
     def base(self, folder: str, workdir: str) -> Fields:
-        """`base_state.json`. The agent in it is a sketch: OpenHands is given one when it opens the conversation."""
+        """`base_state.json`. The agent in it is a sketch: OpenHands is given one when it opens the
+        conversation."""
         state = self._state
         answers = [event for event in state.events if isinstance(event, ev.Assistant)]
         heads = [event for event in state.events if isinstance(event, ev.Agent)]
-        model = next((event.model for event in reversed(answers) if event.model), heads[-1].model if heads else "")
-        tools: list[Fields] = [{"name": tool.name, "params": {}} for tool in heads[-1].tools] if heads else []
-        costs = [{"model": event.model or model, "cost": event.cost or 0.0, "timestamp": event.timestamp.timestamp()} for event in answers]
-        usages = [{**_usage(event.usage), "model": event.model or model, "response_id": event.response_id or _uuid(event.id)} for event in answers]  # fmt: skip
+        model = next(
+            (event.model for event in reversed(answers) if event.model),
+            heads[-1].model if heads else "",
+        )
+        tools: list[Fields] = (
+            [{"name": tool.name, "params": {}} for tool in heads[-1].tools] if heads else []
+        )
+        costs = [
+            {
+                "model": event.model or model,
+                "cost": event.cost or 0.0,
+                "timestamp": event.timestamp.timestamp(),
+            }
+            for event in answers
+        ]
+        usages = [
+            {
+                **_usage(event.usage),
+                "model": event.model or model,
+                "response_id": event.response_id or _uuid(event.id),
+            }
+            for event in answers
+        ]
         metrics = {
-            "model_name": model, "accumulated_cost": state.cost or 0.0, "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
-            "costs": costs, "response_latencies": [], "token_usages": usages,
-        }  # fmt: skip
+            "model_name": model,
+            "accumulated_cost": state.cost or 0.0,
+            "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
+            "costs": costs,
+            "response_latencies": [],
+            "token_usages": usages,
+        }
         return {
-            "id": _uuid(state.id), "agent": {"kind": "Agent", "llm": {"model": model, "usage_id": "agent"}, "tools": tools},
-            "workspace": {"kind": "LocalWorkspace", "working_dir": workdir or "workspace"}, "persistence_dir": folder, "max_iterations": 500,
-            "stuck_detection": True, "execution_status": _STATUSES.get(state.status, state.status.value),
-            "confirmation_policy": {"kind": "NeverConfirm"}, "activated_knowledge_skills": [], "stats": {"usage_to_metrics": {"agent": metrics}},
-        }  # fmt: skip
+            "id": _uuid(state.id),
+            "agent": {
+                "kind": "Agent",
+                "llm": {"model": model, "usage_id": "agent"},
+                "tools": tools,
+            },
+            "workspace": {"kind": "LocalWorkspace", "working_dir": workdir or "workspace"},
+            "persistence_dir": folder,
+            "max_iterations": 500,
+            "stuck_detection": True,
+            "execution_status": _STATUSES.get(state.status, state.status.value),
+            "confirmation_policy": {"kind": "NeverConfirm"},
+            "activated_knowledge_skills": [],
+            "stats": {"usage_to_metrics": {"agent": metrics}},
+        }
 
 
 def _classified(result: ToolResult) -> Fields:
@@ -207,7 +351,8 @@ def _classified(result: ToolResult) -> Fields:
 
 
 def _action(call: ToolCall, kind: Any) -> Fields:
-    """A call as an action, of the kind that it had there if that does not follow from its tool's name."""
+    """A call as an action, of the kind that it had there if that does not follow from its tool's
+    name."""
     if not isinstance(kind, str):
         return to_action(call)
     if kind == "MCPToolAction":
@@ -216,13 +361,19 @@ def _action(call: ToolCall, kind: Any) -> Fields:
 
 
 def _originals(events: Any) -> dict[str, str]:
-    """The ids that the actions of calls had in OpenHands, as far as notes tell: those of the note that follows an answer are in its calls' order."""
+    """The ids that the actions of calls had in OpenHands, as far as notes tell: those of the note
+    that follows an answer are in its calls' order."""
     found: dict[str, str] = {}
     answer: ev.Assistant | None = None
     for event in events:
         if isinstance(event, ev.Assistant):
             answer = event
-        elif isinstance(event, ev.Note) and event.about == ABOUT and answer is not None and len(event.details) == len(answer.calls):
+        elif (
+            isinstance(event, ev.Note)
+            and event.about == ABOUT
+            and answer is not None
+            and len(event.details) == len(answer.calls)
+        ):
             found.update(zip([call.id for call in answer.calls], event.details, strict=True))
             answer = None
     return found
@@ -257,6 +408,11 @@ def _uuid(id: str) -> str:
 
 def _usage(usage: Usage) -> Fields:
     return {
-        "prompt_tokens": usage.input_tokens, "completion_tokens": usage.output_tokens, "cache_read_tokens": usage.cached_input_tokens,
-        "cache_write_tokens": usage.cache_write_tokens, "reasoning_tokens": usage.reasoning_tokens, "context_window": 0, "per_turn_token": 0,
-    }  # fmt: skip
+        "prompt_tokens": usage.input_tokens,
+        "completion_tokens": usage.output_tokens,
+        "cache_read_tokens": usage.cached_input_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "context_window": 0,
+        "per_turn_token": 0,
+    }

@@ -1,4 +1,5 @@
-"""Calls that an agent server offers to its clients: claimed, run here by the agent's own tools, and their results brought back."""
+"""Calls that an agent server offers to its clients: claimed, run here by the agent's own tools, and
+their results brought back."""
 
 from __future__ import annotations
 
@@ -30,16 +31,34 @@ _log = logging.getLogger("holdfast.remote")
 
 
 class ClientCalls:
-    """Runs those calls of one conversation whose tools this client has, at most `parallel_calls` at once, each on one of its threads.
+    """Runs those calls of one conversation whose tools this client has, at most `parallel_calls` at
+    once, each on one of its threads.
 
-    `look` says that there is news in the copy; `cancel` and `close` end what runs. A call that this client has claimed is its own over any number
-    of reconnects; one that another claimed is left alone.
+    `look` says that there is news in the copy; `cancel` and `close` end what runs. A call that this
+    client has claimed is its own over any number of reconnects; one that another claimed is left
+    alone.
     """
 
     __slots__ = (
-        "_agent", "_asks", "_cleanups", "_client", "_copy", "_done", "_ended", "_link", "_on_idle", "_on_progress",
-        "_queue", "_refused", "_running", "_runtime", "_threads", "closing", "context", "mark",
-    )  # fmt: skip
+        "_agent",
+        "_asks",
+        "_cleanups",
+        "_client",
+        "_copy",
+        "_done",
+        "_ended",
+        "_link",
+        "_on_idle",
+        "_on_progress",
+        "_queue",
+        "_refused",
+        "_running",
+        "_runtime",
+        "_threads",
+        "closing",
+        "context",
+        "mark",
+    )
 
     def __init__(
         self,
@@ -68,7 +87,9 @@ class ClientCalls:
         self._queue: list[ToolCall] = []
         self._running: dict[str, Cancellation] = {}  # those in the queue too
         self._done: set[str] = set()
-        self._refused: dict[str, int] = {}  # at which seq a claim was refused: without news it would be again
+        self._refused: dict[
+            str, int
+        ] = {}  # at which seq a claim was refused: without news it would be again
         self._threads: set[threading.Thread] = set()
         self._cleanups: dict[object, Callable[[], None]] = {}
 
@@ -92,7 +113,11 @@ class ClientCalls:
             if fold.status is ConversationStatus.RUNNING and not self.closing:
                 for item in fold.offers:
                     call = item.effective
-                    known = call.id in self._running or call.id in self._done or self._refused.get(call.id) == fold.last_seq
+                    known = (
+                        call.id in self._running
+                        or call.id in self._done
+                        or self._refused.get(call.id) == fold.last_seq
+                    )
                     if not known and item.runner in ("", self._client) and self._has(call):
                         self._running[call.id] = Cancellation()
                         self._queue.append(call)
@@ -114,7 +139,12 @@ class ClientCalls:
     def _hire(self) -> None:
         for _ in range(min(len(self._queue), self._agent.parallel_calls - len(self._threads))):
             context = self.context.copy()
-            thread = threading.Thread(target=context.run, args=(self._work,), name=f"holdfast-call-{self._queue[0].id}", daemon=True)
+            thread = threading.Thread(
+                target=context.run,
+                args=(self._work,),
+                name=f"holdfast-call-{self._queue[0].id}",
+                daemon=True,
+            )
             self._threads.add(thread)
             try:
                 thread.start()
@@ -140,7 +170,9 @@ class ClientCalls:
             except WrongProcess:
                 raise
             except Exception:
-                _log.exception("conversation %s: call %s failed in its client", self._copy.id, call.id)
+                _log.exception(
+                    "conversation %s: call %s failed in its client", self._copy.id, call.id
+                )
                 done = True
             with self._copy.changed:
                 self._running.pop(call.id, None)
@@ -162,7 +194,9 @@ class ClientCalls:
             result = ToolResult.failure(INTERRUPTED, "cancelled")
         else:
             result = self._result(call, token)
-            self._link.owner.check(f"Conversation {self._copy.id!r}")  # a child that the callback forked must not answer the call
+            self._link.owner.check(
+                f"Conversation {self._copy.id!r}"
+            )  # a child that the callback forked must not answer the call
         self._give_back(f"{path}/result", call, result, time.monotonic() - began)
         return True
 
@@ -173,24 +207,43 @@ class ClientCalls:
                 self._link.request("POST", path, {}, client=self._client, cancelled=self._ended)
                 return True
             except HoldfastError as error:
-                if type(error) is StoreError:  # the server cannot be asked now; it may have heard this all the same
+                if (
+                    type(error) is StoreError
+                ):  # the server cannot be asked now; it may have heard this all the same
                     self._ended.wait(pause(number))
                     number += 1
                     continue
                 with self._copy.changed:
                     self._refused[call.id] = self._copy.fold.last_seq
-                _log.info("conversation %s: call %s is not run by this client: %s", self._copy.id, call.id, error)
+                _log.info(
+                    "conversation %s: call %s is not run by this client: %s",
+                    self._copy.id,
+                    call.id,
+                    error,
+                )
                 break
         return False
 
     def _result(self, call: ToolCall, token: Cancellation) -> ToolResult:
         context = ToolContext(
-            self._copy.id, call.id, 1, token, self._runtime, self._progress_of(call), self._keep, None, self._asks, self._agent.llm
+            self._copy.id,
+            call.id,
+            1,
+            token,
+            self._runtime,
+            self._progress_of(call),
+            self._keep,
+            None,
+            self._asks,
+            self._agent.llm,
         )
         try:
             return self._agent.tools.run(call, context, None, start_thread)
         except BaseException as error:  # sys.exit in a callback
-            return ToolResult.failure(f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.", "cancelled")
+            return ToolResult.failure(
+                f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.",
+                "cancelled",
+            )
 
     def _progress_of(self, call: ToolCall) -> Callable[[str], None]:
         tell = self._on_progress
@@ -206,28 +259,49 @@ class ClientCalls:
             self._cleanups.setdefault(key, cleanup)
 
     def _give_back(self, path: str, call: ToolCall, result: ToolResult, duration: float) -> None:
-        """Post a result until the server takes or refuses it. A call whose result cannot be posted stays this client's as long as it lives."""
+        """Post a result until the server takes or refuses it. A call whose result cannot be posted
+        stays this client's as long as it lives."""
         try:
             msgspec.json.encode(result)
         except (TypeError, ValueError) as error:
-            result = ToolResult.failure(f"{call.name!r} ran, but its result cannot be said in JSON: {error}.", "internal")
+            result = ToolResult.failure(
+                f"{call.name!r} ran, but its result cannot be said in JSON: {error}.", "internal"
+            )
         body: dict[str, Any] = {"result": result, "duration": duration}
         once = f"{self._client}-{call.id}"
         number = 0
         while True:
             try:
-                self._link.request("POST", path, body, client=self._client, once=once, cancelled=self._ended)
+                self._link.request(
+                    "POST", path, body, client=self._client, once=once, cancelled=self._ended
+                )
                 return
             except HoldfastError as error:
                 if type(error) is StoreError and not self.closing:  # the server cannot be asked now
                     self._ended.wait(pause(number))
                     number += 1
                     continue
-                if "result" in body and isinstance(error, ConfigurationError) and _size(result) > 1_000_000:
-                    text = f"{call.name!r} ran, but its result was too large for the agent server: {error}"
-                    body, result, once = {**body, "result": ToolResult.failure(text, "internal")}, ToolResult(), f"{once}-cut"
+                if (
+                    "result" in body
+                    and isinstance(error, ConfigurationError)
+                    and _size(result) > 1_000_000
+                ):
+                    text = (
+                        f"{call.name!r} ran, but its result was too large for the agent server:"
+                        f" {error}"
+                    )
+                    body, result, once = (
+                        {**body, "result": ToolResult.failure(text, "internal")},
+                        ToolResult(),
+                        f"{once}-cut",
+                    )
                     continue
-                _log.warning("conversation %s: the result of call %s was not taken: %s", self._copy.id, call.id, error)
+                _log.warning(
+                    "conversation %s: the result of call %s was not taken: %s",
+                    self._copy.id,
+                    call.id,
+                    error,
+                )
                 return
 
     # --- the end ---
@@ -240,12 +314,15 @@ class ClientCalls:
             token.cancel()
 
     def close(self, deadline: float) -> list[str]:
-        """End: cancel what runs, wait for it until `deadline`, clean up. The names of threads that did not end."""
+        """End: cancel what runs, wait for it until `deadline`, clean up. The names of threads that
+        did not end."""
         self.closing = True
         self.cancel()
         with self._copy.changed:
             current = threading.current_thread()
-            while (left := self._threads - {current}) and (seconds := deadline - time.monotonic()) > 0:
+            while (left := self._threads - {current}) and (
+                seconds := deadline - time.monotonic()
+            ) > 0:
                 self._copy.changed.wait(seconds)
             self._ended.cancel()
             cleanups, self._cleanups = list(self._cleanups.values()), {}

@@ -1,4 +1,5 @@
-"""`RemoteConversation`: an agent at work on an agent server, with the methods of a `Conversation`."""
+"""`RemoteConversation`: an agent at work on an agent server, with the methods of a
+`Conversation`."""
 
 from __future__ import annotations
 
@@ -38,7 +39,14 @@ from holdfast.remote.calls import ClientCalls
 from holdfast.remote.copy import Copy
 from holdfast.remote.follower import Follower
 from holdfast.remote.questions import Questions
-from holdfast.remote.shapes import ID, Created, agent_request, created, needs_workspace, tools_request
+from holdfast.remote.shapes import (
+    ID,
+    Created,
+    agent_request,
+    created,
+    needs_workspace,
+    tools_request,
+)
 from holdfast.remote.workspace import RemoteWorkspace
 from holdfast.tools.callables import refuse_async
 
@@ -53,24 +61,37 @@ _LOOK = 15.0  # seconds after which a conversation that says nothing is asked af
 
 
 class RemoteConversation(Fixed):
-    """One conversation with an agent, as `Conversation(agent)`, but on the agent server of `workspace`: there its journal is, its loop runs, and
-    goes on without this program too. The methods, their arguments, what they return and raise are those of `Conversation`.
+    """One conversation with an agent, as `Conversation(agent)`, but on the agent server of
+    `workspace`: there its journal is, its loop runs, and goes on without this program too. The
+    methods, their arguments, what they return and raise are those of `Conversation`.
 
-    The agent travels as its serial form. Its tools run on the server where the server has them or may import their module; with
-    `client_tools`, all others run here, while this object is open: what is of `__main__`, closures, methods of objects, clients of MCP and A2A.
+    The agent travels as its serial form. Its tools run on the server where the server has them or
+    may import their module; with `client_tools`, all others run here, while this object is open:
+    what is of `__main__`, closures, methods of objects, clients of MCP and A2A.
 
-    An `id` that the server knows goes on where it stopped; then `agent` may be None (no tool runs here), and one whose form is another than the
-    conversation's is a `ConfigurationError`. `on_delta`, `on_progress` and `on_question` are as in `Conversation`, but that a streamed
-    answer's pieces and the progress of the server's tools come as the network brings them: some may be missing.
+    An `id` that the server knows goes on where it stopped; then `agent` may be None (no tool runs
+    here), and one whose form is another than the conversation's is a `ConfigurationError`.
+    `on_delta`, `on_progress` and `on_question` are as in `Conversation`, but that a streamed
+    answer's pieces and the progress of the server's tools come as the network brings them: some may
+    be missing.
 
-    `detach` lets go of it and has it run on; `close` and `with` stop it, as they do a `Conversation`. Thread-safe. The constructor asks the
-    server, and raises what it answers, or `StoreError` if it cannot be reached.
+    `detach` lets go of it and has it run on; `close` and `with` stop it, as they do a
+    `Conversation`. Thread-safe. The constructor asks the server, and raises what it answers, or
+    `StoreError` if it cannot be reached.
     """
 
     fixed = {
-        "agent": "Another agent goes on with conversation.fork(agent=...); other tools are registered with agent.tools.",
-        "workspace": "Open the conversation anew with RemoteConversation(agent, workspace, id=...).",
-        "id": "Give the id to RemoteConversation(agent, workspace, id=...), or fork the conversation under another one.",
+        "agent": (
+            "Another agent goes on with conversation.fork(agent=...); other tools are registered"
+            " with agent.tools."
+        ),
+        "workspace": (
+            "Open the conversation anew with RemoteConversation(agent, workspace, id=...)."
+        ),
+        "id": (
+            "Give the id to RemoteConversation(agent, workspace, id=...), or fork the conversation"
+            " under another one."
+        ),
         "client": "It names this object to the agent server.",
         "warnings": "They are what the agent server said.",
     }
@@ -95,8 +116,11 @@ class RemoteConversation(Fixed):
         self._link = workspace.link
         self._client_tools = client_tools
         self._options: dict[str, Any] = {
-            "client_tools": client_tools, "on_delta": on_delta, "on_progress": on_progress, "on_question": on_question,
-        }  # fmt: skip
+            "client_tools": client_tools,
+            "on_delta": on_delta,
+            "on_progress": on_progress,
+            "on_question": on_question,
+        }
         self._told = None if agent is None else agent.tools.definitions()
         found = _made if _made is not None else self._create(id)
         self.id = found.id
@@ -113,15 +137,27 @@ class RemoteConversation(Fixed):
         self._calls: ClientCalls | None = None
         if agent is not None and client_tools:
             self._calls = ClientCalls(
-                agent, self._copy, self._link, self.client, workspace, on_progress, self._mark, self._calls_idle, self._questions
+                agent,
+                self._copy,
+                self._link,
+                self.client,
+                workspace,
+                on_progress,
+                self._mark,
+                self._calls_idle,
+                self._questions,
             )
         self._on_delta = None if on_delta is None else guarded(on_delta)
         self._on_progress = None if on_progress is None else guarded(on_progress)
-        self._follower = Follower(self._copy, self._link, self.client, self._look, self._note, self._mark)
+        self._follower = Follower(
+            self._copy, self._link, self.client, self._look, self._note, self._mark
+        )
         self._subscriptions: list[Subscription] = []
         self._lock = threading.RLock()
         # Of one that is parked the server does not say whose its tools are.
-        self._clients = self._calls is not None and (found.clients or (_made is None and not found.tools))
+        self._clients = self._calls is not None and (
+            found.clients or (_made is None and not found.tools)
+        )
         self._started = found.started
         self._drives = False  # whether this object has it run
         self._runner: threading.Thread | None = None
@@ -137,7 +173,10 @@ class RemoteConversation(Fixed):
             return self._info(id)
         tools = tools_request(agent, self.workspace, self._client_tools)
         body: dict[str, Any] = {**agent_request(agent), **tools}
-        body |= {"questions": self._options["on_question"] is not None, "deltas": self._options["on_delta"] is not None}
+        body |= {
+            "questions": self._options["on_question"] is not None,
+            "deltas": self._options["on_delta"] is not None,
+        }
         if id is not None:
             body["id"] = id
             with suppress(ConversationNotFound):
@@ -147,16 +186,25 @@ class RemoteConversation(Fixed):
         return self._link.read(created, "POST", "/api/conversations", body, client=self.client)
 
     def _info(self, id: str) -> Created:
-        return self._link.read(created, "GET", f"/api/conversations/{quote(id, safe='')}", client=self.client)
+        return self._link.read(
+            created, "GET", f"/api/conversations/{quote(id, safe='')}", client=self.client
+        )
 
     @classmethod
     def from_state(
-        cls, state: ConversationState, agent: Agent, workspace: RemoteWorkspace, id: str | None = None, **options: Any
+        cls,
+        state: ConversationState,
+        agent: Agent,
+        workspace: RemoteWorkspace,
+        id: str | None = None,
+        **options: Any,
     ) -> RemoteConversation:
-        """A new conversation on the agent server of `workspace` that goes on from `state`; `options` as in the constructor.
+        """A new conversation on the agent server of `workspace` that goes on from `state`;
+        `options` as in the constructor.
 
-        The state is that of any conversation, local or remote. What waits in it is as in `Conversation.from_state`. The server takes states
-        of up to 32 MB; large outputs are not sent with it. Raises `ConfigurationError` if `id` has events already.
+        The state is that of any conversation, local or remote. What waits in it is as in
+        `Conversation.from_state`. The server takes states of up to 32 MB; large outputs are not
+        sent with it. Raises `ConfigurationError` if `id` has events already.
         """
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
@@ -174,20 +222,34 @@ class RemoteConversation(Fixed):
         new = not self._copy.fold.last_seq
         try:
             if new and state.events:
-                self._link.request("PUT", f"{self._copy.path}/state", msgspec.Raw(state.to_json()), client=self.client)
+                self._link.request(
+                    "PUT",
+                    f"{self._copy.path}/state",
+                    msgspec.Raw(state.to_json()),
+                    client=self.client,
+                )
             elif state.events:
                 raise Conflict("It has events.")
             self._current()
         except Conflict as error:
-            raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.") from error
+            raise ConfigurationError(
+                f"from_state: conversation {self.id!r} has events already; give another id."
+            ) from error
         except ConfigurationError:
             if new:
                 with suppress(HoldfastError):
                     self._link.request("DELETE", self._copy.path, client=self.client)
             raise
 
-    def fork(self, seq: int | None = None, agent: Agent | None = None, id: str | None = None, **options: Any) -> RemoteConversation:
-        """As `Conversation.fork`, on the same server: a new conversation that begins with this one's events up to `seq` (None: all)."""
+    def fork(
+        self,
+        seq: int | None = None,
+        agent: Agent | None = None,
+        id: str | None = None,
+        **options: Any,
+    ) -> RemoteConversation:
+        """As `Conversation.fork`, on the same server: a new conversation that begins with this
+        one's events up to `seq` (None: all)."""
         self._current()
         last = self._copy.fold.last_seq
         if seq is not None and (not isinstance(seq, int) or not 0 <= seq <= last):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
@@ -197,18 +259,26 @@ class RemoteConversation(Fixed):
         if id is not None:
             body["id"] = id
         if agent is not None:
-            body |= {**agent_request(agent), **tools_request(agent, self.workspace, given["client_tools"])}
+            body |= {
+                **agent_request(agent),
+                **tools_request(agent, self.workspace, given["client_tools"]),
+            }
         try:
-            found = self._link.read(created, "POST", f"{self._copy.path}/fork", body, client=self.client)
+            found = self._link.read(
+                created, "POST", f"{self._copy.path}/fork", body, client=self.client
+            )
         except Conflict as error:  # as a store says it
             raise StoreError(str(error)) from error
-        return RemoteConversation(agent or self.agent, self.workspace, found.id, **given, _made=found)
+        return RemoteConversation(
+            agent or self.agent, self.workspace, found.id, **given, _made=found
+        )
 
     # --- what it is ---
 
     @property
     def state(self) -> ConversationState:
-        """A snapshot of everything so far; `get_state` is the same. Kept up to date by the server, so it may be asked for often."""
+        """A snapshot of everything so far; `get_state` is the same. Kept up to date by the server,
+        so it may be asked for often."""
         self._follow()
         copy = self._copy
         with copy.changed:
@@ -227,16 +297,20 @@ class RemoteConversation(Fixed):
     def _status(self) -> ConversationStatus:
         if self._closing:
             return ConversationStatus.CLOSED
-        return ConversationStatus.ERROR if self._follower.lost is not None else self._copy.fold.status
+        return (
+            ConversationStatus.ERROR if self._follower.lost is not None else self._copy.fold.status
+        )
 
     @property
     def failure(self) -> Exception | None:
-        """Why it can be followed no more (it was deleted, the key is not valid any more), None if nothing is wrong."""
+        """Why it can be followed no more (it was deleted, the key is not valid any more), None if
+        nothing is wrong."""
         return self._follower.lost
 
     @property
     def output(self) -> Any:
-        """As `Conversation.output`: an object of the `output_type` that the agent has here. Without an agent it is the JSON value."""
+        """As `Conversation.output`: an object of the `output_type` that the agent has here. Without
+        an agent it is the JSON value."""
         self._follow()
         with self._copy.changed:
             seq, value = self._copy.fold.output_seq, self._copy.fold.output
@@ -248,10 +322,16 @@ class RemoteConversation(Fixed):
         return list(self._copy.until(self._copy.fold.last_seq))
 
     def get_output(self, call_id: str) -> ToolResult:
-        """The whole result of a call, also where the journal has only its beginning and end. Raises `ConfigurationError` if it has none."""
+        """The whole result of a call, also where the journal has only its beginning and end. Raises
+        `ConfigurationError` if it has none."""
         if not call_id or "/" in call_id or call_id in (".", ".."):  # which no path can have
             raise ConfigurationError(f"get_output: call {call_id!r} has no result.")
-        return self._link.read(ToolResult.from_json, "GET", f"{self._copy.path}/outputs/{quote(call_id, safe='')}", client=self.client)
+        return self._link.read(
+            ToolResult.from_json,
+            "GET",
+            f"{self._copy.path}/outputs/{quote(call_id, safe='')}",
+            client=self.client,
+        )
 
     def replay(self, agent: Agent | None = None) -> Replay:
         """As `Conversation.replay`, on this machine."""
@@ -263,12 +343,16 @@ class RemoteConversation(Fixed):
 
     def __repr__(self) -> str:
         status, fold = self._status(), self._copy.fold
-        return f"RemoteConversation(id={self.id!r}, status={status.value!r}, events={fold.last_seq}, url={self._link.address!r})"
+        return (
+            f"RemoteConversation(id={self.id!r}, status={status.value!r}, events={fold.last_seq},"
+            f" url={self._link.address!r})"
+        )
 
     # --- what it is told ---
 
     def send_message(self, message: str | Message | ContentLike) -> ev.Message:
-        """As `Conversation.send_message`: say something to the agent, as the user. Returns the event, which is in the journal then."""
+        """As `Conversation.send_message`: say something to the agent, as the user. Returns the
+        event, which is in the journal then."""
         content = orders.said(orders.content_of(message))
         self._check_open()
         self._tell_tools()
@@ -283,7 +367,8 @@ class RemoteConversation(Fixed):
             number += 1
             if time.monotonic() > deadline:
                 raise StoreError(
-                    f"Conversation {self.id!r}: the agent server took the message, but did not journal it within {self._link.timeout:g} s."
+                    f"Conversation {self.id!r}: the agent server took the message, but did not"
+                    f" journal it within {self._link.timeout:g} s."
                 )
             time.sleep(min(0.01 * number, 0.5))
 
@@ -292,7 +377,10 @@ class RemoteConversation(Fixed):
         self._check_open()
         with self._lock:
             if self._runner is not None:
-                raise ConversationBusy(f"Conversation {self.id!r} is being run by {self._runner.name!r}; start_thread after that.")
+                raise ConversationBusy(
+                    f"Conversation {self.id!r} is being run by {self._runner.name!r}; start_thread"
+                    " after that."
+                )
             if self._started and self._drives:
                 return
             self._prepare()
@@ -302,12 +390,15 @@ class RemoteConversation(Fixed):
         self._current()
 
     def run(self) -> ConversationState:
-        """As `Conversation.run`: have the server drive the loop until the conversation rests, wait for that, and return its state."""
+        """As `Conversation.run`: have the server drive the loop until the conversation rests, wait
+        for that, and return its state."""
         self._check_open()
         self._not_inside("run")
         with self._lock:
             if self._started or self._runner is not None:
-                raise ConversationBusy(f"Conversation {self.id!r} is driven by the agent server; use wait().")
+                raise ConversationBusy(
+                    f"Conversation {self.id!r} is driven by the agent server; use wait()."
+                )
             self._runner = threading.current_thread()
         try:
             self._prepare()
@@ -325,11 +416,13 @@ class RemoteConversation(Fixed):
         return self.state
 
     def pause(self) -> None:
-        """Step no further: what runs now (a model call, calls that have begun) ends first. Survives a restart; `resume` ends it."""
+        """Step no further: what runs now (a model call, calls that have begun) ends first. Survives
+        a restart; `resume` ends it."""
         self._order("pause")
 
     def resume(self) -> None:
-        """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does nothing."""
+        """Go on after a pause or an interrupt; try again after ERROR or STUCK. Otherwise does
+        nothing."""
         self._order("resume")
 
     def interrupt(self) -> None:
@@ -337,7 +430,8 @@ class RemoteConversation(Fixed):
         self._order("interrupt")
 
     def condense(self, instructions: str | None = None) -> None:
-        """Have the agent's condenser shorten what the model is shown, as `Conversation.condense`; the server does it when it can."""
+        """Have the agent's condenser shorten what the model is shown, as `Conversation.condense`;
+        the server does it when it can."""
         self._order("condense", {"instructions": instructions})
 
     def approve(
@@ -349,29 +443,58 @@ class RemoteConversation(Fixed):
         by: str = "user",
         reason: str = "",
     ) -> None:
-        """As `Conversation.approve`: let a call that waits for confirmation run; without `call_id` all that wait now."""
+        """As `Conversation.approve`: let a call that waits for confirmation run; without `call_id`
+        all that wait now."""
         if call_id is None and (arguments is not None or arguments_hash is not None):
-            raise ConfigurationError("approve takes arguments and arguments_hash with a call_id alone.")
+            raise ConfigurationError(
+                "approve takes arguments and arguments_hash with a call_id alone."
+            )
         if arguments is not None:
             arguments = orders.json_arguments(arguments)
-        given = {"callId": call_id, "arguments": arguments, "argumentsHash": arguments_hash, "by": by, "reason": reason}
+        given = {
+            "callId": call_id,
+            "arguments": arguments,
+            "argumentsHash": arguments_hash,
+            "by": by,
+            "reason": reason,
+        }
         self._order("approve", given)
 
     def reject(self, call_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
-        """As `Conversation.reject`: answer a call that waits for confirmation as not run; without `call_id` all that wait now."""
+        """As `Conversation.reject`: answer a call that waits for confirmation as not run; without
+        `call_id` all that wait now."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"reject: reason takes a str, not {reason!r}.")
         self._order("reject", {"callId": call_id, "reason": reason, "by": by})
 
-    def answer(self, question_id: str | None = None, values: dict[str, Any] | bool | None = True, *, by: str = "user") -> None:
-        """As `Conversation.answer`: answer what a running call asks; without `question_id` the only question there is."""
-        self._order("answer", {"questionId": self._question(question_id), "values": values, "by": by}, keep=("values",))
+    def answer(
+        self,
+        question_id: str | None = None,
+        values: dict[str, Any] | bool | None = True,
+        *,
+        by: str = "user",
+    ) -> None:
+        """As `Conversation.answer`: answer what a running call asks; without `question_id` the only
+        question there is."""
+        self._order(
+            "answer",
+            {"questionId": self._question(question_id), "values": values, "by": by},
+            keep=("values",),
+        )
 
-    def decline(self, question_id: str | None = None, reason: str = "", *, by: str = "user") -> None:
-        """As `Conversation.decline`: decline what a running call asks; without `question_id` the only question there is."""
+    def decline(
+        self, question_id: str | None = None, reason: str = "", *, by: str = "user"
+    ) -> None:
+        """As `Conversation.decline`: decline what a running call asks; without `question_id` the
+        only question there is."""
         if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"decline: reason takes a str, not {reason!r}.")
-        given = {"questionId": self._question(question_id), "values": None, "reason": reason, "by": by}
+        given = {
+            "questionId": self._question(question_id),
+            "values": None,
+            "reason": reason,
+            "by": by,
+        }
         self._order("answer", given, keep=("values",))
 
     def _question(self, question_id: str | None) -> str:
@@ -379,7 +502,9 @@ class RemoteConversation(Fixed):
             return question_id
         self._check_open()
         self._current()
-        waiting = [question.id for item in self._copy.fold.open.values() for question in item.questions]
+        waiting = [
+            question.id for item in self._copy.fold.open.values() for question in item.questions
+        ]
         if len(waiting) != 1:
             raise ConfigurationError(
                 "No question waits for an answer."
@@ -393,12 +518,14 @@ class RemoteConversation(Fixed):
         self._order("answer", given, keep=("values",), once=f"{self.client}-{question_id}")
 
     def drain_inbox(self) -> None:
-        """Read what came of orders that others gave the server. Comes to pass by itself while this is followed."""
+        """Read what came of orders that others gave the server. Comes to pass by itself while this
+        is followed."""
         if not self._closing:
             self._current()
 
     def wait(self, timeout: float | None = None) -> ConversationStatus:
-        """Block until nothing runs any more, at most `timeout` seconds; returns the status then. Raises `ConversationBusy` inside of itself."""
+        """Block until nothing runs any more, at most `timeout` seconds; returns the status then.
+        Raises `ConversationBusy` inside of itself."""
         self._not_inside("wait")
         self._follow()
         if not self._started and self._runner is None and not self._closing:
@@ -415,7 +542,11 @@ class RemoteConversation(Fixed):
             with copy.changed:
                 seq, until = copy.fold.last_seq, time.monotonic() + _LOOK
                 while not self._at_rest():
-                    left = until - time.monotonic() if deadline is None else min(deadline, until) - time.monotonic()
+                    left = (
+                        until - time.monotonic()
+                        if deadline is None
+                        else min(deadline, until) - time.monotonic()
+                    )
                     if left <= 0:
                         break
                     copy.changed.wait(left)
@@ -434,32 +565,51 @@ class RemoteConversation(Fixed):
             return True
         if fold.status is RUNNING or fold.asked:
             return False
-        return not any(item.attempt and item.asked is None for item in fold.open.values())  # a pause lets what runs end first
+        return not any(
+            item.attempt and item.asked is None for item in fold.open.values()
+        )  # a pause lets what runs end first
 
     def _driven(self) -> bool:
         """Whether the server has it run, whoever asked for that."""
         found = self._info(self.id)
         if found.error:
-            _log.warning("conversation %s: the agent server cannot drive it now: %s", self.id, found.error)
+            _log.warning(
+                "conversation %s: the agent server cannot drive it now: %s", self.id, found.error
+            )
         driven = found.open if found.driven is None else found.driven
-        return found.started or found.busy or driven or any(item.offered for item in self._copy.fold.open.values())
+        return (
+            found.started
+            or found.busy
+            or driven
+            or any(item.offered for item in self._copy.fold.open.values())
+        )
 
     def _not_inside(self, method: str) -> None:
         if self._mark in inside.get():
             raise ConversationBusy(
-                f"Conversation {self.id!r}: {method}() was called by its own model, tool or listener, which it would wait for forever."
+                f"Conversation {self.id!r}: {method}() was called by its own model, tool or"
+                " listener, which it would wait for forever."
             )
 
     # --- who listens ---
 
-    def register_event_callback(self, callback: Callback, after_seq: int | None = None) -> Subscription:
-        """As `Conversation.register_event_callback`: `callback(event)` for every event from now on (or after `after_seq`), in order, each once
-        whatever the network does, on a thread of its own."""
+    def register_event_callback(
+        self, callback: Callback, after_seq: int | None = None
+    ) -> Subscription:
+        """As `Conversation.register_event_callback`: `callback(event)` for every event from now on
+        (or after `after_seq`), in order, each once whatever the network does, on a thread of its
+        own."""
         if not callable(callback):
-            raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+            raise ConfigurationError(
+                "register_event_callback: callback takes a function of one event, not"
+                f" {callback!r}."
+            )
         refuse_async("register_event_callback: callback", callback)
         if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
+            raise ConfigurationError(
+                "register_event_callback: after_seq takes a seq, 0 for all events, not"
+                f" {after_seq!r}."
+            )
         self._check_open()
         self._follow()
         with self._copy.changed:
@@ -473,12 +623,14 @@ class RemoteConversation(Fixed):
     # --- its end ---
 
     def close(self, timeout: float = 5.0) -> None:
-        """As `Conversation.close`: have the server stop what runs and park the conversation, if this object had it run; let go of threads and
-        connections, within about `timeout` seconds. Idempotent. It stays on the server, and goes on when it is opened and started again."""
+        """As `Conversation.close`: have the server stop what runs and park the conversation, if
+        this object had it run; let go of threads and connections, within about `timeout` seconds.
+        Idempotent. It stays on the server, and goes on when it is opened and started again."""
         self._end(timeout, stop=True)
 
     def detach(self, timeout: float = 5.0) -> None:
-        """Let go of threads and connections as `close`, but have the server go on. Calls that run here are cancelled; the workspace stays."""
+        """Let go of threads and connections as `close`, but have the server go on. Calls that run
+        here are cancelled; the workspace stays."""
         self._end(timeout, stop=False)
 
     def _end(self, timeout: float, stop: bool) -> None:
@@ -515,7 +667,11 @@ class RemoteConversation(Fixed):
         self._stop_there(deadline)
         left = [] if self._calls is None else self._calls.close(deadline)
         if left:
-            _log.warning("conversation %s closed while calls that ignore their cancellation still run: %s", self.id, ", ".join(left))
+            _log.warning(
+                "conversation %s closed while calls that ignore their cancellation still run: %s",
+                self.id,
+                ", ".join(left),
+            )
         if self._follower.started and self._follower.lost is None:
             with suppress(HoldfastError):  # what happened until the end is told too
                 self._copy.catch_up(timeout=max(0.5, deadline - time.monotonic()))
@@ -529,13 +685,23 @@ class RemoteConversation(Fixed):
         self._link.closed()
 
     def _stop_there(self, deadline: float) -> None:
-        """Have the server stop it, once: before calls end here, whose results would have the model asked."""
+        """Have the server stop it, once: before calls end here, whose results would have the model
+        asked."""
         stop, self._stop = self._stop, False
         if stop and self._follower.lost is None:
             try:
-                self._link.request("POST", f"{self._copy.path}/close", client=self.client, timeout=max(1.0, deadline - time.monotonic()))
+                self._link.request(
+                    "POST",
+                    f"{self._copy.path}/close",
+                    client=self.client,
+                    timeout=max(1.0, deadline - time.monotonic()),
+                )
             except HoldfastError as error:
-                _log.warning("conversation %s: the agent server could not be told to stop it: %s", self.id, error)
+                _log.warning(
+                    "conversation %s: the agent server could not be told to stop it: %s",
+                    self.id,
+                    error,
+                )
 
     def __enter__(self) -> RemoteConversation:
         return self
@@ -544,25 +710,41 @@ class RemoteConversation(Fixed):
         self.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("A RemoteConversation is not pickled; open it there with RemoteConversation(agent, workspace, id=...).")
+        raise TypeError(
+            "A RemoteConversation is not pickled; open it there with RemoteConversation(agent,"
+            " workspace, id=...)."
+        )
 
     # --- the server ---
 
     def _check_open(self) -> None:
         if self._closing:
             raise ConversationClosed(
-                f"Conversation {self.id!r} is closed. Open it again with RemoteConversation(agent, workspace, id=...)."
+                f"Conversation {self.id!r} is closed. Open it again with RemoteConversation(agent,"
+                " workspace, id=...)."
             )
         if self._follower.lost is not None:
             raise self._follower.lost.with_traceback(None)
 
-    def _ask(self, method: str, what: str, body: dict[str, Any] | None = None, once: str | None = None) -> None:
+    def _ask(
+        self, method: str, what: str, body: dict[str, Any] | None = None, once: str | None = None
+    ) -> None:
         self._link.request(method, f"{self._copy.path}/{what}", body, client=self.client, once=once)
 
-    def _order(self, what: str, given: dict[str, Any] | None = None, keep: tuple[str, ...] = (), once: str | None = None) -> None:
+    def _order(
+        self,
+        what: str,
+        given: dict[str, Any] | None = None,
+        keep: tuple[str, ...] = (),
+        once: str | None = None,
+    ) -> None:
         """Have the server do something, and see what came of it."""
         self._check_open()
-        body = {name: value for name, value in (given or {}).items() if value is not None or name in keep}
+        body = {
+            name: value
+            for name, value in (given or {}).items()
+            if value is not None or name in keep
+        }
         try:
             json.dumps(body.get("values"))
         except (TypeError, ValueError) as error:
@@ -571,13 +753,19 @@ class RemoteConversation(Fixed):
         self._current()
 
     def _prepare(self) -> None:
-        """What begins to run here or there belongs to the caller's context: no tool may wait for what waits for it."""
+        """What begins to run here or there belongs to the caller's context: no tool may wait for
+        what waits for it."""
         self._drives = True
         context = contextvars.copy_context()
         self._questions.context = context
         if self._calls is not None:
             self._calls.context = context
-        if self._clients or callable(self._options["on_question"]) or self._on_delta is not None or self._on_progress is not None:
+        if (
+            self._clients
+            or callable(self._options["on_question"])
+            or self._on_delta is not None
+            or self._on_progress is not None
+        ):
             self._follow()
 
     def _tell_tools(self) -> None:
@@ -591,7 +779,9 @@ class RemoteConversation(Fixed):
         with self._lock:
             if now != self._told:
                 body = tools_request(agent, self.workspace, self._client_tools)
-                found = self._link.read(created, "PUT", f"{self._copy.path}/tools", body, client=self.client)
+                found = self._link.read(
+                    created, "PUT", f"{self._copy.path}/tools", body, client=self.client
+                )
                 for warning in found.warnings:
                     _log.warning("conversation %s: %s", self.id, warning)
                 self._clients = found.clients and self._calls is not None
@@ -636,7 +826,8 @@ class _Progress(msgspec.Struct, rename="camel"):
 
 
 def _same_agent(agent: Agent, head: ev.Agent | None, id: str) -> None:
-    """Raises `ConfigurationError` if a conversation that exists is another agent's, as far as its journal tells."""
+    """Raises `ConfigurationError` if a conversation that exists is another agent's, as far as its
+    journal tells."""
     if head is None:
         return
     theirs = {tool.name: tool for tool in head.tools}
@@ -648,28 +839,47 @@ def _same_agent(agent: Agent, head: ev.Agent | None, id: str) -> None:
     for tool in agent.tools.definitions():
         if tool.name not in theirs:
             other.append(f"no tool {tool.name!r}")
-        elif (tool.description, tool.input_schema) != (theirs[tool.name].description, theirs[tool.name].input_schema):
+        elif (tool.description, tool.input_schema) != (
+            theirs[tool.name].description,
+            theirs[tool.name].input_schema,
+        ):
             other.append(f"another tool {tool.name!r}")
     if other:
         raise ConfigurationError(
-            f"RemoteConversation: agent is not the one that conversation {id!r} has: it has {', '.join(other)}. Leave agent out to go on with "
-            "that one, or fork the conversation with another agent."
+            f"RemoteConversation: agent is not the one that conversation {id!r} has: it has"
+            f" {', '.join(other)}. Leave agent out to go on with that one, or fork the conversation"
+            " with another agent."
         )
 
 
-def _check(agent: Any, workspace: Any, id: Any, on_delta: Any, on_progress: Any, on_question: Any) -> None:
+def _check(
+    agent: Any, workspace: Any, id: Any, on_delta: Any, on_progress: Any, on_question: Any
+) -> None:
     if not isinstance(workspace, RemoteWorkspace):
-        raise ConfigurationError(f"RemoteConversation: workspace takes a RemoteWorkspace(url, key), not {workspace!r}.")
+        raise ConfigurationError(
+            f"RemoteConversation: workspace takes a RemoteWorkspace(url, key), not {workspace!r}."
+        )
     if agent is None and id is None:
-        raise ConfigurationError("RemoteConversation: agent takes an Agent; only a conversation that exists (id=...) needs none.")
+        raise ConfigurationError(
+            "RemoteConversation: agent takes an Agent; only a conversation that exists (id=...)"
+            " needs none."
+        )
     if agent is not None and not isinstance(agent, Agent):
         raise ConfigurationError(f"RemoteConversation: agent takes an Agent, not {agent!r}.")
     if id is not None and (not isinstance(id, str) or not ID.fullmatch(id)):
-        raise ConfigurationError(f"RemoteConversation: id takes 1 to 128 letters, digits, '.', '_' or '-', or None, not {id!r}.")
+        raise ConfigurationError(
+            "RemoteConversation: id takes 1 to 128 letters, digits, '.', '_' or '-', or None, not"
+            f" {id!r}."
+        )
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
-            raise ConfigurationError(f"RemoteConversation: {name} takes a function or None, not {value!r}.")
+            raise ConfigurationError(
+                f"RemoteConversation: {name} takes a function or None, not {value!r}."
+            )
         refuse_async(f"RemoteConversation: {name}", value)
     refuse_async("RemoteConversation: on_question", on_question)
     if on_question not in (None, "wait") and not callable(on_question):
-        raise ConfigurationError(f"RemoteConversation: on_question takes a function of a Question, 'wait' or None, not {on_question!r}.")
+        raise ConfigurationError(
+            "RemoteConversation: on_question takes a function of a Question, 'wait' or None, not"
+            f" {on_question!r}."
+        )

@@ -1,4 +1,5 @@
-"""The client's copy of a journal that is kept on an agent server: its events so far, their fold, and the lock that both are under."""
+"""The client's copy of a journal that is kept on an agent server: its events so far, their fold,
+and the lock that both are under."""
 
 from __future__ import annotations
 
@@ -20,9 +21,11 @@ PAGE = 1000  # events asked for at once
 
 
 class Copy:
-    """Dense from event 1, whatever comes in twice or out of order. Thread-safe; `changed` is notified of every event and of the end."""
+    """Dense from event 1, whatever comes in twice or out of order. Thread-safe; `changed` is
+    notified of every event and of the end."""
 
-    # The shape of a conversation's own journal as far as a `Subscription` reads it: id, changed, fold, after.
+    # The shape of a conversation's own journal as far as a `Subscription` reads it: id, changed,
+    # fold, after.
 
     __slots__ = ("_client", "_events", "_fetching", "_link", "changed", "fold", "id")
 
@@ -41,7 +44,8 @@ class Copy:
         return f"/api/conversations/{quote(self.id, safe='')}"
 
     def take(self, events: Sequence[ev.AnyEvent]) -> bool:
-        """Take in what follows on what is here; drop what is here already. False if something between is missing."""
+        """Take in what follows on what is here; drop what is here already. False if something
+        between is missing."""
         with self.changed:
             last = before = self.fold.last_seq
             for event in events:
@@ -56,9 +60,11 @@ class Copy:
             return not events or events[-1].seq <= last
 
     def catch_up(self, timeout: float | None = None) -> None:
-        """Read what the server has beyond this, within `timeout` seconds in all. Raises as `Link.request`.
+        """Read what the server has beyond this, within `timeout` seconds in all. Raises as
+        `Link.request`.
 
-        Without a `timeout` the link's counts from the last whole page: a long journal may take longer.
+        Without a `timeout` the link's counts from the last whole page: a long journal may take
+        longer.
         """
         with self._fetching:  # two at once would read the same
             limit, seconds = PAGE, self._link.timeout if timeout is None else timeout
@@ -68,7 +74,12 @@ class Copy:
                 query = {"after_seq": asked, "limit": limit}
                 try:
                     events, last = self._link.read(
-                        _page, "GET", f"{self.path}/events", query=query, client=self._client, timeout=max(left, 0.001)
+                        _page,
+                        "GET",
+                        f"{self.path}/events",
+                        query=query,
+                        client=self._client,
+                        timeout=max(left, 0.001),
                     )
                 except StoreError as error:
                     if not isinstance(error.__cause__, TooLong) or limit == 1:
@@ -81,11 +92,17 @@ class Copy:
                     return
                 where = f"GET {self.path}/events: {self._link.address}"
                 if now == asked:
-                    raise StoreError(f"{where} sent events {events[0].seq}..{events[-1].seq} where event {asked + 1} was asked for.")
+                    raise StoreError(
+                        f"{where} sent events {events[0].seq}..{events[-1].seq} where event"
+                        f" {asked + 1} was asked for."
+                    )
                 if timeout is None and len(events) == limit:
                     deadline = time.monotonic() + seconds
                 if time.monotonic() >= deadline:
-                    raise StoreError(f"{where} says that there are {last} events, but sent no more than {now} of them in {seconds:g} s.")
+                    raise StoreError(
+                        f"{where} says that there are {last} events, but sent no more than {now} of"
+                        f" them in {seconds:g} s."
+                    )
 
     def after(self, seq: int) -> list[ev.AnyEvent]:
         """The events after one. Under the lock."""

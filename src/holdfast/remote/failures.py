@@ -7,7 +7,13 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import errors
-from holdfast.errors import ConfigurationError, ConversationNotFound, HoldfastError, RuntimeFault, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationNotFound,
+    HoldfastError,
+    RuntimeFault,
+    StoreError,
+)
 
 
 class _Error(msgspec.Struct, frozen=True):
@@ -21,19 +27,24 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 def failure(status: int, body: bytes, address: str, what: str) -> HoldfastError:
-    """The error that an answer with `status` stands for; `what` says what was asked. An error that this Holdfast does not know, or that is none
-    of ours, is a `ConfigurationError`, a `ConversationNotFound` or a `StoreError` by its status."""
+    """The error that an answer with `status` stands for; `what` says what was asked. An error that
+    this Holdfast does not know, or that is none of ours, is a `ConfigurationError`, a
+    `ConversationNotFound` or a `StoreError` by its status."""
     try:
         said = msgspec.json.decode(body, type=_Body).error
     except ValueError:
         said = _Error()
     if not said.message:
         text = " ".join(body[:200].decode("utf-8", "replace").split())
-        return _by_status(status)(f"{what}: {address} answered {status}{_hint(status)}{f': {text}' if text else '.'}")
+        return _by_status(status)(
+            f"{what}: {address} answered {status}{_hint(status)}{f': {text}' if text else '.'}"
+        )
     return named(said.type, said.message, said.details, status)
 
 
-def named(name: str, message: str, details: dict[str, Any] | None = None, status: int = 0) -> HoldfastError:
+def named(
+    name: str, message: str, details: dict[str, Any] | None = None, status: int = 0
+) -> HoldfastError:
     """An error of `holdfast.errors` by the name of its class."""
     if name in ("NoSuchFile", "FileNotFoundError"):
         from holdfast.runtime.textfile import NoSuchFile
@@ -53,7 +64,10 @@ def named(name: str, message: str, details: dict[str, Any] | None = None, status
     return made
 
 
-_FIELDS = {"LimitExceeded": ("type", "value", "limit", "source"), "LeaseHeld": ("conversation_id", "holder")}
+_FIELDS = {
+    "LimitExceeded": ("type", "value", "limit", "source"),
+    "LeaseHeld": ("conversation_id", "holder"),
+}
 
 
 def _by_status(status: int) -> type[HoldfastError]:

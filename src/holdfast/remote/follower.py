@@ -1,4 +1,5 @@
-"""The thread that follows a conversation's event stream, through whatever the network does to it."""
+"""The thread that follows a conversation's event stream, through whatever the network does to
+it."""
 
 from __future__ import annotations
 
@@ -22,13 +23,25 @@ _log = logging.getLogger("holdfast.remote")
 
 
 class Follower:
-    """Keeps a `Copy` up to date from the server's stream until `stop`; tells `on_events` after each lot of events that it took in, and
-    `on_note(kind, data)` of what no journal keeps. `lost` is why it follows no more: the server does not know the conversation or the key.
+    """Keeps a `Copy` up to date from the server's stream until `stop`; tells `on_events` after each
+    lot of events that it took in, and `on_note(kind, data)` of what no journal keeps. `lost` is why
+    it follows no more: the server does not know the conversation or the key.
 
     Only what does not block may be done in `on_events` and `on_note`.
     """
 
-    __slots__ = ("_client", "_copy", "_link", "_mark", "_on_events", "_on_note", "_stopping", "_thread", "lost", "silence")
+    __slots__ = (
+        "_client",
+        "_copy",
+        "_link",
+        "_mark",
+        "_on_events",
+        "_on_note",
+        "_stopping",
+        "_thread",
+        "lost",
+        "silence",
+    )
 
     def __init__(
         self,
@@ -61,7 +74,9 @@ class Follower:
         with self._copy.changed:
             if self._thread is not None or self._stopping:
                 return
-            self._thread = threading.Thread(target=self._run, name=f"holdfast-follower-{self._copy.id}", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, name=f"holdfast-follower-{self._copy.id}", daemon=True
+            )
             self._thread.start()
 
     def stop(self, timeout: float) -> None:
@@ -71,7 +86,11 @@ class Follower:
         if thread is not None and thread is not threading.current_thread():
             thread.join(max(0.0, timeout))
             if thread.is_alive():
-                _log.warning("conversation %s: a listener keeps the thread that follows it, which was left behind", self._copy.id)
+                _log.warning(
+                    "conversation %s: a listener keeps the thread that follows it, which was left"
+                    " behind",
+                    self._copy.id,
+                )
 
     def _run(self) -> None:
         inside.set((*inside.get(), self._mark))  # a listener that waits would wait for this thread
@@ -83,7 +102,10 @@ class Follower:
                 why = "it ended"  # as a server's that is stopped does
             except Cancelled:
                 return
-            except (StoreError, ValueError) as error:  # ValueError: what came is no event, so something stands between
+            except (
+                StoreError,
+                ValueError,
+            ) as error:  # ValueError: what came is no event, so something stands between
                 if isinstance(error, HoldfastError) and type(error) is not StoreError:
                     self._give_up(error)
                     return
@@ -96,7 +118,12 @@ class Follower:
                 why = type(error).__name__
             failures = 0 if self._copy.fold.last_seq > before else failures + 1
             wait = pause(failures)
-            _log.info("conversation %s: the event stream broke off (%s); asking again in %.1f s", self._copy.id, why, wait)
+            _log.info(
+                "conversation %s: the event stream broke off (%s); asking again in %.1f s",
+                self._copy.id,
+                why,
+                wait,
+            )
             if self._stopping.wait(wait):
                 return
 
@@ -112,7 +139,9 @@ class Follower:
         copy, reader = self._copy, EventReader()
         last = copy.fold.last_seq
         query, headers = {"after_seq": last}, {"Last-Event-ID": str(last)}
-        with self._link.stream(f"{copy.path}/stream", query, headers, self._client, self.silence, self._stopping) as chunks:
+        with self._link.stream(
+            f"{copy.path}/stream", query, headers, self._client, self.silence, self._stopping
+        ) as chunks:
             self._on_events()  # what could not be done while the server was gone
             size = 0  # of what came since the last whole event
             at = last
@@ -121,13 +150,17 @@ class Follower:
                 whole = reader.feed(chunk)
                 size = 0 if whole else size + len(chunk)
                 if size > LONGEST:
-                    raise StoreError(f"{self._link.address} sent {size:,} bytes of a stream without an event")
+                    raise StoreError(
+                        f"{self._link.address} sent {size:,} bytes of a stream without an event"
+                    )
                 for name, data in whole:
                     kind = name.decode("ascii", "replace")
                     if kind in ("delta", "progress"):
                         self._taken(found)
                         answer = copy.fold.assistant
-                        if kind == "progress" or answer is None or answer.seq <= at:  # else its answer was asked for, and is here already
+                        if (
+                            kind == "progress" or answer is None or answer.seq <= at
+                        ):  # else its answer was asked for, and is here already
                             self._on_note(kind, data)
                     else:
                         found.append(self._event(data, found))
@@ -137,7 +170,9 @@ class Follower:
     def _event(self, data: bytes, before: list[Any]) -> ev.AnyEvent:
         try:
             return ev.decode(data)
-        except ValueError:  # something stands between that changes bytes; what cannot be read from a stream is asked for
+        except ValueError:
+            # something stands between that changes bytes; what cannot be read from a stream is
+            # asked for
             self._taken(before)
             self._copy.catch_up()
             self._on_events()

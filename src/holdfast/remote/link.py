@@ -1,4 +1,5 @@
-"""`Link`: what a client says to an agent server over HTTP, each thing once, however often the network has to be asked."""
+"""`Link`: what a client says to an agent server over HTTP, each thing once, however often the
+network has to be asked."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 BASE = 0.1  # seconds: the longest first wait before asking again; doubled for each further one
 CAP = 5.0  # seconds: a server that is started again should be found soon
-SILENCE = 20.0  # seconds without a byte after which a request is sent again: a lost packet must not use up all of the time
+# seconds without a byte after which a request is sent again: a lost packet must not use up all of
+# the time
+SILENCE = 20.0
 LONG = 5.0  # seconds after which a request that failed is taken to have been at work
 PASSING = frozenset((408, 425, 429, 502, 503, 504))  # statuses that say: not now
 
@@ -44,13 +47,25 @@ STRANGE = "answered what an agent server does not ({}). Is something else at tha
 
 
 class Link:
-    """An agent server's address and key, and a pool of connections to it. Thread-safe; makes no thread.
+    """An agent server's address and key, and a pool of connections to it. Thread-safe; makes no
+    thread.
 
-    `request` tries again what failed for the moment, within `timeout` seconds in all: what only reads, what may be done twice, and what
-    carries an `Idempotency-Key`, which the server does once. Redirects are not followed.
+    `request` tries again what failed for the moment, within `timeout` seconds in all: what only
+    reads, what may be done twice, and what carries an `Idempotency-Key`, which the server does
+    once. Redirects are not followed.
     """
 
-    __slots__ = ("_headers", "_lock", "_observers", "_pool", "_prefix", "_users", "address", "owner", "timeout")
+    __slots__ = (
+        "_headers",
+        "_lock",
+        "_observers",
+        "_pool",
+        "_prefix",
+        "_users",
+        "address",
+        "owner",
+        "timeout",
+    )
 
     def __init__(
         self,
@@ -62,20 +77,38 @@ class Link:
         observers: Sequence[Observer] = (),
     ) -> None:
         parts = take_apart(url) if isinstance(url, str) else None  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-        if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        if (
+            parts is None
+            or parts.scheme not in ("http", "https")
+            or not parts.hostname
+            or parts.query
+            or parts.fragment
+        ):
             raise ConfigurationError(
-                f"RemoteWorkspace: url takes an agent server's address such as 'http://127.0.0.1:8765', not {shown(url)!r}."
+                "RemoteWorkspace: url takes an agent server's address such as"
+                f" 'http://127.0.0.1:8765', not {shown(url)!r}."
             )
         if parts.username is not None:
-            raise ConfigurationError("RemoteWorkspace: url takes no user and password; give the server's key as key.")
+            raise ConfigurationError(
+                "RemoteWorkspace: url takes no user and password; give the server's key as key."
+            )
         if not isinstance(key, str) or not key.strip():  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError("RemoteWorkspace: key takes the agent server's key, which `holdfast serve` prints when it starts.")
+            raise ConfigurationError(
+                "RemoteWorkspace: key takes the agent server's key, which `holdfast serve` prints"
+                " when it starts."
+            )
         try:
-            self._headers = header_text({"Authorization": f"Bearer {key.strip()}", "Accept": "application/json"})
+            self._headers = header_text(
+                {"Authorization": f"Bearer {key.strip()}", "Accept": "application/json"}
+            )
         except ConfigurationError:  # which would show the key
             raise ConfigurationError("RemoteWorkspace: key takes one line of ASCII.") from None
         self._prefix = quote(parts.path.rstrip("/"), safe="/%:@!$&'()*+,;=~")
-        self._pool = Pool(f"{parts.scheme}://{parts.netloc}", timeout=(connect_timeout, timeout), ssl_context=ssl_context)
+        self._pool = Pool(
+            f"{parts.scheme}://{parts.netloc}",
+            timeout=(connect_timeout, timeout),
+            ssl_context=ssl_context,
+        )
         self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self.timeout = timeout
         self._lock = threading.Lock()
@@ -99,9 +132,10 @@ class Link:
     ) -> Response:
         """Ask, and return the answer if it is a success; `body` goes as JSON, `raw` as it is.
 
-        `once` is the `Idempotency-Key`, which a POST gets in any case. `timeout` (None: the link's) is for all attempts together. What runs for
-        long has `patience`, seconds for each attempt, and `timeout` then counts from when an attempt failed. Raises the error that the
-        server names, `StoreError` if it cannot be reached, `Cancelled`.
+        `once` is the `Idempotency-Key`, which a POST gets in any case. `timeout` (None: the link's)
+        is for all attempts together. What runs for long has `patience`, seconds for each attempt,
+        and `timeout` then counts from when an attempt failed. Raises the error that the server
+        names, `StoreError` if it cannot be reached, `Cancelled`.
         """
         data = raw if raw is not None else b"" if body is None else msgspec.json.encode(body)
         kind = "text/plain" if raw is not None else "application/json"
@@ -120,7 +154,13 @@ class Link:
             cause: LLMError | None = None
             try:
                 response = self._pool.request(
-                    method, target, data, headers, read_timeout=max(silence, 0.001), deadline=until, cancelled=cancelled
+                    method,
+                    target,
+                    data,
+                    headers,
+                    read_timeout=max(silence, 0.001),
+                    deadline=until,
+                    cancelled=cancelled,
                 )
                 status = response.status
                 answer = b"" if 200 <= status < 300 else response.read()
@@ -131,14 +171,19 @@ class Link:
             else:
                 if 200 <= status < 300:
                     return response
-                error, final = failure(status, answer, self.address, f"{method} {path}"), status not in PASSING
+                error, final = (
+                    failure(status, answer, self.address, f"{method} {path}"),
+                    status not in PASSING,
+                )
                 asked = retry_after(response.headers, status=status)
             if final:
                 raise error from cause
             now = time.monotonic()
             if patience is not None and now >= until:  # it had all of its time
                 raise error from cause
-            if patience is not None and now - began > max(LONG, self._pool.connect_timeout + 1.0):  # it was at work, not only connecting
+            if patience is not None and now - began > max(
+                LONG, self._pool.connect_timeout + 1.0
+            ):  # it was at work, not only connecting
                 deadline, number = now + timeout, 0
             wait = pause(number, asked)
             if time.monotonic() + wait >= deadline:
@@ -150,8 +195,16 @@ class Link:
             elif cancelled.wait(wait):
                 raise Cancelled("The request was cancelled.")
 
-    def read(self, decode: Callable[[bytes], Found], method: str, path: str, body: Any = None, **options: Any) -> Found:
-        """Ask as `request`, and return what `decode` makes of the answer. Raises `StoreError` for one that it cannot read."""
+    def read(
+        self,
+        decode: Callable[[bytes], Found],
+        method: str,
+        path: str,
+        body: Any = None,
+        **options: Any,
+    ) -> Found:
+        """Ask as `request`, and return what `decode` makes of the answer. Raises `StoreError` for
+        one that it cannot read."""
         answer = self.request(method, path, body, **options).read()
         try:
             return decode(answer)
@@ -160,14 +213,30 @@ class Link:
 
     @contextmanager
     def stream(
-        self, path: str, query: Mapping[str, object], headers: Mapping[str, str], client: str, silence: float, cancelled: Cancellation
+        self,
+        path: str,
+        query: Mapping[str, object],
+        headers: Mapping[str, str],
+        client: str,
+        silence: float,
+        cancelled: Cancellation,
     ) -> Generator[Iterator[bytes]]:
-        """An event stream's bytes as they come; broken off after `silence` seconds without any. One attempt: raises as `request`."""
-        head = self._head(client).replace("Accept: application/json", "Accept: text/event-stream") + header_text(headers)
+        """An event stream's bytes as they come; broken off after `silence` seconds without any. One
+        attempt: raises as `request`."""
+        head = self._head(client).replace(
+            "Accept: application/json", "Accept: text/event-stream"
+        ) + header_text(headers)
         until = float("inf")
         try:
             response = self._pool.request(
-                "GET", self._target(path, query), b"", head, read_timeout=silence, deadline=until, cancelled=cancelled, stream=True
+                "GET",
+                self._target(path, query),
+                b"",
+                head,
+                read_timeout=silence,
+                deadline=until,
+                cancelled=cancelled,
+                stream=True,
             )
         except Cancelled:
             raise
@@ -224,10 +293,14 @@ class Link:
         return f"Link({self.address!r})"
 
     def __reduce__(self) -> Any:
-        raise TypeError("A link to an agent server holds its key and is not pickled; make another RemoteWorkspace(url, key) there.")
+        raise TypeError(
+            "A link to an agent server holds its key and is not pickled; make another"
+            " RemoteWorkspace(url, key) there."
+        )
 
 
 def pause(number: int, asked: float | None = None) -> float:
-    """Seconds before asking again for the `number`th time (from 0), with full jitter; never less than what the server asked for."""
+    """Seconds before asking again for the `number`th time (from 0), with full jitter; never less
+    than what the server asked for."""
     jitter = random.random() * min(CAP, BASE * 2 ** min(number, 20))
     return jitter if asked is None else max(asked, 0.0) + jitter

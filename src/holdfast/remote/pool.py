@@ -1,4 +1,5 @@
-"""Connections to an agent server: any method, answers whole or as a stream, over the keep-alive pool that models are asked through."""
+"""Connections to an agent server: any method, answers whole or as a stream, over the keep-alive
+pool that models are asked through."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ if TYPE_CHECKING:
     from holdfast.tools import Cancellation
 
 
-MOST = 256 * 1024 * 1024  # bytes of one answer: more than the largest file, and than the largest output of a command, in JSON
+MOST = (
+    256 * 1024 * 1024
+)  # bytes of one answer: more than the largest file, and than the largest output of a command, in JSON
 
 
 class TooLong(BadResponse):
@@ -33,7 +36,10 @@ class Bounded(Response):
                 for chunk in self:
                     found += chunk
                     if len(found) > MOST:
-                        raise TooLong(f"It sent an answer of more than {MOST:,} bytes, which was not read further.")
+                        raise TooLong(
+                            f"It sent an answer of more than {MOST:,} bytes, which was not read"
+                            " further."
+                        )
             finally:
                 self.close()
             self._body = bytes(found)
@@ -57,11 +63,20 @@ class Pool(HTTPPool):
         cancelled: Cancellation | None = None,
         stream: bool = False,
     ) -> Response:
-        """Send a request and return once the response's head is there; without `stream` the body too.
+        """Send a request and return once the response's head is there; without `stream` the body
+        too.
 
-        A reused connection that turns out to be closed before any byte of a response is replaced once, silently, as every method here may
-        be repeated: see `Link`. `deadline` is a `time.monotonic()` value. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`, `BadResponse`.
+        A reused connection that turns out to be closed before any byte of a response is replaced
+        once, silently, as every method here may be repeated: see `Link`. `deadline` is a
+        `time.monotonic()` value. Raises `LLMConnectionError`, `LLMTimeout`, `Cancelled`,
+        `BadResponse`.
         """
-        length = f"Content-Length: {len(body)}\r\n" if body or method not in ("GET", "DELETE") else ""
-        head = f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{headers}{length}\r\n".encode("latin-1")
+        length = (
+            f"Content-Length: {len(body)}\r\n" if body or method not in ("GET", "DELETE") else ""
+        )
+        head = (
+            f"{method} {self._target}{path} HTTP/1.1\r\n{self._always}{headers}{length}\r\n".encode(
+                "latin-1"
+            )
+        )
         return self._exchange(head, body, read_timeout, deadline, cancelled, stream)

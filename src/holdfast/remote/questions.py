@@ -1,4 +1,5 @@
-"""What running calls ask the user: of calls that the server runs by the journal, of a client's own calls at once."""
+"""What running calls ask the user: of calls that the server runs by the journal, of a client's own
+calls at once."""
 
 from __future__ import annotations
 
@@ -22,9 +23,16 @@ _log = logging.getLogger("holdfast.remote")
 
 
 class Questions:
-    """Answers questions with a function of the program's, each on a thread of its own; `answer(question_id, values, reason)` tells the server."""
+    """Answers questions with a function of the program's, each on a thread of its own;
+    `answer(question_id, values, reason)` tells the server."""
 
-    def __init__(self, copy: Copy, on_question: OnQuestion, answer: Callable[[str, Any, str], None], mark: int) -> None:
+    def __init__(
+        self,
+        copy: Copy,
+        on_question: OnQuestion,
+        answer: Callable[[str, Any, str], None],
+        mark: int,
+    ) -> None:
         self._copy = copy
         self._on_question = on_question
         self._answer = answer
@@ -40,12 +48,20 @@ class Questions:
         if not callable(self._on_question):
             return
         with self._copy.changed:
-            new = [one for item in self._copy.fold.open.values() for one in item.questions if one.id not in self._seen]
+            new = [
+                one
+                for item in self._copy.fold.open.values()
+                for one in item.questions
+                if one.id not in self._seen
+            ]
             for question in new:
                 self._seen.add(question.id)
                 context = self.context.copy()
                 thread = threading.Thread(
-                    target=context.run, args=(self._tell, question), name=f"holdfast-question-{question.id}", daemon=True
+                    target=context.run,
+                    args=(self._tell, question),
+                    name=f"holdfast-question-{question.id}",
+                    daemon=True,
                 )
                 self._threads.add(thread)
                 thread.start()
@@ -57,7 +73,11 @@ class Questions:
             assert callable(self._on_question)
             values = self._on_question(question)
         except Exception as error:
-            _log.exception("conversation %s: on_question raised, so that question %s has no answer", self._copy.id, question.id)
+            _log.exception(
+                "conversation %s: on_question raised, so that question %s has no answer",
+                self._copy.id,
+                question.id,
+            )
             reason = f"on_question raised {type(error).__name__}"
         try:
             self._give(question.id, values, "" if values not in (None, False) else reason)
@@ -77,7 +97,12 @@ class Questions:
                     self._ended.wait(pause(number))
                     number += 1
                     continue
-                _log.warning("conversation %s: the answer to question %s was not taken: %s", self._copy.id, id, error)
+                _log.warning(
+                    "conversation %s: the answer to question %s was not taken: %s",
+                    self._copy.id,
+                    id,
+                    error,
+                )
                 return
 
     def close(self) -> None:
@@ -99,7 +124,8 @@ class Questions:
         timeout: float | None,
         flags: list[Cancellation],
     ) -> dict[str, Any] | None:
-        """What a call that runs here asks (`ToolContext.ask`): this program's own user, by its function. Not journaled."""
+        """What a call that runs here asks (`ToolContext.ask`): this program's own user, by its
+        function. Not journaled."""
         if schema is not None:
             schema = check_form(schema)
         if not callable(self._on_question):
@@ -107,5 +133,7 @@ class Questions:
         with self._copy.changed:
             self._asked += 1
             number = self._asked
-        found = self._on_question(ev.Question(f"{call_id}?{number}", clean(message), schema, clean(url), clean(asker)))
+        found = self._on_question(
+            ev.Question(f"{call_id}?{number}", clean(message), schema, clean(url), clean(asker))
+        )
         return filled("on_question", schema, found)

@@ -60,7 +60,9 @@ def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) 
     forms = tools_of(agent)
     for index, (form, tool) in enumerate(zip(forms, all_tools(agent), strict=True)):
         if isinstance(tool, RemoteTool):  # of another workspace: an HTTP call from here
-            forms[index] = msgspec.structs.replace(form, module=BUILTIN if tool.workspace is workspace else "")
+            forms[index] = msgspec.structs.replace(
+                form, module=BUILTIN if tool.workspace is workspace else ""
+            )
     return {
         "tools": forms,
         "tool_module_qualnames": {form.name: form.module for form in forms if form.module},
@@ -69,7 +71,8 @@ def tools_request(agent: Agent, workspace: RemoteWorkspace, client_tools: bool) 
 
 
 def agent_request(agent: Agent) -> dict[str, Any]:
-    """An agent's serial form, and its secrets apart from it. Raises `ConfigurationError` naming what has no serial form."""
+    """An agent's serial form, and its secrets apart from it. Raises `ConfigurationError` naming
+    what has no serial form."""
     form = form_of(agent)
     return {"agent": form.mapping, "secrets": form.secrets}
 

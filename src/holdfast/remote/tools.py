@@ -30,7 +30,8 @@ class Described(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RemoteTool(Tool):
-    """One tool of a `RemoteWorkspace`. In a `RemoteConversation` that works there the server runs it itself; anywhere else it is an HTTP call."""
+    """One tool of a `RemoteWorkspace`. In a `RemoteConversation` that works there the server runs
+    it itself; anywhere else it is an HTTP call."""
 
     tool_type = "local_function"
     untrusted = True
@@ -52,12 +53,20 @@ class RemoteTool(Tool):
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """As the server has it, to the letter: definitions that are the same everywhere let conversations share a provider's prompt cache."""
+        """As the server has it, to the letter: definitions that are the same everywhere let
+        conversations share a provider's prompt cache."""
         return copied(self._schema_there)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Run it in the workspace. Raises `ToolCancelled`, and what the server raises."""
         try:
-            return self.workspace.call_tool(self.name, arguments, conversation_id=context.conversation_id, cancelled=context.cancelled)
+            return self.workspace.call_tool(
+                self.name,
+                arguments,
+                conversation_id=context.conversation_id,
+                cancelled=context.cancelled,
+            )
         except Cancelled:
-            raise ToolCancelled(f"{self.name!r} was cancelled; its effect may have happened.") from None
+            raise ToolCancelled(
+                f"{self.name!r} was cancelled; its effect may have happened."
+            ) from None

@@ -1,4 +1,5 @@
-"""`RemoteWorkspace`: a working directory on an agent server, with the methods of a `LocalRuntime`."""
+"""`RemoteWorkspace`: a working directory on an agent server, with the methods of a
+`LocalRuntime`."""
 
 from __future__ import annotations
 
@@ -33,17 +34,22 @@ LONGEST = 3600.0  # seconds that a command may take whose timeout is the server'
 
 
 class RemoteWorkspace:
-    """An agent server, and a working directory there, for `RemoteConversation` and for a program's own commands and files.
+    """An agent server, and a working directory there, for `RemoteConversation` and for a program's
+    own commands and files.
 
-    `url` is the server's address, which may end in a path, `key` what `holdfast serve` printed or was given. Without an `id` the workspace is
-    made on the server when it is needed first, and removed by `close`; one that an `id` names is made if it is not there, and stays.
+    `url` is the server's address, which may end in a path, `key` what `holdfast serve` printed or
+    was given. Without an `id` the workspace is made on the server when it is needed first, and
+    removed by `close`; one that an `id` names is made if it is not there, and stays.
 
-    `timeout` is the number of seconds after which a request that cannot be delivered is given up, however often it was tried; one that
-    runs something has the time for that besides. `connect_timeout` is for each connection. `verify=False` takes any certificate of an https
-    server; `ssl_context` is for certificates of your own. `observer` (`holdfast.observe.Telemetry`) has each request carry the trace that it belongs to.
+    `timeout` is the number of seconds after which a request that cannot be delivered is given up,
+    however often it was tried; one that runs something has the time for that besides.
+    `connect_timeout` is for each connection. `verify=False` takes any certificate of an https
+    server; `ssl_context` is for certificates of your own. `observer` (`holdfast.observe.Telemetry`)
+    has each request carry the trace that it belongs to.
 
-    Thread-safe; a context manager. The constructor asks the server nothing. Raises `ConfigurationError` (a `ValueError`) naming the argument that
-    does not fit; the methods raise what `LocalRuntime` raises, and `RuntimeFault` if the server cannot be asked.
+    Thread-safe; a context manager. The constructor asks the server nothing. Raises
+    `ConfigurationError` (a `ValueError`) naming the argument that does not fit; the methods raise
+    what `LocalRuntime` raises, and `RuntimeFault` if the server cannot be asked.
     """
 
     def __init__(
@@ -60,16 +66,27 @@ class RemoteWorkspace:
     ) -> None:
         for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
             if not isinstance(value, int | float) or not value > 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(f"RemoteWorkspace: {name} takes seconds, more than 0, not {value!r}.")
+                raise ConfigurationError(
+                    f"RemoteWorkspace: {name} takes seconds, more than 0, not {value!r}."
+                )
         if id is not None and (not isinstance(id, str) or not id.strip()):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"RemoteWorkspace: id takes a non-empty str or None, not {id!r}.")
+            raise ConfigurationError(
+                f"RemoteWorkspace: id takes a non-empty str or None, not {id!r}."
+            )
         if not verify and ssl_context is None:
             import ssl
 
             ssl_context = ssl.create_default_context()
             ssl_context.check_hostname = False
             ssl_context.verify_mode = ssl.CERT_NONE
-        self.link = Link(url, key, timeout, connect_timeout, ssl_context, observers("RemoteWorkspace: observer", observer))
+        self.link = Link(
+            url,
+            key,
+            timeout,
+            connect_timeout,
+            ssl_context,
+            observers("RemoteWorkspace: observer", observer),
+        )
         self.id = id
         self._named = id is not None
         self._open = False
@@ -89,7 +106,9 @@ class RemoteWorkspace:
             if self._closed:
                 raise ConfigurationError(f"{self!r} is closed; make another one.")
             if not self._open:
-                id = self.id or f"w-{self._once}"  # named here, so that asking again makes no second one
+                id = (
+                    self.id or f"w-{self._once}"
+                )  # named here, so that asking again makes no second one
                 try:
                     self.link.request("POST", "/api/workspaces", {"id": id})
                 except Conflict:
@@ -101,7 +120,8 @@ class RemoteWorkspace:
             return self.id
 
     def adopt(self, id: str) -> None:
-        """Be the workspace of a conversation that is on the server, unless this is another one already. It stays there: it was not made here."""
+        """Be the workspace of a conversation that is on the server, unless this is another one
+        already. It stays there: it was not made here."""
         with self._lock:
             if id and self.id is None and not self._closed:
                 self.id, self._open, self._named = id, True, True
@@ -113,7 +133,12 @@ class RemoteWorkspace:
     # --- what a program calls ---
 
     def run_command(
-        self, command: str, timeout: float | None = None, *, conversation_id: str = "", cancelled: Cancellation | None = None
+        self,
+        command: str,
+        timeout: float | None = None,
+        *,
+        conversation_id: str = "",
+        cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """As `LocalRuntime.run_command`, in the conversation's shell on the server."""
         body: dict[str, Any] = {"command": command}
@@ -125,38 +150,56 @@ class RemoteWorkspace:
         try:
             answer = self._ask("POST", "/commands", body, patience=patience, cancelled=cancelled)
         except Cancelled:
-            return ToolResult.failure("The command was cancelled; its effect may have happened.", "cancelled")
+            return ToolResult.failure(
+                "The command was cancelled; its effect may have happened.", "cancelled"
+            )
         return self._read(ToolResult.from_json, answer)
 
     def read_file(self, path: str | os.PathLike[str]) -> str:
-        """As `LocalRuntime.read_file`: a text file's content. Raises `RuntimeFault` (a `FileNotFoundError` if it is missing), `PathRefused`."""
+        """As `LocalRuntime.read_file`: a text file's content. Raises `RuntimeFault` (a
+        `FileNotFoundError` if it is missing), `PathRefused`."""
         return self._ask("GET", _file(path)).read().decode("utf-8", "surrogateescape")
 
     def write_file(self, path: str | os.PathLike[str], text: str) -> None:
-        """As `LocalRuntime.write_file`: make or overwrite a text file. Raises `RuntimeFault`, `PathRefused`."""
+        """As `LocalRuntime.write_file`: make or overwrite a text file. Raises `RuntimeFault`,
+        `PathRefused`."""
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"write_file: text takes a str, not {type(text).__name__}.")
         self._ask("PUT", _file(path), raw=text.encode("utf-8", "surrogateescape"))
 
     def clone_repo(
-        self, repo: str, *, branch: str | None = None, target: str | os.PathLike[str] | None = None, timeout: float = 600.0
+        self,
+        repo: str,
+        *,
+        branch: str | None = None,
+        target: str | os.PathLike[str] | None = None,
+        timeout: float = 600.0,
     ) -> Path:
-        """As `LocalRuntime.clone_repo`, on the server; the folder there. Raises `RuntimeFault` with git's message."""
-        body = {"repo": repo, "branch": branch, "target": None if target is None else os.fspath(target), "timeout": timeout}
+        """As `LocalRuntime.clone_repo`, on the server; the folder there. Raises `RuntimeFault` with
+        git's message."""
+        body = {
+            "repo": repo,
+            "branch": branch,
+            "target": None if target is None else os.fspath(target),
+            "timeout": timeout,
+        }
         given = {name: value for name, value in body.items() if value is not None}
         answer = self._ask("POST", "/clone", given, patience=timeout + 30.0)
         return Path(PurePosixPath(self._read(msgspec.json.Decoder(_Cloned).decode, answer).path))
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
         """As `LocalRuntime.load_microagents`: those of the workspace, or of a folder there."""
-        answer = self._ask("GET", "/microagents", query={"folder": None if folder is None else os.fspath(folder)})
+        answer = self._ask(
+            "GET", "/microagents", query={"folder": None if folder is None else os.fspath(folder)}
+        )
         return self._read(msgspec.json.Decoder(_Microagents).decode, answer).microagents
 
     # --- what an agent is given ---
 
     @property
     def tools(self) -> list[Tool]:
-        """The tools by which a model works there, as `LocalRuntime.tools`. A new list; the server is asked once."""
+        """The tools by which a model works there, as `LocalRuntime.tools`. A new list; the server
+        is asked once."""
         if self._tools is None:
             found = self._read(msgspec.json.Decoder(_Tools).decode, self._ask("GET", "/tools"))
             self._tools = [RemoteTool(self, one) for one in found.tools]
@@ -167,25 +210,34 @@ class RemoteWorkspace:
         return self.tools
 
     def call_tool(
-        self, name: str, arguments: dict[str, Any], *, conversation_id: str = "", cancelled: Cancellation | None = None
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        *,
+        conversation_id: str = "",
+        cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """Run one of the workspace's tools there. Raises `ToolError`, `Cancelled`."""
         body: dict[str, Any] = {"arguments": arguments}
         if conversation_id:
             body["conversationId"] = conversation_id
-        answer = self._ask("POST", f"/tools/{quote(name, safe='')}", body, patience=LONGEST, cancelled=cancelled)
+        answer = self._ask(
+            "POST", f"/tools/{quote(name, safe='')}", body, patience=LONGEST, cancelled=cancelled
+        )
         return self._read(ToolResult.from_json, answer)
 
     # --- the end ---
 
     def process_groups(self) -> list[int]:
-        """Process groups on this machine that work for the workspace: none, they are the server's."""
+        """Process groups on this machine that work for the workspace: none, they are the
+        server's."""
         return []
 
     def close(self) -> None:
-        """Let go of the connections. A workspace without an id of your own is removed from the server with its files and shells, unless a
-        conversation that goes on there was detached. Idempotent; what could not be removed within some seconds is a warning in the log.
-        Does nothing in a forked child."""
+        """Let go of the connections. A workspace without an id of your own is removed from the
+        server with its files and shells, unless a conversation that goes on there was detached.
+        Idempotent; what could not be removed within some seconds is a warning in the log. Does
+        nothing in a forked child."""
         if not self.link.owner.here:
             return
         with self._lock:
@@ -196,8 +248,12 @@ class RemoteWorkspace:
         try:
             if remove:
                 timeout = min(_REMOVAL, self.link.timeout)
-                self.link.request("DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}", timeout=timeout)
-        except HoldfastError as error:  # not raised: `with` may be ending for an error of the program's own
+                self.link.request(
+                    "DELETE", f"/api/workspaces/{quote(self.id or '', safe='')}", timeout=timeout
+                )
+        except (
+            HoldfastError
+        ) as error:  # not raised: `with` may be ending for an error of the program's own
             _log.warning("workspace %s was not removed from the agent server: %s", self.id, error)
         finally:
             self.link.close()
@@ -213,7 +269,8 @@ class RemoteWorkspace:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "A RemoteWorkspace holds its server's key and is not pickled; make another RemoteWorkspace(url, key, id=...) there."
+            "A RemoteWorkspace holds its server's key and is not pickled; make another"
+            " RemoteWorkspace(url, key, id=...) there."
         )
 
     def _read(self, decode: Callable[[bytes], Found], answer: Response) -> Found:
@@ -235,7 +292,9 @@ class RemoteWorkspace:
     ) -> Response:
         where = f"/api/workspaces/{quote(self.made(), safe='')}{path}"
         try:
-            return self.link.request(method, where, body, query=query, patience=patience, cancelled=cancelled, raw=raw)
+            return self.link.request(
+                method, where, body, query=query, patience=patience, cancelled=cancelled, raw=raw
+            )
         except HoldfastError as error:
             found = as_fault(error)
             if found is error:

@@ -1,4 +1,5 @@
-"""Where commands run and files are: `LocalRuntime`, this machine, and the `Runtime` protocol for other places."""
+"""Where commands run and files are: `LocalRuntime`, this machine, and the `Runtime` protocol for
+other places."""
 
 from holdfast.runtime.local import LocalRuntime
 from holdfast.runtime.microagents import Microagent, load_microagents

@@ -1,8 +1,10 @@
-"""One command in a new bash: the script that runs it, and the state that it leaves for the next command.
+"""One command in a new bash: the script that runs it, and the state that it leaves for the next
+command.
 
-Every command gets a bash of its own, which is not interactive. The working directory and the values of variables are carried
-from one to the next, as data that the driver reads, checks and sets. Functions, aliases, options, traps and arrays end with
-their command: what one command does to its bash cannot change what a later command runs.
+Every command gets a bash of its own, which is not interactive. The working directory and the values
+of variables are carried from one to the next, as data that the driver reads, checks and sets.
+Functions, aliases, options, traps and arrays end with their command: what one command does to its
+bash cannot change what a later command runs.
 """
 
 from __future__ import annotations
@@ -12,29 +14,33 @@ import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 
-# Privileged mode (-p): no startup file, functions or options from the environment, whatever it holds.
+# Privileged mode (-p): no startup file, functions or options from the environment, whatever it
+# holds.
 ARGUMENTS = ("--noprofile", "--norc", "-p")
 
 MAX_STATE_BYTES = 4 * 1024 * 1024
 """The largest state that is carried: a larger one is left out whole."""
 _MAX_VALUE_BYTES = 100_000  # of one exported variable; Linux takes at most 128 KB per string
-_MAX_EXPORTED_BYTES = 1_000_000  # of all of them; Linux takes at most 2 MB for arguments and environment
+_MAX_EXPORTED_BYTES = (
+    1_000_000  # of all of them; Linux takes at most 2 MB for arguments and environment
+)
 
-# The script is one line, so that bash counts the command's lines from 1. `{name}` is random: no command can know it beforehand,
-# and the function is readonly. The state is written once the command has ended, and on `exit`, a failing `set -e` or a SIGINT.
-# It ends with NUL, and the trap is set only when all variables are: a SIGINT can come at any time.
-# The script's file has two parts that end with NUL: assignments, and the command.
+# The script is one line, so that bash counts the command's lines from 1. `{name}` is random: no
+# command can know it beforehand, and the function is readonly. The state is written once the
+# command has ended, and on `exit`, a failing `set -e` or a SIGINT. It ends with NUL, and the trap
+# is set only when all variables are: a SIGINT can come at any time. The script's file has two parts
+# that end with NUL: assignments, and the command.
 _SCRIPT = (
-    "{name}() {{ [[ ${{{name}d:-}} ]] || {{ {name}c=; builtin declare -p; builtin declare -F; builtin printf '\\0'; }} 2>/dev/null >|{state}; "
-    "{name}d=1; return \"$1\"; }}; "
-    "{{ IFS= read -rd '' {name}v; IFS= read -rd '' {name}c; }} <{script}; eval \"${name}v\"; {name}v=; "
-    "readonly -f {name}; trap '{name} \"$?\"' EXIT; "
-    "{name}s() {{ unset -f {name}s; return {status}; }}; {name}s; "
-    "eval \"${name}c\"; {name} \"$?\""
-)  # fmt: skip
+    "{name}() {{ [[ ${{{name}d:-}} ]] || {{ {name}c=; builtin declare -p; builtin declare -F;"
+    " builtin printf '\\0'; }} 2>/dev/null >|{state}; {name}d=1; return \"$1\"; }}; {{ IFS= read"
+    " -rd '' {name}v; IFS= read -rd '' {name}c; }} <{script}; eval \"${name}v\"; {name}v=;"
+    " readonly -f {name}; trap '{name} \"$?\"' EXIT; {name}s() {{ unset -f {name}s; return"
+    ' {status}; }}; {name}s; eval "${name}c"; {name} "$?"'
+)
 
-# Names that bash acts on when it starts or runs. They are never set for a command: neither a caller's environment nor an
-# earlier command can load a file, turn an option on or change how words are split.
+# Names that bash acts on when it starts or runs. They are never set for a command: neither a
+# caller's environment nor an earlier command can load a file, turn an option on or change how words
+# are split.
 _ACTED_ON = re.compile(
     r"BASH|BASH_.*|BASHOPTS|SHELLOPTS|ENV|IFS|PS\d|PROMPT_.*|POSIXLY_CORRECT|GLOBIGNORE|EXECIGNORE|FIGNORE|CDPATH|TMOUT|TIMEFORMAT"
     r"|FUNCNEST|HIST.*|histchars|INPUTRC|MAIL|MAILCHECK|MAILPATH|OPTIND|OPTARG|OPTERR|COMP_.*|READLINE_.*|IGNOREEOF|auto_resume"
@@ -74,11 +80,25 @@ _SET_BY_BASH = frozenset(
     ]
 )
 _DECLARED = re.compile(
-    rb"""^declare -([-\w]+) ([A-Za-z_]\w*)=(?:"([^"\\]*(?:\\.[^"\\]*)*)"|\$'([^'\\]*(?:\\.[^'\\]*)*)')$""", re.DOTALL | re.MULTILINE
+    rb"""^declare -([-\w]+) ([A-Za-z_]\w*)=(?:"([^"\\]*(?:\\.[^"\\]*)*)"|\$'([^'\\]*(?:\\.[^'\\]*)*)')$""",
+    re.DOTALL | re.MULTILINE,
 )
 _FUNCTION = re.compile(rb"^declare -f\w* (\S+)$", re.MULTILINE)
-_ESCAPED = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|c(.)|(.))", re.DOTALL)
-_LETTERS = {b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"E": b"\x1b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+_ESCAPED = re.compile(
+    rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|c(.)|(.))",
+    re.DOTALL,
+)
+_LETTERS = {
+    b"a": b"\a",
+    b"b": b"\b",
+    b"e": b"\x1b",
+    b"E": b"\x1b",
+    b"f": b"\f",
+    b"n": b"\n",
+    b"r": b"\r",
+    b"t": b"\t",
+    b"v": b"\v",
+}
 
 
 @dataclass(frozen=True)
@@ -125,7 +145,9 @@ def script(command: bytes, state: State) -> bytes:
     return lines.encode(errors="surrogateescape") + b"\0" + command + b"\0"
 
 
-def after(before: State, data: bytes, name: str, marks: Container[str], status: int) -> tuple[State, Change] | None:
+def after(
+    before: State, data: bytes, name: str, marks: Container[str], status: int
+) -> tuple[State, Change] | None:
     """The state that a command left in `data`, and the change to it; None if `data` holds no state.
 
     Args:
@@ -145,11 +167,21 @@ def after(before: State, data: bytes, name: str, marks: Container[str], status: 
     for match in _DECLARED.finditer(data):
         flags, key, plain, escaped = match.groups()
         found = os.fsdecode(key)
-        value = re.sub(rb"\\(.)", rb"\1", plain, flags=re.DOTALL) if plain is not None else _ESCAPED.sub(_unescaped, escaped)
+        value = (
+            re.sub(rb"\\(.)", rb"\1", plain, flags=re.DOTALL)
+            if plain is not None
+            else _ESCAPED.sub(_unescaped, escaped)
+        )
         text = os.fsdecode(value.replace(b"\0", b""))
         if found == "PWD":
             cwd = text
-        elif acts_on(found) or found.startswith(name) or b"n" in flags or found == "SHLVL" or found in marks:
+        elif (
+            acts_on(found)
+            or found.startswith(name)
+            or b"n" in flags
+            or found == "SHLVL"
+            or found in marks
+        ):
             continue
         elif b"x" in flags:
             room -= len(key) + len(value)
@@ -161,10 +193,18 @@ def after(before: State, data: bytes, name: str, marks: Container[str], status: 
             variables[found] = text
     if not cwd.startswith("/"):
         cwd = before.cwd
-    functions = tuple(os.fsdecode(f) for f in _FUNCTION.findall(data) if not os.fsdecode(f).startswith(name))
+    functions = tuple(
+        os.fsdecode(f) for f in _FUNCTION.findall(data) if not os.fsdecode(f).startswith(name)
+    )
     names = sorted({*before.exported, *exported} - {"OLDPWD", "SHLVL", "PWD"})
-    changed = tuple(one for one in names if before.exported.get(one) != exported.get(one) and one not in too_large)
-    return replace(before, cwd=cwd, exported=exported, variables=variables, status=status), Change(changed, functions, tuple(too_large))
+    changed = tuple(
+        one
+        for one in names
+        if before.exported.get(one) != exported.get(one) and one not in too_large
+    )
+    return replace(before, cwd=cwd, exported=exported, variables=variables, status=status), Change(
+        changed, functions, tuple(too_large)
+    )
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:

@@ -1,4 +1,5 @@
-"""The runtime's tools as a model sees them: names, descriptions, parameters. What they do is in the rooms next door."""
+"""The runtime's tools as a model sees them: names, descriptions, parameters. What they do is in the
+rooms next door."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ _RUNS = ToolAnnotations(read_only=False, destructive=True, idempotent=False, ope
 
 @contextmanager
 def _told() -> Generator[None]:
-    """What could not be worked with, as an error that tells the model, and that trying again would not mend."""
+    """What could not be worked with, as an error that tells the model, and that trying again would
+    not mend."""
     try:
         yield
     except FileNotFoundError as error:
@@ -45,20 +47,24 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         wait: Seconds = 60,
         interactive: bool = False,
     ) -> ToolResult:
-        """Run a command, or a script of several lines, in bash. The first command starts in the working directory.
+        """Run a command, or a script of several lines, in bash. The first command starts in the
+        working directory.
 
-        The directory, variables and background processes last from call to call; functions, aliases and options do not. The
-        answer has the output (stdout and stderr) and the exit code. A command that is not done after `wait` seconds goes on;
-        follow it with terminal_input. Start servers in the background with &. There is no terminal and, unless `interactive`,
-        no input.
+        The directory, variables and background processes last from call to call; functions, aliases
+        and options do not. The answer has the output (stdout and stderr) and the exit code. A
+        command that is not done after `wait` seconds goes on; follow it with terminal_input. Start
+        servers in the background with &. There is no terminal and, unless `interactive`, no input.
 
         Args:
-            command: What to run.
-            timeout: Seconds after which the command and all that it started are ended; {timeout} if not given.
-            wait: Seconds to wait for it before answering.
-            interactive: Whether it will read input that you send with terminal_input. Otherwise its input is empty.
+            command: What to run. timeout: Seconds after which the command and all that it started
+            are ended; {timeout} if not given. wait: Seconds to wait for it before answering.
+            interactive: Whether it will read input that you send with terminal_input. Otherwise its
+            input is empty.
         """
-        context.on_close((shell, context.conversation_id), lambda: shell.close_conversation(context.conversation_id))
+        context.on_close(
+            (shell, context.conversation_id),
+            lambda: shell.close_conversation(context.conversation_id),
+        )
         with _told():
             return shell.run(
                 command,
@@ -77,10 +83,11 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         control: Literal["none", "interrupt", "eof", "kill"] = "none",
         wait: Seconds = 10,
     ) -> ToolResult:
-        """Follow the command that is still running in your shell: wait for more output, send it input, or stop it.
+        """Follow the command that is still running in your shell: wait for more output, send it
+        input, or stop it.
 
-        The answer has the output since the last answer. It comes when the command ends, when it falls silent after an input, or
-        after `wait` seconds.
+        The answer has the output since the last answer. It comes when the command ends, when it
+        falls silent after an input, or after `wait` seconds.
 
         Args:
             text: What to write to its input. Leave it empty to just wait.
@@ -89,7 +96,14 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             wait: Seconds to wait before answering.
         """
         with _told():
-            return shell.send(context.conversation_id, text, enter=enter, control=control, wait=wait, cancelled=context.cancelled)
+            return shell.send(
+                context.conversation_id,
+                text,
+                enter=enter,
+                control=control,
+                wait=wait,
+                cancelled=context.cancelled,
+            )
 
     def read_file(path: str, offset: Count = 1, limit: Count = 2000) -> ToolResult:
         """Read a text file with line numbers, see an image, or list a directory.
@@ -113,13 +127,13 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
             return files.write_text(path, content)
 
     def edit_file(path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
-        """Replace a piece of a text file by another. `old` must be in the file exactly once, white space included.
+        """Replace a piece of a text file by another. `old` must be in the file exactly once, white
+        space included.
 
         Args:
-            path: Relative to the working directory, or absolute.
-            old: The text to replace, as it is in the file, without line numbers; enough of it to be unique.
-            new: What to put in its place.
-            replace_all: Replace every place instead of one.
+            path: Relative to the working directory, or absolute. old: The text to replace, as it is
+            in the file, without line numbers; enough of it to be unique. new: What to put in its
+            place. replace_all: Replace every place instead of one.
         """
         with _told():
             return files.edit(path, old, new, replace_all)
@@ -128,9 +142,8 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         """Find files by name, those changed last first. Files that git ignores are left out.
 
         Args:
-            pattern: Such as **/*.py or src/**/test_*.{js,ts}; ** stands for any number of directories.
-            path: The directory to search in.
-            limit: How many files to answer at most.
+            pattern: Such as **/*.py or src/**/test_*.{js,ts}; ** stands for any number of
+            directories. path: The directory to search in. limit: How many files to answer at most.
         """
         with _told():
             return search.glob(pattern, path, limit, context.cancelled)
@@ -145,20 +158,21 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         mode: Literal["content", "files", "count"] = "content",
         limit: Count = 100,
     ) -> ToolResult:
-        """Find lines in text files by a regular expression (Python's). Files that git ignores and binary files are left out.
+        """Find lines in text files by a regular expression (Python's). Files that git ignores and
+        binary files are left out.
 
         Args:
-            pattern: What to find within a line.
-            path: The directory or file to search in.
-            glob: Only files that fit this, such as *.py or src/**/*.ts.
-            ignore_case: Whether capital and small letters are the same.
-            context_lines: Lines to show before and after each match.
-            mode: content answers file:line:text, files the names of files with a match, count how many lines match in each.
-            limit: How many matching lines (or files) to answer at most.
+            pattern: What to find within a line. path: The directory or file to search in. glob:
+            Only files that fit this, such as *.py or src/**/*.ts. ignore_case: Whether capital and
+            small letters are the same. context_lines: Lines to show before and after each match.
+            mode: content answers file:line:text, files the names of files with a match, count how
+            many lines match in each. limit: How many matching lines (or files) to answer at most.
         """
         with _told():
             lines = min(max(0, context_lines), 50)
-            return search.grep(pattern, path, glob, ignore_case, lines, mode, limit, context.cancelled)
+            return search.grep(
+                pattern, path, glob, ignore_case, lines, mode, limit, context.cancelled
+            )
 
     made = (
         (terminal, _RUNS, "terminal"),
@@ -170,9 +184,15 @@ def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -
         (grep, _READS, "search"),
     )
     for function, _, _ in made:
-        # Not the workdir's name: definitions that are the same in every folder let conversations share a provider's prompt cache.
-        function.__doc__ = (function.__doc__ or "").replace("{timeout}", f"{shell.command_timeout:g}")
-    tools = [Tool.from_function(function, annotations=annotations, category=category) for function, annotations, category in made]
+        # Not the workdir's name: definitions that are the same in every folder let conversations
+        # share a provider's prompt cache.
+        function.__doc__ = (function.__doc__ or "").replace(
+            "{timeout}", f"{shell.command_timeout:g}"
+        )
+    tools = [
+        Tool.from_function(function, annotations=annotations, category=category)
+        for function, annotations, category in made
+    ]
     for tool in tools:
         tool.runtime = runtime
     return tools

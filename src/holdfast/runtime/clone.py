@@ -1,4 +1,5 @@
-"""Cloning git repositories, without prompts, and with messages that keep a URL's password to themselves."""
+"""Cloning git repositories, without prompts, and with messages that keep a URL's password to
+themselves."""
 
 from __future__ import annotations
 
@@ -14,12 +15,15 @@ from holdfast.runtime.environment import find_program
 from holdfast.runtime.paths import with_home
 
 _ON_GITHUB = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+\Z")
-_REMOTE = re.compile(r"(https?|ssh|git)://[^/\s]|[\w.-]+@[\w.-]+:(?!:)")  # git's own test for the last: a colon before any slash
+_REMOTE = re.compile(
+    r"(https?|ssh|git)://[^/\s]|[\w.-]+@[\w.-]+:(?!:)"
+)  # git's own test for the last: a colon before any slash
 _PASSWORD = re.compile(r"(\w+://)[^/@\s]+@")
 
 
 def repository_url(repo: str, workdir: Path) -> str:
-    """What git is told: `owner/name` is on GitHub; URLs, `user@host:path` and local paths (`/...`, `./...`, `../...`, `~...`) stay."""
+    """What git is told: `owner/name` is on GitHub; URLs, `user@host:path` and local paths (`/...`,
+    `./...`, `../...`, `~...`) stay."""
     if not repo.strip() or repo.startswith("-") or "\0" in repo:
         raise ConfigurationError(f"repo takes 'owner/name', a URL or a path, not {repo!r}.")
     if repo.startswith(("/", "./", "../", "~")) or repo in (".", ".."):
@@ -28,32 +32,58 @@ def repository_url(repo: str, workdir: Path) -> str:
         return f"https://github.com/{repo.removesuffix('.git')}.git"
     if "::" in repo.partition("/")[0]:
         # git's remote helpers, `ext::command` among them, run programs.
-        raise ConfigurationError(f"repo takes 'owner/name', a URL or a path; {repo!r} names a remote helper of git.")
+        raise ConfigurationError(
+            f"repo takes 'owner/name', a URL or a path; {repo!r} names a remote helper of git."
+        )
     return repo
 
 
 def is_remote(repo: str) -> bool:
-    """Whether a repo is somewhere on the network for certain: 'owner/name', an http, https, git or ssh URL, or `user@host:path`."""
+    """Whether a repo is somewhere on the network for certain: 'owner/name', an http, https, git or
+    ssh URL, or `user@host:path`."""
     return ".." not in repo.split("/") and bool(_ON_GITHUB.match(repo) or _REMOTE.match(repo))
 
 
-def clone(repo: str, branch: str | None, target: Path, workdir: Path, env: Mapping[str, str], timeout: float) -> Path:
+def clone(
+    repo: str,
+    branch: str | None,
+    target: Path,
+    workdir: Path,
+    env: Mapping[str, str],
+    timeout: float,
+) -> Path:
     """`git clone` into `target`. Raises `RuntimeFault` with git's own message."""
     url = repository_url(repo, workdir)
     if branch is not None and (not branch or branch.startswith("-") or "\0" in branch):
         raise ConfigurationError(f"branch takes the name of a branch or tag, not {branch!r}.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise RuntimeFault(f"{repo!r} was not cloned: {target} exists and is not empty. Give another target.")
+        raise RuntimeFault(
+            f"{repo!r} was not cloned: {target} exists and is not empty. Give another target."
+        )
     git = find_program("git", env)
-    command = [git, "clone", "--quiet", *(["--branch", branch] if branch else []), "--", url, str(target)]
-    # git takes any repo for a path first: a folder `https:` in the workdir must not stand for the network.
+    command = [
+        git,
+        "clone",
+        "--quiet",
+        *(["--branch", branch] if branch else []),
+        "--",
+        url,
+        str(target),
+    ]
+    # git takes any repo for a path first: a folder `https:` in the workdir must not stand for the
+    # network.
     remote = is_remote(repo)
     networks = {"GIT_ALLOW_PROTOCOL": "http:https:ssh:git"} if remote else {}
     process = subprocess.Popen(
         command,
         cwd="/" if remote else workdir,
         # ssh asks on a terminal of its own accord, unless told that there is nobody.
-        env={"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **networks, **env, "GIT_TERMINAL_PROMPT": "0"},
+        env={
+            "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+            **networks,
+            **env,
+            "GIT_TERMINAL_PROMPT": "0",
+        },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -65,10 +95,15 @@ def clone(repo: str, branch: str | None, target: Path, workdir: Path, env: Mappi
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):
-            raise RuntimeFault(f"{_hidden(repo)!r} was not cloned: git was not done after {timeout:g} s.") from None
+            raise RuntimeFault(
+                f"{_hidden(repo)!r} was not cloned: git was not done after {timeout:g} s."
+            ) from None
         raise
     if process.returncode:
-        raise RuntimeFault(f"{_hidden(repo)!r} was not cloned: {_hidden(message) or f'git ended with exit code {process.returncode}'}")
+        raise RuntimeFault(
+            f"{_hidden(repo)!r} was not cloned:"
+            f" {_hidden(message) or f'git ended with exit code {process.returncode}'}"
+        )
     return target
 
 
@@ -80,5 +115,7 @@ def folder_name(repo: str) -> str:
     """The name that git would give the clone of `repo`."""
     name = re.split(r"[/:]", repo.rstrip("/"))[-1].removesuffix(".git")
     if not name or name.startswith((".", "-")):
-        raise ConfigurationError(f"No folder name follows from the repo {_hidden(repo)!r}; give a target.")
+        raise ConfigurationError(
+            f"No folder name follows from the repo {_hidden(repo)!r}; give a target."
+        )
     return name

@@ -1,4 +1,5 @@
-"""Replacing an exact piece of a text, and explaining to a model why it was not found or which of several it meant."""
+"""Replacing an exact piece of a text, and explaining to a model why it was not found or which of
+several it meant."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ _WORD = re.compile(r"\w+")
 
 
 class Edited(NamedTuple):
-    """A text after an edit; `line` is the first changed line (from 1), `places` how many were changed."""
+    """A text after an edit; `line` is the first changed line (from 1), `places` how many were
+    changed."""
 
     text: str
     line: int
@@ -23,18 +25,27 @@ class Edited(NamedTuple):
 
 
 def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edited:
-    """`text` with `old` replaced by `new`, once, or everywhere if `replace_all`. Raises `RuntimeFault` saying what to do instead.
+    """`text` with `old` replaced by `new`, once, or everywhere if `replace_all`. Raises
+    `RuntimeFault` saying what to do instead.
 
-    Line ends count as equal in matching; what is put in gets those of the place where it goes, and all else stays as it is.
+    Line ends count as equal in matching; what is put in gets those of the place where it goes, and
+    all else stays as it is.
     """
     if not old:
-        raise RuntimeFault("old is empty. Give the exact text to replace; to make or overwrite a whole file use write_file.")
+        raise RuntimeFault(
+            "old is empty. Give the exact text to replace; to make or overwrite a whole file use"
+            " write_file."
+        )
     if old == new:
-        raise RuntimeFault("old and new are the same, so nothing would change. Give the text as it should be in new.")
+        raise RuntimeFault(
+            "old and new are the same, so nothing would change. Give the text as it should be in"
+            " new."
+        )
     old, new = old.replace("\r\n", "\n"), new.replace("\r\n", "\n")
     if old == new:
         raise RuntimeFault(
-            "old and new differ in line ends only, which an edit keeps as they are in the file. Use a command to convert them."
+            "old and new differ in line ends only, which an edit keeps as they are in the file. Use"
+            " a command to convert them."
         )
     plain = text.replace("\r\n", "\n")
     starts = _find_all(plain, old)
@@ -44,10 +55,12 @@ def replace(text: str, old: str, new: str, replace_all: bool, shown: str) -> Edi
         lines = [plain.count("\n", 0, start) + 1 for start in starts[:20]]
         more = f" and {len(starts) - 20} more" if len(starts) > 20 else ""
         raise RuntimeFault(
-            f"old is {len(starts)} times in {shown}, at lines {', '.join(map(str, lines))}{more}. Give more of the lines around the "
-            "one that you mean, so that it is unique, or set replace_all=true to change all."
+            f"old is {len(starts)} times in {shown}, at lines {', '.join(map(str, lines))}{more}."
+            " Give more of the lines around the one that you mean, so that it is unique, or set"
+            " replace_all=true to change all."
         )
-    # Positions in the file as it is: each \r\n before a place moves it by one. At a match's end, a \r belongs to what follows it.
+    # Positions in the file as it is: each \r\n before a place moves it by one. At a match's end, a
+    # \r belongs to what follows it.
     returns = [at - n for n, at in enumerate(m.start() for m in re.finditer("\r\n", text))]
     most = "\r\n" if len(returns) * 2 > plain.count("\n") else "\n"
     pieces: list[str] = []
@@ -72,7 +85,7 @@ def _find_all(text: str, old: str) -> list[int]:
     return found
 
 
-# --- why it was not found ------------------------------------------------------------------------
+# --- why it was not found ---
 
 
 def _explain(text: str, old: str) -> str:
@@ -91,12 +104,18 @@ def _explain(text: str, old: str) -> str:
         region = lines[at : at + len(stripped)]
         tabs = any("\t" in line for line in region) != any("\t" in line for line in wanted)
         what = "tabs against spaces" if tabs else "indentation or white space at line ends"
-        return f"Lines {_span(at, len(region))} differ from it only in white space ({what}). They are:\n{numbered(region, at)}"
+        return (
+            f"Lines {_span(at, len(region))} differ from it only in white space ({what}). They"
+            f" are:\n{numbered(region, at)}"
+        )
     at = _nearest(lines, stripped)
     if at is None:
         return "Nothing in the file is like it. Read the file first, and copy the text exactly."
     region = lines[at : at + len(stripped)]
-    return f"The nearest is at lines {_span(at, len(region))}:\n{numbered(region, at)}\nCopy the text exactly as it is in the file."
+    return (
+        f"The nearest is at lines {_span(at, len(region))}:\n{numbered(region, at)}\nCopy the text"
+        " exactly as it is in the file."
+    )
 
 
 def _span(at: int, count: int) -> str:
@@ -115,7 +134,8 @@ def _same_but_white_space(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _nearest(lines: list[str], wanted: list[str]) -> int | None:
-    """Where the most similar region starts. Its cost grows with the file only by counting; a bounded number of regions is compared."""
+    """Where the most similar region starts. Its cost grows with the file only by counting; a
+    bounded number of regions is compared."""
     places: dict[str, list[int]] = {line: [] for line in wanted[:200] if len(line) > 3}
     for at, line in enumerate(lines):
         found = places.get(line.strip())
@@ -129,7 +149,13 @@ def _nearest(lines: list[str], wanted: list[str]) -> int | None:
         words = set(_WORD.findall(wanted[anchor][:400]))
         if not words:
             return None
-        shared = Counter({at: count for at, line in enumerate(lines) if (count := len(words.intersection(_WORD.findall(line[:400]))))})
+        shared = Counter(
+            {
+                at: count
+                for at, line in enumerate(lines)
+                if (count := len(words.intersection(_WORD.findall(line[:400]))))
+            }
+        )
         candidates = [at - anchor for at, _ in shared.most_common(30)]
     best, best_score = None, 0.5
     for start in candidates:
@@ -141,7 +167,8 @@ def _nearest(lines: list[str], wanted: list[str]) -> int | None:
 
 
 def _likeness(region: list[str], wanted: list[str]) -> float:
-    """How alike two pieces of text are, line by line, from 0 to 1. At most 40 lines and 400 characters of each count."""
+    """How alike two pieces of text are, line by line, from 0 to 1. At most 40 lines and 400
+    characters of each count."""
     total = 0.0
     lines = wanted[:40]
     for n, line in enumerate(lines):
@@ -150,12 +177,13 @@ def _likeness(region: list[str], wanted: list[str]) -> float:
             total += 1
         elif line and other:
             matcher = difflib.SequenceMatcher(None, other[:400], line[:400], autojunk=False)
-            # Counting characters tells enough apart when there are other lines; comparing takes time squared.
+            # Counting characters tells enough apart when there are other lines; comparing takes
+            # time squared.
             total += matcher.ratio() if len(lines) == 1 else matcher.quick_ratio()
     return total / len(lines)
 
 
-# --- how an edit is shown ------------------------------------------------------------------------
+# --- how an edit is shown ---
 
 
 def numbered(lines: list[str], at: int, most: int = 20) -> str:
@@ -174,13 +202,15 @@ def snippet(edited: Edited, around: int = 4) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines with their ends. `str.splitlines` would also end them at form feeds and other characters that are no line ends in a file."""
+    """Lines with their ends. `str.splitlines` would also end them at form feeds and other
+    characters that are no line ends in a file."""
     found = [line + "\n" for line in text.split("\n")]
     return found[:-1] + ([found[-1][:-1]] if found[-1] != "\n" else [])
 
 
 def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str:
-    """A unified diff, of at most about `most` characters. Only what lies between the first and the last change is compared."""
+    """A unified diff, of at most about `most` characters. Only what lies between the first and the
+    last change is compared."""
     old, new = _lines(before), _lines(after)
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
@@ -191,7 +221,10 @@ def unified_diff(before: str, after: str, name: str, most: int = 100_000) -> str
     first, keep = max(0, head - 3), max(0, tail - 3)
     old, new = old[first : len(old) - keep], new[first : len(new) - keep]
     if len(old) + len(new) > 20_000:  # difflib would take seconds
-        return f"--- {name}\n+++ {name}\n(lines {first + 1} to {first + len(new)} changed; too many to show)\n"
+        return (
+            f"--- {name}\n+++ {name}\n(lines {first + 1} to {first + len(new)} changed; too many to"
+            " show)\n"
+        )
     parts: list[str] = []
     size = 0
     for line in difflib.unified_diff(old, new, name, name):

@@ -1,4 +1,5 @@
-"""What a child process gets as its environment: a fixed minimum, and what the caller adds. Nothing of ours leaks into it."""
+"""What a child process gets as its environment: a fixed minimum, and what the caller adds. Nothing
+of ours leaks into it."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homeb
 
 
 def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str, str]:
-    """The variables of commands. `os.environ` is not read, so that no secret of this process reaches a child unasked.
+    """The variables of commands. `os.environ` is not read, so that no secret of this process
+    reaches a child unasked.
 
-    PATH is the system's usual one, HOME and USER come from the user database; TERM is dumb and pagers are `cat`, so that nothing
-    waits for a key. `env` is laid over this: pass `env=os.environ`, or the part of it that commands may know.
+    PATH is the system's usual one, HOME and USER come from the user database; TERM is dumb and
+    pagers are `cat`, so that nothing waits for a key. `env` is laid over this: pass
+    `env=os.environ`, or the part of it that commands may know.
     """
     found = {
         "PATH": _PATH,
@@ -39,15 +42,28 @@ def child_environment(workdir: Path, env: Mapping[str, str] | None) -> dict[str,
     except KeyError:  # a container may run under a user id that has no entry
         pass
     for name, value in (env or {}).items():
-        if not isinstance(name, str) or not isinstance(value, str) or "\0" in name + value or "=" in name or not name:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"env takes a mapping of str to str, not {name!r} with a value of type {type(value).__name__}.")
+        if (
+            not isinstance(name, str)
+            or not isinstance(value, str)
+            or "\0" in name + value
+            or "=" in name
+            or not name
+        ):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(
+                f"env takes a mapping of str to str, not {name!r} with a value of type"
+                f" {type(value).__name__}."
+            )
         found[name] = value
     return found
 
 
 def find_program(name: str, env: Mapping[str, str]) -> str:
-    """The absolute path of a program, looked for in the child's PATH. Raises `RuntimeFault` if there is none."""
+    """The absolute path of a program, looked for in the child's PATH. Raises `RuntimeFault` if
+    there is none."""
     found = shutil.which(name, path=env.get("PATH", _PATH))
     if found is None:
-        raise RuntimeFault(f"There is no program {name!r} in {env.get('PATH', _PATH)}. Install it, or pass env={{'PATH': ...}}.")
+        raise RuntimeFault(
+            f"There is no program {name!r} in {env.get('PATH', _PATH)}. Install it, or pass"
+            " env={'PATH': ...}."
+        )
     return found

@@ -1,4 +1,5 @@
-"""`Files`: reading, writing and editing files, as the tools offer it; one writer per path at a time."""
+"""`Files`: reading, writing and editing files, as the tools offer it; one writer per path at a
+time."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ _ENTRIES = 500  # of a directory
 
 
 def _image_type(data: bytes) -> str | None:
-    """The MIME type of an image that models can see, by its first bytes: a name's ending may lie."""
+    """The MIME type of an image that models can see, by its first bytes: a name's ending may
+    lie."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -34,11 +36,16 @@ def _image_type(data: bytes) -> str | None:
 
 
 def _shortened(line: str) -> str:
-    return line if len(line) <= _LINE else f"{line[:_LINE]} [... {len(line) - _LINE:,} characters more in this line]"
+    return (
+        line
+        if len(line) <= _LINE
+        else f"{line[:_LINE]} [... {len(line) - _LINE:,} characters more in this line]"
+    )
 
 
 def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
-    """The lines of a file as they are shown. A line that is longer than memory should hold is never read whole."""
+    """The lines of a file as they are shown. A line that is longer than memory should hold is never
+    read whole."""
     most = 4 * _LINE  # bytes: a character has at most four
     while data := file.readline(64 * most):
         rest = 0
@@ -52,17 +59,23 @@ def _lines(file: BinaryIO, terminal: bool) -> Iterator[str]:
             text = data.decode(errors="replace") if terminal or rest else data.decode("latin-1")
         text = output.clean(text) if terminal else text.removeprefix("\ufeff")
         text = text.rstrip("\r\n")
-        yield _shortened(text) if not rest else f"{text[:_LINE]} [... more than {rest:,} bytes more in this line]"
+        yield (
+            _shortened(text)
+            if not rest
+            else f"{text[:_LINE]} [... more than {rest:,} bytes more in this line]"
+        )
 
 
 class Files:
-    """The files below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to do instead."""
+    """The files below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to
+    do instead."""
 
     def __init__(self, paths: Paths, limit: int, outputs: Path) -> None:
         self._paths = paths
         self._limit = limit
         self._outputs = outputs
-        # A fixed number of locks, chosen by the path's hash: two paths may share one, no path ever has two.
+        # A fixed number of locks, chosen by the path's hash: two paths may share one, no path ever
+        # has two.
         self._locks = tuple(threading.Lock() for _ in range(64))
 
     def _lock(self, path: Path) -> threading.Lock:
@@ -71,12 +84,14 @@ class Files:
     # --- reading ---
 
     def read_text(self, path: str | os.PathLike[str]) -> str:
-        """The whole text of a file, as `open(path).read()` without translation of line ends; the byte order mark is left out."""
+        """The whole text of a file, as `open(path).read()` without translation of line ends; the
+        byte order mark is left out."""
         found = self._paths.resolve(path)
         return textfile.load(found, self._paths.shown(found)).text
 
     def view(self, path: str, offset: int = 1, limit: int = _LINES) -> ToolResult:
-        """A file's lines from `offset` (the first is 1), numbered; an image as such; a directory's entries."""
+        """A file's lines from `offset` (the first is 1), numbered; an image as such; a directory's
+        entries."""
         found = self._paths.resolve(path)
         shown = self._paths.shown(found)
         if os.path.isdir(found):
@@ -88,18 +103,25 @@ class Files:
             if kind is not None:
                 if stat.st_size > _IMAGE:
                     raise RuntimeFault(
-                        f"{shown} is an image of {stat.st_size:,} bytes; at most {_IMAGE:,} can be shown. Make it smaller first."
+                        f"{shown} is an image of {stat.st_size:,} bytes; at most {_IMAGE:,} can be"
+                        " shown. Make it smaller first."
                     )
                 file.seek(0)
-                return ToolResult((TextContent(f"{shown}: {kind}"), ImageContent(file.read(_IMAGE), kind)), meta={"path": str(found)})
+                return ToolResult(
+                    (TextContent(f"{shown}: {kind}"), ImageContent(file.read(_IMAGE), kind)),
+                    meta={"path": str(found)},
+                )
             terminal = self._outputs in found.parents
             if textfile.is_binary(start) and not terminal:
                 raise RuntimeFault(
-                    f"{shown} is a binary file ({stat.st_size:,} bytes), not text. Look at it with a command, such as `file` or `xxd`."
+                    f"{shown} is a binary file ({stat.st_size:,} bytes), not text. Look at it with"
+                    " a command, such as `file` or `xxd`."
                 )
             file.seek(0)
             first = max(1, offset)
-            small = stat.st_size <= (_WHOLE if not start.startswith((b"\xff\xfe", b"\xfe\xff")) else textfile.MAX_SIZE)
+            small = stat.st_size <= (
+                _WHOLE if not start.startswith((b"\xff\xfe", b"\xfe\xff")) else textfile.MAX_SIZE
+            )
             if small and not terminal:
                 # Whole, so that it is decoded as `edit` will decode it.
                 text = textfile.decode(file.read(textfile.MAX_SIZE)).text.replace("\r\n", "\n")
@@ -111,7 +133,10 @@ class Files:
         if not body:
             if stat.st_size == 0:
                 return ToolResult(blocks(f"({shown} is empty)"), meta=meta)
-            raise RuntimeFault(f"{shown} has {last} lines; there is no line {first}. Use an offset from 1 to {last}.")
+            raise RuntimeFault(
+                f"{shown} has {last} lines; there is no line {first}. Use an offset from 1 to"
+                f" {last}."
+            )
         if more:
             body.append(f"[... more follows: read on with offset={last + 1}]")
         return ToolResult(blocks("\n".join(body)), meta=meta)
@@ -134,16 +159,23 @@ class Files:
             with os.scandir(folder) as entries:
                 names = sorted(entry.name + _kind(entry) for entry in entries)
         except OSError as error:
-            raise RuntimeFault(f"The directory {shown} cannot be listed: {error.strerror}.") from error
+            raise RuntimeFault(
+                f"The directory {shown} cannot be listed: {error.strerror}."
+            ) from error
         if not names:
             return f"(the directory {shown} is empty)"
-        more = [f"[... {len(names) - _ENTRIES} more; use glob to narrow them down]"] if len(names) > _ENTRIES else []
+        more = (
+            [f"[... {len(names) - _ENTRIES} more; use glob to narrow them down]"]
+            if len(names) > _ENTRIES
+            else []
+        )
         return "\n".join([f"{shown} is a directory:", *names[:_ENTRIES], *more])
 
     # --- writing ---
 
     def write_text(self, path: str | os.PathLike[str], text: str) -> ToolResult:
-        """Make or overwrite a file with exactly `text`, in UTF-8. Parents are made. It happens whole or not at all."""
+        """Make or overwrite a file with exactly `text`, in UTF-8. Parents are made. It happens
+        whole or not at all."""
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         data = textfile.Text(text).encode(text)
@@ -157,11 +189,22 @@ class Files:
                     pass
             textfile.store(found, data, shown)
         lines = text.count("\n") + (not text.endswith("\n") and bool(text))
-        told = f"{'Overwrote' if existed else 'Created'} {shown}: {lines} line{'' if lines == 1 else 's'}, {len(data):,} bytes."
-        return ToolResult(blocks(told), meta={"path": str(found), "diff": edit.unified_diff(before, text, shown), "created": not existed})
+        told = (
+            f"{'Overwrote' if existed else 'Created'} {shown}: {lines}"
+            f" line{'' if lines == 1 else 's'}, {len(data):,} bytes."
+        )
+        return ToolResult(
+            blocks(told),
+            meta={
+                "path": str(found),
+                "diff": edit.unified_diff(before, text, shown),
+                "created": not existed,
+            },
+        )
 
     def edit(self, path: str, old: str, new: str, replace_all: bool = False) -> ToolResult:
-        """Replace the exact text `old`, which must be unique unless `replace_all`. Encoding, line ends and mode stay as they are."""
+        """Replace the exact text `old`, which must be unique unless `replace_all`. Encoding, line
+        ends and mode stay as they are."""
         found = self._paths.resolve(path, write=True)
         shown = self._paths.shown(found)
         with self._lock(found):
@@ -172,12 +215,17 @@ class Files:
         told = f"Edited {shown}{places}:\n{edit.snippet(edited)}"
         return ToolResult(
             blocks(told),
-            meta={"path": str(found), "diff": edit.unified_diff(file.text, edited.text, shown), "replaced": edited.places},
+            meta={
+                "path": str(found),
+                "diff": edit.unified_diff(file.text, edited.text, shown),
+                "replaced": edited.places,
+            },
         )
 
 
 def _kind(entry: os.DirEntry[str]) -> str:
-    """What follows a name in a listing: / for a directory, @ for a link to none, also one that leads nowhere or in a circle."""
+    """What follows a name in a listing: / for a directory, @ for a link to none, also one that
+    leads nowhere or in a circle."""
     try:
         if entry.is_dir():
             return "/"

@@ -1,7 +1,9 @@
-"""Glob patterns and the lines of `.gitignore` as regular expressions, bounded in size and in the time that a match takes.
+"""Glob patterns and the lines of `.gitignore` as regular expressions, bounded in size and in the
+time that a match takes.
 
-Both come from outside: a model writes globs, and a repository holds `.gitignore`. Every pattern has a longest length, braces stand
-for a bounded number of patterns, and no regular expression made here backtracks over more than one star.
+Both come from outside: a model writes globs, and a repository holds `.gitignore`. Every pattern has
+a longest length, braces stand for a bounded number of patterns, and no regular expression made here
+backtracks over more than one star.
 """
 
 from __future__ import annotations
@@ -18,25 +20,39 @@ _MAX_ALTERNATIVES = 100  # patterns that one with braces stands for
 _MAX_DEPTH = 20  # of nested braces
 
 _NAMED = {
-    "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9", "graph": "!-~", "lower": "a-z",
-    "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": " \\t\\n\\r\\f\\v", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
-}  # fmt: skip
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "blank": " \\t",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "punct": "!-/:-@\\[-`{-~",
+    "space": " \\t\\n\\r\\f\\v",
+    "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+}
 
 
 class _NoMatch(Exception):
     """A pattern that fits nothing."""
 
 
-# --- braces --------------------------------------------------------------------------------------
+# --- braces ---
 
 
 def braces(pattern: str) -> list[str]:
-    """`*.{js,ts}` as `*.js` and `*.ts`, nested ones too. A brace without its partner or without a comma stands for itself.
+    """`*.{js,ts}` as `*.js` and `*.ts`, nested ones too. A brace without its partner or without a
+    comma stands for itself.
 
     Raises `RuntimeFault` for a pattern that stands for too many, or is too long.
     """
     if len(pattern) > MAX_PATTERN:
-        raise RuntimeFault(f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken. Use a shorter one.")
+        raise RuntimeFault(
+            f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken. Use a"
+            " shorter one."
+        )
     pairs: dict[int, tuple[int, ...]] = {}  # where a brace opens -> its commas, and where it closes
     open: list[list[int]] = []
     at = 0
@@ -58,9 +74,14 @@ def braces(pattern: str) -> list[str]:
     return _expanded(pattern, 0, len(pattern), pairs, 0)
 
 
-def _expanded(pattern: str, at: int, end: int, pairs: dict[int, tuple[int, ...]], depth: int) -> list[str]:
+def _expanded(
+    pattern: str, at: int, end: int, pairs: dict[int, tuple[int, ...]], depth: int
+) -> list[str]:
     if depth > _MAX_DEPTH:
-        raise RuntimeFault(f"The pattern has braces within braces, more than {_MAX_DEPTH} deep. Use fewer {{braces}}.")
+        raise RuntimeFault(
+            f"The pattern has braces within braces, more than {_MAX_DEPTH} deep. Use fewer"
+            " {braces}."
+        )
     pieces: list[list[str]] = []
     begun = at
     count = 1
@@ -71,7 +92,10 @@ def _expanded(pattern: str, at: int, end: int, pairs: dict[int, tuple[int, ...]]
                 choices += _expanded(pattern, first + 1, last, pairs, depth + 1)
                 count_now = count * len(choices)
                 if count_now > _MAX_ALTERNATIVES:
-                    raise RuntimeFault(f"The pattern stands for more than {_MAX_ALTERNATIVES} patterns. Use fewer {{braces}}.")
+                    raise RuntimeFault(
+                        f"The pattern stands for more than {_MAX_ALTERNATIVES} patterns. Use fewer"
+                        " {braces}."
+                    )
             count *= len(choices)
             pieces += [[pattern[begun:at]], choices]
             begun = at = ends[-1] + 1
@@ -81,11 +105,12 @@ def _expanded(pattern: str, at: int, end: int, pairs: dict[int, tuple[int, ...]]
     return ["".join(choice) for choice in itertools.product(*pieces)]
 
 
-# --- one part of a path ---------------------------------------------------------------------------
+# --- one part of a path ---
 
 
 def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
-    """The bracket expression that opens at `at`, as a regular expression, and where it ends; None if it does not end."""
+    """The bracket expression that opens at `at`, as a regular expression, and where it ends; None
+    if it does not end."""
     begun = at + 1
     at = begun
     negated = part[at : at + 1] in ("!", "^") and at < len(part)
@@ -95,7 +120,11 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
     low = ""  # the last single character, which may begin a range
     while at < len(part) and (first or part[at] != "]"):
         first = False
-        if part.startswith("[:", at) and (end := part.find(":]", at + 2)) > 0 and part[at + 2 : end].isalpha():
+        if (
+            part.startswith("[:", at)
+            and (end := part.find(":]", at + 2)) > 0
+            and part[at + 2 : end].isalpha()
+        ):
             if (named := _NAMED.get(part[at + 2 : end])) is None:
                 raise _NoMatch(f"there is no character class {part[at + 2 : end]!r}")
             out, at, low = out + named, end + 2, ""
@@ -131,9 +160,10 @@ def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
 def part(text: str, git: bool = False) -> str:
     """One part of a path pattern, without slashes, as a regular expression.
 
-    What stands between two stars is taken where it fits first, for good (an atomic group): what follows the second star fits there if it
-    fits at all, and a mismatch takes no longer for every star. With `git`, an open bracket without its end fits nothing, as git has it;
-    else it stands for itself.
+    What stands between two stars is taken where it fits first, for good (an atomic group): what
+    follows the second star fits there if it fits at all, and a mismatch takes no longer for every
+    star. With `git`, an open bracket without its end fits nothing, as git has it; else it stands
+    for itself.
     """
     out, at = "", 0
     star = -1  # where in `out` what follows the last star begins
@@ -141,7 +171,8 @@ def part(text: str, git: bool = False) -> str:
         char = text[at]
         at += 1
         if char == "*":
-            # Several stars are one; each of them on its own would multiply the time that a mismatch takes.
+            # Several stars are one; each of them on its own would multiply the time that a mismatch
+            # takes.
             while text[at : at + 1] == "*":
                 at += 1
             if star >= 0:
@@ -179,12 +210,13 @@ def _joined(parts: list[str | None]) -> str:
     return out + (f"(?:.*/)?{'/'.join(groups[-1])}" if groups[-1] else ".+")
 
 
-# --- whole patterns --------------------------------------------------------------------------------
+# --- whole patterns ---
 
 
 @lru_cache(maxsize=512)
 def glob(pattern: str) -> re.Pattern[str]:
-    """A glob pattern for whole relative paths: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of folders.
+    """A glob pattern for whole relative paths: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number
+    of folders.
 
     Raises `RuntimeFault` if it is none, too long, or stands for too many.
     """
@@ -200,7 +232,8 @@ def glob(pattern: str) -> re.Pattern[str]:
 
 @lru_cache(maxsize=4096)
 def ignored(pattern: str) -> re.Pattern[str] | None:
-    """A line of `.gitignore` without its `!` and its last `/`, for paths relative to its folder; None if it fits nothing.
+    """A line of `.gitignore` without its `!` and its last `/`, for paths relative to its folder;
+    None if it fits nothing.
 
     git compares bytes: both the line and the paths are to be bytes, decoded as Latin-1.
     """
@@ -213,14 +246,18 @@ def ignored(pattern: str) -> re.Pattern[str] | None:
         if "" in pieces:  # no path has two slashes
             return None
         stars = [len(piece) > 1 and not piece.strip("*") for piece in pieces]
-        parts = [None if any_depth else part(piece, git=True) for piece, any_depth in zip(pieces, stars, strict=True)]
+        parts = [
+            None if any_depth else part(piece, git=True)
+            for piece, any_depth in zip(pieces, stars, strict=True)
+        ]
         return re.compile(_joined(parts) + r"\Z", re.DOTALL)
     except (re.error, OverflowError, RecursionError, _NoMatch):
         return None
 
 
 def _split(pattern: str) -> list[str]:
-    """The parts between slashes. A slash in brackets is no separator, and a backslash before one means nothing."""
+    """The parts between slashes. A slash in brackets is no separator, and a backslash before one
+    means nothing."""
     found = [""]
     at = 0
     while at < len(pattern):

@@ -1,7 +1,9 @@
-"""The process that a text search runs in. It imports nothing of ours: the search starts this file with a bare Python.
+"""The process that a text search runs in. It imports nothing of ours: the search starts this file
+with a bare Python.
 
-A process, since `re` cannot be stopped: a pattern such as `(a+)+$` may take longer than the universe has, and holds the
-interpreter's lock meanwhile. It reads one JSON line and NUL-separated paths, and writes one JSON line per file with a match.
+A process, since `re` cannot be stopped: a pattern such as `(a+)+$` may take longer than the
+universe has, and holds the interpreter's lock meanwhile. It reads one JSON line and NUL-separated
+paths, and writes one JSON line per file with a match.
 """
 
 import json
@@ -47,8 +49,11 @@ def read(path: str) -> tuple[str, bool] | None:
     return data.decode(encoding, errors="replace"), found.st_size > MAX_FILE
 
 
-def search(pattern: "re.Pattern[str]", path: str, mode: str, context: int, room: int) -> dict[str, Any] | None:
-    """What one file has: the number of lines that match, and with mode `content` at most `room` of them, with context."""
+def search(
+    pattern: "re.Pattern[str]", path: str, mode: str, context: int, room: int
+) -> dict[str, Any] | None:
+    """What one file has: the number of lines that match, and with mode `content` at most `room` of
+    them, with context."""
     text = read(path)
     if text is None:
         return None
@@ -78,7 +83,14 @@ def search(pattern: "re.Pattern[str]", path: str, mode: str, context: int, room:
         for number, _ in hits:
             for n in range(max(told + 1, number - context), min(len(lines), number + context + 1)):
                 # [line number, is it a match, does it follow the line before, text]
-                found["lines"].append([n + 1, n in at, n == told + 1, shown(lines[n].removesuffix("\r"), at.get(n, 0))])
+                found["lines"].append(
+                    [
+                        n + 1,
+                        n in at,
+                        n == told + 1,
+                        shown(lines[n].removesuffix("\r"), at.get(n, 0)),
+                    ]
+                )
                 told = n
     return found
 

@@ -15,10 +15,11 @@ _log = logging.getLogger(__name__)
 
 
 class Microagent(Data, frozen=True):
-    """Instructions for an agent: `always` of use, as without `triggers` and `paths`, or when a user says one of these words, or a call names a
-    file that fits one of these globs.
+    """Instructions for an agent: `always` of use, as without `triggers` and `paths`, or when a user
+    says one of these words, or a call names a file that fits one of these globs.
 
-    A skill (a folder with a `SKILL.md`) has a `description`, by which a model decides to read it. `path` is its file, "" for text.
+    A skill (a folder with a `SKILL.md`) has a `description`, by which a model decides to read it.
+    `path` is its file, "" for text.
     """
 
     name: str
@@ -31,12 +32,14 @@ class Microagent(Data, frozen=True):
 
 
 def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> list[Microagent]:
-    """The microagents of a repository, or if `loose`, of a folder directly full of `.md` files; ordered by place and name.
+    """The microagents of a repository, or if `loose`, of a folder directly full of `.md` files;
+    ordered by place and name.
 
-    Read are `SKILL.md` in the folders of `.agents/skills/` and `skills/`, and the Markdown files of `microagents/`,
-    `.openhands/microagents/` and `.holdfast/microagents/`. A file that cannot be read is left out, with a warning in the log, as is
-    one that a link takes from outside of `folder`: a cloned repository must not put other files before a model.
-    Raises `ConfigurationError` (a `ValueError`) if there is no such folder.
+    Read are `SKILL.md` in the folders of `.agents/skills/` and `skills/`, and the Markdown files of
+    `microagents/`, `.openhands/microagents/` and `.holdfast/microagents/`. A file that cannot be
+    read is left out, with a warning in the log, as is one that a link takes from outside of
+    `folder`: a cloned repository must not put other files before a model. Raises
+    `ConfigurationError` (a `ValueError`) if there is no such folder.
     """
     root = Path(with_home(folder)).resolve()
     if not root.is_dir():
@@ -51,14 +54,20 @@ def load_microagents(folder: str | os.PathLike[str], *, loose: bool = True) -> l
             _log.warning("The microagent %s was left out: %s", path, error)
             continue
         if microagent.name in found:
-            _log.warning("The microagent %s was left out: %s has the same name, %r.", path, found[microagent.name].path, microagent.name)
+            _log.warning(
+                "The microagent %s was left out: %s has the same name, %r.",
+                path,
+                found[microagent.name].path,
+                microagent.name,
+            )
             continue
         found[microagent.name] = microagent
     return list(found.values())
 
 
 def read_microagent(path: str | os.PathLike[str]) -> Microagent:
-    """One Markdown file, with or without YAML front matter (`name`, `description`, `triggers`, `paths`, `always`). Raises `ValueError` or `OSError`."""
+    """One Markdown file, with or without YAML front matter (`name`, `description`, `triggers`,
+    `paths`, `always`). Raises `ValueError` or `OSError`."""
     path = Path(path)
     head, content = front_matter(text_below(path.parent, path.name, follow=True))
     # A skill is named by its folder, a note by its file.

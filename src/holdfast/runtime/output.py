@@ -1,4 +1,5 @@
-"""`Output`: what one command has written, bounded in memory and on disk, and the text of it that a model sees."""
+"""`Output`: what one command has written, bounded in memory and on disk, and the text of it that a
+model sees."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ _CLEANED = 1024 * 1024
 
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movements (ECMA-48 5.4)
-    r"|[\]PX^_][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)?"  # OSC, DCS and friends: window titles, hyperlinks
+    # OSC, DCS and friends: window titles, hyperlinks
+    r"|[\]PX^_][^\x07\x1b\n]{0,2000}(?:\x07|\x1b\\)?"
     r"|[ -/]*[0-~])"  # the two- and three-character ones
 )
 _OVERSTRUCK = re.compile(r"[^\n]\x08")
@@ -23,7 +25,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def clean(text: str) -> str:
-    """Terminal output as plain text: no escape codes, progress bars as they looked last, `\\n` line ends."""
+    """Terminal output as plain text: no escape codes, progress bars as they looked last, `\\n` line
+    ends."""
     if "\x1b" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text:
@@ -39,7 +42,8 @@ def _last_state(line: str) -> str:
 
 
 def shorten(text: str, limit: int, note: Callable[[int], str]) -> tuple[str, bool]:
-    """`text` in at most about `limit` characters: its head, `note(left_out)` on a line of its own, its tail; and whether it was cut."""
+    """`text` in at most about `limit` characters: its head, `note(left_out)` on a line of its own,
+    its tail; and whether it was cut."""
     if len(text) <= limit:
         return text, False
     return _join(text, text, limit, len(text), note), True
@@ -60,7 +64,8 @@ def _join(first: str, last: str, limit: int, total: int, note: Callable[[int], s
 
 
 class Output:
-    """Bytes as they come, the first in memory, more in the file `path` up to `cap` bytes; of what is beyond that, the end.
+    """Bytes as they come, the first in memory, more in the file `path` up to `cap` bytes; of what
+    is beyond that, the end.
 
     Thread-safe. `total` is the number of bytes that came.
     """
@@ -148,10 +153,15 @@ class Output:
             except OSError:  # removed by the command, or as the oldest of too many
                 data = b""
         before = self.total - len(self._tail)
-        return data + bytes(self._tail[max(0, start - before) : max(0, end - before)]) if end > before else data
+        return (
+            data + bytes(self._tail[max(0, start - before) : max(0, end - before)])
+            if end > before
+            else data
+        )
 
     def text(self, start: int, limit: int, note: Callable[[int], str]) -> tuple[str, bool, int]:
-        """What came after byte `start`, cleaned, in at most about `limit` characters; whether some was left out; the bytes so far."""
+        """What came after byte `start`, cleaned, in at most about `limit` characters; whether some
+        was left out; the bytes so far."""
         with self._lock:
             end = self.total
             size = end - start

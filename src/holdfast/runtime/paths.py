@@ -1,4 +1,5 @@
-"""`Paths`: which files the file tools may touch. Every path is resolved, symlinks included, before anything is done with it."""
+"""`Paths`: which files the file tools may touch. Every path is resolved, symlinks included, before
+anything is done with it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from holdfast.errors import PathRefused, RuntimeFault
 
 
 def with_home(path: str | os.PathLike[str], home: str | None = None) -> str:
-    """`~/x` as a path in `home`, by default the one in the user database: no environment variable is read."""
+    """`~/x` as a path in `home`, by default the one in the user database: no environment variable
+    is read."""
     text = os.fspath(path)
     if text != "~" and not text.startswith("~/"):
         return text
@@ -19,7 +21,8 @@ def with_home(path: str | os.PathLike[str], home: str | None = None) -> str:
 
 
 def home_folder() -> str | None:
-    """The user's home, by the user database. None for a user id that has no entry there, as in some containers."""
+    """The user's home, by the user database. None for a user id that has no entry there, as in some
+    containers."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -27,13 +30,21 @@ def home_folder() -> str | None:
 
 
 class Paths:
-    """The folders that file tools may work in: the workdir, what `allow_outside` names, and for reading, `readable`.
+    """The folders that file tools may work in: the workdir, what `allow_outside` names, and for
+    reading, `readable`.
 
-    Shell commands are not held by this. Between the check and the use of a path, a command could still swap a folder on the way
-    for a symlink; the last part of a path is opened without following links.
+    Shell commands are not held by this. Between the check and the use of a path, a command could
+    still swap a folder on the way for a symlink; the last part of a path is opened without
+    following links.
     """
 
-    def __init__(self, workdir: Path, allow_outside: bool | Sequence[Path], readable: Sequence[Path] = (), home: str | None = None) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        allow_outside: bool | Sequence[Path],
+        readable: Sequence[Path] = (),
+        home: str | None = None,
+    ) -> None:
         self.workdir = workdir
         self._home = home
         self._everywhere = allow_outside is True
@@ -42,27 +53,34 @@ class Paths:
         self._readable: list[Path] = [*self._writable, *readable]
 
     def resolve(self, path: str | os.PathLike[str], *, write: bool = False) -> Path:
-        """The real, absolute path. Relative ones start at the workdir; `~` is the user's home. It need not exist.
+        """The real, absolute path. Relative ones start at the workdir; `~` is the user's home. It
+        need not exist.
 
         Raises `PathRefused` if it is outside, `RuntimeFault` if it is no path at all.
         """
         text = os.fspath(path)
         if not text.strip() or "\0" in text:
-            raise RuntimeFault(f"{text!r} is not a path. Give a path relative to {self.workdir}, or an absolute one.")
+            raise RuntimeFault(
+                f"{text!r} is not a path. Give a path relative to {self.workdir}, or an absolute"
+                " one."
+            )
         found = Path(os.path.realpath(self.workdir / with_home(text, self._home)))
         try:
             os.lstat(found)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             pass  # whoever opens it will say so
         except OSError as error:
-            raise RuntimeFault(f"The path {text[:200]!r} cannot be used: {error.strerror}.") from error
+            raise RuntimeFault(
+                f"The path {text[:200]!r} cannot be used: {error.strerror}."
+            ) from error
         if not self._everywhere:
             folders = self._writable if write else self._readable
             if not any(found == folder or folder in found.parents for folder in folders):
                 via = "" if str(found) == text else f" (which is {found})"
                 raise PathRefused(
-                    f"The path {text!r}{via} is outside of the working directory {self.workdir}. Use a path inside it. "
-                    "(Whoever made the runtime may allow more with LocalRuntime(allow_outside=[folder]).)"
+                    f"The path {text!r}{via} is outside of the working directory {self.workdir}."
+                    " Use a path inside it. (Whoever made the runtime may allow more with"
+                    " LocalRuntime(allow_outside=[folder]).)"
                 )
         return found
 

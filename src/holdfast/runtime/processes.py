@@ -1,4 +1,5 @@
-"""Finding and ending the processes that a command has started, whatever process group or session they moved to."""
+"""Finding and ending the processes that a command has started, whatever process group or session
+they moved to."""
 
 from __future__ import annotations
 
@@ -10,9 +11,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-# Every process of a command inherits this variable; it finds those that left the command's session (`setsid`, daemons).
+# Every process of a command inherits this variable; it finds those that left the command's session
+# (`setsid`, daemons).
 MARK = "HOLDFAST_SHELL"
-# Whatever a conversation's call starts inherits this one; it finds what a killed process has left behind.
+# Whatever a conversation's call starts inherits this one; it finds what a killed process has left
+# behind.
 OWNER = "HOLDFAST_OWNER"
 
 _PROC = sys.platform == "linux"
@@ -28,7 +31,8 @@ class Process(NamedTuple):
 
 
 def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
-    """The living processes of the sessions that `sessions` (pids) lead, and those whose `MARK` begins with `mark`."""
+    """The living processes of the sessions that `sessions` (pids) lead, and those whose `MARK`
+    begins with `mark`."""
     return _from_proc(sessions, mark) if _PROC else _from_ps(sessions)
 
 
@@ -56,8 +60,11 @@ def _from_proc(sessions: Collection[int], mark: str) -> list[Process]:
 
 
 def _from_ps(sessions: Collection[int]) -> list[Process]:
-    # Where there is no /proc: the descendants that still hang together, and the process groups. A session's id is its first group's.
-    text = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=False).stdout
+    # Where there is no /proc: the descendants that still hang together, and the process groups. A
+    # session's id is its first group's.
+    text = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=False
+    ).stdout
     rows = [line.split() for line in text.splitlines()]
     family = {pid: pid for pid in sessions}
     found: dict[int, Process] = {}
@@ -74,7 +81,8 @@ def _from_ps(sessions: Collection[int]) -> list[Process]:
 
 
 def send(processes: Iterable[Process], number: int) -> None:
-    """Signal each process, and each process group among them, so that one born meanwhile gets it too."""
+    """Signal each process, and each process group among them, so that one born meanwhile gets it
+    too."""
     processes = list(processes)
     own = os.getpgrp()
     for group in {p.group for p in processes} - {own, 0}:
@@ -91,22 +99,28 @@ def send(processes: Iterable[Process], number: int) -> None:
 
 
 def kill(find: Callable[[], list[Process]], tries: int = 20) -> bool:
-    """SIGKILL what `find` finds until it finds nothing; False if something is left. A fork bomb may outrun it."""
+    """SIGKILL what `find` finds until it finds nothing; False if something is left. A fork bomb may
+    outrun it."""
     for attempt in range(tries):
         found = find()
         if not found:
             return True
         send(found, signal.SIGKILL)
-        # A killed process stays visible until the kernel has taken it down; give it a moment, longer each time.
+        # A killed process stays visible until the kernel has taken it down; give it a moment,
+        # longer each time.
         time.sleep(min(0.001 * 2**attempt, 0.05))
     return False
 
 
 def of_owners(marks: Iterable[str], ours: bool = False) -> list[Process]:
-    """The living processes that carry one of the marks in `OWNER`, what they have started, and the sessions that they lead; not this
-    process and those that it came from, nor, without `ours`, what it has started. A mark is random, so a pid that was used again is never
-    taken for another's."""
-    return _marked(marks, ours) if _PROC else [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
+    """The living processes that carry one of the marks in `OWNER`, what they have started, and the
+    sessions that they lead; not this process and those that it came from, nor, without `ours`, what
+    it has started. A mark is random, so a pid that was used again is never taken for another's."""
+    return (
+        _marked(marks, ours)
+        if _PROC
+        else [process for process in _marked_by_ps(marks) if process.pid not in _ancestry()]
+    )
 
 
 def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
@@ -121,20 +135,30 @@ def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
                 fields = file.read().rpartition(b")")[2].split()
             if fields[0] in b"ZX":
                 continue
-            every[int(name)] = (Process(int(name), int(fields[2]), int(fields[3]), int(fields[19])), int(fields[1]), int(fields[3]))
+            every[int(name)] = (
+                Process(int(name), int(fields[2]), int(fields[3]), int(fields[19])),
+                int(fields[1]),
+                int(fields[3]),
+            )
             with open(f"/proc/{name}/environ", "rb") as file:
                 environment = b"\0" + file.read()
             if any(mark in environment for mark in wanted):
                 carriers.add(int(name))
         except (OSError, IndexError):  # it ended meanwhile, or is another user's
             continue
-    # Ours are spared, and what we have started: we may carry the mark ourselves, as a program that the dead owner's agent ran.
+    # Ours are spared, and what we have started: we may carry the mark ourselves, as a program that
+    # the dead owner's agent ran.
     spared = _ancestry()
     if not ours:
-        spared |= _descendants({os.getpid()}, {pid: parent for pid, (_, parent, _) in every.items()})
+        spared |= _descendants(
+            {os.getpid()}, {pid: parent for pid, (_, parent, _) in every.items()}
+        )
     carriers -= spared
     led = {pid for pid, (_, _, session) in every.items() if session in carriers}
-    found = _descendants(carriers | led, {pid: parent for pid, (_, parent, _) in every.items()}) - spared
+    found = (
+        _descendants(carriers | led, {pid: parent for pid, (_, parent, _) in every.items()})
+        - spared
+    )
     return [every[pid][0] for pid in found]
 
 
@@ -146,10 +170,23 @@ def _descendants(found: set[int], parents: Mapping[int, int]) -> set[int]:
 
 
 def _marked_by_ps(marks: Iterable[str]) -> list[Process]:
-    text = subprocess.run(["ps", "axeww", "-o", "pid=,pgid=,stat=,command="], capture_output=True, text=True, check=False).stdout
+    text = subprocess.run(
+        ["ps", "axeww", "-o", "pid=,pgid=,stat=,command="],
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
     wanted = [f" {OWNER}={mark}" for mark in marks]
-    rows = [line.split(None, 3) for line in text.splitlines() if any(f"{mark} " in f"{line} " for mark in wanted)]
-    return [Process(int(row[0]), int(row[1]), int(row[1]), sys.maxsize) for row in rows if row[2][0] != "Z"]
+    rows = [
+        line.split(None, 3)
+        for line in text.splitlines()
+        if any(f"{mark} " in f"{line} " for mark in wanted)
+    ]
+    return [
+        Process(int(row[0]), int(row[1]), int(row[1]), sys.maxsize)
+        for row in rows
+        if row[2][0] != "Z"
+    ]
 
 
 def _ancestry() -> set[int]:
@@ -165,8 +202,8 @@ def _ancestry() -> set[int]:
 
 
 def end_owned(marks: Iterable[str], ours: bool = False) -> bool:
-    """SIGKILL what a dead owner left running: see `of_owners`. `ours`: the owner was a process that this one had started. Whether nothing of it
-    is left."""
+    """SIGKILL what a dead owner left running: see `of_owners`. `ours`: the owner was a process that
+    this one had started. Whether nothing of it is left."""
     marks = list(marks)
     for attempt in range(20):
         found = of_owners(marks, ours)

@@ -1,4 +1,5 @@
-"""`Runtime`: what an agent's tools and a program may ask of the place where commands run, wherever that place is."""
+"""`Runtime`: what an agent's tools and a program may ask of the place where commands run, wherever
+that place is."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Runtime(Protocol):
-    """A place with files and a shell. `LocalRuntime` is this machine; sandboxes and containers are others."""
+    """A place with files and a shell. `LocalRuntime` is this machine; sandboxes and containers are
+    others."""
 
     @property
     def tools(self) -> list[Tool]:
@@ -26,7 +28,9 @@ class Runtime(Protocol):
         """The same list, as a method."""
         ...
 
-    def run_command(self, command: str, timeout: float | None = None, *, conversation_id: str = "") -> ToolResult:
+    def run_command(
+        self, command: str, timeout: float | None = None, *, conversation_id: str = ""
+    ) -> ToolResult:
         """Run a shell command; a result that also tells of failures."""
         ...
 
@@ -38,7 +42,9 @@ class Runtime(Protocol):
         """Make or overwrite a text file."""
         ...
 
-    def clone_repo(self, repo: str, *, branch: str | None = None, target: str | os.PathLike[str] | None = None) -> Path:
+    def clone_repo(
+        self, repo: str, *, branch: str | None = None, target: str | os.PathLike[str] | None = None
+    ) -> Path:
         """Clone a git repository; where it is."""
         ...
 

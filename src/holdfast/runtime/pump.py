@@ -1,4 +1,5 @@
-"""`Pump`: the one thread of a runtime, which reads what its shells write and keeps their deadlines."""
+"""`Pump`: the one thread of a runtime, which reads what its shells write and keeps their
+deadlines."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Work = Callable[[], None]
 
 
 class Pump:
-    """A thread that waits on file descriptors and timers, started with the first work. All work runs on it, one at a time.
+    """A thread that waits on file descriptors and timers, started with the first work. All work
+    runs on it, one at a time.
 
     So what it owns needs no lock. Nothing that it runs may block.
     """
@@ -37,7 +39,8 @@ class Pump:
         self._closing = False
 
     def call(self, work: Work) -> bool:
-        """Have `work` run on the thread, soon. From any thread; never blocks. After `close` it is not run, and this returns False.
+        """Have `work` run on the thread, soon. From any thread; never blocks. After `close` it is
+        not run, and this returns False.
 
         Raises `WrongProcess` in a forked child, which does not have the thread.
         """
@@ -57,7 +60,9 @@ class Pump:
         waker, self._wake = os.pipe()
         self._selector = selectors.DefaultSelector()
         self._selector.register(waker, selectors.EVENT_READ, lambda: None)
-        self._thread = threading.Thread(target=self._run, args=(self._selector, waker), name="holdfast-runtime", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(self._selector, waker), name="holdfast-runtime", daemon=True
+        )
         self._thread.start()
 
     def watch(self, fd: int, work: Work) -> None:
@@ -74,7 +79,8 @@ class Pump:
             pass
 
     def after(self, seconds: float, work: Work) -> None:
-        """Run `work` once, `seconds` from now. On the pump's thread only. It cannot be taken back: it must look whether it is still due."""
+        """Run `work` once, `seconds` from now. On the pump's thread only. It cannot be taken back:
+        it must look whether it is still due."""
         heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), work))
 
     def _run(self, selector: selectors.BaseSelector, waker: int) -> None:
@@ -90,7 +96,8 @@ class Pump:
                     for work in todo:
                         self._do(work)
             for key, _ in ready:
-                # An earlier one of this round may have closed this fd; what is no longer watched is not run.
+                # An earlier one of this round may have closed this fd; what is no longer watched is
+                # not run.
                 if key.fd != waker and selector.get_map().get(key.fd) is key:
                     self._do(key.data)
             while self._timers and self._timers[0][0] <= time.monotonic():

@@ -14,15 +14,19 @@ from holdfast.runtime.output import Output
 
 
 class Run:
-    """One command of a shell. `done` is set when its bash has ended, whatever may go on in the background."""
+    """One command of a shell. `done` is set when its bash has ended, whatever may go on in the
+    background."""
 
-    def __init__(self, number: int, command: str, output: Output, timeout: float, marks: Mapping[str, str]) -> None:
+    def __init__(
+        self, number: int, command: str, output: Output, timeout: float, marks: Mapping[str, str]
+    ) -> None:
         self.number = number
         self.command = command
         self.timeout = timeout
         self.output = output
         self.marks = marks
-        """Variables in the environment of all that it starts, by which its processes are found. They are no part of the state."""
+        """Variables in the environment of all that it starts, by which its processes are found.
+        They are no part of the state."""
         self.mark = marks[processes.MARK]
         self.name = f"_{os.urandom(8).hex()}"
         """The identifier with which the names of its script begin."""
@@ -37,7 +41,8 @@ class Run:
         self.ended_by = ""
         """`timeout`, `cancel`, `kill` or `close` if it was ended by force."""
         self.change: Change | None = None
-        """The change of directory and variables that the next command sees; None if the command ended before it could be read."""
+        """The change of directory and variables that the next command sees; None if the command
+        ended before it could be read."""
         self.background = False
         """True if something that it started still held its output when it ended."""
         self.left: tuple[int, ...] = ()
@@ -52,7 +57,8 @@ class Run:
         return time.monotonic() - self.started
 
     def wait_quiet(self, wait: float, quiet: float, since: int) -> None:
-        """Block until it is done, or has written more than `since` bytes and then nothing for `quiet` seconds; `wait` seconds at most."""
+        """Block until it is done, or has written more than `since` bytes and then nothing for
+        `quiet` seconds; `wait` seconds at most."""
         deadline = time.monotonic() + wait
         with self.changed:
             while not self.done.is_set() and (left := deadline - time.monotonic()) > 0:

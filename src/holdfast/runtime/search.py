@@ -1,4 +1,5 @@
-"""`Search`: finding files by name (`glob`) and by content (`grep`), bounded in time and in what they answer."""
+"""`Search`: finding files by name (`glob`) and by content (`grep`), bounded in time and in what
+they answer."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ Mode = Literal["content", "files", "count"]
 
 
 class Search:
-    """Searches below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to do instead."""
+    """Searches below a runtime's paths. Thread-safe. Methods raise `RuntimeFault` saying what to do
+    instead."""
 
     def __init__(self, paths: Paths, env: Mapping[str, str], limit: int) -> None:
         self._paths = paths
@@ -39,7 +41,9 @@ class Search:
     def _files(self, folder: Path, cancelled: Cancellation | None) -> list[str]:
         found: list[str] = []
         until = time.monotonic() + _SECONDS
-        for name in walk.files_below(folder, self._git, self._env, lambda: bool(cancelled) or time.monotonic() > until):
+        for name in walk.files_below(
+            folder, self._git, self._env, lambda: bool(cancelled) or time.monotonic() > until
+        ):
             found.append(name)
             if len(found) >= _FILES:
                 break
@@ -47,22 +51,33 @@ class Search:
             raise ToolCancelled("The search was cancelled.")
         if time.monotonic() > until:
             raise RuntimeFault(
-                f"{self._paths.shown(folder)} has more than could be looked through in {_SECONDS:.0f} s. Use a narrower path."
+                f"{self._paths.shown(folder)} has more than could be looked through in"
+                f" {_SECONDS:.0f} s. Use a narrower path."
             )
         found.sort()
         return found
 
-    def glob(self, pattern: str, path: str = ".", limit: int = 100, cancelled: Cancellation | None = None) -> ToolResult:
+    def glob(
+        self, pattern: str, path: str = ".", limit: int = 100, cancelled: Cancellation | None = None
+    ) -> ToolResult:
         """The files below `path` whose relative path fits `pattern`, those changed last first."""
         if len(pattern) > 2 * globs.MAX_PATTERN:  # it may have the path in it
-            raise RuntimeFault(f"The pattern has {len(pattern):,} characters; at most {globs.MAX_PATTERN:,} are taken. Use a shorter one.")
+            raise RuntimeFault(
+                f"The pattern has {len(pattern):,} characters; at most {globs.MAX_PATTERN:,} are"
+                " taken. Use a shorter one."
+            )
         if pattern.startswith(("/", "~")):
             # Models like to give one absolute pattern: its fixed part is the path.
             parts = pattern.split("/")
-            fixed = next((n for n, part in enumerate(parts) if re.search(r"[*?\[{]", part)), len(parts) - 1)
+            fixed = next(
+                (n for n, part in enumerate(parts) if re.search(r"[*?\[{]", part)), len(parts) - 1
+            )
             path, pattern = "/".join(parts[:fixed]) or "/", "/".join(parts[fixed:])
         if ".." in pattern.split("/"):
-            raise RuntimeFault(f"The pattern {pattern!r} goes up with '..'. Give the folder to start from in path instead.")
+            raise RuntimeFault(
+                f"The pattern {pattern!r} goes up with '..'. Give the folder to start from in path"
+                " instead."
+            )
         folder = self._folder(path)
         fits = globs.glob(pattern)
         files = self._files(folder, cancelled)
@@ -79,8 +94,13 @@ class Search:
             hint = ""
             if "/" not in pattern:
                 deeper = sum(map(walk.matcher(pattern), files))
-                hint = f" {deeper} files fit it in folders below: use **/{pattern}." if deeper else ""
-            return ToolResult(blocks(f"No file below {self._paths.shown(folder)} fits {pattern!r}.{hint}"), meta=meta)
+                hint = (
+                    f" {deeper} files fit it in folders below: use **/{pattern}." if deeper else ""
+                )
+            return ToolResult(
+                blocks(f"No file below {self._paths.shown(folder)} fits {pattern!r}.{hint}"),
+                meta=meta,
+            )
         lines = [self._paths.shown(folder / name) for _, name in found[:limit]]
         if len(found) > limit:
             lines.append(f"[{len(found) - limit} more files fit; use a narrower pattern or path]")
@@ -93,7 +113,9 @@ class Search:
         if not os.path.lexists(folder):
             raise textfile.NoSuchFile(f"There is no directory {self._paths.shown(folder)}.")
         if not os.path.isdir(folder):
-            raise RuntimeFault(f"{self._paths.shown(folder)} is not a directory. Give the directory to search in.")
+            raise RuntimeFault(
+                f"{self._paths.shown(folder)} is not a directory. Give the directory to search in."
+            )
         return folder
 
     def grep(
@@ -107,10 +129,12 @@ class Search:
         limit: int = 100,
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """The lines of text files that a regular expression (Python's `re`) is found in, file by file in order of their names."""
+        """The lines of text files that a regular expression (Python's `re`) is found in, file by
+        file in order of their names."""
         if len(pattern) > _MAX_EXPRESSION:
             raise RuntimeFault(
-                f"The regular expression has {len(pattern):,} characters; at most {_MAX_EXPRESSION:,} are taken. Use a shorter one."
+                f"The regular expression has {len(pattern):,} characters; at most"
+                f" {_MAX_EXPRESSION:,} are taken. Use a shorter one."
             )
         fits = walk.matcher(glob) if glob else None
         found = self._paths.resolve(path)
@@ -135,8 +159,8 @@ class Search:
             raise ToolCancelled("The search was cancelled.")
         if answers and "error" in answers[0]:
             raise RuntimeFault(
-                f"{pattern!r} is not a regular expression: {answers[0]['error']}. To search for text as it is, put a backslash before"
-                " ( ) [ ] { } . * + ? | ^ $"
+                f"{pattern!r} is not a regular expression: {answers[0]['error']}. To search for"
+                " text as it is, put a backslash before ( ) [ ] { } . * + ? | ^ $"
             )
         return self._told(answers, problem, folder, mode, limit, pattern)
 
@@ -150,11 +174,15 @@ class Search:
             return False
         return True
 
-    def _ask(self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None) -> tuple[list[dict[str, Any]], str]:
-        """Run the search in a process of its own, which can be killed, and read what it answered until then."""
+    def _ask(
+        self, ask: dict[str, Any], names: list[str], cancelled: Cancellation | None
+    ) -> tuple[list[dict[str, Any]], str]:
+        """Run the search in a process of its own, which can be killed, and read what it answered
+        until then."""
         if not sys.executable:
             raise RuntimeFault(
-                "A search needs a Python interpreter to run in, and this program has none. Use a command, such as `grep -rn`."
+                "A search needs a Python interpreter to run in, and this program has none. Use a"
+                " command, such as `grep -rn`."
             )
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-X", "utf8", grep_child.__file__],
@@ -176,7 +204,11 @@ class Search:
         forget = cancelled.add_callback(process.kill) if cancelled is not None else None
         try:
             with process:
-                out, err = process.communicate(json.dumps(ask).encode() + b"\n" + b"".join(os.fsencode(name) + b"\0" for name in names))
+                out, err = process.communicate(
+                    json.dumps(ask).encode()
+                    + b"\n"
+                    + b"".join(os.fsencode(name) + b"\0" for name in names)
+                )
         finally:
             timer.cancel()
             timer.join()
@@ -184,12 +216,29 @@ class Search:
                 forget()
         answers: list[dict[str, Any]] = [json.loads(line) for line in out.split(b"\n")[:-1]]
         if late.is_set():
-            return answers, f"the search was stopped after {_SECONDS:.0f} s; use a simpler pattern or a narrower path"
+            return (
+                answers,
+                (
+                    f"the search was stopped after {_SECONDS:.0f} s; use a simpler pattern or a"
+                    " narrower path"
+                ),
+            )
         if process.returncode and not cancelled:
-            return answers, f"the search failed: {err.decode(errors='replace').strip().rpartition(chr(10))[2]}"
+            return (
+                answers,
+                f"the search failed: {err.decode(errors='replace').strip().rpartition(chr(10))[2]}",
+            )
         return answers, ""
 
-    def _told(self, answers: list[dict[str, Any]], problem: str, folder: Path, mode: Mode, limit: int, pattern: str) -> ToolResult:
+    def _told(
+        self,
+        answers: list[dict[str, Any]],
+        problem: str,
+        folder: Path,
+        mode: Mode,
+        limit: int,
+        pattern: str,
+    ) -> ToolResult:
         lines: list[str] = []
         size = matches = long = cut = files = 0
         full = False
@@ -227,12 +276,26 @@ class Search:
         if problem:
             lines.append(f"[{problem}]")
         elif full:
-            lines.append(f"[cut at {self._limit:,} characters; use a narrower pattern, path or glob, or mode='files']")
+            lines.append(
+                f"[cut at {self._limit:,} characters; use a narrower pattern, path or glob, or"
+                " mode='files']"
+            )
         elif more:
             what = "matching lines" if mode == "content" else "files"
-            lines.append(f"[stopped at {limit} {what}; there may be more: use a narrower pattern, path or glob, or a higher limit]")
+            lines.append(
+                f"[stopped at {limit} {what}; there may be more: use a narrower pattern, path or"
+                " glob, or a higher limit]"
+            )
         if long:
-            lines.append(f"[{long} lines longer than {grep_child.MAX_LINE:,} characters were searched at their start only]")
+            lines.append(
+                f"[{long} lines longer than {grep_child.MAX_LINE:,} characters were searched at"
+                " their start only]"
+            )
         if cut:
-            lines.append(f"[{cut} files larger than {grep_child.MAX_FILE // 1024**2} MB were searched at their start only]")
-        return ToolResult(blocks("\n".join(lines)), meta=meta, is_error=bool(problem) and matches == 0)
+            lines.append(
+                f"[{cut} files larger than {grep_child.MAX_FILE // 1024**2} MB were searched at"
+                " their start only]"
+            )
+        return ToolResult(
+            blocks("\n".join(lines)), meta=meta, is_error=bool(problem) and matches == 0
+        )

@@ -1,4 +1,5 @@
-"""`Shell`: the commands of one conversation, each in a bash of its own, and the state that is carried between them."""
+"""`Shell`: the commands of one conversation, each in a bash of its own, and the state that is
+carried between them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ from holdfast.runtime.output import Output
 from holdfast.runtime.pump import Pump
 from holdfast.runtime.run import Run
 
-_REDIRECTED = 0.03  # seconds until a process in the background has surely closed our pipe, if it is going to
+_REDIRECTED = (
+    0.03  # seconds until a process in the background has surely closed our pipe, if it is going to
+)
 _SECOND_ROUND = 0.15  # seconds from the SIGINT that ends a command by force to the SIGKILL
 _SHOWN_LEFT = 10  # processes in the background that are named
 
@@ -34,17 +37,21 @@ class _Left:
 
     session: int
     known: set[tuple[int, int]]
-    """Pid and start of its living processes. While one of them lives, the kernel gives the session's id to nobody else."""
+    """Pid and start of its living processes. While one of them lives, the kernel gives the
+    session's id to nobody else."""
 
 
 class Shell:
-    """Runs one command after the other, each in a new bash, in the directory and with the variables that the last one left.
+    """Runs one command after the other, each in a new bash, in the directory and with the variables
+    that the last one left.
 
-    Commands get pipes, no terminal. A command ends when its bash ends. `start` is called from one thread at a time, the other
-    methods from any.
+    Commands get pipes, no terminal. A command ends when its bash ends. `start` is called from one
+    thread at a time, the other methods from any.
     """
 
-    def __init__(self, pump: Pump, program: str, cwd: Path, env: Mapping[str, str], folder: Path, mark: str) -> None:
+    def __init__(
+        self, pump: Pump, program: str, cwd: Path, env: Mapping[str, str], folder: Path, mark: str
+    ) -> None:
         self._pump = pump
         self._program = program
         self._workdir = str(cwd)
@@ -56,17 +63,33 @@ class Shell:
         self._left: list[_Left] = []
         self._drains: dict[int, Run] = {}
         self._closed = False
-        self.state = bash.State(str(cwd), {name: value for name, value in env.items() if not bash.acts_on(name)})
+        self.state = bash.State(
+            str(cwd), {name: value for name, value in env.items() if not bash.acts_on(name)}
+        )
 
     # --- running ---
 
-    def start(self, command: str, output: Output, timeout: float, interactive: bool, marks: Mapping[str, str]) -> Run:
-        """Start `command`; it is ended `timeout` seconds from now. `marks` are added to its environment.
+    def start(
+        self,
+        command: str,
+        output: Output,
+        timeout: float,
+        interactive: bool,
+        marks: Mapping[str, str],
+    ) -> Run:
+        """Start `command`; it is ended `timeout` seconds from now. `marks` are added to its
+        environment.
 
         Raises `RuntimeFault` if it cannot be started.
         """
         self._number += 1
-        run = Run(self._number, command, output, timeout, {**marks, processes.MARK: f"{self._mark}.{self._number}."})
+        run = Run(
+            self._number,
+            command,
+            output,
+            timeout,
+            {**marks, processes.MARK: f"{self._mark}.{self._number}."},
+        )
         if not os.path.isdir(self.state.cwd):
             self.state = replace(self.state, cwd=self._workdir)
         script, state = str(self._file(run, "sh")), str(self._file(run, "state"))
@@ -75,7 +98,9 @@ class Shell:
         try:
             # Anew each time: a command may have emptied the temporary folder.
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file(run, "sh").write_bytes(bash.script(command.encode(errors="surrogateescape"), self.state))
+            self._file(run, "sh").write_bytes(
+                bash.script(command.encode(errors="surrogateescape"), self.state)
+            )
             run.out_fd, child_out = os.pipe()
             theirs.append(child_out)
             child_in: int = subprocess.DEVNULL
@@ -92,13 +117,19 @@ class Shell:
                 cwd=self.state.cwd,
                 env=env,
                 start_new_session=True,
-                # bash cannot give its commands back a signal that was ignored when it began, as it is in a script's background.
-                preexec_fn=_heed_interrupts if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else None,
+                # bash cannot give its commands back a signal that was ignored when it began, as it
+                # is in a script's background.
+                preexec_fn=(
+                    _heed_interrupts if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else None
+                ),
             )
         except OSError as error:
             self._close_pipes(run)
             self._remove_files(run)
-            raise RuntimeFault(f"The command was not run: {self._program} could not be started in {self.state.cwd}: {error}") from error
+            raise RuntimeFault(
+                f"The command was not run: {self._program} could not be started in"
+                f" {self.state.cwd}: {error}"
+            ) from error
         finally:
             for fd in theirs:
                 os.close(fd)
@@ -139,10 +170,14 @@ class Shell:
         threading.Thread(target=wait, name="holdfast-shell", daemon=True).start()
 
     def send_input(self, run: Run, data: bytes) -> int:
-        """Write to the command's stdin; return the number of bytes that it had room for. Raises `RuntimeFault` if its stdin is not open."""
+        """Write to the command's stdin; return the number of bytes that it had room for. Raises
+        `RuntimeFault` if its stdin is not open."""
         with self._lock:
             if run.in_fd < 0:
-                raise RuntimeFault("The command has no open standard input. Start it with interactive=true to send it input.")
+                raise RuntimeFault(
+                    "The command has no open standard input. Start it with interactive=true to send"
+                    " it input."
+                )
             sent = 0
             try:
                 while sent < len(data):
@@ -150,7 +185,9 @@ class Shell:
             except BlockingIOError:
                 pass
             except BrokenPipeError as error:
-                raise RuntimeFault("The command has closed its standard input and takes no more.") from error
+                raise RuntimeFault(
+                    "The command has closed its standard input and takes no more."
+                ) from error
             return sent
 
     def send_eof(self, run: Run) -> None:
@@ -161,7 +198,8 @@ class Shell:
                 run.in_fd = -1
 
     def interrupt(self, run: Run) -> None:
-        """Send SIGINT to all that the command started, as Ctrl-C does. bash ends with the program that SIGINT ended."""
+        """Send SIGINT to all that the command started, as Ctrl-C does. bash ends with the program
+        that SIGINT ended."""
 
         def work() -> None:
             if self._run is run:
@@ -170,13 +208,15 @@ class Shell:
         self._pump.call(work)
 
     def end(self, run: Run, reason: str) -> None:
-        """End the command and all that it started, by force if need be. Returns at once; `run.done` follows in well under a second."""
+        """End the command and all that it started, by force if need be. Returns at once; `run.done`
+        follows in well under a second."""
         self._pump.call(lambda: self._force(run, reason))
 
     # --- on the pump's thread ---
 
     def _drain(self, run: Run) -> None:
-        """Read what has come. At most 4 MB at a time: a command that writes without end must not keep the others waiting."""
+        """Read what has come. At most 4 MB at a time: a command that writes without end must not
+        keep the others waiting."""
         if run.out_fd < 0:
             return
         for _ in range(64):
@@ -217,7 +257,8 @@ class Shell:
             if poll.poll(_REDIRECTED * 1000):
                 self._drain(run)
         if run.out_fd >= 0:
-            # Something in the background still writes. Whoever wants to know what will find it in the file.
+            # Something in the background still writes. Whoever wants to know what will find it in
+            # the file.
             run.background = True
             run.output.spool()
         self._note_left(run, run.process.pid)
@@ -235,15 +276,22 @@ class Shell:
         run.notify()
 
     def _take_state(self, run: Run, status: int) -> None:
-        """Carry the directory and the variables over to the next command, if bash could write them."""
+        """Carry the directory and the variables over to the next command, if bash could write
+        them."""
         data = b""
         try:
-            fd = os.open(self._file(run, "state"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(
+                self._file(run, "state"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            )
             with open(fd, "rb") as file:
                 data = file.read(bash.MAX_STATE_BYTES + 1)
         except OSError:
             pass
-        found = bash.after(self.state, data, run.name, run.marks, status) if len(data) <= bash.MAX_STATE_BYTES else None
+        found = (
+            bash.after(self.state, data, run.name, run.marks, status)
+            if len(data) <= bash.MAX_STATE_BYTES
+            else None
+        )
         if found is not None:
             self.state, run.change = found
         else:
@@ -285,7 +333,8 @@ class Shell:
         return sorted(found, key=lambda p: p.pid != run.process.pid if run.process else True)
 
     def _time_out(self, number: int) -> None:
-        # By number: a timer that is not due yet must not hold on to the output of a run that has long ended.
+        # By number: a timer that is not due yet must not hold on to the output of a run that has
+        # long ended.
         if self._run is not None and self._run.number == number:
             self._force(self._run, "timeout")
 
@@ -303,7 +352,8 @@ class Shell:
     # --- the end ---
 
     def groups(self) -> list[int]:
-        """The process groups that are alive: that of the command that runs, then those of the background."""
+        """The process groups that are alive: that of the command that runs, then those of the
+        background."""
         run = self._run
         first = [run.process.pid] if run is not None and run.process is not None else []
         return [*first, *sorted({p.group for p in self._family()} - set(first))]

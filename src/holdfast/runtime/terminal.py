@@ -1,4 +1,5 @@
-"""`Terminal`: a shell for each conversation, and the result of a command as the model sees it: its output, bounded, and its state."""
+"""`Terminal`: a shell for each conversation, and the result of a command as the model sees it: its
+output, bounded, and its state."""
 
 from __future__ import annotations
 
@@ -49,9 +50,18 @@ class _Seat:
 
 
 class Terminal:
-    """Runs commands in one shell per conversation id. Thread-safe; calls of one conversation wait for each other."""
+    """Runs commands in one shell per conversation id. Thread-safe; calls of one conversation wait
+    for each other."""
 
-    def __init__(self, workdir: Path, folder: Path, env: Mapping[str, str], shell: str, output_limit: int, command_timeout: float) -> None:
+    def __init__(
+        self,
+        workdir: Path,
+        folder: Path,
+        env: Mapping[str, str],
+        shell: str,
+        output_limit: int,
+        command_timeout: float,
+    ) -> None:
         self._workdir = workdir
         self._folder = folder
         self._env = env
@@ -80,16 +90,23 @@ class Terminal:
         cancelled: Cancellation | None = None,
         mark: Callable[[], Mapping[str, str]] | None = None,
     ) -> ToolResult:
-        """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after `timeout` seconds, also if nobody waits.
+        """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after
+        `timeout` seconds, also if nobody waits.
 
         `mark` returns variables to add to the command's environment.
         """
         if "\0" in command:
-            return ToolResult.failure("The command was not run: it has a NUL character, which bash cannot take.", "validation")
+            return ToolResult.failure(
+                "The command was not run: it has a NUL character, which bash cannot take.",
+                "validation",
+            )
         try:
             command.encode(errors="surrogateescape")
         except UnicodeEncodeError:
-            return ToolResult.failure("The command was not run: it has half of a surrogate pair, which is no character.", "validation")
+            return ToolResult.failure(
+                "The command was not run: it has half of a surrogate pair, which is no character.",
+                "validation",
+            )
         limit = self.command_timeout if timeout is None else max(0.0, timeout)
         seat = self._seat(conversation_id)
         with self._turn(seat, cancelled):
@@ -98,13 +115,17 @@ class Terminal:
             if left is not None:
                 if not left.done.is_set():
                     return ToolResult.failure(
-                        f"Not run: {_quoted(left.command)} is still running in this shell. Wait for it, send it input or stop it with "
-                        "terminal_input, or start programs that go on, such as servers, in the background with &.",
+                        f"Not run: {_quoted(left.command)} is still running in this shell. Wait for"
+                        " it, send it input or stop it with terminal_input, or start programs that"
+                        " go on, such as servers, in the background with &.",
                         "validation",
                         meta={"running": True},
                     )
                 text = self._told(seat, left, {})
-                earlier = f"[The command that was still running, {_quoted(left.command)}, has ended:]\n{text}\n\n[This command:]\n"
+                earlier = (
+                    f"[The command that was still running, {_quoted(left.command)}, has"
+                    f" ended:]\n{text}\n\n[This command:]\n"
+                )
                 seat.told_running = None
             try:
                 run = self._start(seat, command, limit, interactive, mark)
@@ -124,25 +145,34 @@ class Terminal:
         wait: float = 10.0,
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
-        """Send text to the stdin of the command that runs, or `interrupt`, `eof` or `kill` it; answer with what it has written since.
+        """Send text to the stdin of the command that runs, or `interrupt`, `eof` or `kill` it;
+        answer with what it has written since.
 
-        Answers when the command ends, when it has been quiet for a moment after an input, or after `wait` seconds.
+        Answers when the command ends, when it has been quiet for a moment after an input, or after
+        `wait` seconds.
         """
         seat = self._seat(conversation_id)
         with self._turn(seat, cancelled):
             run, shell = seat.told_running, seat.shell
             if run is None or shell is None:
-                return ToolResult.failure("No command is running in this shell. Start one with terminal.", "not_found")
+                return ToolResult.failure(
+                    "No command is running in this shell. Start one with terminal.", "not_found"
+                )
             note = ""
             since: int | None = None
             if not run.done.is_set():
                 try:
                     if text:
                         since = run.output.total
-                        data = (text if text.endswith("\n") or not enter else text + "\n").encode(errors="surrogateescape")
+                        data = (text if text.endswith("\n") or not enter else text + "\n").encode(
+                            errors="surrogateescape"
+                        )
                         sent = shell.send_input(run, data)
                         if sent < len(data):
-                            note = f"[only the first {sent:,} of {len(data):,} bytes were taken: the command does not read them]\n"
+                            note = (
+                                f"[only the first {sent:,} of {len(data):,} bytes were taken: the"
+                                " command does not read them]\n"
+                            )
                     if control == "eof":
                         shell.send_eof(run)
                 except RuntimeFault as error:
@@ -193,11 +223,25 @@ class Terminal:
                 seat.taken = False
                 seat.turn.notify_all()
 
-    def _start(self, seat: _Seat, command: str, timeout: float, interactive: bool, marked: Callable[[], Mapping[str, str]] | None) -> Run:
+    def _start(
+        self,
+        seat: _Seat,
+        command: str,
+        timeout: float,
+        interactive: bool,
+        marked: Callable[[], Mapping[str, str]] | None,
+    ) -> Run:
         if seat.shell is None:
             folder = self._folder / f"shell-{seat.number}"
             mark = f"{self._folder.name}-{seat.number}"
-            shell = Shell(self._pump, find_program(self._shell, self._env), self._workdir, self._env, folder, mark)
+            shell = Shell(
+                self._pump,
+                find_program(self._shell, self._env),
+                self._workdir,
+                self._env,
+                folder,
+                mark,
+            )
             with seat.turn:
                 seat.shell = shell
                 closed = seat.closed
@@ -206,10 +250,23 @@ class Terminal:
                 raise RuntimeFault("The shell of this conversation was closed.")
         seat.commands += 1
         output = Output(self.outputs / f"{seat.number}-{seat.commands}.txt", _ON_DISK)
-        return seat.shell.start(command, output, timeout, interactive, marked() if marked is not None else {})
+        return seat.shell.start(
+            command, output, timeout, interactive, marked() if marked is not None else {}
+        )
 
-    def _wait(self, shell: Shell, run: Run, wait: float | None, cancelled: Cancellation | None, since: int | None = None) -> None:
-        forget = cancelled.add_callback(lambda: shell.end(run, "cancel")) if cancelled is not None else None
+    def _wait(
+        self,
+        shell: Shell,
+        run: Run,
+        wait: float | None,
+        cancelled: Cancellation | None,
+        since: int | None = None,
+    ) -> None:
+        forget = (
+            cancelled.add_callback(lambda: shell.end(run, "cancel"))
+            if cancelled is not None
+            else None
+        )
         try:
             if since is None or wait is None:
                 run.done.wait(wait)
@@ -217,7 +274,9 @@ class Terminal:
                 run.wait_quiet(wait, _QUIET, since)
             if cancelled:
                 run.done.wait()
-        except BaseException:  # a KeyboardInterrupt in a script: nothing must be left running unseen
+        except (
+            BaseException
+        ):  # a KeyboardInterrupt in a script: nothing must be left running unseen
             shell.end(run, "cancel")
             raise
         finally:
@@ -239,8 +298,14 @@ class Terminal:
         def left_out(count: int) -> str:
             run.output.spool()
             self._keep(run.output)
-            part = "all of it" if run.output.total <= _ON_DISK else f"its first {_ON_DISK // 1024**2} MB"
-            return f"... {count:,} characters left out" + (f"; {part} is in {run.output.path} ..." if run.output.on_disk else " ...")
+            part = (
+                "all of it"
+                if run.output.total <= _ON_DISK
+                else f"its first {_ON_DISK // 1024**2} MB"
+            )
+            return f"... {count:,} characters left out" + (
+                f"; {part} is in {run.output.path} ..." if run.output.on_disk else " ..."
+            )
 
         text, cut, run.shown = run.output.text(run.shown, self._limit, left_out)
         meta["durationSeconds"] = round(run.seconds if done else run.elapsed(), 3)
@@ -250,8 +315,8 @@ class Terminal:
         notes: list[str] = []
         if not done:
             notes.append(
-                f"still running after {run.elapsed():.3g} s. terminal_input waits for more output, sends input or stops it; "
-                f"at {run.timeout:.6g} s it is ended"
+                f"still running after {run.elapsed():.3g} s. terminal_input waits for more output,"
+                f" sends input or stops it; at {run.timeout:.6g} s it is ended"
             )
         else:
             meta["exitCode"] = run.exit_code
@@ -269,12 +334,21 @@ class Terminal:
                 numbers = ", ".join(str(pid) for pid in run.left)
                 notes.append(f"still running in the background: process {numbers}")
             if run.background:
-                notes.append(f"something in the background still writes; its output goes to {run.output.path}")
+                notes.append(
+                    "something in the background still writes; its output goes to"
+                    f" {run.output.path}"
+                )
                 self._keep(run.output)
         if run.output.on_disk:
             meta["outputFile"] = str(run.output.path)
         if not text:
-            text = "(no output)\n" if done else "(no output yet)\n" if not run.shown else "(no new output)\n"
+            text = (
+                "(no output)\n"
+                if done
+                else "(no output yet)\n"
+                if not run.shown
+                else "(no new output)\n"
+            )
         elif not text.endswith("\n"):
             text += "\n"
         return text + "\n".join(f"[{line}]" for line in notes)
@@ -283,7 +357,10 @@ class Terminal:
         with self._lock:
             if output.on_disk and output not in self._files:
                 self._files.append(output)
-            while len(self._files) > 1 and sum(min(kept.total, _ON_DISK) for kept in self._files) > _ALL_ON_DISK:
+            while (
+                len(self._files) > 1
+                and sum(min(kept.total, _ON_DISK) for kept in self._files) > _ALL_ON_DISK
+            ):
                 self._files.popleft().path.unlink(missing_ok=True)
 
     # --- the end ---
@@ -295,7 +372,8 @@ class Terminal:
         return [group for seat in seats if seat.shell is not None for group in seat.shell.groups()]
 
     def close_conversation(self, conversation_id: str) -> None:
-        """End all that runs for one conversation. Its next command starts as the first did. Idempotent; nothing in a forked child."""
+        """End all that runs for one conversation. Its next command starts as the first did.
+        Idempotent; nothing in a forked child."""
         if not self._process.here:
             return
         with self._lock:
@@ -312,7 +390,8 @@ class Terminal:
             shell.close()
 
     def close(self) -> None:
-        """End all shells, the thread, and remove the outputs. Idempotent; does nothing in a forked child."""
+        """End all shells, the thread, and remove the outputs. Idempotent; does nothing in a forked
+        child."""
         if not self._process.here:
             return
         with self._lock:
@@ -335,9 +414,14 @@ def _carried(run: Run) -> list[str]:
     if change.exported:
         notes.append(f"exported variables changed for the next commands: {_names(change.exported)}")
     if change.functions:
-        notes.append(f"functions last for one command only: {_names(change.functions)}. To keep them, write a file and source it")
+        notes.append(
+            f"functions last for one command only: {_names(change.functions)}. To keep them, write"
+            " a file and source it"
+        )
     if change.too_large:
-        notes.append(f"variables too large to keep for the next command: {_names(change.too_large)}")
+        notes.append(
+            f"variables too large to keep for the next command: {_names(change.too_large)}"
+        )
     return notes
 
 

@@ -1,4 +1,5 @@
-"""Text files as they are on disk: encodings told apart and kept, writes that happen whole or not at all."""
+"""Text files as they are on disk: encodings told apart and kept, writes that happen whole or not at
+all."""
 
 from __future__ import annotations
 
@@ -26,19 +27,22 @@ class NoSuchFile(RuntimeFault, FileNotFoundError):
 
 
 class Text(NamedTuple):
-    """A file's text, with what is needed to write it back: `bom` is not part of `text`, line ends are as in the file."""
+    """A file's text, with what is needed to write it back: `bom` is not part of `text`, line ends
+    are as in the file."""
 
     text: str
     encoding: str = "utf-8"
     bom: bytes = b""
 
     def encode(self, text: str) -> bytes:
-        """`text` in this file's encoding. Raises `RuntimeFault` naming the character that it cannot hold."""
+        """`text` in this file's encoding. Raises `RuntimeFault` naming the character that it cannot
+        hold."""
         try:
             return self.bom + text.encode(self.encoding)
         except UnicodeEncodeError as error:
             raise RuntimeFault(
-                f"The text has {error.object[error.start]!r}, which the file's encoding ({self.encoding}) cannot hold. Nothing was written."
+                f"The text has {error.object[error.start]!r}, which the file's encoding"
+                f" ({self.encoding}) cannot hold. Nothing was written."
             ) from error
 
 
@@ -48,7 +52,8 @@ def is_binary(data: bytes) -> bool:
 
 
 def decode(data: bytes) -> Text:
-    """Bytes as text: by their byte order mark, else UTF-8, else Latin-1, in which every byte is a character and comes back as it was."""
+    """Bytes as text: by their byte order mark, else UTF-8, else Latin-1, in which every byte is a
+    character and comes back as it was."""
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             try:
@@ -62,9 +67,11 @@ def decode(data: bytes) -> Text:
 
 
 def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
-    """A descriptor for reading a regular file whose path is resolved, and its stat. Raises `RuntimeFault` saying what else it is."""
+    """A descriptor for reading a regular file whose path is resolved, and its stat. Raises
+    `RuntimeFault` saying what else it is."""
     try:
-        # Not following: what is a link now was none when the path was checked. Not blocking: a FIFO would wait for a writer.
+        # Not following: what is a link now was none when the path was checked. Not blocking: a FIFO
+        # would wait for a writer.
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise NoSuchFile(f"There is no file {shown}.{_near(path)}") from None
@@ -73,7 +80,11 @@ def open_file(path: Path, shown: str) -> tuple[int, os.stat_result]:
     found = os.fstat(fd)
     if not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        kind = "a directory" if stat.S_ISDIR(found.st_mode) else "not a regular file (a device, pipe or socket)"
+        kind = (
+            "a directory"
+            if stat.S_ISDIR(found.st_mode)
+            else "not a regular file (a device, pipe or socket)"
+        )
         raise RuntimeFault(f"{shown} is {kind}.")
     return fd, found
 
@@ -84,25 +95,37 @@ def _near(path: Path) -> str:
     try:
         names = sorted(os.listdir(path.parent))[:5000]
     except OSError:
-        return f" The directory {path.parent} does not exist either." if not path.parent.exists() else ""
+        return (
+            f" The directory {path.parent} does not exist either."
+            if not path.parent.exists()
+            else ""
+        )
     near = difflib.get_close_matches(path.name, names, 3)
     return f" Did you mean {' or '.join(near)}, in the same directory?" if near else ""
 
 
 def load(path: Path, shown: str) -> Text:
-    """The whole text of a file. Raises `RuntimeFault` if it is missing, binary, too large or not a file."""
+    """The whole text of a file. Raises `RuntimeFault` if it is missing, binary, too large or not a
+    file."""
     fd, found = open_file(path, shown)
     with open(fd, "rb") as file:
         if found.st_size > MAX_SIZE:
-            raise RuntimeFault(f"{shown} has {found.st_size:,} bytes, more than {MAX_SIZE:,}. Read or change it in parts, with a command.")
+            raise RuntimeFault(
+                f"{shown} has {found.st_size:,} bytes, more than {MAX_SIZE:,}. Read or change it in"
+                " parts, with a command."
+            )
         data = file.read(MAX_SIZE)
     if is_binary(data[:8192]):
-        raise RuntimeFault(f"{shown} is a binary file ({len(data):,} bytes), not text. Look at it with a command, such as `file` or `xxd`.")
+        raise RuntimeFault(
+            f"{shown} is a binary file ({len(data):,} bytes), not text. Look at it with a command,"
+            " such as `file` or `xxd`."
+        )
     return decode(data)
 
 
 def store(path: Path, data: bytes, shown: str) -> None:
-    """Put `data` into a file, at once or not at all, also if the machine dies. Parents are made; an existing file keeps mode and owner."""
+    """Put `data` into a file, at once or not at all, also if the machine dies. Parents are made; an
+    existing file keeps mode and owner."""
     temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(4)}.tmp"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,8 +138,13 @@ def store(path: Path, data: bytes, shown: str) -> None:
             raise RuntimeFault(f"{shown} is {kind}; nothing was written. Give the path of a file.")
         if old is not None and not os.access(path, os.W_OK):
             # A rename would replace a file that its owner has made read-only.
-            raise RuntimeFault(f"{shown} is read-only; nothing was written. Change its mode with chmod first, if it may be changed.")
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+            raise RuntimeFault(
+                f"{shown} is read-only; nothing was written. Change its mode with chmod first, if"
+                " it may be changed."
+            )
+        fd = os.open(
+            temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666
+        )
         try:
             with open(fd, "wb") as file:
                 if old is not None:
@@ -141,4 +169,6 @@ def store(path: Path, data: bytes, shown: str) -> None:
     except RuntimeFault:
         raise
     except OSError as error:
-        raise RuntimeFault(f"{shown} could not be written: {error.strerror}. Nothing was changed.") from error
+        raise RuntimeFault(
+            f"{shown} could not be written: {error.strerror}. Nothing was changed."
+        ) from error

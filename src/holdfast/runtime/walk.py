@@ -12,7 +12,19 @@ from holdfast.runtime import globs
 
 # Never looked into: what tools put there is not what a search is for.
 SKIPPED = frozenset(
-    (".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache", ".pytest_cache", ".ruff_cache")
+    (
+        ".git",
+        ".hg",
+        ".svn",
+        "node_modules",
+        "__pycache__",
+        ".venv",
+        "venv",
+        ".tox",
+        ".mypy_cache",
+        ".pytest_cache",
+        ".ruff_cache",
+    )
 )
 
 
@@ -20,22 +32,25 @@ _MAX_IGNORE_BYTES = 256 * 1024
 _MAX_RULES = 2_000  # of one file: compiling one takes 0.2 ms
 
 
-# --- patterns ------------------------------------------------------------------------------------
+# --- patterns ---
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a relative path fits, as `.gitignore` and ripgrep take it: a pattern without a slash fits the name at any depth."""
+    """Whether a relative path fits, as `.gitignore` and ripgrep take it: a pattern without a slash
+    fits the name at any depth."""
     rule = globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}")
     return lambda path: rule.match(path) is not None
 
 
-# --- ignore rules --------------------------------------------------------------------------------
+# --- ignore rules ---
 
 
 class Ignore:
-    """The rules of one folder's `.gitignore`, after those of the folders above it. The last rule that fits decides.
+    """The rules of one folder's `.gitignore`, after those of the folders above it. The last rule
+    that fits decides.
 
-    At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are read: what is beyond them ignores nothing.
+    At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are read: what is beyond them ignores
+    nothing.
     """
 
     def __init__(self, folder: str, prefix: str, above: Ignore | None) -> None:
@@ -43,7 +58,10 @@ class Ignore:
         self._prefix = prefix
         self._rules: list[tuple[re.Pattern[str], bool, bool]] = []
         try:
-            fd = os.open(os.path.join(folder, ".gitignore"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = os.open(
+                os.path.join(folder, ".gitignore"),
+                os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC,
+            )
             with open(fd, "rb") as file:
                 text = file.read(_MAX_IGNORE_BYTES).removeprefix(b"\xef\xbb\xbf").decode("latin-1")
         except OSError:
@@ -83,11 +101,14 @@ def _trimmed(line: str) -> str:
     return line[: end + 1] if slashes % 2 and end < len(line) else line[:end]
 
 
-# --- the walk ------------------------------------------------------------------------------------
+# --- the walk ---
 
 
-def files_below(folder: Path, git: str | None, env: Mapping[str, str], stop: Callable[[], bool]) -> Iterator[str]:
-    """The files below `folder`, as relative paths: what git knows or would add, else a walk of our own.
+def files_below(
+    folder: Path, git: str | None, env: Mapping[str, str], stop: Callable[[], bool]
+) -> Iterator[str]:
+    """The files below `folder`, as relative paths: what git knows or would add, else a walk of our
+    own.
 
     Links to folders are not followed, so there are no loops. Ends early once `stop()` is true.
     """
@@ -105,10 +126,28 @@ def files_below(folder: Path, git: str | None, env: Mapping[str, str], stop: Cal
 
 
 def _from_git(folder: Path, git: str, env: Mapping[str, str]) -> list[str] | None:
-    # core.fsmonitor names a program that git would run: a repository that was cloned must not get to choose one.
-    command = [git, "-C", str(folder), "-c", "core.fsmonitor=false", "ls-files", "-co", "--exclude-standard", "-z"]
+    # core.fsmonitor names a program that git would run: a repository that was cloned must not get
+    # to choose one.
+    command = [
+        git,
+        "-C",
+        str(folder),
+        "-c",
+        "core.fsmonitor=false",
+        "ls-files",
+        "-co",
+        "--exclude-standard",
+        "-z",
+    ]
     try:
-        done = subprocess.run(command, capture_output=True, env=dict(env), stdin=subprocess.DEVNULL, timeout=20, check=False)
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            timeout=20,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     if done.returncode:

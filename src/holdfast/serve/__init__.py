@@ -1,4 +1,5 @@
-"""An action space offered to others: `mcp` serves a `ToolManager` as an MCP server, `MCPEndpoint` does it over HTTP beside other work."""
+"""An action space offered to others: `mcp` serves a `ToolManager` as an MCP server, `MCPEndpoint`
+does it over HTTP beside other work."""
 
 from __future__ import annotations
 

@@ -24,10 +24,14 @@ _GRACE = 1  # seconds that open streams have to end when the server does
 def check(host: str, token: str | None) -> None:
     """Refuse what is not safe. Raises `ConfigurationError`."""
     if token is not None and not _TOKEN.fullmatch(token):
-        raise ConfigurationError("token takes letters, digits and any of ._~+/=- (RFC 6750), and at least one; this one has others.")
+        raise ConfigurationError(
+            "token takes letters, digits and any of ._~+/=- (RFC 6750), and at least one; this one"
+            " has others."
+        )
     if token is None and not is_loopback(host):
         raise ConfigurationError(
-            f"Serving on {host!r} offers every tool to whoever can reach this machine. Give a token that clients have to send, or serve on 127.0.0.1."
+            f"Serving on {host!r} offers every tool to whoever can reach this machine. Give a token"
+            " that clients have to send, or serve on 127.0.0.1."
         )
 
 
@@ -38,7 +42,13 @@ def url(host: str, listening: socket.socket) -> str:
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/mcp"
 
 
-def web(server: Server[Any], host: str, token: str | None, allowed_hosts: Sequence[str], allowed_origins: Sequence[str]) -> uvicorn.Server:
+def web(
+    server: Server[Any],
+    host: str,
+    token: str | None,
+    allowed_hosts: Sequence[str],
+    allowed_origins: Sequence[str],
+) -> uvicorn.Server:
     """The web server, to be run with a listening socket."""
     import uvicorn
     from mcp.server.transport_security import TransportSecuritySettings
@@ -46,14 +56,29 @@ def web(server: Server[Any], host: str, token: str | None, allowed_hosts: Sequen
     names = list(allowed_hosts)
     if is_loopback(host):
         names += ["127.0.0.1", "localhost", "[::1]", f"[{host}]" if ":" in host else host]
-    hosts = [form for name in names for form in ((name,) if re.search(r":(\d+|\*)$", name) else (name, f"{name}:*"))]
+    hosts = [
+        form
+        for name in names
+        for form in ((name,) if re.search(r":(\d+|\*)$", name) else (name, f"{name}:*"))
+    ]
     origins = [*allowed_origins, *(f"http://{name}" for name in hosts)]
     # Without names of hosts there is a token, and no page that a browser shows can know it.
-    security = TransportSecuritySettings(enable_dns_rebinding_protection=bool(hosts), allowed_hosts=hosts, allowed_origins=origins)
-    app: Any = server.streamable_http_app(host=host, transport_security=security, max_request_body_size=_LARGEST)
+    security = TransportSecuritySettings(
+        enable_dns_rebinding_protection=bool(hosts), allowed_hosts=hosts, allowed_origins=origins
+    )
+    app: Any = server.streamable_http_app(
+        host=host, transport_security=security, max_request_body_size=_LARGEST
+    )
     if token is not None:
         app = _Guard(app, token)
-    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on", ws="none", timeout_graceful_shutdown=_GRACE)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        ws="none",
+        timeout_graceful_shutdown=_GRACE,
+    )
     return uvicorn.Server(config)
 
 
@@ -68,10 +93,15 @@ class _Guard:
         if scope["type"] == "http":
             given = [value for name, value in scope["headers"] if name == b"authorization"]
             scheme, _, token = given[0].partition(b" ") if len(given) == 1 else (b"", b"", b"")
-            # Of digests, so that neither the content nor the length of what was given tells by the time it takes.
+            # Of digests, so that neither the content nor the length of what was given tells by the
+            # time it takes.
             fits = hmac.compare_digest(_digest(token.strip()), self._digest)
             if scheme.lower() != b"bearer" or not fits:
-                headers = [(b"www-authenticate", b"Bearer"), (b"content-type", b"text/plain"), (b"content-length", b"0")]
+                headers = [
+                    (b"www-authenticate", b"Bearer"),
+                    (b"content-type", b"text/plain"),
+                    (b"content-length", b"0"),
+                ]
                 await send({"type": "http.response.start", "status": 401, "headers": headers})
                 await send({"type": "http.response.body", "body": b""})
                 return

@@ -1,4 +1,5 @@
-"""What an MCP client may ask for, answered from a `ToolManager`: the list of tools, calls, and word of changes. Whichever the transport."""
+"""What an MCP client may ask for, answered from a `ToolManager`: the list of tools, calls, and word
+of changes. Whichever the transport."""
 
 from __future__ import annotations
 
@@ -32,8 +33,11 @@ _log = logging.getLogger("holdfast.serve")
 
 _LOOK = 0.5  # seconds between two looks whether the tools are others now
 _PATIENCE = 20.0  # seconds that a list of tools waits for services; clients give up after 30 or 60
-_GRACE = 1.0  # seconds that calls have to heed their cancellation at the end; a client kills its server after 2
-_UNTOLD = 100  # progress messages that wait to be told; of more the oldest are dropped, since only the last ones tell how far a call is
+# seconds that calls have to heed their cancellation at the end; a client kills its server after 2
+_GRACE = 1.0
+# progress messages that wait to be told; of more the oldest are dropped, since only the last ones
+# tell how far a call is
+_UNTOLD = 100
 
 
 class _Unknown(Exception):
@@ -41,14 +45,24 @@ class _Unknown(Exception):
 
 
 class Offer:
-    """A manager behind an MCP `Server`. All clients together are to the tools what one conversation is: they share its shell and its context.
+    """A manager behind an MCP `Server`. All clients together are to the tools what one conversation
+    is: they share its shell and its context.
 
     `begin` before the server runs, `end` after; `lifespan` in between is the server's own.
     """
 
-    def __init__(self, manager: ToolManager, name: str, instructions: str | None, max_calls: int, runtime: object | None) -> None:
+    def __init__(
+        self,
+        manager: ToolManager,
+        name: str,
+        instructions: str | None,
+        max_calls: int,
+        runtime: object | None,
+    ) -> None:
         if isinstance(max_calls, bool) or not isinstance(max_calls, int) or max_calls < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"max_calls takes a number of calls from 1, not {max_calls!r}.")
+            raise ConfigurationError(
+                f"max_calls takes a number of calls from 1, not {max_calls!r}."
+            )
         self._manager = manager
         self._runtime = runtime
         self._id = f"mcp-{secrets.token_hex(6)}"
@@ -61,7 +75,9 @@ class Offer:
         self._told: tuple[object, dict[bool, dict[str, Any]]] = (None, {})
         self._discovered = threading.Event()
         self._ended = False
-        self._connections: set[Connection] = set()  # of clients that are told of changes without having asked for it
+        self._connections: set[Connection] = (
+            set()
+        )  # of clients that are told of changes without having asked for it
         self.server = self._make(name, instructions)
 
     def _make(self, name: str, instructions: str | None) -> Server[Any]:
@@ -74,9 +90,13 @@ class Offer:
         class _Server(Server[Any]):
             """One that says so on every transport that its list of tools changes."""
 
-            def create_initialization_options(self, notification_options: Any = None, *args: Any, **options: Any) -> Any:
+            def create_initialization_options(
+                self, notification_options: Any = None, *args: Any, **options: Any
+            ) -> Any:
                 return super().create_initialization_options(
-                    notification_options or NotificationOptions(tools_changed=True), *args, **options
+                    notification_options or NotificationOptions(tools_changed=True),
+                    *args,
+                    **options,
                 )
 
         self._bus: InMemorySubscriptionBus = InMemorySubscriptionBus()
@@ -91,7 +111,9 @@ class Offer:
             on_call_tool=cast("Any", self._call),
             on_subscriptions_listen=self._listen,
         )
-        server.add_notification_handler("notifications/initialized", mcp_types.NotificationParams, self._initialized)
+        server.add_notification_handler(
+            "notifications/initialized", mcp_types.NotificationParams, self._initialized
+        )
         return server
 
     # --- its life ---
@@ -127,7 +149,8 @@ class Offer:
             cancelled.cancel()
 
     def end(self) -> None:
-        """Let go of the manager: calls that run are given a moment, what tools left to clean up is. Blocks some seconds. Idempotent."""
+        """Let go of the manager: calls that run are given a moment, what tools left to clean up is.
+        Blocks some seconds. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -151,13 +174,16 @@ class Offer:
 
     # --- the list ---
 
-    async def _list(self, context: ServerRequestContext[Any], params: mcp_types.PaginatedRequestParams | None) -> mcp_types.ListToolsResult:
+    async def _list(
+        self, context: ServerRequestContext[Any], params: mcp_types.PaginatedRequestParams | None
+    ) -> mcp_types.ListToolsResult:
         if params is not None and params.cursor is not None:
             raise _refused(f"unknown cursor {params.cursor!r}: the list has one page")
         deadline = time.monotonic() + _PATIENCE
         while not self._discovered.is_set() and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
-        # A dict, which the server takes as well as a model, and brings into its client's version of the protocol.
+        # A dict, which the server takes as well as a model, and brings into its client's version of
+        # the protocol.
         return cast("Any", self._definitions(_is_modern(context)))
 
     def _definitions(self, modern: bool) -> dict[str, Any]:
@@ -167,8 +193,14 @@ class Offer:
         made = self._told[1]
         if modern not in made:
             tools = [shapes.definition(tool, modern) for tool in self._manager.list_tools()]
-            # Stale at once: what `find_tools` brings in is to be seen by the next look. Other versions of the protocol leave these keys out.
-            made[modern] = {"tools": tools, "resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+            # Stale at once: what `find_tools` brings in is to be seen by the next look. Other
+            # versions of the protocol leave these keys out.
+            made[modern] = {
+                "tools": tools,
+                "resultType": "complete",
+                "ttlMs": 0,
+                "cacheScope": "private",
+            }
         return made[modern]
 
     def _schema_of(self, name: str) -> dict[str, Any] | None:
@@ -181,7 +213,8 @@ class Offer:
             connection.exit_stack.callback(self._connections.discard, connection)
 
     async def _watch(self) -> None:
-        """Tell of changes. A manager has no word for them; that its definitions are the same object says that nothing has changed."""
+        """Tell of changes. A manager has no word for them; that its definitions are the same object
+        says that nothing has changed."""
         from mcp.server.subscriptions import ToolsListChanged
 
         known = self._manager.definitions()
@@ -200,14 +233,26 @@ class Offer:
 
     # --- calls ---
 
-    async def _call(self, context: ServerRequestContext[Any], params: mcp_types.CallToolRequestParams) -> dict[str, Any]:
+    async def _call(
+        self, context: ServerRequestContext[Any], params: mcp_types.CallToolRequestParams
+    ) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[dict[str, Any] | BaseException] = loop.create_future()
         cancelled = Cancellation()
         self._calls += 1
-        progress = _Progress(loop) if context.meta and context.meta.get("progress_token") is not None else None
+        progress = (
+            _Progress(loop)
+            if context.meta and context.meta.get("progress_token") is not None
+            else None
+        )
         given = ToolContext(
-            self._id, str(self._calls), 1, cancelled, self._runtime, _unheard if progress is None else progress.report, self._on_close
+            self._id,
+            str(self._calls),
+            1,
+            cancelled,
+            self._runtime,
+            _unheard if progress is None else progress.report,
+            self._on_close,
         )
         modern = _is_modern(context)
 
@@ -215,7 +260,9 @@ class Offer:
             outcome: dict[str, Any] | BaseException
             try:
                 outcome = self._answer(params.name, params.arguments or {}, given, modern)
-            except BaseException as error:  # SystemExit too: what a tool raises ends the call and nothing else
+            except (
+                BaseException
+            ) as error:  # SystemExit too: what a tool raises ends the call and nothing else
                 outcome = error
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(_settle, done, outcome)
@@ -234,10 +281,14 @@ class Offer:
             raise _refused(str(outcome))
         if isinstance(outcome, BaseException):
             _log.error("%r failed", params.name, exc_info=outcome)
-            outcome = shapes.result(failed(ToolError(f"{params.name!r} failed: {type(outcome).__name__}")), None, modern)
+            outcome = shapes.result(
+                failed(ToolError(f"{params.name!r} failed: {type(outcome).__name__}")), None, modern
+            )
         return outcome
 
-    def _answer(self, name: str, arguments: dict[str, Any], context: ToolContext, modern: bool) -> dict[str, Any]:
+    def _answer(
+        self, name: str, arguments: dict[str, Any], context: ToolContext, modern: bool
+    ) -> dict[str, Any]:
         """One call, on a worker's thread. Raises `_Unknown`."""
         if context.cancelled:
             raise ToolError(f"{name!r} was cancelled before it began.")  # nobody waits for it
@@ -249,7 +300,15 @@ class Offer:
             return shapes.result(failed(error), None, modern)
         found = self._manager.run(ToolCall(context.call_id, tool.name, arguments), context)
         if problem := self._outputs.problem(tool, found):
-            answer = shapes.result(failed(ToolError(f"{name!r} was run, but {problem}. What it answered:", retryable=False)), tool, modern)
+            answer = shapes.result(
+                failed(
+                    ToolError(
+                        f"{name!r} was run, but {problem}. What it answered:", retryable=False
+                    )
+                ),
+                tool,
+                modern,
+            )
             answer["content"] += shapes.result(found, tool, modern)["content"]
             return answer
         return shapes.result(found, tool, modern)

@@ -1,4 +1,5 @@
-"""A manager served: `mcp` blocks until it is over, `MCPEndpoint` serves over HTTP on a thread beside other work."""
+"""A manager served: `mcp` blocks until it is over, `MCPEndpoint` serves over HTTP on a thread
+beside other work."""
 
 from __future__ import annotations
 
@@ -36,23 +37,34 @@ def mcp(
     runtime: object | None = None,
     on_ready: Callable[[str], None] | None = None,
 ) -> int:
-    """Offer all tools of a manager as one MCP server, under their canonical names, and return when that is over: over stdio, when the client
-    closes its end; in the main thread also at SIGINT or SIGTERM, whose number is returned, else 0.
+    """Offer all tools of a manager as one MCP server, under their canonical names, and return when
+    that is over: over stdio, when the client closes its end; in the main thread also at SIGINT or
+    SIGTERM, whose number is returned, else 0.
 
-    `http` is `HOST:PORT` to serve streamable HTTP at `/mcp` instead, and `on_ready` is told the URL; for that and the other arguments see
-    `MCPEndpoint`. While stdio is served, standard output leads to stderr and standard input is empty: tools may print.
+    `http` is `HOST:PORT` to serve streamable HTTP at `/mcp` instead, and `on_ready` is told the
+    URL; for that and the other arguments see `MCPEndpoint`. While stdio is served, standard output
+    leads to stderr and standard input is empty: tools may print.
 
-    Services are asked for their tools at once, and the manager's connections closed at the end as by a conversation. Raises `ConfigurationError`
-    naming the argument that does not fit. Not to be called from a coroutine.
+    Services are asked for their tools at once, and the manager's connections closed at the end as
+    by a conversation. Raises `ConfigurationError` naming the argument that does not fit. Not to be
+    called from a coroutine.
     """
     if http is not None:
         from holdfast.server.sockets import address
 
         host, port = address(http)
         endpoint = MCPEndpoint(
-            manager, host, port, token=token, allowed_hosts=allowed_hosts, allowed_origins=allowed_origins, name=name,
-            instructions=instructions, max_calls=max_calls, runtime=runtime,
-        )  # fmt: skip
+            manager,
+            host,
+            port,
+            token=token,
+            allowed_hosts=allowed_hosts,
+            allowed_origins=allowed_origins,
+            name=name,
+            instructions=instructions,
+            max_calls=max_calls,
+            runtime=runtime,
+        )
         with _signals() as signals, endpoint:
             if on_ready is not None:
                 on_ready(endpoint.url)
@@ -63,21 +75,26 @@ def mcp(
 
 
 def over_stdio(offer: Offer, wire: stdio.Wire) -> int:
-    """Serve one client on a wire that the caller has claimed. Returns the number of the signal that ended it, or 0."""
+    """Serve one client on a wire that the caller has claimed. Returns the number of the signal that
+    ended it, or 0."""
     with _signals() as signals, _Running(offer, lambda: stdio.serve(offer.server, wire)) as running:
         return signals.wait(running.ended)
 
 
 class MCPEndpoint:
-    """A manager's tools as an MCP server over streamable HTTP: `with MCPEndpoint(manager) as endpoint: ... endpoint.url`. Thread-safe.
+    """A manager's tools as an MCP server over streamable HTTP: `with MCPEndpoint(manager) as
+    endpoint: ... endpoint.url`. Thread-safe.
 
-    It listens on `host` and `port` (0: any that is free) from its construction on, and serves from `start` to `close` on a thread of its own.
-    Requests with another Host than this machine's loopback names and `allowed_hosts`, or from pages of other origins than these and
-    `allowed_origins`, are refused. With a `token` each must bring it (`Authorization: Bearer ...`); without one nothing but
-    loopback is served. There is no TLS: on a network, put a proxy before it that has.
+    It listens on `host` and `port` (0: any that is free) from its construction on, and serves from
+    `start` to `close` on a thread of its own. Requests with another Host than this machine's
+    loopback names and `allowed_hosts`, or from pages of other origins than these and
+    `allowed_origins`, are refused. With a `token` each must bring it (`Authorization: Bearer ...`);
+    without one nothing but loopback is served. There is no TLS: on a network, put a proxy before it
+    that has.
 
-    At most `max_calls` calls run at once, each on a thread; more wait. All clients together are to the tools what one conversation is. `runtime` is
-    what tools find as `context.runtime`. Raises `ConfigurationError` naming the argument that does not fit, or why it cannot listen.
+    At most `max_calls` calls run at once, each on a thread; more wait. All clients together are to
+    the tools what one conversation is. `runtime` is what tools find as `context.runtime`. Raises
+    `ConfigurationError` naming the argument that does not fit, or why it cannot listen.
     """
 
     def __init__(
@@ -99,7 +116,11 @@ class MCPEndpoint:
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
         self._socket = sockets.listen(host, port)
         self.url = http.url(host, self._socket)
-        self._running = _Running(offer, lambda: self._web.serve([self._socket]), lambda: setattr(self._web, "should_exit", True))
+        self._running = _Running(
+            offer,
+            lambda: self._web.serve([self._socket]),
+            lambda: setattr(self._web, "should_exit", True),
+        )
 
     @property
     def ended(self) -> threading.Event:
@@ -107,7 +128,8 @@ class MCPEndpoint:
         return self._running.ended
 
     def start(self) -> None:
-        """Begin to serve, and return when requests are answered. Raises `HoldfastError` if that fails, or after `close`."""
+        """Begin to serve, and return when requests are answered. Raises `HoldfastError` if that
+        fails, or after `close`."""
         self._running.start()
         waited = threading.Event()
         for _ in range(int(_START * 100)):
@@ -120,7 +142,8 @@ class MCPEndpoint:
         raise HoldfastError(f"The MCP server at {self.url} did not start; the log says why.")
 
     def close(self) -> None:
-        """End all calls and connections, and wait for that, some seconds at most. Idempotent; it does not serve again."""
+        """End all calls and connections, and wait for that, some seconds at most. Idempotent; it
+        does not serve again."""
         self._running.close()
         self._socket.close()
 
@@ -136,9 +159,15 @@ class MCPEndpoint:
 
 
 class _Running:
-    """An offer being served, on a loop thread: from `start` until `work` is over or `close`, which `stop` asks it to be."""
+    """An offer being served, on a loop thread: from `start` until `work` is over or `close`, which
+    `stop` asks it to be."""
 
-    def __init__(self, offer: Offer, work: Callable[[], Coroutine[Any, Any, None]], stop: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        offer: Offer,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        stop: Callable[[], None] | None = None,
+    ) -> None:
         self._offer = offer
         self._work = work
         self._stop = stop
@@ -185,7 +214,7 @@ class _Running:
         self.close()
 
 
-# --- signals -------------------------------------------------------------------------------------
+# --- signals ---
 
 
 class _Signals:
@@ -197,7 +226,8 @@ class _Signals:
 
     def wait(self, ended: threading.Event) -> int:
         """Wait until it is over, or a signal came: its number, else 0."""
-        # In small steps: a handler runs between them, and may not wake an event whose lock the interrupted wait holds.
+        # In small steps: a handler runs between them, and may not wake an event whose lock the
+        # interrupted wait holds.
         while not self.number and not ended.wait(0.1):
             pass
         return self.number
@@ -205,12 +235,15 @@ class _Signals:
 
 @contextlib.contextmanager
 def _signals() -> Generator[_Signals]:
-    """Within, SIGINT and SIGTERM are noted, also while everything is being closed. In another thread than the main one they are left alone."""
+    """Within, SIGINT and SIGTERM are noted, also while everything is being closed. In another
+    thread than the main one they are left alone."""
     found = _Signals()
     if threading.current_thread() is not threading.main_thread():
         yield found
         return
-    before = {number: signal.signal(number, found.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        number: signal.signal(number, found.note) for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield found
     finally:

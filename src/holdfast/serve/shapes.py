@@ -14,11 +14,14 @@ from holdfast.tools.tool import Tool
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-_RESULT = "result"  # under which 2025-11-25 and before, where structured content is an object, have any other value; as MCP's SDKs do
+# under which 2025-11-25 and before, where structured content is an object, have any other value; as
+# MCP's SDKs do
+_RESULT = "result"
 
 
 def definition(tool: Tool, modern: bool) -> dict[str, Any]:
-    """A tool as `tools/list` tells of it. Before 2026-07-28 (`modern` false) an output schema describes an object."""
+    """A tool as `tools/list` tells of it. Before 2026-07-28 (`modern` false) an output schema
+    describes an object."""
     does = tool.annotations
     found: dict[str, Any] = {
         "name": tool.name,
@@ -33,7 +36,11 @@ def definition(tool: Tool, modern: bool) -> dict[str, Any]:
     if tool.description:
         found["description"] = tool.description
     if tool.output_schema is not None:
-        found["outputSchema"] = tool.output_schema if modern or is_object(tool.output_schema) else _wrapped(tool.output_schema)
+        found["outputSchema"] = (
+            tool.output_schema
+            if modern or is_object(tool.output_schema)
+            else _wrapped(tool.output_schema)
+        )
     return found
 
 
@@ -44,7 +51,11 @@ def is_object(schema: dict[str, Any]) -> bool:
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
     # What is referred to by its place from the root stays at the root.
-    inner = {key: value for key, value in schema.items() if key not in ("$schema", "$defs", "definitions")}
+    inner = {
+        key: value
+        for key, value in schema.items()
+        if key not in ("$schema", "$defs", "definitions")
+    }
     outer = {key: value for key, value in schema.items() if key not in inner}
     return {**outer, "type": "object", "properties": {_RESULT: inner}, "required": [_RESULT]}
 
@@ -52,20 +63,26 @@ def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
 def result(found: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]:
     """A result as `tools/call` answers it."""
     built = cast("dict[str, Any]", msgspec.to_builtins(found))
-    answer: dict[str, Any] = {"content": built["content"], "isError": found.is_error, "resultType": "complete"}
+    answer: dict[str, Any] = {
+        "content": built["content"],
+        "isError": found.is_error,
+        "resultType": "complete",
+    }
     structured = found.structured_content
     if structured is not None:
         schema = None if tool is None else tool.output_schema
         plain = modern or (isinstance(structured, dict) and (schema is None or is_object(schema)))
-        answer["structuredContent"] = built["structuredContent"] if plain else {_RESULT: built["structuredContent"]}
+        answer["structuredContent"] = (
+            built["structuredContent"] if plain else {_RESULT: built["structuredContent"]}
+        )
     if found.meta:
         answer["_meta"] = built["meta"]
     return answer
 
 
 class Outputs:
-    """Whether results are what their tools' output schemas say: the protocol holds the server to it, and clients refuse the result
-    otherwise. Each schema is compiled once. Thread-safe."""
+    """Whether results are what their tools' output schemas say: the protocol holds the server to
+    it, and clients refuse the result otherwise. Each schema is compiled once. Thread-safe."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, tuple[Tool, Validator]] = {}
@@ -81,7 +98,10 @@ class Outputs:
         if tool.untrusted:
             known_problem = self._bounded.get(tool.name)
             if known_problem is None or known_problem[0] is not tool:
-                known_problem = self._bounded[tool.name] = (tool, schemas.of_results(tool.name, schema))
+                known_problem = self._bounded[tool.name] = (
+                    tool,
+                    schemas.of_results(tool.name, schema),
+                )
             problem = known_problem[1](found.structured_content)
             return f"its result does not fit its output schema: {problem}" if problem else ""
         known = self._compiled.get(tool.name)
@@ -90,10 +110,19 @@ class Outputs:
         from jsonschema import exceptions
 
         try:
-            error: Any = cast("Any", exceptions).best_match(known[1].iter_errors(found.structured_content))
+            error: Any = cast("Any", exceptions).best_match(
+                known[1].iter_errors(found.structured_content)
+            )
         except Exception:  # a reference to what is not here: the client may know it
             return ""
-        return "" if error is None else f"its result does not fit its output schema: {error.json_path}: {error.message[:500]}"
+        return (
+            ""
+            if error is None
+            else (
+                f"its result does not fit its output schema: {error.json_path}:"
+                f" {error.message[:500]}"
+            )
+        )
 
 
 def _compiled(schema: dict[str, Any]) -> Validator:

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 _CHUNK = 256 * 1024
 _LONGEST = 64 * 1024 * 1024  # bytes of a message; one without end would fill the memory
-_ATOMIC = 4096  # PIPE_BUF: so much can be written without blocking to a pipe that says it can be written to
-_LINGER = 0.5  # seconds for answers to requests that came right before the input's end, as in `printf ... | holdfast mcp`
+# PIPE_BUF: so much can be written without blocking to a pipe that says it can be written to
+_ATOMIC = 4096
+# seconds for answers to requests that came right before the input's end, as in `printf ... |
+# holdfast mcp`
+_LINGER = 0.5
 
 
 class Wire(NamedTuple):
@@ -31,13 +34,19 @@ class Wire(NamedTuple):
 
 @contextlib.contextmanager
 def claimed() -> Generator[Wire]:
-    """The standard streams as a wire. Within, whatever prints writes to stderr, and whatever reads finds nothing, child processes included: not
-    a byte of theirs gets between the messages. Raises `HoldfastError` if the streams are closed."""
+    """The standard streams as a wire. Within, whatever prints writes to stderr, and whatever reads
+    finds nothing, child processes included: not a byte of theirs gets between the messages. Raises
+    `HoldfastError` if the streams are closed."""
     _flush()
     try:
-        wire = Wire(fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3))
+        wire = Wire(
+            fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3), fcntl.fcntl(1, fcntl.F_DUPFD_CLOEXEC, 3)
+        )
     except OSError:
-        raise HoldfastError("MCP over stdio needs standard input and output, and one of them is closed. Use HTTP instead.") from None
+        raise HoldfastError(
+            "MCP over stdio needs standard input and output, and one of them is closed. Use HTTP"
+            " instead."
+        ) from None
     null = os.open(os.devnull, os.O_RDWR)
     printed: Any = sys.stdout
     buffered = hasattr(printed, "reconfigure") and not printed.line_buffering
@@ -100,13 +109,15 @@ async def serve(server: Server[Any], wire: Wire) -> None:
 async def _until_broken(work: Callable[[], Awaitable[None]]) -> None:
     import anyio
 
-    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client has gone
+    with contextlib.suppress(
+        OSError, anyio.BrokenResourceError, anyio.ClosedResourceError
+    ):  # the client has gone
         await work()
 
 
 class _Channel:
-    """Messages as lines, on descriptors that others may share: they stay as they are, and so each read and write waits until it will not
-    block. All on the loop's thread."""
+    """Messages as lines, on descriptors that others may share: they stay as they are, and so each
+    read and write waits until it will not block. All on the loop's thread."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -142,7 +153,9 @@ class _Channel:
         ready: asyncio.Future[None] = self._loop.create_future()
         try:
             self._loop.add_reader(self._wire.read, lambda: ready.done() or ready.set_result(None))
-        except PermissionError:  # a regular file, which epoll does not take, and which is always ready
+        except (
+            PermissionError
+        ):  # a regular file, which epoll does not take, and which is always ready
             return os.read(self._wire.read, _CHUNK)
         try:
             await ready
@@ -159,12 +172,27 @@ class _Channel:
         try:
             message = mcp_types.jsonrpc_message_adapter.validate_json(line, by_name=False)
         except ValueError as error:
-            kinds = cast("Any", error).errors() if hasattr(error, "errors") else [{"type": "json_invalid"}]
+            kinds = (
+                cast("Any", error).errors()
+                if hasattr(error, "errors")
+                else [{"type": "json_invalid"}]
+            )
             unread = kinds[0]["type"] == "json_invalid"
-            code, text = (mcp_types.PARSE_ERROR, "Parse error") if unread else (mcp_types.INVALID_REQUEST, "Invalid request")
-            await self.send(mcp_types.JSONRPCError(jsonrpc="2.0", id=None, error=mcp_types.ErrorData(code=code, message=text)))
+            code, text = (
+                (mcp_types.PARSE_ERROR, "Parse error")
+                if unread
+                else (mcp_types.INVALID_REQUEST, "Invalid request")
+            )
+            await self.send(
+                mcp_types.JSONRPCError(
+                    jsonrpc="2.0", id=None, error=mcp_types.ErrorData(code=code, message=text)
+                )
+            )
             return None
-        if isinstance(message, mcp_types.JSONRPCRequest) and message.method != "subscriptions/listen":
+        if (
+            isinstance(message, mcp_types.JSONRPCRequest)
+            and message.method != "subscriptions/listen"
+        ):
             self._open.add(message.id)
         return message
 
@@ -178,7 +206,9 @@ class _Channel:
 
     async def send(self, message: Any) -> None:
         """Write a message. Raises `OSError` if nobody reads any more."""
-        data = memoryview(message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        data = memoryview(
+            message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        )
         async with self._turn:
             while data:
                 if not self._writable.poll(0):

@@ -23,8 +23,8 @@ class Workers:
         self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have `work`, which does not raise, run on one of the threads. After `close` it does not run. Raises `RuntimeError` if there is
-        no thread to be had."""
+        """Have `work`, which does not raise, run on one of the threads. After `close` it does not
+        run. Raises `RuntimeError` if there is no thread to be had."""
         with self._changed:
             if self._closed:
                 return
@@ -32,7 +32,9 @@ class Workers:
             if self._free >= len(self._work):
                 self._changed.notify()
             elif len(self._threads) < self._limit:
-                thread = threading.Thread(target=self._live, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
+                thread = threading.Thread(
+                    target=self._live, name=f"{self._name}-{len(self._threads) + 1}", daemon=True
+                )
                 try:
                     thread.start()
                 except RuntimeError:
@@ -57,7 +59,8 @@ class Workers:
             del work  # what it holds, such as a large result, goes now and not with the next work
 
     def close(self, timeout: float) -> int:
-        """Begin no more work, and wait up to `timeout` seconds for what runs. The number of threads that still run after that."""
+        """Begin no more work, and wait up to `timeout` seconds for what runs. The number of threads
+        that still run after that."""
         with self._changed:
             self._closed = True
             self._work.clear()

@@ -1,1 +1,2 @@
-"""The agent server: conversations of many clients over one store (`host`), and the HTTP app over that (`app`). Nothing is loaded here."""
+"""The agent server: conversations of many clients over one store (`host`), and the HTTP app over
+that (`app`). Nothing is loaded here."""

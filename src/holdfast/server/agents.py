@@ -1,4 +1,5 @@
-"""The agents of conversations: what a client may ask for, what is kept of it, and what is made of that when a conversation is opened."""
+"""The agents of conversations: what a client may ask for, what is kept of it, and what is made of
+that when a conversation is opened."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ def declared(wanted: Wanted, built: Built) -> Declared:
 
 
 class Agents:
-    """Makes agents, and opens conversations with them: here, or in the workers of a workshop. Thread-safe; blocking."""
+    """Makes agents, and opens conversations with them: here, or in the workers of a workshop.
+    Thread-safe; blocking."""
 
     def __init__(
         self,
@@ -71,9 +73,12 @@ class Agents:
         self._runtime_tools: list[str] | None = None
 
     def open(self, id: str) -> Live:
-        """The conversation of that id in the store, open. Raises `ConversationNotFound`, and whatever keeps its agent from being made."""
+        """The conversation of that id in the store, open. Raises `ConversationNotFound`, and
+        whatever keeps its agent from being made."""
         tenant, slash, own = id.partition("/")
-        return self._opened(self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id))
+        return self._opened(
+            self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id)
+        )
 
     def _opened(self, record: Record) -> Live:
         tenant, workspace = record.tenant, record.workspace
@@ -84,7 +89,9 @@ class Agents:
             elif workspace:
                 runtime = self._workspaces.enter(tenant, workspace)
         except ConversationNotFound as error:
-            raise ConfigurationError(f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} is gone.") from error
+            raise ConfigurationError(
+                f"Conversation {record.id!r} cannot be opened: its workspace {workspace!r} is gone."
+            ) from error
 
         def leave() -> None:
             if self._elsewhere is not None:
@@ -100,7 +107,12 @@ class Agents:
                 if self._elsewhere is not None:
                     self._elsewhere.open(record.store_id)
                 return self._workshop.open(record, self.kept, folder, note, leave)
-            built = building.build(self.kept(record), [] if runtime is None else runtime.tools, self._policy, self._variables)
+            built = building.build(
+                self.kept(record),
+                [] if runtime is None else runtime.tools,
+                self._policy,
+                self._variables,
+            )
             for warning in built.warnings:
                 _log.warning("conversation %s: %s", record.store_id, warning)
             live = LocalLive(record, built, self._store, runtime, note, leave, self._observers)
@@ -111,7 +123,14 @@ class Agents:
         live.running = record.driven == RUN and live.status is RUNNING
         return live
 
-    def wanted(self, tenant: str, form: dict[str, Any], secrets: Mapping[str, str], tools: Sequence[ToolForm], options: Options) -> Wanted:
+    def wanted(
+        self,
+        tenant: str,
+        form: dict[str, Any],
+        secrets: Mapping[str, str],
+        tools: Sequence[ToolForm],
+        options: Options,
+    ) -> Wanted:
         """What a client asked for, as far as it is allowed."""
         bounds, what = self._bounds, "The request has too much"
         bounds.check("agent_bytes", len(encode(form)), what)
@@ -129,24 +148,39 @@ class Agents:
         tools = msgspec.json.decode(declared, type=Declared).forms
         secrets: dict[str, str] = {}
         if record.secrets is not None:
-            secrets = msgspec.json.decode(self._records.seal.open(record.secrets, record.store_id), type=dict[str, str])
+            secrets = msgspec.json.decode(
+                self._records.seal.open(record.secrets, record.store_id), type=dict[str, str]
+            )
         return Wanted(record.tenant, form, secrets, tools, record.options)
 
     def declared(self, record: Record) -> Declared:
         """What was declared of a conversation's tools, and what became of it."""
         return msgspec.json.decode(self._records.whole(record)[2], type=Declared)
 
-    def new(self, tenant: str, id: str, wanted: Wanted, built: Built, workspace: str, own: bool) -> New:
+    def new(
+        self, tenant: str, id: str, wanted: Wanted, built: Built, workspace: str, own: bool
+    ) -> New:
         """A record to be."""
         about = store_id(tenant, id)
         secrets = self._records.seal.seal(encode(wanted.secrets), about) if wanted.secrets else None
-        return New(tenant, id, encode(wanted.form), encode(declared(wanted, built)), wanted.options, secrets, workspace, own)
+        return New(
+            tenant,
+            id,
+            encode(wanted.form),
+            encode(declared(wanted, built)),
+            wanted.options,
+            secrets,
+            workspace,
+            own,
+        )
 
     def build(self, wanted: Wanted, workspace: str) -> Built:
         """An agent, to see whether it can be made. Raises `ConfigurationError` if it cannot."""
         runtime_tools: list[Tool] = []
         if self._workshop is not None:
-            return self._workshop.check(wanted, str(self._workspaces.check(wanted.tenant, workspace)) if workspace else "")
+            return self._workshop.check(
+                wanted, str(self._workspaces.check(wanted.tenant, workspace)) if workspace else ""
+            )
         if workspace:
             runtime_tools = self._workspaces.enter(wanted.tenant, workspace).tools
             self._workspaces.leave(wanted.tenant, workspace)
@@ -162,5 +196,9 @@ class Agents:
 
             with LocalRuntime() as runtime:
                 self._runtime_tools = [tool.name for tool in runtime.tools]
-        elsewhere = {tool.name for tool in wanted.tools if wanted.options.modules.get(tool.name, tool.module) != RUNTIME}
+        elsewhere = {
+            tool.name
+            for tool in wanted.tools
+            if wanted.options.modules.get(tool.name, tool.module) != RUNTIME
+        }
         return any(name in self._runtime_tools and name not in elsewhere for name in names)

@@ -1,4 +1,5 @@
-"""What the server answers: JSON of structs, and each error as a status and `{"error": {"type", "message"}}`."""
+"""What the server answers: JSON of structs, and each error as a status and `{"error": {"type",
+"message"}}`."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from holdfast import errors
 _log = logging.getLogger("holdfast.server")
 _encoder = msgspec.json.Encoder()
 
-# The first that fits counts. What stands for a wrong request comes before what stands for a fault of ours.
+# The first that fits counts. What stands for a wrong request comes before what stands for a fault
+# of ours.
 _STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (errors.ConversationNotFound, 404),
     (errors.PathRefused, 403),
@@ -39,7 +41,8 @@ _DETAILS: Mapping[str, tuple[str, ...]] = {
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`type` is the name of a class in `holdfast.errors`, as far as it has one; `details` are the fields of the error."""
+    """`type` is the name of a class in `holdfast.errors`, as far as it has one; `details` are the
+    fields of the error."""
 
     type: str
     message: str
@@ -57,24 +60,37 @@ def answer(value: Any, status: int = 200) -> Response:
     return Response(_encoder.encode(value), status, media_type="application/json")
 
 
-def refusal(status: int, type: str, message: str, headers: Mapping[str, str] | None = None) -> Response:
+def refusal(
+    status: int, type: str, message: str, headers: Mapping[str, str] | None = None
+) -> Response:
     """An error as an answer."""
     return _failure(status, Failure(type, message), headers)
 
 
 def told(error: Exception, conflict: bool = False) -> Response:
-    """An error that was raised as the answer to the request. `conflict`: what does not fit does not fit the conversation as it stands, not the
-    request. What is none of Holdfast's is logged, and nothing is told of it."""
+    """An error that was raised as the answer to the request. `conflict`: what does not fit does not
+    fit the conversation as it stands, not the request. What is none of Holdfast's is logged, and
+    nothing is told of it."""
     if isinstance(error, errors.HoldfastError):
         status = next(status for kind, status in _STATUSES if isinstance(error, kind))
         if conflict and status == 422:
             status = 409
         headers = None
-        if isinstance(error, errors.TooMany):  # too large, too many at the moment, or too many for good
-            status = 413 if error.bound.endswith("_bytes") else 429 if error.bound == "open" else 409
+        if isinstance(
+            error, errors.TooMany
+        ):  # too large, too many at the moment, or too many for good
+            status = (
+                413 if error.bound.endswith("_bytes") else 429 if error.bound == "open" else 409
+            )
             headers = {"Retry-After": "1"} if status == 429 else None
         names = _DETAILS.get(type(error).__name__, ())
-        return _failure(status, Failure(type(error).__name__, str(error), {name: getattr(error, name) for name in names}), headers)
+        return _failure(
+            status,
+            Failure(
+                type(error).__name__, str(error), {name: getattr(error, name) for name in names}
+            ),
+            headers,
+        )
     _log.error("A request failed", exc_info=error)
     return refusal(500, "HoldfastError", "The server failed; its log says why.")
 
@@ -83,5 +99,7 @@ def _failure(status: int, failure: Failure, headers: Mapping[str, str] | None = 
     try:
         body = _encoder.encode(ErrorAnswer(failure))
     except ValueError:  # what it quotes has half of a surrogate pair, which UTF-8 cannot say
-        body = _encoder.encode(ErrorAnswer(Failure(failure.type, failure.message.encode(errors="replace").decode())))
+        body = _encoder.encode(
+            ErrorAnswer(Failure(failure.type, failure.message.encode(errors="replace").decode()))
+        )
     return Response(body, status, headers, "application/json")

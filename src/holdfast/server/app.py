@@ -1,4 +1,5 @@
-"""The HTTP app over a `Host`: FastAPI with all routes, the guard before it, and around both what counts, logs and catches."""
+"""The HTTP app over a `Host`: FastAPI with all routes, the guard before it, and around both what
+counts, logs and catches."""
 
 import logging
 import time
@@ -51,11 +52,18 @@ _HEADERS = [
 ]
 # What a page may send. CORSMiddleware adds what needs no asking.
 _SENT = ("Authorization", "Content-Type", "Idempotency-Key", "Last-Event-ID", "X-Holdfast-Client")
-_NO_TELEMETRY: Any = {"tracing": False, "metrics": False, "logs": False, "operation_spans": False, "auto_configure": False}
+_NO_TELEMETRY: Any = {
+    "tracing": False,
+    "metrics": False,
+    "logs": False,
+    "operation_spans": False,
+    "auto_configure": False,
+}
 
 
 class App:
-    """An ASGI app. `service` is what its routes share. `hosts` and `origins`: see `Guard`. `agents` are those that chat clients may ask, by name."""
+    """An ASGI app. `service` is what its routes share. `hosts` and `origins`: see `Guard`. `agents`
+    are those that chat clients may ask, by name."""
 
     def __init__(
         self,
@@ -82,9 +90,13 @@ class App:
         guarded: Any = Guard(app, self._caller, usage, quota.body, hosts, origins, {*OPEN, *files})
         if origins:
             guarded = CORSMiddleware(
-                guarded, allow_origins=list(origins), allow_methods=["GET", "POST", "PUT", "DELETE"], allow_headers=list(_SENT),
-                expose_headers=["Retry-After"], max_age=600,
-            )  # fmt: skip
+                guarded,
+                allow_origins=list(origins),
+                allow_methods=["GET", "POST", "PUT", "DELETE"],
+                allow_headers=list(_SENT),
+                expose_headers=["Retry-After"],
+                max_age=600,
+            )
         self._inner: Callable[[Any, Any, Any], Awaitable[None]] = guarded
 
     async def _caller(self, key: str) -> Caller | None:
@@ -106,8 +118,15 @@ class App:
         """Who is to be told of the end of this request: of what changes nothing nobody is."""
         if scope["method"] in ("GET", "HEAD", "OPTIONS"):
             return []
-        headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in scope["headers"]}
-        return [ended for one in self._observers if (ended := quietly(one.served, scope["method"], headers)) is not None]
+        headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in scope["headers"]
+        }
+        return [
+            ended
+            for one in self._observers
+            if (ended := quietly(one.served, scope["method"], headers)) is not None
+        ]
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":  # uvicorn is told to offer nothing else
@@ -120,8 +139,16 @@ class App:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                own = {name for name, _ in message["headers"]}  # the page's files have a policy of their own
-                message = {**message, "headers": [*message["headers"], *(header for header in _HEADERS if header[0] not in own)]}
+                own = {
+                    name for name, _ in message["headers"]
+                }  # the page's files have a policy of their own
+                message = {
+                    **message,
+                    "headers": [
+                        *message["headers"],
+                        *(header for header in _HEADERS if header[0] not in own),
+                    ],
+                }
             await send(message)
 
         try:
@@ -145,13 +172,27 @@ class App:
             ):  # no query: it is nobody's business; the path as it came, which has no control characters
                 caller = scope.get("caller")
                 path = (scope.get("raw_path") or b"").decode("latin-1")[:500]
-                _access.info("%s %s %s %d %.1f ms", caller.tenant if caller else "-", scope["method"], path, status, seconds * 1000)
+                _access.info(
+                    "%s %s %s %d %.1f ms",
+                    caller.tenant if caller else "-",
+                    scope["method"],
+                    path,
+                    status,
+                    seconds * 1000,
+                )
 
 
-def _fastapi(service: Service, usage: Usage, metrics: Metrics, agents: Mapping[str, Published]) -> FastAPI:
+def _fastapi(
+    service: Service, usage: Usage, metrics: Metrics, agents: Mapping[str, Published]
+) -> FastAPI:
     # No pages of documentation: they load scripts from elsewhere.
     app = FastAPI(
-        title="Holdfast agent server", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, telemetry=_NO_TELEMETRY
+        title="Holdfast agent server",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        telemetry=_NO_TELEMETRY,
     )
     description = Description()
     routes = Routes(app, service, description)
@@ -172,15 +213,26 @@ def _fastapi(service: Service, usage: Usage, metrics: Metrics, agents: Mapping[s
 
     async def invalid(_: Request, error: Exception) -> Response:
         # Without what was given: it may be a secret.
-        parts = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in cast(RequestValidationError, error).errors()]
-        return refusal(422, "ConfigurationError", f"The request does not fit: {'; '.join(parts)[:1000]}.")
+        parts = [
+            f"{'.'.join(map(str, item['loc']))}: {item['msg']}"
+            for item in cast(RequestValidationError, error).errors()
+        ]
+        return refusal(
+            422, "ConfigurationError", f"The request does not fit: {'; '.join(parts)[:1000]}."
+        )
 
     async def http(request: Request, error: Exception) -> Response:
         found = cast(HTTPException, error)
         if found.status_code == 405:
             allowed = methods.get(getattr(request.scope.get("route"), "path", ""), "GET")
-            return refusal(405, "ConfigurationError", f"This path takes {allowed}.", {"Allow": allowed})
-        message = "There is no such path here; /openapi.json lists them." if found.status_code == 404 else str(found.detail)
+            return refusal(
+                405, "ConfigurationError", f"This path takes {allowed}.", {"Allow": allowed}
+            )
+        message = (
+            "There is no such path here; /openapi.json lists them."
+            if found.status_code == 404
+            else str(found.detail)
+        )
         return refusal(found.status_code, "ConfigurationError", message)
 
     app.add_exception_handler(Refused, refused)
@@ -193,7 +245,9 @@ def _methods(app: FastAPI) -> Mapping[str, str]:
     """What each path takes: a route knows of its own methods only."""
     found: dict[str, set[str]] = {}
     for route in app.routes:
-        found.setdefault(getattr(route, "path", ""), set()).update(getattr(route, "methods", None) or ())
+        found.setdefault(getattr(route, "path", ""), set()).update(
+            getattr(route, "methods", None) or ()
+        )
     return {path: ", ".join(sorted(methods)) for path, methods in found.items()}
 
 
@@ -201,39 +255,81 @@ def _add_own(routes: Routes, usage: Usage, metrics: Metrics) -> None:
     service = routes.service
     said: set[str] = set()
 
-    @routes.add("GET", "/health", "Does the server live?", gives=Health, gave={"status": "ok"}, open=True, tag="server")
+    @routes.add(
+        "GET",
+        "/health",
+        "Does the server live?",
+        gives=Health,
+        gave={"status": "ok"},
+        open=True,
+        tag="server",
+    )
     async def health(request: Request) -> Response:
         """Needs no key."""
         return answer(Health("ok"))
 
     @routes.add(
-        "GET", "/ready", "Does the server take requests?", gives=Health, gave={"status": "ready"}, open=True, also=(503,), tag="server"
+        "GET",
+        "/ready",
+        "Does the server take requests?",
+        gives=Health,
+        gave={"status": "ready"},
+        open=True,
+        also=(503,),
+        tag="server",
     )
     async def ready(request: Request) -> Response:
-        """503 while it takes up what was running when it ended, while it ends, and once its files are gone. Needs no key."""
+        """503 while it takes up what was running when it ended, while it ends, and once its files
+        are gone. Needs no key."""
         if service.closing or not service.ready:
-            return refusal(503, StoreError.__name__, "The server begins or ends.", {"Retry-After": "1"})
+            return refusal(
+                503, StoreError.__name__, "The server begins or ends.", {"Retry-After": "1"}
+            )
         try:
             await service.read(service.host.check)
         except StoreError as error:  # which names the file: not for everybody
             if str(error) not in said:
                 said.add(str(error))
                 _log.error("Not ready: %s", error)
-            return refusal(503, StoreError.__name__, "The server's store or its records were removed; its log says more.")
+            return refusal(
+                503,
+                StoreError.__name__,
+                "The server's store or its records were removed; its log says more.",
+            )
         return answer(Health("ready"))
 
     @routes.add(
-        "GET", "/metrics", "Numbers for Prometheus", given="text/plain", schema={"type": "string"}, client=False, also=(503,), tag="server"
+        "GET",
+        "/metrics",
+        "Numbers for Prometheus",
+        given="text/plain",
+        schema={"type": "string"},
+        client=False,
+        also=(503,),
+        tag="server",
     )
     async def get_metrics(request: Request) -> Response:
         """Of all tenants together; no ids."""
-        return Response(metrics.text(usage, await service.read(service.host.stats)), media_type=MEDIA_TYPE)
+        return Response(
+            metrics.text(usage, await service.read(service.host.stats)), media_type=MEDIA_TYPE
+        )
 
     whole: list[bytes] = []
 
-    @routes.add("GET", "/openapi.json", "This description", schema={"type": "object"}, client=False, tag="server")
+    @routes.add(
+        "GET",
+        "/openapi.json",
+        "This description",
+        schema={"type": "object"},
+        client=False,
+        tag="server",
+    )
     async def get_openapi(request: Request) -> Response:
         """OpenAPI 3.1."""
         if not whole:
-            whole.append(await service.read(lambda: msgspec.json.encode(routes.description.whole(routes.app))))
+            whole.append(
+                await service.read(
+                    lambda: msgspec.json.encode(routes.description.whole(routes.app))
+                )
+            )
         return Response(whole[0], media_type="application/json")

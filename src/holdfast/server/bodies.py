@@ -1,4 +1,5 @@
-"""What the bodies of requests are that have no meaning but for HTTP; those that a `Host` takes as they are stand in `shapes`."""
+"""What the bodies of requests are that have no meaning but for HTTP; those that a `Host` takes as
+they are stand in `shapes`."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ Name = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{0,128}$")]
 
 
 class MessageRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A message: `content`, a list of blocks, or `text`. `event_id` becomes the id of its `Message` event; without one it is made."""
+    """A message: `content`, a list of blocks, or `text`. `event_id` becomes the id of its `Message`
+    event; without one it is made."""
 
     content: tuple[Content, ...] = ()
     text: str = ""
@@ -31,8 +33,8 @@ class MessageRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class ApproveRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Run a call that waits: `call_id`, or the one that does; with other `arguments` if given, and only if `arguments_hash`, where given, is that
-    of the call's own."""
+    """Run a call that waits: `call_id`, or the one that does; with other `arguments` if given, and
+    only if `arguments_hash`, where given, is that of the call's own."""
 
     call_id: str | None = None
     arguments: dict[str, Any] | None = None
@@ -49,14 +51,17 @@ class RejectRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     by: str = "user"
 
 
-class CondenseRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class CondenseRequest(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
     """Shorten what the model is shown; `instructions` are what a summary is to mind."""
 
     instructions: str = ""
 
 
 class AnswerRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """The answer to what a running call asks: `values` of its form, true for a yes, null or false to decline."""
+    """The answer to what a running call asks: `values` of its form, true for a yes, null or false
+    to decline."""
 
     question_id: str
     values: dict[str, Any] | bool | None = True
@@ -71,14 +76,17 @@ class ResultRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
     duration: float = 0.0
 
 
-class WorkspaceRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+class WorkspaceRequest(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
     """A new workspace; without an `id` one is made."""
 
     id: str | None = None
 
 
 class CommandRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A shell command, with the seconds it may take, in the shell of a conversation, or in one that is nobody's."""
+    """A shell command, with the seconds it may take, in the shell of a conversation, or in one that
+    is nobody's."""
 
     command: str
     timeout: Seconds | None = None
@@ -86,7 +94,8 @@ class CommandRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class CloneRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A repository to clone: `owner/name` on GitHub or a URL; into `target`, by default its name; within `timeout` seconds."""
+    """A repository to clone: `owner/name` on GitHub or a URL; into `target`, by default its name;
+    within `timeout` seconds."""
 
     repo: str
     branch: str | None = None
@@ -105,7 +114,8 @@ class CallRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
 
 class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A conversation's state as `ConversationState.to_json` gives it. A new conversation begins with its events."""
+    """A conversation's state as `ConversationState.to_json` gives it. A new conversation begins
+    with its events."""
 
     version: Literal[1]
     id: str
@@ -114,13 +124,14 @@ class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A new conversation with an agent of the server's; without an `id` one is made, and without a `workspace` one if a tool needs it."""
+    """A new conversation with an agent of the server's; without an `id` one is made, and without a
+    `workspace` one if a tool needs it."""
 
     id: Name = ""
     workspace: Name = ""
 
 
-# --- answers -------------------------------------------------------------------------------------
+# --- answers ---
 
 
 class Health(msgspec.Struct, frozen=True):
@@ -193,7 +204,8 @@ class Offers(msgspec.Struct, frozen=True):
 
 
 class ServiceHealth(msgspec.Struct, frozen=True):
-    """How a service of tools answered when asked: `ok`, after `seconds`; `detail` is what it said, or why it did not."""
+    """How a service of tools answered when asked: `ok`, after `seconds`; `detail` is what it said,
+    or why it did not."""
 
     id: str
     ok: bool

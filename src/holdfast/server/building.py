@@ -1,4 +1,5 @@
-"""From a conversation's record to its agent: the tools are found, the secrets opened, the form is read."""
+"""From a conversation's record to its agent: the tools are found, the secrets opened, the form is
+read."""
 
 from __future__ import annotations
 
@@ -49,26 +50,43 @@ class Built(NamedTuple):
     warnings: list[str]
 
 
-def build(wanted: Wanted, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]) -> Built:
-    """The agent of a conversation. Imports modules, so not on an event loop. Raises `ConfigurationError`: a key that is missing, a part that
-    cannot be made."""
-    form, known = (wanted.form, dict(variables)) if wanted.tenant == DEFAULT else own_variables(wanted.form, variables)
+def build(
+    wanted: Wanted, runtime_tools: Sequence[Tool], policy: Policy, variables: Mapping[str, str]
+) -> Built:
+    """The agent of a conversation. Imports modules, so not on an event loop. Raises
+    `ConfigurationError`: a key that is missing, a part that cannot be made."""
+    form, known = (
+        (wanted.form, dict(variables))
+        if wanted.tenant == DEFAULT
+        else own_variables(wanted.form, variables)
+    )
     builtins = {tool.name: tool for tool in runtime_tools}
-    learned = learn(wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools)
+    learned = learn(
+        wanted.tools, wanted.options.modules, builtins, policy, wanted.options.client_tools
+    )
     tools: dict[str, Tool] = {}
     standings: list[ToolStanding] = []
     theirs = names_of_others(form)
     for name in [*builtin_names(form), *theirs]:
-        tool = learned.tools.get(name) or builtins.get(name)  # an older client names its builtin tools and declares none
+        tool = learned.tools.get(name) or builtins.get(
+            name
+        )  # an older client names its builtin tools and declares none
         if tool is None:
-            raise ConfigurationError(f"agent.tools.builtin: {name!r} is declared in no `tools` and is no builtin tool of this server.")
+            raise ConfigurationError(
+                f"agent.tools.builtin: {name!r} is declared in no `tools` and is no builtin tool of"
+                " this server."
+            )
         if name in theirs and learned.executors.get(name) == "client":
             raise ConfigurationError(
-                f"agent: {name!r}, a tool of its delegates or handoffs, is of the client's process alone, where none of their calls is run. Declare it in a "
-                "module that the server may import."
+                f"agent: {name!r}, a tool of its delegates or handoffs, is of the client's process"
+                " alone, where none of their calls is run. Declare it in a module that the server"
+                " may import."
             )
         tools[name] = tool
-        executor, module = cast("Executor", learned.executors.get(name, "server")), learned.modules.get(name, RUNTIME)
+        executor, module = (
+            cast("Executor", learned.executors.get(name, "server")),
+            learned.modules.get(name, RUNTIME),
+        )
         standings.append(ToolStanding(name, executor, module, learned.reasons.get(name, "")))
     import_parts(form, policy)
     agent = agent_of(msgspec.json.encode(form), {**known, **wanted.secrets}, tools)

@@ -1,5 +1,5 @@
-"""What chats need of a host beyond what all clients do: one turn at a time, other instructions, forks whose calls are answered, room, and an end with their
-client's."""
+"""What chats need of a host beyond what all clients do: one turn at a time, other instructions,
+forks whose calls are answered, room, and an end with their client's."""
 
 from __future__ import annotations
 
@@ -45,7 +45,14 @@ class _Held:
 class ChatDesk:
     """Over the parts of one host. Thread-safe; blocking."""
 
-    def __init__(self, store: Store, records: Records, agents: Agents, rooms: Rooms, delete: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        records: Records,
+        agents: Agents,
+        rooms: Rooms,
+        delete: Callable[[str, str], None],
+    ) -> None:
         self.rows = ChatRecords(records)
         self._store = store
         self._records = records
@@ -60,7 +67,8 @@ class ChatDesk:
 
     @contextmanager
     def turn(self, tenant: str, id: str) -> Generator[None]:
-        """Nobody else looks whether a conversation goes on from here, nor has it go on, within the block. Nested only for one that nobody knows yet."""
+        """Nobody else looks whether a conversation goes on from here, nor has it go on, within the
+        block. Nested only for one that nobody knows yet."""
         held = self._hold(tenant, id)
         try:
             with held.lock:
@@ -101,9 +109,16 @@ class ChatDesk:
     # --- what they are ---
 
     def refit(
-        self, tenant: str, id: str, form: dict[str, Any], tools: Sequence[ToolForm], modules: Mapping[str, str], setting: bytes
+        self,
+        tenant: str,
+        id: str,
+        form: dict[str, Any],
+        tools: Sequence[ToolForm],
+        modules: Mapping[str, str],
+        setting: bytes,
     ) -> None:
-        """Have a conversation that rests go on with other instructions and tools. Its secrets stay."""
+        """Have a conversation that rests go on with other instructions and tools. Its secrets
+        stay."""
         record = self._records.find(tenant, id)
         kept = self._agents.kept(record)
         options = msgspec.structs.replace(record.options, modules=dict(modules))
@@ -114,15 +129,20 @@ class ChatDesk:
         self.rows.made(tenant, id, setting)
 
     def append(self, tenant: str, id: str, events: Sequence[ev.AnyEvent]) -> None:
-        """Go on with a journal that nobody has open, by events of another one. The last one is a `Status`."""
+        """Go on with a journal that nobody has open, by events of another one. The last one is a
+        `Status`."""
         record = self._records.find(tenant, id)
-        blobs = [Blob(event.seq, self._store.blob(name)) for event in events for name in blobs_of(event)]
+        blobs = [
+            Blob(event.seq, self._store.blob(name)) for event in events for name in blobs_of(event)
+        ]
         status = events[-1]
         assert isinstance(status, ev.Status)
         lease = self._store.acquire(record.store_id)
         try:
             (summary,) = self._store.list([record.store_id])
-            found = msgspec.structs.replace(summary, status=status.status, last_seq=status.seq, updated=status.timestamp)
+            found = msgspec.structs.replace(
+                summary, status=status.status, last_seq=status.seq, updated=status.timestamp
+            )
             self._store.append(lease, events, found, blobs=blobs)
         finally:
             self._store.release(lease)
@@ -130,12 +150,15 @@ class ChatDesk:
     # --- how many there are ---
 
     def with_room(self, tenant: str, make: Callable[[], T]) -> T:
-        """`make`, for which the oldest chats at rest are removed if the tenant has as many conversations, or workspaces, as this server allows."""
+        """`make`, for which the oldest chats at rest are removed if the tenant has as many
+        conversations, or workspaces, as this server allows."""
         for _ in range(_REMOVED):
             try:
                 return make()
             except TooMany as error:
-                if error.bound not in ("conversations", "workspaces") or not self._remove_oldest(tenant):
+                if error.bound not in ("conversations", "workspaces") or not self._remove_oldest(
+                    tenant
+                ):
                     raise
         return make()
 
@@ -164,12 +187,16 @@ class ChatDesk:
         if record.driven == HOSTED or self.waiting(tenant, id):
             return False
         found = self._store.list([record.store_id])
-        return not found or found[0].status not in (ConversationStatus.RUNNING, ConversationStatus.WAITING_FOR_CONFIRMATION)
+        return not found or found[0].status not in (
+            ConversationStatus.RUNNING,
+            ConversationStatus.WAITING_FOR_CONFIRMATION,
+        )
 
     # --- after a crash ---
 
     def pause(self) -> None:
-        """Pause what the last process was running for clients whose connections ended with it. Before anything is opened."""
+        """Pause what the last process was running for clients whose connections ended with it.
+        Before anything is opened."""
         for tenant, id in self.rows.unanswered():
             try:
                 record = self._records.find(tenant, id)
@@ -178,11 +205,21 @@ class ChatDesk:
                 self._records.drive(record, IDLE)
                 with _journal(self._store, record.store_id) as journal:
                     if journal.fold.status is ConversationStatus.RUNNING:
-                        journal.add(ev.Status, status=ConversationStatus.PAUSED.value, reason="the client is gone")
+                        journal.add(
+                            ev.Status,
+                            status=ConversationStatus.PAUSED.value,
+                            reason="the client is gone",
+                        )
             except ConversationNotFound:
                 self.rows.forget(tenant, id)
             except HoldfastError as error:
-                _log.warning("conversation %s of tenant %s: its client is gone, and it could not be paused: %s", id, tenant, error)
+                _log.warning(
+                    "conversation %s of tenant %s: its client is gone, and it could not be"
+                    " paused: %s",
+                    id,
+                    tenant,
+                    error,
+                )
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""Which conversation a chat request goes on with: found by its history, forked, or made; told what is new, and set going."""
+"""Which conversation a chat request goes on with: found by its history, forked, or made; told what
+is new, and set going."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ _GONE_ON = (ev.Message, ev.Assistant, ev.ToolCallStarted, ev.ToolResult, ev.Deci
 
 
 class Place(NamedTuple):
-    """A conversation, and the seq after which the turn begins. Up to `since` it may have rested, and goes on; `run`: it is to be set going."""
+    """A conversation, and the seq after which the turn begins. Up to `since` it may have rested,
+    and goes on; `run`: it is to be set going."""
 
     id: str
     seq: int
@@ -36,12 +38,18 @@ class Place(NamedTuple):
 
 
 def begin(host: Host, tenant: str, agent: Published, turn: Turn) -> Place:
-    """The conversation of a turn, told what is new; `host.run` sets it going, and `leave` ends waiting for it. Blocks. Raises what `Host` raises."""
-    return _joined(host, tenant, turn) or _continued(host, tenant, agent, turn) or _begun(host, tenant, agent, turn)
+    """The conversation of a turn, told what is new; `host.run` sets it going, and `leave` ends
+    waiting for it. Blocks. Raises what `Host` raises."""
+    return (
+        _joined(host, tenant, turn)
+        or _continued(host, tenant, agent, turn)
+        or _begun(host, tenant, agent, turn)
+    )
 
 
 def remember(host: Host, tenant: str, place: Place, turn: Turn, progress: Progress) -> None:
-    """Know the conversation again by what the client will send next. While it has calls to run, nothing goes on without it. Blocks."""
+    """Know the conversation again by what the client will send next. While it has calls to run,
+    nothing goes on without it. Blocks."""
     if not place.run:
         return
     rows = host.chats.rows
@@ -59,14 +67,16 @@ def forget(host: Host, tenant: str, place: Place, turn: Turn) -> None:
 
 
 def leave(host: Host, tenant: str, place: Place, done: bool) -> None:
-    """A client waits no longer. If the turn is not over and nobody else waits for it, it is paused. Blocks."""
+    """A client waits no longer. If the turn is not over and nobody else waits for it, it is paused.
+    Blocks."""
     with host.chats.turn(tenant, place.id):
         if not host.chats.leave(tenant, place.id) and not done and place.run:
             host.obey(tenant, place.id, cmd.Interrupt())
 
 
 def _joined(host: Host, tenant: str, turn: Turn) -> Place | None:
-    """The same turn, which was asked for before: one that brought results of tools, or one that was broken off and that nobody waits for."""
+    """The same turn, which was asked for before: one that brought results of tools, or one that was
+    broken off and that nobody waits for."""
     found = host.chats.rows.asked(tenant, turn.asked)
     if found is None:
         return None
@@ -81,14 +91,19 @@ def _joined(host: Host, tenant: str, turn: Turn) -> Place | None:
             return Place(id, found.seq, state.last_seq, run=False)
         if not turn.results and (host.chats.waiting(tenant, id) or time.time() - found.at > _AGAIN):
             return None
-        said = [event for event in state.events[found.seq :] if isinstance(event, ev.Message) and event.sender == "user"]
+        said = [
+            event
+            for event in state.events[found.seq :]
+            if isinstance(event, ev.Message) and event.sender == "user"
+        ]
         if [event.content for event in said] != turn.said[: len(said)]:
             return None  # others went on with it
         return _told(host, tenant, turn, Place(id, found.seq), state, len(said))
 
 
 def _continued(host: Host, tenant: str, agent: Published, turn: Turn) -> Place | None:
-    """The conversation that gave the last answer; a fork of it if it has gone on otherwise since."""
+    """The conversation that gave the last answer; a fork of it if it has gone on otherwise
+    since."""
     known = host.chats.rows.known(tenant, turn.digest()) if turn.history else None
     if known is None:
         return None
@@ -99,7 +114,9 @@ def _continued(host: Host, tenant: str, agent: Published, turn: Turn) -> Place |
     return _joined(host, tenant, turn)  # another request with these results was faster
 
 
-def _continued_alone(host: Host, tenant: str, agent: Published, turn: Turn, id: str, seq: int) -> Place | None:
+def _continued_alone(
+    host: Host, tenant: str, agent: Published, turn: Turn, id: str, seq: int
+) -> Place | None:
     try:
         state = host.state(tenant, id)
     except ConversationNotFound:
@@ -107,7 +124,9 @@ def _continued_alone(host: Host, tenant: str, agent: Published, turn: Turn, id: 
     begun, open = _open_at(state.events[:seq])
     if not all(own_id(call_id) in open for call_id in turn.results):
         return None  # the ids are not of this server
-    if not _gone_on(state.events[seq:]) and (open or state.status is not ConversationStatus.RUNNING):
+    if not _gone_on(state.events[seq:]) and (
+        open or state.status is not ConversationStatus.RUNNING
+    ):
         _refit(host, tenant, agent, turn, id)
         return _told(host, tenant, turn, Place(id, seq), state)
     at = begun - 1 if open else seq
@@ -135,17 +154,26 @@ def _told_first(host: Host, tenant: str, turn: Turn, id: str) -> Place:
         return _told(host, tenant, turn, Place(id, state.last_seq), state)
 
 
-def _told(host: Host, tenant: str, turn: Turn, place: Place, state: ConversationState, heard: int = 0) -> Place:
-    """Give a conversation the new messages and results of a turn, without the first `heard` messages, which it has.
+def _told(
+    host: Host, tenant: str, turn: Turn, place: Place, state: ConversationState, heard: int = 0
+) -> Place:
+    """Give a conversation the new messages and results of a turn, without the first `heard`
+    messages, which it has.
 
-    A call that the client was to run and sends no result of is settled as not run. A client that sends no result at all has moved on: then the
-    calls behind those are settled as well.
+    A call that the client was to run and sends no result of is settled as not run. A client that
+    sends no result at all has moved on: then the calls behind those are settled as well.
     """
     id = place.id
     host.chats.rows.ask(tenant, turn.asked, id, place.seq)
     open = [offer.call.id for offer in state.offers]
-    given = {call_id: result for wire, result in turn.results.items() if (call_id := own_id(wire)) in open}
-    if given:  # it is taken while the conversation is at work, and handed over while it is not: all of this comes before what the model is asked next
+    given = {
+        call_id: result
+        for wire, result in turn.results.items()
+        if (call_id := own_id(wire)) in open
+    }
+    # it is taken while the conversation is at work, and handed over while it is not: all of this
+    # comes before what the model is asked next
+    if given:
         if state.status is ConversationStatus.PAUSED:
             host.obey(tenant, id, cmd.Resume())
         for call_id in given:
@@ -166,11 +194,18 @@ def _told(host: Host, tenant: str, turn: Turn, place: Place, state: Conversation
 
 
 def _calls_of_clients(state: ConversationState) -> list[str]:
-    """Return the ids of all open calls that clients run and that wait for no decision, those behind others too."""
+    """Return the ids of all open calls that clients run and that wait for no decision, those behind
+    others too."""
     head = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
-    names = {tool.name for tool in head.tools if tool.executor == "client"} if head is not None else set[str]()
+    names = (
+        {tool.name for tool in head.tools if tool.executor == "client"}
+        if head is not None
+        else set[str]()
+    )
     undecided = {pending.call.id for pending in state.pending_confirmations}
-    return [call.id for call in state.pending_calls if call.name in names and call.id not in undecided]
+    return [
+        call.id for call in state.pending_calls if call.name in names and call.id not in undecided
+    ]
 
 
 def _gone_on(events: Sequence[ev.AnyEvent]) -> bool:
@@ -189,28 +224,52 @@ def _open_at(events: Sequence[ev.AnyEvent]) -> tuple[int, list[str]]:
 
 
 def _answered(events: Sequence[ev.AnyEvent], open: Sequence[str], turn: Turn) -> list[ev.AnyEvent]:
-    """An answer with its calls, all of which have results, at a pause: a fork that has them was never at work on them."""
+    """An answer with its calls, all of which have results, at a pause: a fork that has them was
+    never at work on them."""
     now, found = datetime.now(UTC), list(events)
     given = {own_id(call_id): result for call_id, result in turn.results.items()}
     for call_id in open:
         result = given.get(call_id) or ToolResult.failure(f"Not run: {_NO_RESULT}", "cancelled")
-        found.append(ev.ToolResult(seq=found[-1].seq + 1, id=f"r{call_id}", timestamp=now, call_id=call_id, result=result))
-    return [*found, ev.Status(seq=found[-1].seq + 1, id="paused", timestamp=now, status="paused", reason="forked")]
+        found.append(
+            ev.ToolResult(
+                seq=found[-1].seq + 1,
+                id=f"r{call_id}",
+                timestamp=now,
+                call_id=call_id,
+                result=result,
+            )
+        )
+    return [
+        *found,
+        ev.Status(
+            seq=found[-1].seq + 1, id="paused", timestamp=now, status="paused", reason="forked"
+        ),
+    ]
 
 
-# --- what it is made with ------------------------------------------------------------------------
+# --- what it is made with ---
 
 
 def _form(agent: Published, turn: Turn) -> dict[str, Any]:
-    """The agent's form with the client's instructions, which stand for themselves whatever is in them, and the names of its tools."""
+    """The agent's form with the client's instructions, which stand for themselves whatever is in
+    them, and the names of its tools."""
     form: dict[str, Any] = dict(agent.form.mapping)
     if turn.instructions:
-        form["system_prompt_extensions"] = [*form.get("system_prompt_extensions", []), turn.instructions.replace("${", "$${")]
-    return with_tools(form, [*builtin_names(form), *(tool.name for tool in turn.offers)]) if turn.offers else form
+        form["system_prompt_extensions"] = [
+            *form.get("system_prompt_extensions", []),
+            turn.instructions.replace("${", "$${"),
+        ]
+    return (
+        with_tools(form, [*builtin_names(form), *(tool.name for tool in turn.offers)])
+        if turn.offers
+        else form
+    )
 
 
 def _tools(agent: Published, turn: Turn) -> tuple[list[ToolForm], Mapping[str, str]]:
-    return [*agent.tools, *turn.offers], {tool.name: tool.module for tool in agent.tools if tool.module}
+    return [*agent.tools, *turn.offers], {
+        tool.name: tool.module for tool in agent.tools if tool.module
+    }
 
 
 def _refit(host: Host, tenant: str, agent: Published, turn: Turn, id: str) -> None:
@@ -223,13 +282,23 @@ def _refit(host: Host, tenant: str, agent: Published, turn: Turn, id: str) -> No
 def _made(host: Host, tenant: str, agent: Published, turn: Turn) -> str:
     tools, modules = _tools(agent, turn)
     request = CreateRequest(
-        agent=_form(agent, turn), secrets=dict(agent.form.secrets), tools=tools, tool_module_qualnames=dict(modules), client_tools=True, deltas=True
-    )  # fmt: skip
+        agent=_form(agent, turn),
+        secrets=dict(agent.form.secrets),
+        tools=tools,
+        tool_module_qualnames=dict(modules),
+        client_tools=True,
+        deltas=True,
+    )
     made = host.chats.with_room(tenant, lambda: host.create(tenant, request))
-    ours = [tool.name for tool in made.tools if tool.executor != "server" and all(tool.name != offer.name for offer in turn.offers)]
+    ours = [
+        tool.name
+        for tool in made.tools
+        if tool.executor != "server" and all(tool.name != offer.name for offer in turn.offers)
+    ]
     if ours:
         host.delete(tenant, made.id)
         raise ConfigurationError(
-            f"The agent {agent.name!r} has tools that this server may not run: {', '.join(ours)}. Its operator allows them with --allow-tools."
+            f"The agent {agent.name!r} has tools that this server may not run: {', '.join(ours)}."
+            " Its operator allows them with --allow-tools."
         )
     return made.id

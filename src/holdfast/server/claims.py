@@ -1,4 +1,5 @@
-"""Calls that clients are to run: who took them, who was heard of, and which are to be settled because nobody will answer."""
+"""Calls that clients are to run: who took them, who was heard of, and which are to be settled
+because nobody will answer."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from holdfast.commands import Settle
 
 
 class Offered(NamedTuple):
-    """A call that a client is to run; `runner` has claimed it, "" if none has. `timeout` is its tool's, in seconds."""
+    """A call that a client is to run; `runner` has claimed it, "" if none has. `timeout` is its
+    tool's, in seconds."""
 
     call_id: str
     runner: str
@@ -27,7 +29,8 @@ class _Call:
 
 
 class Claims:
-    """Times count from when this process first heard of an offer or a claim: after a restart anew. Thread-safe."""
+    """Times count from when this process first heard of an offer or a claim: after a restart anew.
+    Thread-safe."""
 
     def __init__(self, claim_timeout: float, grace: float, clock: Callable[[], float]) -> None:
         self._claim_timeout = claim_timeout
@@ -50,14 +53,19 @@ class Claims:
             calls: dict[str, _Call] = {}
             for offered in offers:
                 call = known.get(offered.call_id)
-                calls[offered.call_id] = call if call is not None and call.runner == offered.runner else _Call(offered, now)
+                calls[offered.call_id] = (
+                    call
+                    if call is not None and call.runner == offered.runner
+                    else _Call(offered, now)
+                )
             if calls:
                 self._calls[tenant, id] = calls
             else:
                 self._calls.pop((tenant, id), None)
 
     def due(self) -> list[tuple[str, str, Settle]]:
-        """What is to be settled now: tenant, conversation and command. Named until it is gone from `update`."""
+        """What is to be settled now: tenant, conversation and command. Named until it is gone from
+        `update`."""
         found: list[tuple[str, str, Settle]] = []
         with self._lock:
             now = self._clock()
@@ -65,8 +73,16 @@ class Claims:
                 for call_id, call in calls.items():
                     if (settle := self._settle(tenant, call_id, call, now)) is not None:
                         found.append((tenant, id, settle))
-            runners = {(tenant, call.runner) for (tenant, _), calls in self._calls.items() for call in calls.values()}
-            for key in [key for key, seen in self._seen.items() if now - seen > self._grace and key not in runners]:
+            runners = {
+                (tenant, call.runner)
+                for (tenant, _), calls in self._calls.items()
+                for call in calls.values()
+            }
+            for key in [
+                key
+                for key, seen in self._seen.items()
+                if now - seen > self._grace and key not in runners
+            ]:
                 del self._seen[key]
         return found
 
@@ -75,11 +91,17 @@ class Claims:
         if not call.runner:
             if waited < self._claim_timeout:
                 return None
-            return Settle(call_id, f"Not run: no client took this call within {self._claim_timeout:g} s.", "cancelled", "")
+            return Settle(
+                call_id,
+                f"Not run: no client took this call within {self._claim_timeout:g} s.",
+                "cancelled",
+                "",
+            )
         if call.timeout is not None and waited >= call.timeout:
             return Settle(
                 call_id,
-                f"The client that ran this call gave no result within {call.timeout:g} s. Its outcome is unknown; check before repeating it.",
+                f"The client that ran this call gave no result within {call.timeout:g} s. Its"
+                " outcome is unknown; check before repeating it.",
                 "timeout",
                 call.runner,
             )
@@ -87,7 +109,8 @@ class Claims:
             return None
         return Settle(
             call_id,
-            "The client that ran this call is gone. Its outcome is unknown: it may have run in part or in full; check before repeating it.",
+            "The client that ran this call is gone. Its outcome is unknown: it may have run in part"
+            " or in full; check before repeating it.",
             "unknown",
             call.runner,
         )

@@ -1,7 +1,8 @@
-"""How webhooks' messages get there: for each webhook and conversation a lane that reads the journal behind its cursor, and sends event after event.
+"""How webhooks' messages get there: for each webhook and conversation a lane that reads the journal
+behind its cursor, and sends event after event.
 
-All lanes are tasks of one loop on one thread; what reads files runs on two others, what looks up names on threads of its own. A lane that waits holds neither a
-connection nor events.
+All lanes are tasks of one loop on one thread; what reads files runs on two others, what looks up
+names on threads of its own. A lane that waits holds neither a connection nor events.
 """
 
 from __future__ import annotations
@@ -41,9 +42,10 @@ _LONGEST_WAIT = 86_400.0  # seconds of a Retry-After that are obeyed
 
 
 class Sending(msgspec.Struct, frozen=True, kw_only=True):
-    """How an operator has webhooks send: to hosts of `allow` also if they are not public, after a failure again in `first` seconds, then in twice as many, up to
-    `longest`, until an event has failed for `give_up` seconds. `timeout` is that of one attempt, `parallel` how many conversations one webhook tells of at once,
-    `largest` an event's bytes of JSON."""
+    """How an operator has webhooks send: to hosts of `allow` also if they are not public, after a
+    failure again in `first` seconds, then in twice as many, up to `longest`, until an event has
+    failed for `give_up` seconds. `timeout` is that of one attempt, `parallel` how many
+    conversations one webhook tells of at once, `largest` an event's bytes of JSON."""
 
     allow: tuple[str, ...] = ()
     first: float = 1.0
@@ -57,7 +59,9 @@ class Sending(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("first", "longest", "give_up", "timeout", "parallel", "largest"):
             if getattr(self, name) <= 0:
-                raise ConfigurationError(f"Sending: {name} takes a number above 0, not {getattr(self, name)!r}.")
+                raise ConfigurationError(
+                    f"Sending: {name} takes a number above 0, not {getattr(self, name)!r}."
+                )
         Allowed(self.allow)
 
 
@@ -88,15 +92,28 @@ class _Hook:
         self.sender = sender
         self.lanes: dict[str, _Lane] = {}
         self.slots = asyncio.Semaphore(parallel)
-        self.probing = asyncio.Lock()  # while it fails as a whole, it is asked by one lane at a time
-        self.failures, self.since, self.again, self.error = kept.failures, kept.since, kept.again, kept.error
+        self.probing = (
+            asyncio.Lock()
+        )  # while it fails as a whole, it is asked by one lane at a time
+        self.failures, self.since, self.again, self.error = (
+            kept.failures,
+            kept.since,
+            kept.again,
+            kept.error,
+        )
         self.ended = False
 
 
 class Deliveries:
     """Sends what `active` webhooks are to be told. All methods may be called from any thread."""
 
-    def __init__(self, store: Store, records: WebhookRecords, place: Callable[[str, str], str], sending: Sending) -> None:
+    def __init__(
+        self,
+        store: Store,
+        records: WebhookRecords,
+        place: Callable[[str, str], str],
+        sending: Sending,
+    ) -> None:
         self._store = store
         self._records = records
         self._place = place
@@ -121,7 +138,14 @@ class Deliveries:
         """These are in the store now. Neither blocks nor raises."""
         hooks = self._index.get(_tenant(id))
         if hooks:
-            self._wake(id, [kept.number for kept in hooks if _of(kept, id) and any(wants(kept.target.events, event) for event in events)])
+            self._wake(
+                id,
+                [
+                    kept.number
+                    for kept in hooks
+                    if _of(kept, id) and any(wants(kept.target.events, event) for event in events)
+                ],
+            )
 
     def look(self, id: str) -> None:
         """There may be something new in a conversation."""
@@ -163,7 +187,9 @@ class Deliveries:
                     continue
                 slots = self._lookups.setdefault(kept.tenant, lookups())
                 self._hooks[kept.number] = _Hook(
-                    kept, Sender(place, self.allowed, slots, self._tls, self.sending.timeout), self.sending.parallel
+                    kept,
+                    Sender(place, self.allowed, slots, self._tls, self.sending.timeout),
+                    self.sending.parallel,
                 )
             self._indexed()
         for kept in hooks:
@@ -184,7 +210,9 @@ class Deliveries:
         cursors = self._records.cursors(kept.number)
         found: list[str] = []
         for one in self._store.list([kept.conversation] if kept.conversation else None):
-            if _tenant(one.id) == kept.tenant and one.last_seq > cursors.get(one.id, one.parent_seq):
+            if _tenant(one.id) == kept.tenant and one.last_seq > cursors.get(
+                one.id, one.parent_seq
+            ):
                 found.append(one.id)
         return found
 
@@ -208,9 +236,12 @@ class Deliveries:
         """Numbers to watch."""
         hooks = list(self._hooks.values())
         return {
-            "webhooks": len(hooks), "webhook_conversations_pending": sum(len(hook.lanes) for hook in hooks), "webhook_messages_total": self.taken,
-            "webhook_failures_total": self.failed, "webhook_dead_total": self.dead,
-        }  # fmt: skip
+            "webhooks": len(hooks),
+            "webhook_conversations_pending": sum(len(hook.lanes) for hook in hooks),
+            "webhook_messages_total": self.taken,
+            "webhook_failures_total": self.failed,
+            "webhook_dead_total": self.dead,
+        }
 
     def close(self) -> None:
         """Send no more; what is on its way has a moment to be taken. Idempotent."""
@@ -233,7 +264,9 @@ class Deliveries:
             if self._loop is None and not self._closed:
                 self._loop = asyncio.new_event_loop()
                 self._loop.set_default_executor(self._names)
-                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="holdfast-webhooks", daemon=True)
+                self._thread = threading.Thread(
+                    target=_serve, args=(self._loop,), name="holdfast-webhooks", daemon=True
+                )
                 self._thread.start()
             assert self._loop is not None
             return self._loop
@@ -244,7 +277,9 @@ class Deliveries:
                 self._loop.call_soon_threadsafe(function)
 
     async def _end(self, hooks: Sequence[_Hook]) -> None:
-        tasks = [lane.task for hook in hooks for lane in hook.lanes.values() if lane.task is not None]
+        tasks = [
+            lane.task for hook in hooks for lane in hook.lanes.values() if lane.task is not None
+        ]
         for hook in hooks:
             for lane in hook.lanes.values():
                 if not lane.sending and lane.task is not None:
@@ -293,11 +328,17 @@ class Deliveries:
                     if self._closed or hook.ended or lane.ended:
                         return
                     _log.warning(
-                        "Webhook %s of tenant %s cannot go on in conversation %s: %s", hook.kept.id, hook.kept.tenant, lane.id, error
+                        "Webhook %s of tenant %s cannot go on in conversation %s: %s",
+                        hook.kept.id,
+                        hook.kept.tenant,
+                        lane.id,
+                        error,
                     )
                     await asyncio.sleep(_AFTER_FAULT)
                     continue
-                if not rest and not lane.more:  # nothing awaits from here on: what is appended now begins another lane
+                if (
+                    not rest and not lane.more
+                ):  # nothing awaits from here on: what is appended now begins another lane
                     return
         finally:
             if hook.lanes.get(lane.id) is lane:
@@ -333,16 +374,27 @@ class Deliveries:
         if not hook.failures:
             return await self._send(hook, lane, event)
         async with hook.probing:
-            return max(hook.again, lane.cursor.again) <= time.time() and await self._send(hook, lane, event)
+            return max(hook.again, lane.cursor.again) <= time.time() and await self._send(
+                hook, lane, event
+            )
 
     async def _send(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> bool:
         kept, now = hook.kept, time.time()
         conversation = lane.id.rpartition("/")[2]
         body = body_of(conversation, event, self.sending.largest)
-        signed = headers_of(message_id(kept.id, conversation, event), body, kept.target.secrets(now), now)
+        signed = headers_of(
+            message_id(kept.id, conversation, event), body, kept.target.secrets(now), now
+        )
         lane.sending = True
         try:
-            outcome = await hook.sender.post(body, {"content-type": "application/json", "user-agent": f"Holdfast/{__version__}", **signed})
+            outcome = await hook.sender.post(
+                body,
+                {
+                    "content-type": "application/json",
+                    "user-agent": f"Holdfast/{__version__}",
+                    **signed,
+                },
+            )
             if 200 <= outcome.status < 300:
                 self.taken += 1
                 lane.cursor = Cursor(event.seq)
@@ -354,22 +406,40 @@ class Deliveries:
                 await self._off(self._gone, hook, lane, event)
                 raise _Ended
             as_a_whole = outcome.unreached or outcome.wait is not None
-            return await self._failed(hook, lane, event, as_a_whole, outcome.wait or 0.0, outcome.error)
+            return await self._failed(
+                hook, lane, event, as_a_whole, outcome.wait or 0.0, outcome.error
+            )
         finally:
             lane.sending = False
 
-    async def _failed(self, hook: _Hook, lane: _Lane, event: AnyEvent, as_a_whole: bool, wait: float, error: str) -> bool:
+    async def _failed(
+        self, hook: _Hook, lane: _Lane, event: AnyEvent, as_a_whole: bool, wait: float, error: str
+    ) -> bool:
         """It was not taken: again later, or never."""
         now, cursor = time.time(), lane.cursor
         attempts, since = cursor.attempts + 1, cursor.since or now
         again = 0.0
         if as_a_whole:
-            await self._standing(hook, hook.failures + 1, now + max(self._backoff(hook.failures + 1), min(wait, _LONGEST_WAIT)), error)
+            await self._standing(
+                hook,
+                hook.failures + 1,
+                now + max(self._backoff(hook.failures + 1), min(wait, _LONGEST_WAIT)),
+                error,
+            )
         else:
             again = now + self._backoff(attempts)
-        if now - since >= self.sending.give_up and now - event.timestamp.timestamp() >= self.sending.give_up:
+        if (
+            now - since >= self.sending.give_up
+            and now - event.timestamp.timestamp() >= self.sending.give_up
+        ):
             self.dead += 1
-            _log.warning("Webhook %s of tenant %s gave up event %d of conversation %s", hook.kept.id, hook.kept.tenant, event.seq, lane.id)
+            _log.warning(
+                "Webhook %s of tenant %s gave up event %d of conversation %s",
+                hook.kept.id,
+                hook.kept.tenant,
+                event.seq,
+                lane.id,
+            )
             lane.cursor = Cursor(event.seq, 1, since, now + self.sending.first, error)
             await self._off(self._bury, hook, lane, now, error)
             return False
@@ -378,7 +448,9 @@ class Deliveries:
         return False
 
     def _backoff(self, failures: int) -> float:
-        return min(self.sending.longest, self.sending.first * 2.0 ** min(failures - 1, 40)) * (0.5 + 0.5 * random.random())
+        return min(self.sending.longest, self.sending.first * 2.0 ** min(failures - 1, 40)) * (
+            0.5 + 0.5 * random.random()
+        )
 
     async def _standing(self, hook: _Hook, failures: int, again: float, error: str) -> None:
         if (failures, error) == (hook.failures, hook.error):
@@ -404,17 +476,26 @@ class Deliveries:
     def _save_standing(self, hook: _Hook) -> None:
         with self._saving:
             if not hook.ended:
-                self._records.standing(hook.kept.number, hook.failures, hook.since, hook.again, hook.error)
+                self._records.standing(
+                    hook.kept.number, hook.failures, hook.since, hook.again, hook.error
+                )
 
     def _gone(self, hook: _Hook, lane: _Lane, event: AnyEvent) -> None:
         with self._saving:
             if hook.ended:
                 return
             kept = msgspec.structs.replace(
-                hook.kept, state="gone", failures=0, since=0.0, again=0.0, error="It answered 410: it wants no more."
+                hook.kept,
+                state="gone",
+                failures=0,
+                since=0.0,
+                again=0.0,
+                error="It answered 410: it wants no more.",
             )
             self._records.change(kept)
-        _log.warning("Webhook %s of tenant %s is over: its receiver answered 410", kept.id, kept.tenant)
+        _log.warning(
+            "Webhook %s of tenant %s is over: its receiver answered 410", kept.id, kept.tenant
+        )
         self.stop(kept.number)
 
 

@@ -1,4 +1,5 @@
-"""Drives conversations: the work of the pool's threads, what the timer does, and what goes on after a restart."""
+"""Drives conversations: the work of the pool's threads, what the timer does, and what goes on after
+a restart."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ from typing import TypeVar
 
 from holdfast.commands import Settle
 from holdfast.conversation import ConversationStatus
-from holdfast.errors import ConfigurationError, ConversationClosed, ConversationNotFound, HoldfastError, LeaseHeld, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    ConversationClosed,
+    ConversationNotFound,
+    HoldfastError,
+    LeaseHeld,
+    StoreError,
+)
 from holdfast.server.claims import Claims
 from holdfast.server.live import Live
 from holdfast.server.pool import Pool
@@ -27,7 +35,10 @@ T = TypeVar("T")
 RUNNING = ConversationStatus.RUNNING
 
 _TICK = 1.0  # seconds from one look at what is due to the next
-_RETRY, _LONGEST_RETRY = 5.0, 600.0  # seconds after which a conversation that could not be driven is tried again
+_RETRY, _LONGEST_RETRY = (
+    5.0,
+    600.0,
+)  # seconds after which a conversation that could not be driven is tried again
 
 
 class _Fault:
@@ -43,7 +54,8 @@ class _Fault:
 
 
 class Drives:
-    """Opens conversations when they are needed, drives them from a pool, parks them when they rest. Thread-safe."""
+    """Opens conversations when they are needed, drives them from a pool, parks them when they rest.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -75,7 +87,8 @@ class Drives:
         self._closed = False
 
     def use(self, record: Record, work: Callable[[Live], T]) -> T:
-        """Do something with the open conversation. One that is parked or fails at that very moment is opened once more."""
+        """Do something with the open conversation. One that is parked or fails at that very moment
+        is opened once more."""
         for again in (True, False):
             with self.rooms.use(record.store_id) as live:
                 self.tend_soon()
@@ -95,7 +108,8 @@ class Drives:
         self.pool.submit(id)
 
     def cut_off(self, id: str) -> None:
-        """Close a conversation, cutting off what runs. Its slot is free at once, even if its calls ignore their cancellation."""
+        """Close a conversation, cutting off what runs. Its slot is free at once, even if its calls
+        ignore their cancellation."""
         self.pool.release(id)
         self.rooms.park(id, force=True)
         self.pool.detach(id)
@@ -123,7 +137,8 @@ class Drives:
         return live
 
     def _drive(self, id: str) -> bool:
-        """A pool's thread: do what there is to do in a conversation; whether there is more by now."""
+        """A pool's thread: do what there is to do in a conversation; whether there is more by
+        now."""
         try:
             with self.rooms.use(id) as live:
                 self.tend_soon()
@@ -148,8 +163,8 @@ class Drives:
             return False
 
     def _died(self, id: str, died: WorkerDied) -> bool:
-        """A conversation's worker is dead, others notice nothing: whether it is to go on in another one. It is, until that has got it nowhere too
-        often."""
+        """A conversation's worker is dead, others notice nothing: whether it is to go on in another
+        one. It is, until that has got it nowhere too often."""
         try:
             live = self.rooms.find(id)
             if live is not None and live.failure is not None:
@@ -204,23 +219,38 @@ class Drives:
         self.claims.update(record.tenant, record.id, ())
 
     def recover(self) -> None:
-        """Go on, in the background, with what the last process was driving, and with what was posted since. Returns at once."""
+        """Go on, in the background, with what the last process was driving, and with what was
+        posted since. Returns at once."""
         with self._lock:
             if self._recovering is None and not self._closed:
-                self._recovering = threading.Thread(target=self._recover, name="holdfast-host-recover", daemon=True)
+                self._recovering = threading.Thread(
+                    target=self._recover, name="holdfast-host-recover", daemon=True
+                )
                 self._recovering.start()
 
     def _recover(self) -> None:
         try:
             began = time.monotonic()
             driven = [store_id(tenant, id) for tenant, id in self._records.driven()]
-            running = {summary.id for summary in self._store.list(driven, status=RUNNING.value)} if driven else set[str]()
-            posted = {summary.id for summary in self._store.list(driven, waiting=True)} if driven else set[str]()
+            running = (
+                {summary.id for summary in self._store.list(driven, status=RUNNING.value)}
+                if driven
+                else set[str]()
+            )
+            posted = (
+                {summary.id for summary in self._store.list(driven, waiting=True)}
+                if driven
+                else set[str]()
+            )
             found = [id for id in driven if id in running or id in posted]
             for id in found:
                 self.wake(id)
             if found:
-                _log.info("going on with %d conversations that were being driven (found in %.2f s)", len(found), time.monotonic() - began)
+                _log.info(
+                    "going on with %d conversations that were being driven (found in %.2f s)",
+                    len(found),
+                    time.monotonic() - began,
+                )
             self.tend_soon()
         except Exception:
             if not self._closed:
@@ -233,7 +263,9 @@ class Drives:
         if self._timer is None:
             with self._tending:
                 if self._timer is None and not self._closed:
-                    self._timer = threading.Thread(target=self._tend_for_ever, name="holdfast-host-timer", daemon=True)
+                    self._timer = threading.Thread(
+                        target=self._tend_for_ever, name="holdfast-host-timer", daemon=True
+                    )
                     self._timer.start()
 
     def _tend_for_ever(self) -> None:
@@ -251,19 +283,30 @@ class Drives:
                     _log.exception("a server's timer failed")
 
     def tend(self) -> None:
-        """What the timer does every second: settle claims, park what rests, try again what failed, hear what other processes posted."""
+        """What the timer does every second: settle claims, park what rests, try again what failed,
+        hear what other processes posted."""
         for tenant, id, settle in self.claims.due():
             try:
                 self._settle(tenant, id, settle)
-            except (ConfigurationError, ConversationNotFound):  # it was answered meanwhile, or is gone
+            except (
+                ConfigurationError,
+                ConversationNotFound,
+            ):  # it was answered meanwhile, or is gone
                 with suppress(HoldfastError):
                     self._relook(tenant, id)
             except HoldfastError as error:
-                _log.warning("conversation %s: call %s could not be settled yet: %s", id, settle.call_id, error)
+                _log.warning(
+                    "conversation %s: call %s could not be settled yet: %s",
+                    id,
+                    settle.call_id,
+                    error,
+                )
         now = self._clock()
         with self._lock:
             again = [id for id, fault in self._faults.items() if fault.again <= now]
-        driven = {store_id(tenant, id) for tenant, id in self._records.driven()} if again else set[str]()
+        driven = (
+            {store_id(tenant, id) for tenant, id in self._records.driven()} if again else set[str]()
+        )
         for id in again:
             if id in driven:
                 self.wake(id)
@@ -286,7 +329,8 @@ class Drives:
             self.look(record, live)
 
     def _hear(self) -> None:
-        """Another process (`holdfast tell`) may have posted to a conversation that is parked here."""
+        """Another process (`holdfast tell`) may have posted to a conversation that is parked
+        here."""
         posted = [summary.id for summary in self._store.list(waiting=True)]
         if posted:
             driven = {store_id(tenant, id) for tenant, id in self._records.driven()}

@@ -1,6 +1,8 @@
-"""One conversation's events on their way to many readers: encoded once, kept in a short ring, else read from the store.
+"""One conversation's events on their way to many readers: encoded once, kept in a short ring, else
+read from the store.
 
-A reader is a place in the journal and nothing more: one that is slow, or stuck, costs no memory per event and holds up nobody.
+A reader is a place in the journal and nothing more: one that is slow, or stuck, costs no memory per
+event and holds up nobody.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ RING_BYTES = 1_000_000  # of them: an event may hold pictures
 NOTES = 64  # transient ones; who is slower misses some
 PAGE = 500  # events read from the store at once
 FIRST_PAGE = 16  # as long as nobody knows how large they are
-PAGE_BYTES = 100_000  # what one reader is given at once, but for one event that is larger: a slow one holds it until its socket takes it
+# what one reader is given at once, but for one event that is larger: a slow one holds it until its
+# socket takes it
+PAGE_BYTES = 100_000
 
 ReadPage = Callable[[int, int], list[AnyEvent]]
 
@@ -47,8 +51,9 @@ class Reader:
         self._closed = False
 
     async def next(self, after_seq: int, timeout: float | None = None, limit: int = PAGE) -> Batch:
-        """The events after `after_seq` (at most `limit`), and what notes came since the last time; waits up to `timeout` seconds (None: for
-        ever) if there is nothing yet. Raises `StoreError` if the journal is damaged."""
+        """The events after `after_seq` (at most `limit`), and what notes came since the last time;
+        waits up to `timeout` seconds (None: for ever) if there is nothing yet. Raises `StoreError`
+        if the journal is damaged."""
         feed = self._feed
         until = None if timeout is None else self.loop.time() + timeout
         while True:
@@ -57,7 +62,9 @@ class Reader:
                 frames = feed.ringed(after_seq, limit)
                 ended = feed.ended or self._closed
                 # A note waits until its reader has the events that were appended before it.
-                current = feed.is_last(frames) if frames else frames is not None or self._empty == count
+                current = (
+                    feed.is_last(frames) if frames else frames is not None or self._empty == count
+                )
                 notes = self._new_notes() if current or ended else []
                 if frames or notes or ended:
                     return Batch(frames or [], notes, ended)
@@ -66,9 +73,15 @@ class Reader:
                     self.woken = self.loop.create_future()
                     feed.waiting.add(self)
             if not wait:
-                frames = await self.loop.run_in_executor(None, feed.read, after_seq, min(limit, self._page))
+                frames = await self.loop.run_in_executor(
+                    None, feed.read, after_seq, min(limit, self._page)
+                )
                 if frames:
-                    self._page = min(PAGE, max(1, len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)), 8 * self._page)
+                    self._page = min(
+                        PAGE,
+                        max(1, len(frames) * PAGE_BYTES // sum(len(one.data) for one in frames)),
+                        8 * self._page,
+                    )
                     return Batch(frames, [])
                 self._empty = count
             elif not await self._wait(until):
@@ -115,7 +128,8 @@ class Reader:
 
 
 class Feed:
-    """The events of one conversation as they are appended. Thread-safe; lives as long as somebody reads."""
+    """The events of one conversation as they are appended. Thread-safe; lives as long as somebody
+    reads."""
 
     def __init__(self, read: ReadPage) -> None:
         self._read = read

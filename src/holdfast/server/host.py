@@ -1,4 +1,5 @@
-"""`Host`: the conversations of many clients over one store; opened when needed, driven from a pool, parked when they rest."""
+"""`Host`: the conversations of many clients over one store; opened when needed, driven from a pool,
+parked when they rest."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from holdfast import events as ev
 from holdfast.conversation import Conversation, ConversationState, ConversationStatus
 from holdfast.conversation.observer import Observing, observers
 from holdfast.conversation.outputs import whole
-from holdfast.errors import ConfigurationError, Conflict, ConversationNotFound, HoldfastError, LeaseHeld, StoreError
+from holdfast.errors import (
+    ConfigurationError,
+    Conflict,
+    ConversationNotFound,
+    HoldfastError,
+    LeaseHeld,
+    StoreError,
+)
 from holdfast.server import forms, records
 from holdfast.server.agents import Agents, declared, encode
 from holdfast.server.building import Built
@@ -63,18 +71,23 @@ _Healths = list[Health]
 
 
 class Host:
-    """All methods block, may be called from any thread, and name the tenant first; what is not that tenant's raises `ConversationNotFound`.
+    """All methods block, may be called from any thread, and name the tenant first; what is not that
+    tenant's raises `ConversationNotFound`.
 
-    An id, or an idempotency key, that stands for something else raises `Conflict`; too much of something `TooMany`; what does not fit
-    `ConfigurationError`. The store and the records are the host's own from here on: `shutdown` closes them.
+    An id, or an idempotency key, that stands for something else raises `Conflict`; too much of
+    something `TooMany`; what does not fit `ConfigurationError`. The store and the records are the
+    host's own from here on: `shutdown` closes them.
 
-    `variables` are what `${NAME}` in an agent stands for; tenants but the default one may give them to models of known providers alone. Folders of
-    workspaces are made below `root`. `idle` is after how many seconds a conversation, or a workspace, that nobody uses is closed;
-    `claim_timeout` how long a call waits for a client that takes it, `client_grace` for one that took it and is not heard of.
+    `variables` are what `${NAME}` in an agent stands for; tenants but the default one may give them
+    to models of known providers alone. Folders of workspaces are made below `root`. `idle` is after
+    how many seconds a conversation, or a workspace, that nobody uses is closed; `claim_timeout` how
+    long a call waits for a client that takes it, `client_grace` for one that took it and is not
+    heard of.
 
-    With `isolation="process"` each open conversation is in a process of its own, of at most `worker_memory` MB of address space (0: any), which
-    is ended when it tries the server's `patience`. `observer` follows all conversations (`holdfast.observe`).
-    `sending` is how webhooks send.
+    With `isolation="process"` each open conversation is in a process of its own, of at most
+    `worker_memory` MB of address space (0: any), which is ended when it tries the server's
+    `patience`. `observer` follows all conversations (`holdfast.observe`). `sending` is how webhooks
+    send.
     """
 
     def __init__(
@@ -103,13 +116,20 @@ class Host:
             raise ConfigurationError(f"isolation takes 'thread' or 'process', not {isolation!r}.")
         self.bounds = bounds or Bounds()
         if self.bounds.open < 2 * max_running:
-            raise ConfigurationError(f"Bounds: open takes at least twice max_running ({max_running}), not {self.bounds.open}.")
+            raise ConfigurationError(
+                f"Bounds: open takes at least twice max_running ({max_running}), not"
+                f" {self.bounds.open}."
+            )
         self._records = records
         self._keyed = Keyed(records)
         self._feeds = Feeds(store.read)
         self.observers = observers("Host: observer", observer)
-        self._elsewhere = Elsewhere(self.observers, store) if self.observers and isolation == "process" else None
-        self._store = WatchedStore(store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded)
+        self._elsewhere = (
+            Elsewhere(self.observers, store) if self.observers and isolation == "process" else None
+        )
+        self._store = WatchedStore(
+            store, self._appended, lambda gone: self.webhooks.forget(gone), records.recorded
+        )
         self._file = SameFile(store.path, "The store") if isinstance(store, SQLiteStore) else None
         self._workspaces = Workspaces(Path(root), self.bounds, idle, clock)
         records.own()
@@ -119,14 +139,34 @@ class Host:
             from holdfast.server.workers.live import Patience
             from holdfast.server.workers.workshop import Workshop
 
-            self._workshop = Workshop(self._store, policy, variables or {}, deaths, worker_memory, patience or Patience())
+            self._workshop = Workshop(
+                self._store, policy, variables or {}, deaths, worker_memory, patience or Patience()
+            )
         known = dict(variables or {})
         self._agents = Agents(
-            self._store, records, self._workspaces, self._feeds, policy, known, self.bounds, self._workshop, self.observers, self._elsewhere
+            self._store,
+            records,
+            self._workspaces,
+            self._feeds,
+            policy,
+            known,
+            self.bounds,
+            self._workshop,
+            self.observers,
+            self._elsewhere,
         )
         claims = Claims(claim_timeout, client_grace, clock)
         self._drives = Drives(
-            self._store, records, self._agents.open, self._workspaces, claims, max_running, self.bounds.open, idle, clock, deaths
+            self._store,
+            records,
+            self._agents.open,
+            self._workspaces,
+            claims,
+            max_running,
+            self.bounds.open,
+            idle,
+            clock,
+            deaths,
         )
         self._family = Family(self._store, records)
         self.chats = ChatDesk(self._store, records, self._agents, self._drives.rooms, self.delete)
@@ -141,13 +181,16 @@ class Host:
     # --- made, listed, removed ---
 
     def create(self, tenant: str, request: CreateRequest, key: str = "") -> Created:
-        """A new conversation. Asked again under the same `key` it gives the same answer. Nothing of it is opened."""
+        """A new conversation. Asked again under the same `key` it gives the same answer. Nothing of
+        it is opened."""
         checked_id(tenant, "tenant")
         digest = self._digest("create", request)
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
-        options = Options(request.tool_module_qualnames, request.client_tools, request.questions, request.deltas)
+        options = Options(
+            request.tool_module_qualnames, request.client_tools, request.questions, request.deltas
+        )
         wanted = self._agents.wanted(tenant, request.agent, request.secrets, request.tools, options)
         if request.workspace:
             self._workspaces.check(tenant, request.workspace)
@@ -160,7 +203,9 @@ class Host:
                 raise Conflict(f"Conversation {id!r} exists already; give another id.")
             new = self._agents.new(tenant, id, wanted, built, workspace, own)
             self.check()
-            found = self._records.add(new, encode(_created(new, built)), key, digest, self.bounds.conversations)
+            found = self._records.add(
+                new, encode(_created(new, built)), key, digest, self.bounds.conversations
+            )
             answer = msgspec.json.decode(found, type=Created)
         except BaseException:
             if own:
@@ -171,18 +216,33 @@ class Host:
         return answer
 
     def fork(self, tenant: str, id: str, request: ForkRequest, key: str = "") -> Created:
-        """A new conversation that begins with another's events; what the request does not say is as there."""
+        """A new conversation that begins with another's events; what the request does not say is as
+        there."""
         record = self._records.find(tenant, id)
         digest = self._digest(f"fork {id}", request)
         if (known := self._answered(tenant, key, digest)) is not None:
             return known
         new_id = checked_id(request.id, "id") if request.id else os.urandom(16).hex()
         kept = self._agents.kept(record)
-        modules = record.options.modules if request.tool_module_qualnames is None else request.tool_module_qualnames
-        client_tools = record.options.client_tools if request.client_tools is None else request.client_tools
-        options = msgspec.structs.replace(record.options, modules=modules, client_tools=client_tools)
+        modules = (
+            record.options.modules
+            if request.tool_module_qualnames is None
+            else request.tool_module_qualnames
+        )
+        client_tools = (
+            record.options.client_tools if request.client_tools is None else request.client_tools
+        )
+        options = msgspec.structs.replace(
+            record.options, modules=modules, client_tools=client_tools
+        )
         # Another agent gets no secrets but those that come with it: it could send them anywhere.
-        secrets = request.secrets if request.secrets is not None else kept.secrets if request.agent is None else {}
+        secrets = (
+            request.secrets
+            if request.secrets is not None
+            else kept.secrets
+            if request.agent is None
+            else {}
+        )
         form = kept.form if request.agent is None else request.agent
         tools = kept.tools if request.tools is None else request.tools
         if request.tools is not None and request.agent is None:
@@ -194,7 +254,9 @@ class Host:
             if workspace:
                 self._workspaces.check(tenant, workspace)
         built = self._agents.build(wanted, workspace)
-        new = msgspec.structs.replace(self._agents.new(tenant, new_id, wanted, built, workspace, own), state="making")
+        new = msgspec.structs.replace(
+            self._agents.new(tenant, new_id, wanted, built, workspace, own), state="making"
+        )
         with self._forking:  # a fork is made in two files
             if (known := self._answered(tenant, key, digest)) is not None:
                 return known
@@ -203,7 +265,9 @@ class Host:
             self._records.add(new, b"", "", b"", self.bounds.conversations)
             try:
                 # Reads alone: a fork takes no lease of either.
-                forked = Conversation(built.agent, self._store, record.store_id).fork(request.seq, id=records.store_id(tenant, new_id))
+                forked = Conversation(built.agent, self._store, record.store_id).fork(
+                    request.seq, id=records.store_id(tenant, new_id)
+                )
                 created = msgspec.structs.replace(_created(new, built), status=forked.status.value)
                 forked.close()
                 self._records.made(tenant, new_id, encode(created), key, digest)
@@ -216,9 +280,11 @@ class Host:
         return created
 
     def begin_with(self, tenant: str, id: str, state: ConversationState) -> str:
-        """Have a conversation without events go on from a state, as `Conversation.from_state`. Returns the status.
+        """Have a conversation without events go on from a state, as `Conversation.from_state`.
+        Returns the status.
 
-        The same state again changes nothing. Raises `Conflict` if the conversation has other events.
+        The same state again changes nothing. Raises `Conflict` if the conversation has other
+        events.
         """
         record = self._records.find(tenant, id)
         ids = [event.id for event in state.events]
@@ -235,11 +301,16 @@ class Host:
         except Exception as error:  # events that fit their types can still contradict each other
             with suppress(HoldfastError):
                 self._store.delete(record.store_id)
-            raise ConfigurationError(f"This state cannot be gone on from: {type(error).__name__}: {error}.") from error
+            raise ConfigurationError(
+                f"This state cannot be gone on from: {type(error).__name__}: {error}."
+            ) from error
         return self.status(tenant, id)
 
-    def list(self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100) -> Page:
-        """Conversations, the newest first; with `status` those of that one alone. `cursor` is the `next` of the page before."""
+    def list(
+        self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100
+    ) -> Page:
+        """Conversations, the newest first; with `status` those of that one alone. `cursor` is the
+        `next` of the page before."""
         if status is not None:
             status = _status(status)
         if cursor is not None and not cursor.isdecimal():
@@ -248,19 +319,33 @@ class Host:
         before = None if cursor is None else min(int(cursor), 1 << 62)
         rows = self._records.page(tenant, before, limit + 1 if status is None else 2 * limit + 1)
         items = self._items(tenant, rows, status, limit + 1)
-        if status is not None and len(items) <= limit and len(rows) > 2 * limit:  # a rare one: begin with those that the store finds
+        if (
+            status is not None and len(items) <= limit and len(rows) > 2 * limit
+        ):  # a rare one: begin with those that the store finds
             prefix = records.store_id(tenant, "")
             if status == "idle":  # one that has no events is idle, too, and in no store
                 busy = {one.id for one in self._store.list() if one.status != status}
                 ids = [id for id in self._records.ids(tenant) if prefix + id not in busy]
             else:
-                ids = [one.id[len(prefix) :] for one in self._store.list(status=status) if one.id.startswith(prefix)]
-            items = self._items(tenant, self._records.page(tenant, before, limit + 1, ids), status, limit + 1)
+                ids = [
+                    one.id[len(prefix) :]
+                    for one in self._store.list(status=status)
+                    if one.id.startswith(prefix)
+                ]
+            items = self._items(
+                tenant, self._records.page(tenant, before, limit + 1, ids), status, limit + 1
+            )
         if len(items) > limit:
             return Page(items=[item for _, item in items[:limit]], next=str(items[limit - 1][0]))
         return Page(items=[item for _, item in items])
 
-    def _items(self, tenant: str, rows: Sequence[tuple[int, str, str, int, str]], status: str | None, most: int) -> _Items:
+    def _items(
+        self,
+        tenant: str,
+        rows: Sequence[tuple[int, str, str, int, str]],
+        status: str | None,
+        most: int,
+    ) -> _Items:
         """The first of those of a status, with the numbers of their records."""
         prefix = records.store_id(tenant, "")
         ids = [prefix + row[1] for row in rows]
@@ -269,7 +354,9 @@ class Host:
         for id, row in zip(ids, rows, strict=True):
             summary = found.get(id)
             if status is None or (summary.status if summary is not None else "idle") == status:
-                items.append((row[0], _item(row[1], row[2], row[3], datetime.fromisoformat(row[4]), summary)))
+                items.append(
+                    (row[0], _item(row[1], row[2], row[3], datetime.fromisoformat(row[4]), summary))
+                )
                 if len(items) == most:
                     break
         return items
@@ -283,7 +370,9 @@ class Host:
         item = _item(id, record.workspace, record.driven, record.created, self._summary(record))
         live = self._drives.rooms.find(record.store_id)
         declared = self._agents.declared(record)
-        standings, warnings = (declared.standings, declared.warnings) if live is None else live.standings
+        standings, warnings = (
+            (declared.standings, declared.warnings) if live is None else live.standings
+        )
         return Info(
             **msgspec.structs.asdict(item),
             open=live is not None,
@@ -294,7 +383,8 @@ class Host:
         )
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a conversation with its events, cutting off what runs. Raises `LeaseHeld` while another process drives it."""
+        """Remove a conversation with its events, cutting off what runs. Raises `LeaseHeld` while
+        another process drives it."""
         record = self._records.find(tenant, id)
         self._records.become(record, "going")  # from here on nobody opens it
         self._drives.cut_off(record.store_id)
@@ -316,40 +406,61 @@ class Host:
         if record.own_workspace and not self._records.users_of(record.tenant, record.workspace):
             self._forget_workspace(record.tenant, record.workspace)
 
-    def set_tools(self, tenant: str, id: str, tools: Sequence[ToolForm], modules: Mapping[str, str], client_tools: bool) -> Created:
-        """Have these tools in place of those that the conversation had; from the model's next answer on, also in the middle of a run."""
+    def set_tools(
+        self,
+        tenant: str,
+        id: str,
+        tools: Sequence[ToolForm],
+        modules: Mapping[str, str],
+        client_tools: bool,
+    ) -> Created:
+        """Have these tools in place of those that the conversation had; from the model's next
+        answer on, also in the middle of a run."""
         record = self._records.find(tenant, id)
         kept = self._agents.kept(record)
         form = forms.with_tools(kept.form, [tool.name for tool in tools])
-        options = msgspec.structs.replace(record.options, modules=dict(modules), client_tools=client_tools)
+        options = msgspec.structs.replace(
+            record.options, modules=dict(modules), client_tools=client_tools
+        )
         wanted = self._agents.wanted(tenant, form, kept.secrets, tools, options)
         with self._drives.rooms.use(record.store_id) as live:
             built = self._agents.build(wanted, record.workspace)
-            record = self._records.retool(record, encode(form), encode(declared(wanted, built)), options)
+            record = self._records.retool(
+                record, encode(form), encode(declared(wanted, built)), options
+            )
             live.set_tools(record, built)
             with live.moving:
                 live.record = msgspec.structs.replace(record, driven=live.record.driven)
             status = live.status.value
         return Created(
-            id=id, status=status, created=record.created, workspace=record.workspace, tools=built.standings, warnings=built.warnings
+            id=id,
+            status=status,
+            created=record.created,
+            workspace=record.workspace,
+            tools=built.standings,
+            warnings=built.warnings,
         )
 
     # --- asked of one ---
 
     def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """Pass an append on to all that listen. A child's report wakes its parent; an interrupt frees the run's slot."""
+        """Pass an append on to all that listen. A child's report wakes its parent; an interrupt
+        frees the run's slot."""
         self._feeds.appended(id, events)
         self.webhooks.appended(id, events)
         if self._elsewhere is not None:
             self._elsewhere.appended(id, events)
-        if any(isinstance(event, ev.Message) and event.sender.startswith(f"{id}.") for event in events):
+        if any(
+            isinstance(event, ev.Message) and event.sender.startswith(f"{id}.") for event in events
+        ):
             self._drives.wake(id)
         if any(isinstance(event, ev.Status) and event.reason == "interrupted" for event in events):
             self._drives.interrupted(id)
 
     def obey(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
-        """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it does not fit, `ToolValidationError` if arguments
-        do not fit their tool, `Conflict` if the key stood for another command."""
+        """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it
+        does not fit, `ToolValidationError` if arguments do not fit their tool, `Conflict` if the
+        key stood for another command."""
         try:
             record = self._records.find(tenant, id)
         except ConversationNotFound:
@@ -364,12 +475,17 @@ class Host:
         """Leave a decision, or an answer, for whoever drives a conversation that was spawned."""
         place = self._family.child(tenant, id).id
         if not isinstance(command, cmd.Approve | cmd.Reject | cmd.Answer):
-            raise ConfigurationError(f"Conversation {id!r} was spawned by a call: say this to the conversation that it came of.")
+            raise ConfigurationError(
+                f"Conversation {id!r} was spawned by a call: say this to the conversation that it"
+                " came of."
+            )
         self._store.post(place, command, key)
 
     def _obey(self, record: Record, command: cmd.Command, key: str | None) -> None:
         if key is None and self._workshop is not None:
-            key = os.urandom(16).hex()  # a worker that dies of it is replaced, and it must not be done twice
+            key = os.urandom(
+                16
+            ).hex()  # a worker that dies of it is replaced, and it must not be done twice
 
         def work(live: Live) -> None:
             live.obey(command, key)
@@ -392,25 +508,61 @@ class Host:
     ) -> None:
         """As `Conversation.approve`: without `call_id` all calls that wait now."""
         if call_id is None and (arguments is not None or arguments_hash is not None):
-            raise ConfigurationError("approve takes arguments and arguments_hash with a call_id alone.")
+            raise ConfigurationError(
+                "approve takes arguments and arguments_hash with a call_id alone."
+            )
         asked = ("approve", call_id, arguments, arguments_hash, by, reason)
-        self._decide(tenant, id, call_id, key, asked, lambda call, own: cmd.Approve(call, arguments_hash or own, arguments, by, reason))
+        self._decide(
+            tenant,
+            id,
+            call_id,
+            key,
+            asked,
+            lambda call, own: cmd.Approve(call, arguments_hash or own, arguments, by, reason),
+        )
 
-    def reject(self, tenant: str, id: str, call_id: str | None = None, reason: str = "", by: str = "user", key: str | None = None) -> None:
+    def reject(
+        self,
+        tenant: str,
+        id: str,
+        call_id: str | None = None,
+        reason: str = "",
+        by: str = "user",
+        key: str | None = None,
+    ) -> None:
         """As `Conversation.reject`: without `call_id` all calls that wait now."""
-        self._decide(tenant, id, call_id, key, ("reject", call_id, reason, by), lambda call, _: cmd.Reject(call, reason, by))
+        self._decide(
+            tenant,
+            id,
+            call_id,
+            key,
+            ("reject", call_id, reason, by),
+            lambda call, _: cmd.Reject(call, reason, by),
+        )
 
     def _decide(
-        self, tenant: str, id: str, call_id: str | None, key: str | None, asked: object, command: Callable[[str, str], cmd.Command]
+        self,
+        tenant: str,
+        id: str,
+        call_id: str | None,
+        key: str | None,
+        asked: object,
+        command: Callable[[str, str], cmd.Command],
     ) -> None:
-        """Have a call decided, or all that wait; asked again under the same key those of the first time."""
+        """Have a call decided, or all that wait; asked again under the same key those of the first
+        time."""
         try:
             record = self._records.find(tenant, id)
         except ConversationNotFound:
             for call, hash in self._pending(tenant, id, call_id):
                 made = command(call, hash)
-                if not hash or (isinstance(made, cmd.Approve) and made.arguments_hash != hash):  # nobody could say so later
-                    raise ConfigurationError(f"Call {call[:80]!r} does not wait for a decision, or not with these arguments.") from None
+                if not hash or (
+                    isinstance(made, cmd.Approve) and made.arguments_hash != hash
+                ):  # nobody could say so later
+                    raise ConfigurationError(
+                        f"Call {call[:80]!r} does not wait for a decision, or not with these"
+                        " arguments."
+                    ) from None
                 self._tell_child(tenant, id, made, key and f"{key}:{call}")
             return
 
@@ -424,15 +576,21 @@ class Host:
             self._keyed.once(record, key, asked, decide, lambda: self._pending(tenant, id, call_id))
 
     def _pending(self, tenant: str, id: str, call_id: str | None) -> _Pairs:
-        found = [(one.call.id, one.arguments_hash) for one in self.state(tenant, id).pending_confirmations]
+        found = [
+            (one.call.id, one.arguments_hash)
+            for one in self.state(tenant, id).pending_confirmations
+        ]
         if call_id is not None:
-            return [one for one in found if one[0] == call_id] or [(call_id, "")]  # the conversation says what is wrong
+            return [one for one in found if one[0] == call_id] or [
+                (call_id, "")
+            ]  # the conversation says what is wrong
         if not found:
             raise ConfigurationError("No call waits for a decision.")
         return found
 
     def start(self, tenant: str, id: str) -> str:
-        """Drive it from now on whenever there is something to do, also after a restart of the server. Returns the status. Idempotent."""
+        """Drive it from now on whenever there is something to do, also after a restart of the
+        server. Returns the status. Idempotent."""
         record = self._records.find(tenant, id)
 
         def work(live: Live) -> str:
@@ -445,7 +603,8 @@ class Host:
         return self._drives.use(record, work)
 
     def run(self, tenant: str, id: str) -> str:
-        """Drive it until it rests, going on from a pause or an error as `Conversation.run` does. Does not wait for that; returns the status."""
+        """Drive it until it rests, going on from a pause or an error as `Conversation.run` does.
+        Does not wait for that; returns the status."""
         record = self._records.find(tenant, id)
 
         def work(live: Live) -> str:
@@ -461,12 +620,15 @@ class Host:
         """The status of what was told to begin; it is driven from here on."""
         status = live.status
         self._drives.look(record, live)
-        if live.to_do or live.running:  # also where another drive has done it all: that one does not know that this run is over, too
+        if (
+            live.to_do or live.running
+        ):  # also where another drive has done it all: that one does not know that this run is over, too
             self._drives.wake(record.store_id)
         return status.value
 
     def close(self, tenant: str, id: str) -> str:
-        """Park it now, cutting off what runs, and do not drive it until it is started again. Returns the status."""
+        """Park it now, cutting off what runs, and do not drive it until it is started again.
+        Returns the status."""
         record = self._records.find(tenant, id)
         if record.driven:
             self._records.drive(record, IDLE)
@@ -484,7 +646,9 @@ class Host:
 
     def read(self, tenant: str, id: str, after_seq: int = 0, limit: int = 500) -> list[AnyEvent]:
         """Events after `after_seq`, at most `limit`, and at most 1,000. Opens nothing."""
-        return self._store.read(self._family.place(tenant, id), after_seq, max(0, min(limit, _MOST_PAGE)))
+        return self._store.read(
+            self._family.place(tenant, id), after_seq, max(0, min(limit, _MOST_PAGE))
+        )
 
     def output(self, tenant: str, id: str, call_id: str) -> ToolResult:
         """The whole result of a call, as `Conversation.get_output`. Opens nothing."""
@@ -503,25 +667,32 @@ class Host:
         return self._feeds.get(self._family.place(tenant, id))
 
     def children(self, tenant: str, id: str) -> _ItemList:
-        """The conversations that its calls spawned, the oldest first. What reads one, reads these too. Opens nothing."""
+        """The conversations that its calls spawned, the oldest first. What reads one, reads these
+        too. Opens nothing."""
         return self._family.children(tenant, id)
 
     def services(self, tenant: str, id: str) -> _Healths | None:
-        """How the services of its tools answer, asked now; None where it is not open in this process."""
+        """How the services of its tools answer, asked now; None where it is not open in this
+        process."""
         live = self._drives.rooms.find(self._family.place(tenant, id))
         return None if live is None else live.services()
 
     # --- chats: conversations that are known again by what was said in them ---
 
     def seed(self, tenant: str, id: str, events: Sequence[AnyEvent]) -> None:
-        """Begin a conversation's journal with events of another making. Raises `Conflict` if it has any."""
+        """Begin a conversation's journal with events of another making. Raises `Conflict` if it has
+        any."""
         record = self._records.find(tenant, id)
         if self._store.read(record.store_id, 0, 1):
             raise Conflict(f"Conversation {id!r} has events already.")
         lease = self._store.acquire(record.store_id)
         try:
             created, updated = events[0].timestamp, events[-1].timestamp
-            self._store.append(lease, events, Summary(record.store_id, last_seq=len(events), created=created, updated=updated))
+            self._store.append(
+                lease,
+                events,
+                Summary(record.store_id, last_seq=len(events), created=created, updated=updated),
+            )
         finally:
             self._store.release(lease)
 
@@ -532,8 +703,8 @@ class Host:
     # --- workspaces ---
 
     def begin(self, tenant: str, what: str, key: str, digest: bytes) -> bool:
-        """Keep in the records that something which is done once is begun; whether it is for the first time. Raises `Conflict` if it was
-        something else."""
+        """Keep in the records that something which is done once is begun; whether it is for the
+        first time. Raises `Conflict` if it was something else."""
         token = os.urandom(8)
         return self._records.keep(tenant, f"\n{what}\n{key}", digest, token) == token
 
@@ -552,7 +723,8 @@ class Host:
             self._workspaces.leave(tenant, id)
 
     def workspace_delete(self, tenant: str, id: str) -> None:
-        """Remove a workspace with all that is in it. Raises `Conflict` while a conversation that works there is open."""
+        """Remove a workspace with all that is in it. Raises `Conflict` while a conversation that
+        works there is open."""
         self._workspaces.delete(tenant, id)
 
     def _forget_workspace(self, tenant: str, id: str) -> None:
@@ -562,7 +734,9 @@ class Host:
     # --- plumbing ---
 
     def _digest(self, what: str, request: object) -> bytes:
-        return self._records.seal.digest(what.encode() + b"\n" + msgspec.json.encode(request, order="deterministic"))
+        return self._records.seal.digest(
+            what.encode() + b"\n" + msgspec.json.encode(request, order="deterministic")
+        )
 
     def _answered(self, tenant: str, key: str, digest: bytes) -> Created | None:
         if len(key) > 500:
@@ -577,16 +751,19 @@ class Host:
     # --- the whole ---
 
     def recover(self) -> None:
-        """Go on, in the background, with what the last process was driving, and with what was posted since. Returns at once."""
+        """Go on, in the background, with what the last process was driving, and with what was
+        posted since. Returns at once."""
         self._drives.recover()
         self.webhooks.recover()
 
     def tend(self) -> None:
-        """What a timer does every second: settle claims, park what rests, try again what failed, hear what other processes posted."""
+        """What a timer does every second: settle claims, park what rests, try again what failed,
+        hear what other processes posted."""
         self._drives.tend()
 
     def check(self) -> None:
-        """Raises `StoreError` if the store's file, or that of the records, is not there any more."""
+        """Raises `StoreError` if the store's file, or that of the records, is not there any
+        more."""
         self._records.check()
         if self._file is not None:
             self._file.check()
@@ -608,10 +785,15 @@ class Host:
             try:
                 self._remove(record)
             except StoreError as error:
-                _log.warning("conversation %s, half made or removed, could not be removed: %s", record.store_id, error)
+                _log.warning(
+                    "conversation %s, half made or removed, could not be removed: %s",
+                    record.store_id,
+                    error,
+                )
 
     def shutdown(self, timeout: float = 10.0) -> None:
-        """Stop everything; what is cut off goes on when the next host recovers. Closes the store and the records. Idempotent."""
+        """Stop everything; what is cut off goes on when the next host recovers. Closes the store
+        and the records. Idempotent."""
         until = time.monotonic() + timeout
         with self._lock:
             if self._closed:
@@ -634,8 +816,8 @@ class Host:
 
 
 def _remove_children(store: Store, id: str, kept: Records) -> None:
-    """Remove the conversations that calls of another one spawned, and what came of them, but none that a client made. One that goes on by itself
-    stays, as nobody's child."""
+    """Remove the conversations that calls of another one spawned, and what came of them, but none
+    that a client made. One that goes on by itself stays, as nobody's child."""
     for child in store.list(spawned_by=id):
         if not kept.recorded(child.id):
             _remove_children(store, child.id, kept)
@@ -644,21 +826,36 @@ def _remove_children(store: Store, id: str, kept: Records) -> None:
 
 
 def _created(new: New, built: Built) -> Created:
-    return Created(id=new.id, status="idle", created=new.created, workspace=new.workspace, tools=built.standings, warnings=built.warnings)
+    return Created(
+        id=new.id,
+        status="idle",
+        created=new.created,
+        workspace=new.workspace,
+        tools=built.standings,
+        warnings=built.warnings,
+    )
 
 
 def _status(status: str) -> str:
     try:
         return ConversationStatus(status).value
     except ValueError:
-        raise ConfigurationError(f"status takes one of {', '.join(ConversationStatus)}, not {status[:80]!r}.") from None
+        raise ConfigurationError(
+            f"status takes one of {', '.join(ConversationStatus)}, not {status[:80]!r}."
+        ) from None
 
 
 def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summary | None) -> Item:
     if summary is None:
         return Item(
-            id=id, status="idle", created=created, updated=created, workspace=workspace, started=driven == HOSTED, driven=driven != IDLE
-        )  # fmt: skip
+            id=id,
+            status="idle",
+            created=created,
+            updated=created,
+            workspace=workspace,
+            started=driven == HOSTED,
+            driven=driven != IDLE,
+        )
     return Item(
         id=id,
         status=summary.status,

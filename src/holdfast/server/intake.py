@@ -1,4 +1,5 @@
-"""Bodies of requests: read within bounds of size, time and memory, and decoded off the event loop."""
+"""Bodies of requests: read within bounds of size, time and memory, and decoded off the event
+loop."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ SMALL_BODY_BYTES = 2 * 1024 * 1024
 """The largest body of a route that carries neither pictures, files nor results."""
 
 MAX_VALUES = 250_000
-"""The most JSON values of one body. The decoder holds the interpreter's lock for about 0.4 us per value."""
+"""The most JSON values of one body. The decoder holds the interpreter's lock for about 0.4 us per
+value."""
 
 TOTAL_BYTES = 128 * 1024 * 1024
 """The most memory for bodies that are read or wait to be decoded, of all keys together."""
@@ -32,7 +34,8 @@ KEY_BYTES = 64 * 1024 * 1024
 """The same for one key, so that one key alone cannot take all."""
 
 FREE_BYTES = 64 * 1024
-"""The first bytes of each body are not counted, so that small requests pass while others hold all memory."""
+"""The first bytes of each body are not counted, so that small requests pass while others hold all
+memory."""
 
 IDLE_SECONDS = 15.0
 """A body of which no byte comes for so long is refused."""
@@ -42,7 +45,9 @@ GRACE_SECONDS, BYTES_PER_SECOND = 30.0, 64_000
 
 _ON_LOOP_BYTES = 16 * 1024  # bodies up to this size are decoded at once: a thread costs more
 _DECODERS = 4  # threads
-_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL)  # a string, or what stands between two
+_TOKENS = re.compile(
+    rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL
+)  # a string, or what stands between two
 
 
 class Held:
@@ -91,7 +96,10 @@ class Intake:
         if self._all + size > self._total or self._keys[key_id] + size > self._per_key:
             whose = "this key" if self._all + size <= self._total else "this server"
             raise Refused(
-                429, "StoreError", f"The requests of {whose} that are being read are too large together. Try again.", retry_after="1"
+                429,
+                "StoreError",
+                f"The requests of {whose} that are being read are too large together. Try again.",
+                retry_after="1",
             )
         self._all += size
         self._keys[key_id] += size
@@ -106,7 +114,8 @@ class Intake:
     async def read(self, request: Any, largest: int) -> bytes:
         """A request's whole body. Raises `Refused` if it is too large or too slow.
 
-        Its memory is counted until `scope["body"].free()`, which the app calls at the request's end.
+        Its memory is counted until `scope["body"].free()`, which the app calls at the request's
+        end.
         """
         declared = request.headers.get("content-length", "0")
         if declared.isdecimal() and len(declared) < 19 and int(declared) > largest:
@@ -119,12 +128,18 @@ class Intake:
         while True:
             left = began + GRACE_SECONDS + size / BYTES_PER_SECOND - clock()
             try:
-                message = await asyncio.wait_for(request.receive(), max(0.0, min(IDLE_SECONDS, left)))
+                message = await asyncio.wait_for(
+                    request.receive(), max(0.0, min(IDLE_SECONDS, left))
+                )
             except TimeoutError:
                 slow = f"Only {size:,} bytes of the request came within {clock() - began:.0f} s."
                 raise Refused(408, "StoreError", slow, connection="close") from None
             if message["type"] != "http.request":
-                raise Refused(400, "ConfigurationError", "The connection broke before the whole request was here.")
+                raise Refused(
+                    400,
+                    "ConfigurationError",
+                    "The connection broke before the whole request was here.",
+                )
             part = message.get("body", b"")
             size += len(part)
             if size > largest:
@@ -138,7 +153,9 @@ class Intake:
         """JSON as a struct; no body at all is `{}`. Raises `Refused`."""
         kind = media_type.partition(";")[0].strip().lower()
         if kind and kind != "application/json":
-            raise Refused(415, "ConfigurationError", f"This takes application/json, not {kind[:100]!r}.")
+            raise Refused(
+                415, "ConfigurationError", f"This takes application/json, not {kind[:100]!r}."
+            )
         if len(body) <= _ON_LOOP_BYTES:
             return _decode(body, type)
         return await anyio.to_thread.run_sync(_decode, body, type, limiter=self._decoders)
@@ -146,9 +163,17 @@ class Intake:
 
 def _decode(body: bytes, type: type[T]) -> T:
     if not _few_values(body):
-        raise Refused(413, "ConfigurationError", f"A request may have {MAX_VALUES:,} JSON values; this one has more.")
+        raise Refused(
+            413,
+            "ConfigurationError",
+            f"A request may have {MAX_VALUES:,} JSON values; this one has more.",
+        )
     if too_deep(body, MAX_DOCUMENT_DEPTH):
-        raise Refused(400, "ConfigurationError", f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
+        raise Refused(
+            400,
+            "ConfigurationError",
+            f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.",
+        )
     try:
         return msgspec.json.decode(body or b"{}", type=type)
     except msgspec.ValidationError as error:
@@ -158,18 +183,24 @@ def _decode(body: bytes, type: type[T]) -> T:
 
 
 def state_of(body: bytes) -> ConversationState:
-    """A conversation's state from a `StateRequest`. The number of values is bounded for each event. Raises `Refused`, `ConfigurationError`."""
+    """A conversation's state from a `StateRequest`. The number of values is bounded for each event.
+    Raises `Refused`, `ConfigurationError`."""
     try:
         found = msgspec.json.decode(body, type=StateRequest)
         if not all(_few_values(bytes(event)) for event in found.events):
-            raise Refused(413, "ConfigurationError", f"An event may have {MAX_VALUES:,} JSON values; one has more.")
+            raise Refused(
+                413,
+                "ConfigurationError",
+                f"An event may have {MAX_VALUES:,} JSON values; one has more.",
+            )
         return ConversationState.from_json(body)
     except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"This is not a conversation's state: {error}.") from None
 
 
 def _few_values(body: bytes) -> bool:
-    """True if a JSON text has at most `MAX_VALUES` values. Counts what stands between strings only where the whole text has more."""
+    """True if a JSON text has at most `MAX_VALUES` values. Counts what stands between strings only
+    where the whole text has more."""
     if _separators(body) <= MAX_VALUES:
         return True
     found = 0

@@ -1,4 +1,5 @@
-"""Who may use an agent server: bearer keys, each of one tenant. A key is shown once, when it is made; its SHA-256 is what is kept."""
+"""Who may use an agent server: bearer keys, each of one tenant. A key is shown once, when it is
+made; its SHA-256 is what is kept."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from holdfast.server.records import Records
 
 PREFIX = "hf_"  # so that a scanner of leaked secrets can tell what it found
-_SHORTEST = 16  # characters of a key that an operator chose: a hash without salt or work is for keys that cannot be guessed
+# characters of a key that an operator chose: a hash without salt or work is for keys that cannot be
+# guessed
+_SHORTEST = 16
 
 
 class KeyInfo(msgspec.Struct, frozen=True):
@@ -48,19 +51,28 @@ class Keys:
         return key
 
     def add(self, tenant: str, key: str, label: str = "") -> None:
-        """Let a key in that was made elsewhere; again for the same tenant does nothing. Raises `ConfigurationError` for one that is too short
-        or another tenant's."""
+        """Let a key in that was made elsewhere; again for the same tenant does nothing. Raises
+        `ConfigurationError` for one that is too short or another tenant's."""
         checked_id(tenant, "tenant")
-        if len(key) < _SHORTEST or not key.isascii() or any(character.isspace() for character in key):
-            raise ConfigurationError(f"A key takes {_SHORTEST} or more ASCII characters without spaces.")
+        if (
+            len(key) < _SHORTEST
+            or not key.isascii()
+            or any(character.isspace() for character in key)
+        ):
+            raise ConfigurationError(
+                f"A key takes {_SHORTEST} or more ASCII characters without spaces."
+            )
         found = self.tenant_of(key)
         if found is None:
             self._records.key_add(_hash(key), tenant, label)
         elif found != tenant:
-            raise ConfigurationError(f"This key is tenant {found!r}'s already; give {tenant!r} another.")
+            raise ConfigurationError(
+                f"This key is tenant {found!r}'s already; give {tenant!r} another."
+            )
 
     def tenant_of(self, key: str) -> str | None:
-        """Whose key it is, None if nobody's. The comparison takes the same time whatever the key."""
+        """Whose key it is, None if nobody's. The comparison takes the same time whatever the
+        key."""
         given = _hash(key)
         found = self._records.keys_like(given[:16])
         tenant: str | None = None
@@ -76,4 +88,7 @@ class Keys:
     def revoke(self, id: str) -> None:
         """Let a key in no more. Raises `ConfigurationError` if there is none of that id."""
         if not self._records.key_remove(id):
-            raise ConfigurationError(f"There is no key {id!r}. These are: {', '.join(key.id for key in self.list()) or 'none'}.")
+            raise ConfigurationError(
+                f"There is no key {id!r}. These are:"
+                f" {', '.join(key.id for key in self.list()) or 'none'}."
+            )

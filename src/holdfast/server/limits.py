@@ -1,4 +1,5 @@
-"""How much an agent server keeps, names and takes: its bounds, and the ids that clients may give."""
+"""How much an agent server keeps, names and takes: its bounds, and the ids that clients may
+give."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Upper bounds of a `Host`: counts, or bytes of JSON where it says so. `open` conversations hold memory, others are store rows."""
+    """Upper bounds of a `Host`: counts, or bytes of JSON where it says so. `open` conversations
+    hold memory, others are store rows."""
 
     open: int = 1000
     conversations: int = 100_000  # of one tenant
@@ -26,17 +28,26 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             if getattr(self, name) < 1:
-                raise ConfigurationError(f"Bounds: {name} takes a number above 0, not {getattr(self, name)!r}.")
+                raise ConfigurationError(
+                    f"Bounds: {name} takes a number above 0, not {getattr(self, name)!r}."
+                )
 
     def check(self, name: str, value: int, what: str) -> None:
         """Raises `TooMany` if `value` is beyond the bound `name`; `what` says whose it is."""
         limit: int = getattr(self, name)
         if value > limit:
-            raise TooMany(f"{what}: {value:,} {name.replace('_bytes', ' bytes')}, where this server allows {limit:,}.", name)
+            raise TooMany(
+                f"{what}: {value:,} {name.replace('_bytes', ' bytes')}, where this server allows"
+                f" {limit:,}.",
+                name,
+            )
 
 
 def checked_id(id: str, what: str) -> str:
-    """An id that a client gave. Raises `ConfigurationError` for what could be a path or another's."""
+    """An id that a client gave. Raises `ConfigurationError` for what could be a path or
+    another's."""
     if not _ID.fullmatch(id) or not id.strip("."):
-        raise ConfigurationError(f"{what} takes an id of 1 to 128 letters, digits, '.', '_' and '-', not {id[:200]!r}.")
+        raise ConfigurationError(
+            f"{what} takes an id of 1 to 128 letters, digits, '.', '_' and '-', not {id[:200]!r}."
+        )
     return id

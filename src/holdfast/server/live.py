@@ -1,4 +1,5 @@
-"""An open conversation as the host sees it (`Live`), and one that is an object in this process (`LocalLive`)."""
+"""An open conversation as the host sees it (`Live`), and one that is an object in this process
+(`LocalLive`)."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ RUNNING = ConversationStatus.RUNNING
 
 
 class Live(Protocol):
-    """One open conversation of `record`. `hosted`: it goes on whenever there is something to do; `running`: it does until it rests. Thread-safe.
+    """One open conversation of `record`. `hosted`: it goes on whenever there is something to do;
+    `running`: it does until it rests. Thread-safe.
 
     `moving` is held by whoever begins a run, or ends one, until the records say so too.
     """
@@ -46,8 +48,9 @@ class Live(Protocol):
         ...
 
     def begin(self, hosted: bool) -> None:
-        """Begin a run, or go on with one: where there is something to do it is RUNNING, in the journal, when this returns. `hosted` from now on; or
-        else until it rests, also after a pause or an error."""
+        """Begin a run, or go on with one: where there is something to do it is RUNNING, in the
+        journal, when this returns. `hosted` from now on; or else until it rests, also after a pause
+        or an error."""
         ...
 
     def obey(self, command: Command, key: str | None = None) -> None:
@@ -55,7 +58,8 @@ class Live(Protocol):
         ...
 
     def drive(self) -> bool:
-        """Do what there is to do, if it is to be driven at all; whether there is more by now. Raises `StoreError`."""
+        """Do what there is to do, if it is to be driven at all; whether there is more by now.
+        Raises `StoreError`."""
         ...
 
     def hand_over(self) -> None:
@@ -105,7 +109,8 @@ class Live(Protocol):
         ...
 
     def set_tools(self, record: Record, built: Built) -> None:
-        """Have these tools in place of those that were given before; the model is told before its next answer."""
+        """Have these tools in place of those that were given before; the model is told before its
+        next answer."""
         ...
 
     def close(self, timeout: float) -> None:
@@ -182,7 +187,8 @@ class LocalLive:
         self._conversation.obey(command, key)
 
     def drive(self) -> bool:
-        """Do what there is to do, if it is to be driven at all; whether there is more by now. Raises `StoreError`."""
+        """Do what there is to do, if it is to be driven at all; whether there is more by now.
+        Raises `StoreError`."""
         conversation = self._conversation
         if not (self.hosted or self.running):
             return False
@@ -193,8 +199,14 @@ class LocalLive:
         self._handing_over.clear()
         with self._lock:
             status = conversation.status
-            if status is ConversationStatus.CLOSED or conversation.failure is not None or begun != self._begun:
-                pass  # the run was cut off, and is not over; or another has begun, which is driven after this
+            if (
+                status is ConversationStatus.CLOSED
+                or conversation.failure is not None
+                or begun != self._begun
+            ):
+                # the run was cut off, and is not over; or another has begun, which is driven after
+                # this
+                pass
             else:
                 self.running = self.running and status is RUNNING
         return self.to_do and (handed_over or conversation.state.last_seq > before)
@@ -251,7 +263,8 @@ class LocalLive:
         return list(self._agent.tools.health().values())
 
     def set_tools(self, record: Record, built: Built) -> None:
-        """Have these tools in place of those that were given before; the model is told before its next answer."""
+        """Have these tools in place of those that were given before; the model is told before its
+        next answer."""
         self._agent.tools.replace(self._built.tools, built.tools.values())
         self._built = built
 

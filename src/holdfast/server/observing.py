@@ -1,4 +1,5 @@
-"""What an observer is told of conversations that are open in workers: their events, as the server appends them. What is open here tells it itself."""
+"""What an observer is told of conversations that are open in workers: their events, as the server
+appends them. What is open here tells it itself."""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ class Elsewhere:
         self._store = store
         self._lock = threading.Lock()
         self._open: dict[str, Observed] = {}
-        self._roots: dict[str, str] = {}  # of those that calls spawned: the conversation whose worker they are in
+        self._roots: dict[
+            str, str
+        ] = {}  # of those that calls spawned: the conversation whose worker they are in
         self._strange: set[str] = set()
 
     def open(self, id: str) -> None:
@@ -46,7 +49,11 @@ class Elsewhere:
             return None
         found = self._store.list([id])
         above = self._open.get(found[0].spawner) if found and found[0].spawned_by else None
-        observed = None if above is None else above.spawned(id, None, found[0].spawned_by.rpartition(":")[2])
+        observed = (
+            None
+            if above is None
+            else above.spawned(id, None, found[0].spawned_by.rpartition(":")[2])
+        )
         with self._lock:
             if observed is None:
                 if len(self._strange) > _MOST:

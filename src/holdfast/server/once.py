@@ -1,4 +1,5 @@
-"""What is done once however often it is asked for under one key: by a client whose connection broke, and who asks again."""
+"""What is done once however often it is asked for under one key: by a client whose connection
+broke, and who asks again."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ Begin = Callable[[str, str, str, bytes], bool]  # a name, and the body's digest
 
 
 class Once:
-    """What runs, and the last answers. Of the event loop's thread. What was answered is forgotten when the process ends, but not that it was
-    begun, of which `begin` keeps a record: whether it is begun for the first time."""
+    """What runs, and the last answers. Of the event loop's thread. What was answered is forgotten
+    when the process ends, but not that it was begun, of which `begin` keeps a record: whether it is
+    begun for the first time."""
 
     def __init__(self, begin: Begin) -> None:
         self._begin = begin
@@ -46,34 +48,54 @@ class Once:
         self._closed = False
 
     async def do(
-        self, key: Name | None, body: bytes, work: Callable[[Cancellation], Awaitable[Response]], gone: Callable[[], Awaitable[None]]
+        self,
+        key: Name | None,
+        body: bytes,
+        work: Callable[[Cancellation], Awaitable[Response]],
+        gone: Callable[[], Awaitable[None]],
     ) -> Response:
-        """The answer of `work`, or that which it gave before under this key. Raises `Refused` or `Conflict` if the key stood for another body."""
+        """The answer of `work`, or that which it gave before under this key. Raises `Refused` or
+        `Conflict` if the key stood for another body."""
         if self._closed:
-            raise Refused(503, "StoreError", "The server ends. Try again when it is back.", retry_after="1")
+            raise Refused(
+                503, "StoreError", "The server ends. Try again when it is back.", retry_after="1"
+            )
         digest = hashlib.sha256(body).digest()
         name: Hashable = object() if key is None else key
         job = self._jobs.get(name)
         if job is None:
             job = self._jobs[name] = _Job(digest)
-            job.task = asyncio.ensure_future(work(job.cancelled) if key is None else self._first(key, digest, job.cancelled, work))
+            job.task = asyncio.ensure_future(
+                work(job.cancelled)
+                if key is None
+                else self._first(key, digest, job.cancelled, work)
+            )
             job.task.add_done_callback(lambda _: self._done(name, job, keep=key is not None))
         elif job.digest != digest:
-            raise Refused(409, "ConfigurationError", "This Idempotency-Key stood for another request before.")
+            raise Refused(
+                409, "ConfigurationError", "This Idempotency-Key stood for another request before."
+            )
         return await self._answer(job, gone, 0.0 if key is None else _GRACE)
 
     async def _first(
-        self, key: Name, digest: bytes, cancelled: Cancellation, work: Callable[[Cancellation], Awaitable[Response]]
+        self,
+        key: Name,
+        digest: bytes,
+        cancelled: Cancellation,
+        work: Callable[[Cancellation], Awaitable[Response]],
     ) -> Response:
         if await anyio.to_thread.run_sync(self._begin, *key, digest):
             return await work(cancelled)
         error = RuntimeFault(
-            "Its outcome is unknown: it was begun before, and the server was started again meanwhile, or it was cancelled. It is not run a second"
-            " time. Look what it has done before you ask anew."
+            "Its outcome is unknown: it was begun before, and the server was started again"
+            " meanwhile, or it was cancelled. It is not run a second time. Look what it has done"
+            " before you ask anew."
         )
         return told(error)
 
-    async def _answer(self, job: _Job, gone: Callable[[], Awaitable[None]], grace: float) -> Response:
+    async def _answer(
+        self, job: _Job, gone: Callable[[], Awaitable[None]], grace: float
+    ) -> Response:
         job.waiting += 1
         left = asyncio.ensure_future(gone())
         try:
@@ -85,7 +107,9 @@ class Once:
             job.waiting -= 1
             if not job.task.done() and not job.waiting:
                 asyncio.get_running_loop().call_later(grace, self._abandon, job)
-        raise Refused(400, "ConfigurationError", "The connection broke before there was an answer.")  # which nobody reads
+        raise Refused(
+            400, "ConfigurationError", "The connection broke before there was an answer."
+        )  # which nobody reads
 
     def _abandon(self, job: _Job) -> None:
         if not job.waiting and not job.task.done():

@@ -1,4 +1,5 @@
-"""How a route is described: what it takes and gives, with examples, and with which statuses it may end; and the whole description."""
+"""How a route is described: what it takes and gives, with examples, and with which statuses it may
+end; and the whole description."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ _MEANINGS: Mapping[int, str] = {
     404: "There is none of that id which the key may see.",
     405: "The path takes other methods.",
     408: "The body did not come.",
-    409: "It does not fit how things stand: done by another, closed, or the id or key stands for something else.",
+    409: (
+        "It does not fit how things stand: done by another, closed, or the id or key stands for"
+        " something else."
+    ),
     413: "The body is too large.",
     415: "The body is no JSON.",
     422: "A field or parameter does not fit; the message names it.",
@@ -41,7 +45,9 @@ CLIENT = {
     "name": "X-Holdfast-Client",
     "in": "header",
     "required": False,
-    "description": "The id of the client instance that asks; hearing of it keeps alive what it claimed.",
+    "description": (
+        "The id of the client instance that asks; hearing of it keeps alive what it claimed."
+    ),
     "schema": {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
 }
 
@@ -67,27 +73,48 @@ class Description:
         open: bool = False,
         client: bool = True,
     ) -> dict[str, Any]:
-        """A route's `responses` and `openapi_extra`: `takes` and `gives` are structs, or `schema` what is given as `given`; `example` and `gave` are
-        an example of each, and `also` the statuses with which it may end beside those of any route."""
+        """A route's `responses` and `openapi_extra`: `takes` and `gives` are structs, or `schema`
+        what is given as `given`; `example` and `gave` are an example of each, and `also` the
+        statuses with which it may end beside those of any route."""
         answer: dict[str, Any] = {"schema": schema if gives is None else self._ref(gives)}
         if gave is not None:
             answer["example"] = gave
-        found: dict[int | str, Any] = {status: {"description": "Done." if status < 400 else "Not done.", "content": {given: answer}}}
+        found: dict[int | str, Any] = {
+            status: {
+                "description": "Done." if status < 400 else "Not done.",
+                "content": {given: answer},
+            }
+        }
         if status == 204:
             del found[204]["content"]
-        body = () if takes is None and media_type == "application/json" else (408, 415, 422) if media_type == "application/json" else (408,)
+        body = (
+            ()
+            if takes is None and media_type == "application/json"
+            else (408, 415, 422)
+            if media_type == "application/json"
+            else (408,)
+        )
         for code in sorted({*(() if open else _EVERY), 403, 400, *body, *also}):
-            found[code] = {"description": _MEANINGS[code], "content": {"application/json": {"schema": self._ref(ErrorAnswer)}}}
+            found[code] = {
+                "description": _MEANINGS[code],
+                "content": {"application/json": {"schema": self._ref(ErrorAnswer)}},
+            }
             if code in (429, 503):
                 found[code]["headers"] = _RETRY
             if code == 401:
-                found[code]["headers"] = {"WWW-Authenticate": {"description": "Bearer", "schema": {"type": "string"}}}
-        extra: dict[str, Any] = {"security": []} if open else {"parameters": [CLIENT]} if client else {}
+                found[code]["headers"] = {
+                    "WWW-Authenticate": {"description": "Bearer", "schema": {"type": "string"}}
+                }
+        extra: dict[str, Any] = (
+            {"security": []} if open else {"parameters": [CLIENT]} if client else {}
+        )
         if takes is not None or media_type != "application/json":
             content = {"schema": {"type": "string"} if takes is None else self._ref(takes)}
             extra["requestBody"] = {
                 "required": bool(takes and any(field.required for field in fields(takes))),
-                "content": {media_type: content if example is None else {**content, "example": example}},
+                "content": {
+                    media_type: content if example is None else {**content, "example": example}
+                },
             }
         return {"responses": found, "openapi_extra": extra, "status_code": status}
 
@@ -100,10 +127,17 @@ class Description:
         """The OpenAPI of all routes."""
         from fastapi.openapi.utils import get_openapi
 
-        found = get_openapi(title="Holdfast agent server", version=__version__, description=_ABOUT, routes=app.routes)
+        found = get_openapi(
+            title="Holdfast agent server",
+            version=__version__,
+            description=_ABOUT,
+            routes=app.routes,
+        )
         _, schemas = msgspec.json.schema_components(self._types, ref_template=_REF)
         components = found.setdefault("components", {})
         components.setdefault("schemas", {}).update(schemas)
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer", "description": "A key of this server."}}
+        components["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer", "description": "A key of this server."}
+        }
         found["security"] = [{"key": []}]
         return found

@@ -1,7 +1,8 @@
-"""POSTs to addresses that clients gave: where they may go, and one exchange over a connection to the very address that was looked at.
+"""POSTs to addresses that clients gave: where they may go, and one exchange over a connection to
+the very address that was looked at.
 
-No redirect is followed and no proxy asked, certificates are checked, and of an answer nothing but its status and Retry-After is read: what stands in it is
-not told to whoever gave the address.
+No redirect is followed and no proxy asked, certificates are checked, and of an answer nothing but
+its status and Retry-After is read: what stands in it is not told to whoever gave the address.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
 
 
 class Place(NamedTuple):
-    """Where a URL leads: `host` without brackets and in lower case, `target` its path with the query."""
+    """Where a URL leads: `host` without brackets and in lower case, `target` its path with the
+    query."""
 
     tls: bool
     host: str
@@ -47,8 +49,8 @@ class Place(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What came of an attempt: the answer's `status`, 0 if there was none, and then the `error`. `unreached`: nothing answers there at all; `wait`: the seconds of its
-    Retry-After."""
+    """What came of an attempt: the answer's `status`, 0 if there was none, and then the `error`.
+    `unreached`: nothing answers there at all; `wait`: the seconds of its Retry-After."""
 
     status: int = 0
     error: str = ""
@@ -57,7 +59,8 @@ class Outcome(NamedTuple):
 
 
 class Allowed:
-    """Which hosts an operator allows beside the public ones: names, addresses, networks. Raises `ConfigurationError` for what is none."""
+    """Which hosts an operator allows beside the public ones: names, addresses, networks. Raises
+    `ConfigurationError` for what is none."""
 
     def __init__(self, hosts: Sequence[str] = ()) -> None:
         self._names: set[str] = set()
@@ -69,7 +72,8 @@ class Allowed:
             except ValueError:
                 if not re.fullmatch(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*", bare):
                     raise ConfigurationError(
-                        f"A host to allow is a name, an address or a network (10.0.0.0/8), not {host[:200]!r}."
+                        "A host to allow is a name, an address or a network (10.0.0.0/8), not"
+                        f" {host[:200]!r}."
                     ) from None
                 self._names.add(bare)
 
@@ -84,37 +88,62 @@ class Allowed:
 
     def has(self, address: _Address) -> bool:
         """Whether an address is one of them."""
-        return any(address in network for network in self._networks if network.version == address.version)
+        return any(
+            address in network for network in self._networks if network.version == address.version
+        )
 
 
 def place_of(url: str, allowed: Allowed) -> Place:
-    """Where a URL leads. Raises `ConfigurationError` if nothing may be sent there, as far as it tells by itself: a name is looked up when it is used."""
+    """Where a URL leads. Raises `ConfigurationError` if nothing may be sent there, as far as it
+    tells by itself: a name is looked up when it is used."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
         parts, port = urlsplit(""), None
     host = (parts.hostname or "").rstrip(".")
-    plain = len(url) <= _LONGEST and re.fullmatch(r"[!-[\]-~]+", url) is not None  # no backslash: some take it for a slash
-    if not plain or parts.scheme not in ("https", "http") or port == 0 or not re.fullmatch(r"[a-z0-9_.:-]+", host):
-        raise ConfigurationError("url takes https://host[:port]/path in ASCII, of at most 2,000 characters.")
+    plain = (
+        len(url) <= _LONGEST and re.fullmatch(r"[!-[\]-~]+", url) is not None
+    )  # no backslash: some take it for a slash
+    if (
+        not plain
+        or parts.scheme not in ("https", "http")
+        or port == 0
+        or not re.fullmatch(r"[a-z0-9_.:-]+", host)
+    ):
+        raise ConfigurationError(
+            "url takes https://host[:port]/path in ASCII, of at most 2,000 characters."
+        )
     if "@" in parts.netloc or parts.fragment:
-        raise ConfigurationError("url takes neither a user's name nor a password nor a fragment; who receives it verifies the signature.")
+        raise ConfigurationError(
+            "url takes neither a user's name nor a password nor a fragment; who receives it"
+            " verifies the signature."
+        )
     named = allowed.named(host)
     tls = parts.scheme == "https"
     if not tls and not named:
-        raise ConfigurationError("url takes https: http is for hosts that the server's operator allows (--webhook-allow).")
+        raise ConfigurationError(
+            "url takes https: http is for hosts that the server's operator allows"
+            " (--webhook-allow)."
+        )
     literal: _Address | None = None
     with suppress(ValueError):
         literal = ipaddress.ip_address(host)
-    if not named and ((literal is not None and not is_public(literal)) or host == "localhost" or host.endswith(".localhost")):
+    if not named and (
+        (literal is not None and not is_public(literal))
+        or host == "localhost"
+        or host.endswith(".localhost")
+    ):
         raise ConfigurationError(_refused(host))
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Place(tls, host, port or (443 if tls else 80), target)
 
 
 def _refused(host: str) -> str:
-    return f"{host!r} leads to an address that is not public. The server's operator allows it with --webhook-allow."
+    return (
+        f"{host!r} leads to an address that is not public. The server's operator allows it with"
+        " --webhook-allow."
+    )
 
 
 def is_public(address: _Address) -> bool:
@@ -125,12 +154,14 @@ def is_public(address: _Address) -> bool:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(inner)
-        if address.teredo is not None or int(address) >> 32 == 0:  # the last: IPv4-compatible, long gone
+        if (
+            address.teredo is not None or int(address) >> 32 == 0
+        ):  # the last: IPv4-compatible, long gone
             return False
     return address.is_global and not address.is_multicast
 
 
-# --- connections ---------------------------------------------------------------------------------
+# --- connections ---
 
 
 class _Connection(NamedTuple):
@@ -145,7 +176,14 @@ class _Connection(NamedTuple):
 class Sender:
     """Sends to one place. Of its loop's thread."""
 
-    def __init__(self, place: Place, allowed: Allowed, lookups: asyncio.Semaphore, tls: ssl.SSLContext | None, timeout: float) -> None:
+    def __init__(
+        self,
+        place: Place,
+        allowed: Allowed,
+        lookups: asyncio.Semaphore,
+        tls: ssl.SSLContext | None,
+        timeout: float,
+    ) -> None:
         self.place = place
         self._allowed = allowed
         self._lookups = lookups
@@ -159,10 +197,15 @@ class Sender:
         try:
             async with asyncio.timeout(self._timeout):
                 lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-                head = f"POST {self.place.target} HTTP/1.1\r\nhost: {self.place.authority}\r\n{lines}content-length: {len(body)}\r\n\r\n"
+                head = (
+                    f"POST {self.place.target} HTTP/1.1\r\nhost:"
+                    f" {self.place.authority}\r\n{lines}content-length: {len(body)}\r\n\r\n"
+                )
                 while connection := self._kept():
                     reached = True
-                    with suppress(OSError, asyncio.IncompleteReadError):  # it was closed meanwhile, as idle ones are
+                    with suppress(
+                        OSError, asyncio.IncompleteReadError
+                    ):  # it was closed meanwhile, as idle ones are
                         return await self._exchange(connection, head.encode() + body)
                     reached = False
                 connection = await self._connect()
@@ -176,14 +219,21 @@ class Sender:
         except ConfigurationError as error:
             return Outcome(error=str(error), unreached=True)
         except ssl.SSLCertVerificationError as error:
-            return Outcome(error=f"Its certificate is not good: {error.verify_message}.", unreached=True)
+            return Outcome(
+                error=f"Its certificate is not good: {error.verify_message}.", unreached=True
+            )
         except ssl.SSLError as error:
             return Outcome(error=f"No TLS with it: {error.reason}.", unreached=True)
         except (BadResponse, asyncio.LimitOverrunError):
             return Outcome(error="The answer is no HTTP/1.1.")
         except OSError as error:
             reason = error.strerror or type(error).__name__
-            return Outcome(error=f"The connection broke: {reason}." if reached else f"No connection: {reason}.", unreached=not reached)
+            return Outcome(
+                error=(
+                    f"The connection broke: {reason}." if reached else f"No connection: {reason}."
+                ),
+                unreached=not reached,
+            )
 
     def close(self) -> None:
         """Close what is kept."""
@@ -195,16 +245,25 @@ class Sender:
         now = time.monotonic()
         while self._idle:
             connection = self._idle.pop()
-            if connection.until > now and not connection.reader.at_eof() and not connection.writer.is_closing():
+            if (
+                connection.until > now
+                and not connection.reader.at_eof()
+                and not connection.writer.is_closing()
+            ):
                 return connection
             connection.close()
         return None
 
     async def _connect(self) -> _Connection:
-        """A connection to an address that was looked at, and is not looked up again: a name may lead elsewhere a moment later."""
+        """A connection to an address that was looked at, and is not looked up again: a name may
+        lead elsewhere a moment later."""
         place, loop = self.place, asyncio.get_running_loop()
-        await self._lookups.acquire()  # until the lookup is done, which may be long after nobody waits for it any more
-        lookup = asyncio.ensure_future(loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM))
+        await (
+            self._lookups.acquire()
+        )  # until the lookup is done, which may be long after nobody waits for it any more
+        lookup = asyncio.ensure_future(
+            loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+        )
         lookup.add_done_callback(self._looked_up)
         found = await asyncio.shield(lookup)
         addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
@@ -216,8 +275,12 @@ class Sender:
         failure: OSError | None = None
         for address in addresses:
             try:
-                options: dict[str, Any] = {"ssl": self._tls, "server_hostname": place.host} if place.tls else {}
-                reader, writer = await asyncio.open_connection(address, place.port, limit=_HEAD, **options)
+                options: dict[str, Any] = (
+                    {"ssl": self._tls, "server_hostname": place.host} if place.tls else {}
+                )
+                reader, writer = await asyncio.open_connection(
+                    address, place.port, limit=_HEAD, **options
+                )
                 return _Connection(reader, writer, time.monotonic() + _IDLE)
             except ssl.SSLError:
                 raise
@@ -243,7 +306,9 @@ class Sender:
                 status, headers = parse_head(head[:-4].decode("latin-1"), self.place.authority)
             with suppress(TimeoutError, OSError, asyncio.IncompleteReadError):
                 kept = await _past_body(connection.reader, status, headers)
-            return Outcome(status, "" if 200 <= status < 300 else _told(status), wait=_wait(headers))
+            return Outcome(
+                status, "" if 200 <= status < 300 else _told(status), wait=_wait(headers)
+            )
         finally:
             if kept:
                 self._idle.append(connection)

@@ -11,17 +11,19 @@ from collections.abc import Callable
 _log = logging.getLogger("holdfast")
 
 LINGER = 5.0  # seconds that an idle thread waits for more work
-QUANTUM = 1.0  # seconds after which a run gives its slot to a tenant that has no more slots than its own
+QUANTUM = (
+    1.0  # seconds after which a run gives its slot to a tenant that has no more slots than its own
+)
 
 
 class _Run:
     """One conversation that is driven by a thread.
 
     Attributes:
-        again: True if the conversation was submitted once more meanwhile.
-        slot: False once the slot was given back although the thread still works.
-        detached: True if the conversation was closed or deleted; a later run of the same id does not wait for this one.
-        asked: True if the run was asked to give its slot up at its next step boundary.
+        again: True if the conversation was submitted once more meanwhile. slot: False once the slot
+        was given back although the thread still works. detached: True if the conversation was
+        closed or deleted; a later run of the same id does not wait for this one. asked: True if the
+        run was asked to give its slot up at its next step boundary.
     """
 
     __slots__ = ("again", "asked", "detached", "id", "since", "slot", "tenant")
@@ -37,16 +39,19 @@ class _Run:
 
 
 class Pool:
-    """Runs `work(id)` for conversations that have something to do, each on one thread at a time. Thread-safe.
+    """Runs `work(id)` for conversations that have something to do, each on one thread at a time.
+    Thread-safe.
 
-    There are `most` slots. A free slot goes to the waiting tenant with the fewest slots. When all slots are taken:
+    There are `most` slots. A free slot goes to the waiting tenant with the fewest slots. When all
+    slots are taken:
 
     - a tenant without any slot borrows one beyond `most` at once; at most `most` slots are lent;
-    - runs of the tenant with the most slots are asked to give theirs up, until slots are repaid and shares are equal;
+    - runs of the tenant with the most slots are asked to give theirs up, until slots are repaid and
+      shares are equal;
     - between tenants with equal shares a run is asked after `QUANTUM` seconds.
 
-    `ask(id)` passes that request on; the run obeys between two steps, when `work` returns True. Conversations of one
-    tenant run in the order in which they were submitted.
+    `ask(id)` passes that request on; the run obeys between two steps, when `work` returns True.
+    Conversations of one tenant run in the order in which they were submitted.
 
     Args:
         most: The number of slots.
@@ -67,7 +72,9 @@ class Pool:
         self._ask = ask
         self._tenant_of = tenant_of
         self._changed = threading.Condition()
-        self._waiting: dict[str, dict[str, None]] = {}  # ids in order, by tenant; the tenant served last is last
+        self._waiting: dict[
+            str, dict[str, None]
+        ] = {}  # ids in order, by tenant; the tenant served last is last
         self._ready: deque[_Run] = deque()  # runs with a slot that no thread has taken yet
         self._running: dict[str, _Run] = {}  # with those that are ready
         self._slots: Counter[str] = Counter()  # taken, by tenant
@@ -78,7 +85,8 @@ class Pool:
         self._closed = False
 
     def submit(self, id: str) -> None:
-        """Have `work(id)` called, after now. One that waits already is called once; one that runs is called again afterwards."""
+        """Have `work(id)` called, after now. One that waits already is called once; one that runs
+        is called again afterwards."""
         with self._changed:
             self._put(id)
             asked = self._relieve()
@@ -87,7 +95,8 @@ class Pool:
     def release(self, id: str) -> None:
         """Take the slot of a run that was cut off, even if its thread works on.
 
-        A tenant keeps the slots of further runs once `most` of its threads work without one, so that their number is bounded.
+        A tenant keeps the slots of further runs once `most` of its threads work without one, so
+        that their number is bounded.
         """
         with self._changed:
             run = self._running.get(id)
@@ -101,7 +110,8 @@ class Pool:
         self._tell(asked)
 
     def detach(self, id: str) -> None:
-        """Forget a run whose conversation was closed or deleted: whoever opens the id anew does not wait for the old thread."""
+        """Forget a run whose conversation was closed or deleted: whoever opens the id anew does not
+        wait for the old thread."""
         with self._changed:
             run = self._running.pop(id, None)
             if run is not None:
@@ -110,7 +120,8 @@ class Pool:
                     self._put(id)
 
     def tend(self) -> None:
-        """Ask runs that have had their slots long enough, and once more those that were asked before. Called every `QUANTUM` seconds."""
+        """Ask runs that have had their slots long enough, and once more those that were asked
+        before. Called every `QUANTUM` seconds."""
         with self._changed:
             self._relieve()
             asked = [run.id for run in self._running.values() if run.asked]
@@ -141,7 +152,8 @@ class Pool:
             self._dispatch()
 
     def _dispatch(self, taking: int = 0) -> None:
-        """Give free slots to those that wait. `taking` threads take what is ready as soon as they have the lock."""
+        """Give free slots to those that wait. `taking` threads take what is ready as soon as they
+        have the lock."""
         while (tenant := self._next_tenant()) is not None:
             waiting = self._waiting.pop(tenant)
             id = next(iter(waiting))
@@ -159,7 +171,9 @@ class Pool:
     def _next_tenant(self) -> str | None:
         if not self._waiting or self._closed:
             return None
-        tenant = min(self._waiting, key=self._slots.__getitem__)  # the first of equals was served longest ago
+        tenant = min(
+            self._waiting, key=self._slots.__getitem__
+        )  # the first of equals was served longest ago
         taken = self._slots.total()
         lent = not self._slots[tenant] and taken < 2 * self._most
         return tenant if taken < self._most or lent else None
@@ -171,7 +185,8 @@ class Pool:
             del self._slots[run.tenant]
 
     def _relieve(self) -> list[str]:
-        """The runs to be asked for their slots, as if those that were asked before had given theirs up."""
+        """The runs to be asked for their slots, as if those that were asked before had given theirs
+        up."""
         if not self._waiting and self._slots.total() <= self._most:
             return []
         slots = Counter(self._slots)
@@ -206,8 +221,11 @@ class Pool:
                 slots[waiting] += 1
                 wanting[waiting] -= 1
 
-    def _victim(self, runs: list[_Run], slots: Counter[str], waiting: str | None, lent: bool, now: float) -> _Run | None:
-        """The run that gives its slot up for the tenant `waiting`, or, where slots are lent, to repay one."""
+    def _victim(
+        self, runs: list[_Run], slots: Counter[str], waiting: str | None, lent: bool, now: float
+    ) -> _Run | None:
+        """The run that gives its slot up for the tenant `waiting`, or, where slots are lent, to
+        repay one."""
         for run in sorted(runs, key=lambda run: -slots[run.tenant]):
             own = slots[run.tenant]
             if lent and own > 1:
@@ -226,7 +244,9 @@ class Pool:
 
     def _start_thread(self) -> None:
         self._number += 1
-        thread = threading.Thread(target=self._main, name=f"holdfast-host-{self._number}", daemon=True)
+        thread = threading.Thread(
+            target=self._main, name=f"holdfast-host-{self._number}", daemon=True
+        )
         self._threads.add(thread)
         thread.start()
 
@@ -246,7 +266,8 @@ class Pool:
                 self._changed.notify_all()
 
     def _take(self, done: _Run | None, more: bool) -> _Run | None:
-        """Settle the run that this thread has done, and wait for another; None if the thread is to end."""
+        """Settle the run that this thread has done, and wait for another; None if the thread is to
+        end."""
         with self._changed:
             if done is not None:
                 self._settle(done, more)
@@ -257,7 +278,9 @@ class Pool:
             while not self._ready:
                 left = until - time.monotonic()
                 if self._closed or left <= 0:
-                    self._threads.discard(threading.current_thread())  # now, or `submit` counts on it
+                    self._threads.discard(
+                        threading.current_thread()
+                    )  # now, or `submit` counts on it
                     return None
                 self._idle += 1
                 try:

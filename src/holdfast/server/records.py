@@ -1,7 +1,9 @@
-"""What an agent server must know of a conversation that its journal cannot tell: an SQLite file of its own beside the store.
+"""What an agent server must know of a conversation that its journal cannot tell: an SQLite file of
+its own beside the store.
 
-Whose it is, its agent's form and its tools' declarations (each kept once, however many conversations have them), its sealed secrets, its
-workspace, whether it is to be driven, what was answered under which idempotency key; and the hashes of the keys.
+Whose it is, its agent's form and its tools' declarations (each kept once, however many
+conversations have them), its sealed secrets, its workspace, whether it is to be driven, what was
+answered under which idempotency key; and the hashes of the keys.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ from holdfast.server.sealing import Seal
 FORMAT = 1  # PRAGMA user_version; a file of a higher one was written by a newer Holdfast
 APPLICATION = 0x486F6C53  # PRAGMA application_id: "HolS"
 
-_ENDING = 1.0  # seconds for which a server that was killed may hold its records: by a child that it was about to begin
+# seconds for which a server that was killed may hold its records: by a child that it was about to
+# begin
+_ENDING = 1.0
 
 KEPT = timedelta(days=7)  # an idempotency key is known for this long
 PRUNED = 600.0  # seconds from one look for older ones to the next
@@ -34,26 +38,42 @@ PRUNED = 600.0  # seconds from one look for older ones to the next
 _TABLES = (
     "CREATE TABLE facts (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE parts (hash BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID",
-    "CREATE TABLE conversations (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, id TEXT NOT NULL, state TEXT NOT NULL,"
-    " driven INTEGER NOT NULL, workspace TEXT NOT NULL, own_workspace INTEGER NOT NULL, agent BLOB NOT NULL, tools BLOB NOT NULL,"
-    " options BLOB NOT NULL, secrets BLOB, created TEXT NOT NULL, UNIQUE(tenant, id))",
+    (
+        "CREATE TABLE conversations (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT"
+        " NULL, id TEXT NOT NULL, state TEXT NOT NULL, driven INTEGER NOT NULL, workspace TEXT NOT"
+        " NULL, own_workspace INTEGER NOT NULL, agent BLOB NOT NULL, tools BLOB NOT NULL, options"
+        " BLOB NOT NULL, secrets BLOB, created TEXT NOT NULL, UNIQUE(tenant, id))"
+    ),
     "CREATE INDEX conversations_by_tenant ON conversations(tenant, number)",
     "CREATE INDEX conversations_driven ON conversations(driven) WHERE driven > 0",
     "CREATE INDEX conversations_half ON conversations(state) WHERE state <> ''",
     "CREATE INDEX conversations_agent ON conversations(agent)",
     "CREATE INDEX conversations_tools ON conversations(tools)",
-    "CREATE INDEX conversations_workspace ON conversations(tenant, workspace) WHERE workspace <> ''",
-    "CREATE TABLE answers (tenant TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL, answer BLOB NOT NULL, at TEXT NOT NULL,"
-    " PRIMARY KEY(tenant, key)) WITHOUT ROWID",
+    (
+        "CREATE INDEX conversations_workspace ON conversations(tenant, workspace) WHERE workspace"
+        " <> ''"
+    ),
+    (
+        "CREATE TABLE answers (tenant TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,"
+        " answer BLOB NOT NULL, at TEXT NOT NULL, PRIMARY KEY(tenant, key)) WITHOUT ROWID"
+    ),
     "CREATE INDEX answers_by_age ON answers(at)",
-    "CREATE TABLE keys (hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, label TEXT NOT NULL, created TEXT NOT NULL)",
+    (
+        "CREATE TABLE keys (hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, label TEXT NOT NULL,"
+        " created TEXT NOT NULL)"
+    ),
 )
 
 _PART = "a part of conversations"  # what their seals are about: they are shared
 
-_COLUMNS = "number, tenant, id, state, driven, workspace, own_workspace, agent, tools, options, secrets, created"
+_COLUMNS = (
+    "number, tenant, id, state, driven, workspace, own_workspace, agent, tools, options, secrets,"
+    " created"
+)
 
-State = Literal["", "making", "going"]  # there; a fork whose journal may not be there yet; one whose journal may be gone already
+State = Literal[
+    "", "making", "going"
+]  # there; a fork whose journal may not be there yet; one whose journal may be gone already
 IDLE, RUN, HOSTED = 0, 1, 2  # `driven`: not, until it rests, for good
 
 
@@ -67,7 +87,8 @@ class Options(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """One conversation's row. `agent` and `tools` are the hashes of their parts, `secrets` is sealed."""
+    """One conversation's row. `agent` and `tools` are the hashes of their parts, `secrets` is
+    sealed."""
 
     number: int
     tenant: str
@@ -128,7 +149,8 @@ def missing(id: str) -> ConversationNotFound:
 
 
 class SameFile:
-    """The file that was first seen at `path`: once another is there, or none, what is written to it is lost."""
+    """The file that was first seen at `path`: once another is there, or none, what is written to it
+    is lost."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
@@ -141,8 +163,8 @@ class SameFile:
         self._file = self._file or found
         if found != self._file:
             raise StoreError(
-                f"{self._what} {str(self._path)!r} was removed or replaced by another file while the server ran. Stop it, put the file back,"
-                " and start it again."
+                f"{self._what} {str(self._path)!r} was removed or replaced by another file while"
+                " the server ran. Stop it, put the file back, and start it again."
             )
 
     def _look(self) -> tuple[int, int] | None:
@@ -151,13 +173,15 @@ class SameFile:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise StoreError(f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}.") from error
+            raise StoreError(
+                f"{self._what} {str(self._path)!r} cannot be found: {error.strerror}."
+            ) from error
         return found.st_dev, found.st_ino
 
 
 class Records:
-    """The file `path`. Thread-safe. Raises `StoreError` if it cannot be used, `ConfigurationError` if the seal's key is not the one that it was
-    begun with."""
+    """The file `path`. Thread-safe. Raises `StoreError` if it cannot be used, `ConfigurationError`
+    if the seal's key is not the one that it was begun with."""
 
     def __init__(self, path: Path | str, seal: Seal) -> None:
         self.path = Path(path)
@@ -168,7 +192,9 @@ class Records:
         self._file: SameFile | None = None
         self._owned: int | None = None
         try:
-            self._db = sqlite3.connect(self.path, timeout=30.0, isolation_level=None, check_same_thread=False)
+            self._db = sqlite3.connect(
+                self.path, timeout=30.0, isolation_level=None, check_same_thread=False
+            )
         except sqlite3.Error as error:
             raise self._trouble(error) from error
         try:
@@ -181,7 +207,9 @@ class Records:
         try:
             self._db.execute("PRAGMA journal_mode = WAL")
             self._file = SameFile(self.path, "The records file")  # which is made by now
-            self._db.execute("PRAGMA synchronous = FULL")  # a journal without its record is lost to its client
+            self._db.execute(
+                "PRAGMA synchronous = FULL"
+            )  # a journal without its record is lost to its client
         except sqlite3.Error as error:
             raise self._trouble(error) from error
         with self.writing() as db:
@@ -189,10 +217,14 @@ class Records:
             application = int(db.execute("PRAGMA application_id").fetchone()[0])
             empty = db.execute("SELECT 1 FROM sqlite_master").fetchone() is None
             if application != APPLICATION and not (application == 0 and empty):
-                raise StoreError(f"{str(self.path)!r} is an SQLite file, but not the records of a Holdfast server.")
+                raise StoreError(
+                    f"{str(self.path)!r} is an SQLite file, but not the records of a Holdfast"
+                    " server."
+                )
             if version > FORMAT:
                 raise StoreError(
-                    f"Records {str(self.path)!r} were written by a newer Holdfast (format {version}, this one reads {FORMAT})."
+                    f"Records {str(self.path)!r} were written by a newer Holdfast (format"
+                    f" {version}, this one reads {FORMAT})."
                 )
             if empty:
                 for statement in _TABLES:
@@ -201,7 +233,9 @@ class Records:
                 db.execute(f"PRAGMA user_version = {FORMAT}")
                 db.execute("INSERT INTO facts VALUES ('proof', ?)", (self.seal.proof(),))
             else:
-                self.seal.check(bytes(db.execute("SELECT value FROM facts WHERE name = 'proof'").fetchone()[0]))
+                self.seal.check(
+                    bytes(db.execute("SELECT value FROM facts WHERE name = 'proof'").fetchone()[0])
+                )
             self._prune(db)
 
     def _prune(self, db: sqlite3.Connection) -> None:
@@ -225,7 +259,8 @@ class Records:
 
     @contextmanager
     def writing(self, forced: bool = True) -> Generator[sqlite3.Connection]:
-        """One transaction. One that is not `forced` to the disk outlives the process, but a loss of power only with the next that is."""
+        """One transaction. One that is not `forced` to the disk outlives the process, but a loss of
+        power only with the next that is."""
         with self.reading() as db:
             if not forced:
                 db.execute("PRAGMA synchronous = NORMAL")
@@ -250,7 +285,8 @@ class Records:
             pass
 
     def own(self) -> None:
-        """Be the one server of these records until `close`. Raises `StoreError` if another process, or another host of this one, is."""
+        """Be the one server of these records until `close`. Raises `StoreError` if another process,
+        or another host of this one, is."""
         import fcntl
 
         path = Path(f"{self.path}-host")
@@ -266,7 +302,8 @@ class Records:
                     continue
                 os.close(fd)
                 raise StoreError(
-                    f"Another server uses the records {str(self.path)!r}. Stop it first, or give this one another store."
+                    f"Another server uses the records {str(self.path)!r}. Stop it first, or give"
+                    " this one another store."
                 ) from error
         self._owned = fd
 
@@ -285,14 +322,18 @@ class Records:
     # --- conversations ---
 
     def answered(self, tenant: str, key: str, digest: bytes) -> bytes | None:
-        """What was answered under an idempotency key, None if nothing was. Raises `Conflict` if it was for another request."""
+        """What was answered under an idempotency key, None if nothing was. Raises `Conflict` if it
+        was for another request."""
         if not key:
             return None
         with self.reading() as db:
             return _answered(db, tenant, key, digest)
 
-    def keep(self, tenant: str, key: str, digest: bytes, answer: bytes, forced: bool = True) -> bytes:
-        """Keep an answer under an idempotency key; returns the one that holds: an earlier one, if there is one. Raises `Conflict` as `answered`."""
+    def keep(
+        self, tenant: str, key: str, digest: bytes, answer: bytes, forced: bool = True
+    ) -> bytes:
+        """Keep an answer under an idempotency key; returns the one that holds: an earlier one, if
+        there is one. Raises `Conflict` as `answered`."""
         with self.writing(forced) as db:
             found = _answered(db, tenant, key, digest)
             if found is None:
@@ -303,31 +344,54 @@ class Records:
     def amend(self, tenant: str, key: str, answer: bytes) -> None:
         """Another answer under a key that is known."""
         with self.writing(forced=False) as db:
-            db.execute("UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?", (answer, tenant, key))
+            db.execute(
+                "UPDATE answers SET answer = ? WHERE tenant = ? AND key = ?", (answer, tenant, key)
+            )
 
     def add(self, new: New, answer: bytes, key: str, digest: bytes, most: int) -> bytes:
-        """Begin a conversation and keep the answer under the key, in one transaction; returns the answer that holds: an earlier one, if there
-        is one under the same key. Raises `Conflict` if the id or the key stands for something else."""
+        """Begin a conversation and keep the answer under the key, in one transaction; returns the
+        answer that holds: an earlier one, if there is one under the same key. Raises `Conflict` if
+        the id or the key stands for something else."""
         with self.writing() as db:
             if key and (found := _answered(db, new.tenant, key, digest)) is not None:
                 return found
-            taken = db.execute("SELECT state, number FROM conversations WHERE tenant = ? AND id = ?", (new.tenant, new.id)).fetchone()
+            taken = db.execute(
+                "SELECT state, number FROM conversations WHERE tenant = ? AND id = ?",
+                (new.tenant, new.id),
+            ).fetchone()
             if taken is not None:
                 if taken[0] != "making":
                     raise Conflict(f"Conversation {new.id!r} exists already; give another id.")
-                _remove(db, taken[1])  # a fork that was broken off before it was answered: nobody has been told of it
-            count = db.execute("SELECT count(*) FROM conversations WHERE tenant = ?", (new.tenant,)).fetchone()[0]
+                _remove(
+                    db, taken[1]
+                )  # a fork that was broken off before it was answered: nobody has been told of it
+            count = db.execute(
+                "SELECT count(*) FROM conversations WHERE tenant = ?", (new.tenant,)
+            ).fetchone()[0]
             if count >= most:
-                raise TooMany(f"Tenant {new.tenant!r} has {count:,} conversations, which is all that this server allows.", "conversations")
+                raise TooMany(
+                    f"Tenant {new.tenant!r} has {count:,} conversations, which is all that this"
+                    " server allows.",
+                    "conversations",
+                )
             agent, tools = self._keep(db, new.agent), self._keep(db, new.tools)
             db.execute(
-                "INSERT INTO conversations (tenant, id, state, driven, workspace, own_workspace, agent, tools, options, secrets, created)"
-                " VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO conversations (tenant, id, state, driven, workspace, own_workspace,"
+                " agent, tools, options, secrets, created) VALUES (?, ?, ?, 0, ?, ?, ?, ?, ?,"
+                " ?, ?)",
                 (
-                    new.tenant, new.id, new.state, new.workspace, int(new.own_workspace), agent, tools, msgspec.json.encode(new.options),
-                    new.secrets, new.created.isoformat(),
+                    new.tenant,
+                    new.id,
+                    new.state,
+                    new.workspace,
+                    int(new.own_workspace),
+                    agent,
+                    tools,
+                    msgspec.json.encode(new.options),
+                    new.secrets,
+                    new.created.isoformat(),
                 ),
-            )  # fmt: skip
+            )
             if key and not new.state:
                 self._prune(db)
                 _answer(db, new.tenant, key, digest, answer)
@@ -336,7 +400,11 @@ class Records:
     def made(self, tenant: str, id: str, answer: bytes, key: str, digest: bytes) -> None:
         """The journal of a conversation that was `making` is there."""
         with self.writing() as db:
-            db.execute("UPDATE conversations SET state = '' WHERE tenant = ? AND id = ? AND state = 'making'", (tenant, id))
+            db.execute(
+                "UPDATE conversations SET state = '' WHERE tenant = ? AND id = ? AND state ="
+                " 'making'",
+                (tenant, id),
+            )
             if key:
                 _answer(db, tenant, key, digest, answer)
 
@@ -353,11 +421,18 @@ class Records:
         """Whether a client has made the conversation of that id in the store."""
         tenant, _, id = store_id.rpartition("/")
         with self.reading() as db:
-            return db.execute("SELECT 1 FROM conversations WHERE tenant = ? AND id = ?", (tenant or DEFAULT, id)).fetchone() is not None
+            return (
+                db.execute(
+                    "SELECT 1 FROM conversations WHERE tenant = ? AND id = ?",
+                    (tenant or DEFAULT, id),
+                ).fetchone()
+                is not None
+            )
 
     def whole(self, record: Record) -> tuple[Record, bytes, bytes]:
-        """A conversation as it is by now, its agent's form, and the declarations of its tools: others may have given it other tools
-        meanwhile. Raises `ConversationNotFound` if it is gone."""
+        """A conversation as it is by now, its agent's form, and the declarations of its tools:
+        others may have given it other tools meanwhile. Raises `ConversationNotFound` if it is gone.
+        """
         query = f"SELECT {_COLUMNS} FROM conversations WHERE number = ? AND state <> 'going'"
         with self.reading() as db:  # all at one moment
             row = db.execute(query, (record.number,)).fetchone()
@@ -378,15 +453,22 @@ class Records:
         return self.seal.open(bytes(row[0]), _PART)
 
     def _keep(self, db: sqlite3.Connection, data: bytes) -> bytes:
-        """Keep a part, sealed whole: a client may have written a key into its agent's form, where a name belongs."""
+        """Keep a part, sealed whole: a client may have written a key into its agent's form, where a
+        name belongs."""
         hash = self.seal.digest(data)
         if db.execute("SELECT 1 FROM parts WHERE hash = ?", (hash,)).fetchone() is None:
             db.execute("INSERT INTO parts VALUES (?, ?)", (hash, self.seal.seal(data, _PART)))
         return hash
 
-    def page(self, tenant: str, before: int | None, limit: int, ids: Sequence[str] | None = None) -> list[tuple[int, str, str, int, str]]:
-        """Number, id, workspace, driven and time of creation, the newest first; of `ids` alone if given."""
-        query = "SELECT number, id, workspace, driven, created FROM conversations WHERE tenant = ? AND number < ? AND state = ''"
+    def page(
+        self, tenant: str, before: int | None, limit: int, ids: Sequence[str] | None = None
+    ) -> list[tuple[int, str, str, int, str]]:
+        """Number, id, workspace, driven and time of creation, the newest first; of `ids` alone if
+        given."""
+        query = (
+            "SELECT number, id, workspace, driven, created FROM conversations WHERE tenant = ? AND"
+            " number < ? AND state = ''"
+        )
         values: list[object] = [tenant, (1 << 62) if before is None else before]
         if ids is not None:
             query += " AND id IN (SELECT value FROM json_each(?))"
@@ -395,19 +477,28 @@ class Records:
             return db.execute(query + " ORDER BY number DESC LIMIT ?", (*values, limit)).fetchall()
 
     def ids(self, tenant: str) -> list[str]:
-        """The ids of all that a tenant has, and of those being made or removed. Out of an index: a tenth of the time that the rows take."""
+        """The ids of all that a tenant has, and of those being made or removed. Out of an index: a
+        tenth of the time that the rows take."""
         with self.reading() as db:
-            return [id for (id,) in db.execute("SELECT id FROM conversations WHERE tenant = ?", (tenant,))]
+            return [
+                id
+                for (id,) in db.execute("SELECT id FROM conversations WHERE tenant = ?", (tenant,))
+            ]
 
     def driven(self) -> list[tuple[str, str]]:
         """Tenant and id of all that are to be driven, the oldest first."""
         with self.reading() as db:
-            return db.execute("SELECT tenant, id FROM conversations WHERE driven > 0 AND state = '' ORDER BY number").fetchall()
+            return db.execute(
+                "SELECT tenant, id FROM conversations WHERE driven > 0 AND state = '' ORDER BY"
+                " number"
+            ).fetchall()
 
     def drive(self, record: Record, driven: int) -> Record:
         """Say whether a conversation is to be driven from now on."""
         with self.writing() as db:
-            db.execute("UPDATE conversations SET driven = ? WHERE number = ?", (driven, record.number))
+            db.execute(
+                "UPDATE conversations SET driven = ? WHERE number = ?", (driven, record.number)
+            )
         return msgspec.structs.replace(record, driven=driven)
 
     def retool(self, record: Record, agent: bytes, tools: bytes, options: Options) -> Record:
@@ -415,56 +506,82 @@ class Records:
         with self.writing() as db:
             hashes = self._keep(db, agent), self._keep(db, tools)
             row = (*hashes, msgspec.json.encode(options), record.number)
-            db.execute("UPDATE conversations SET agent = ?, tools = ?, options = ? WHERE number = ?", row)
+            db.execute(
+                "UPDATE conversations SET agent = ?, tools = ?, options = ? WHERE number = ?", row
+            )
             _sweep(db, record.agent, record.tools)
         return msgspec.structs.replace(record, agent=hashes[0], tools=hashes[1], options=options)
 
     def become(self, record: Record, state: State) -> None:
         """A conversation that is `going` is not found any more, and its id is not free yet."""
         with self.writing() as db:
-            db.execute("UPDATE conversations SET state = ? WHERE number = ?", (state, record.number))
+            db.execute(
+                "UPDATE conversations SET state = ? WHERE number = ?", (state, record.number)
+            )
 
     def gone(self, record: Record) -> None:
         """Nothing is left of a conversation."""
         with self.writing() as db:
             _remove(db, record.number)
             keys = f"\n{record.number}\n", f"\n{record.number}\x0b"  # of requests to it
-            db.execute("DELETE FROM answers WHERE tenant = ? AND key >= ? AND key < ?", (record.tenant, *keys))
+            db.execute(
+                "DELETE FROM answers WHERE tenant = ? AND key >= ? AND key < ?",
+                (record.tenant, *keys),
+            )
             _sweep(db, record.agent, record.tools)
 
     def half(self) -> list[Record]:
         """Conversations whose making or removal was broken off."""
         with self.reading() as db:
-            return [_record(row) for row in db.execute(f"SELECT {_COLUMNS} FROM conversations WHERE state <> ''")]
+            return [
+                _record(row)
+                for row in db.execute(f"SELECT {_COLUMNS} FROM conversations WHERE state <> ''")
+            ]
 
     def users_of(self, tenant: str, workspace: str) -> int:
         """How many conversations have a workspace."""
-        query = "SELECT count(*) FROM conversations WHERE tenant = ? AND workspace = ? AND workspace <> '' AND state <> 'going'"
+        query = (
+            "SELECT count(*) FROM conversations WHERE tenant = ? AND workspace = ? AND workspace <>"
+            " '' AND state <> 'going'"
+        )
         with self.reading() as db:
             return int(db.execute(query, (tenant, workspace)).fetchone()[0])
 
     def counts(self) -> dict[str, int]:
         """How many conversations each tenant has."""
         with self.reading() as db:
-            return dict(db.execute("SELECT tenant, count(*) FROM conversations GROUP BY tenant").fetchall())
+            return dict(
+                db.execute("SELECT tenant, count(*) FROM conversations GROUP BY tenant").fetchall()
+            )
 
     # --- keys ---
 
     def key_add(self, hash: str, tenant: str, label: str) -> None:
         """Keep a key's hash."""
         with self.writing() as db:
-            db.execute("INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)", (hash, tenant, label, _now().isoformat()))
+            db.execute(
+                "INSERT OR IGNORE INTO keys VALUES (?, ?, ?, ?)",
+                (hash, tenant, label, _now().isoformat()),
+            )
 
     def keys_like(self, beginning: str) -> list[tuple[str, str]]:
         """Hash and tenant of the keys whose hash begins so."""
         with self.reading() as db:
-            return db.execute("SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?", (beginning, beginning + "g")).fetchall()
+            return db.execute(
+                "SELECT hash, tenant FROM keys WHERE hash >= ? AND hash < ?",
+                (beginning, beginning + "g"),
+            ).fetchall()
 
     def key_list(self) -> list[KeyInfo]:
         """All keys, the oldest first."""
         with self.reading() as db:
-            rows = db.execute("SELECT hash, tenant, label, created FROM keys ORDER BY created, hash").fetchall()
-        return [KeyInfo(hash[:16], tenant, label, datetime.fromisoformat(created)) for hash, tenant, label, created in rows]
+            rows = db.execute(
+                "SELECT hash, tenant, label, created FROM keys ORDER BY created, hash"
+            ).fetchall()
+        return [
+            KeyInfo(hash[:16], tenant, label, datetime.fromisoformat(created))
+            for hash, tenant, label, created in rows
+        ]
 
     def key_remove(self, id: str) -> bool:
         """Forget a key by the beginning of its hash; whether there was one."""
@@ -482,21 +599,31 @@ def _record(row: tuple[Any, ...]) -> Record:
     number, tenant, id, state, driven, workspace, own, agent, tools, options, secrets, created = row
     found = msgspec.json.decode(options, type=Options)
     when = datetime.fromisoformat(created)
-    return Record(number, tenant, id, state, driven, workspace, bool(own), agent, tools, found, secrets, when)
+    return Record(
+        number, tenant, id, state, driven, workspace, bool(own), agent, tools, found, secrets, when
+    )
 
 
 def _answered(db: sqlite3.Connection, tenant: str, key: str, digest: bytes) -> bytes | None:
-    row = db.execute("SELECT digest, answer FROM answers WHERE tenant = ? AND key = ?", (tenant, key)).fetchone()
+    row = db.execute(
+        "SELECT digest, answer FROM answers WHERE tenant = ? AND key = ?", (tenant, key)
+    ).fetchone()
     if row is None:
         return None
     if bytes(row[0]) != digest:
         given = key.rpartition("\n")[2]
-        raise Conflict(f"The idempotency key {given[:80]!r} was used for another request; use a new one for each.")
+        raise Conflict(
+            f"The idempotency key {given[:80]!r} was used for another request; use a new one for"
+            " each."
+        )
     return bytes(row[1])
 
 
 def _answer(db: sqlite3.Connection, tenant: str, key: str, digest: bytes, answer: bytes) -> None:
-    db.execute("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", (tenant, key, digest, answer, _now().isoformat()))
+    db.execute(
+        "INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)",
+        (tenant, key, digest, answer, _now().isoformat()),
+    )
 
 
 def _remove(db: sqlite3.Connection, number: int) -> None:
@@ -506,5 +633,10 @@ def _remove(db: sqlite3.Connection, number: int) -> None:
 def _sweep(db: sqlite3.Connection, *hashes: bytes) -> None:
     """Forget parts that no conversation has any more."""
     for hash in hashes:
-        query = "DELETE FROM parts WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM conversations WHERE agent = ?1)"
-        db.execute(query + " AND NOT EXISTS (SELECT 1 FROM conversations WHERE tools = ?1)", (hash,))
+        query = (
+            "DELETE FROM parts WHERE hash = ?1 AND NOT EXISTS (SELECT 1 FROM conversations WHERE"
+            " agent = ?1)"
+        )
+        db.execute(
+            query + " AND NOT EXISTS (SELECT 1 FROM conversations WHERE tools = ?1)", (hash,)
+        )

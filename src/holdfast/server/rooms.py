@@ -1,4 +1,5 @@
-"""Which conversations are open: each is opened once however many ask for it at the same time, and parked when nobody needs it."""
+"""Which conversations are open: each is opened once however many ask for it at the same time, and
+parked when nobody needs it."""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ _CLOSING = 5.0  # seconds that an open conversation is given to stop
 
 
 class _Room:
-    """`opened` is done when the conversation is open, or could not be opened; `parked` is set when it is closed again."""
+    """`opened` is done when the conversation is open, or could not be opened; `parked` is set when
+    it is closed again."""
 
     __slots__ = ("closing", "opened", "parked", "used", "users")
 
@@ -35,9 +37,12 @@ class _Room:
 
 
 class Rooms:
-    """At most `most` are open; to open another one, the one that rests longest is parked. Thread-safe."""
+    """At most `most` are open; to open another one, the one that rests longest is parked.
+    Thread-safe."""
 
-    def __init__(self, open: Callable[[str], Live], most: int, idle: float, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, open: Callable[[str], Live], most: int, idle: float, clock: Callable[[], float]
+    ) -> None:
         self._open = open
         self._most = most
         self._idle = idle
@@ -48,8 +53,8 @@ class Rooms:
 
     @contextmanager
     def use(self, id: str) -> Generator[Live]:
-        """The open conversation, which is not parked within the block. Raises what opening it raises; `TooMany` if all that are open are in
-        use."""
+        """The open conversation, which is not parked within the block. Raises what opening it
+        raises; `TooMany` if all that are open are in use."""
         room = self._enter(id)
         try:
             yield room.opened.result()
@@ -83,13 +88,24 @@ class Rooms:
 
                 room = ours = self._rooms[id] = _Room(Future())
             else:
-                oldest = next((other for other, one in self._rooms.items() if not one.users and not one.closing), None)
+                oldest = next(
+                    (
+                        other
+                        for other, one in self._rooms.items()
+                        if not one.users and not one.closing
+                    ),
+                    None,
+                )
                 closing = next((one for one in self._rooms.values() if one.closing), None)
                 if oldest is None and closing is not None:
                     return _parked(closing)
         if room is None:
             if oldest is None:
-                raise TooMany(f"All {self._most:,} conversations that this server keeps open are in use. Try again.", "open")
+                raise TooMany(
+                    f"All {self._most:,} conversations that this server keeps open are in use. Try"
+                    " again.",
+                    "open",
+                )
             self.park(oldest)
             return _done()
         if ours is not None:
@@ -112,12 +128,18 @@ class Rooms:
         """The conversation if it is open now; it may be parked at any moment."""
         with self._lock:
             room = self._rooms.get(id)
-        if room is None or room.closing or not room.opened.done() or room.opened.exception() is not None:
+        if (
+            room is None
+            or room.closing
+            or not room.opened.done()
+            or room.opened.exception() is not None
+        ):
             return None
         return room.opened.result()
 
     def park(self, id: str, force: bool = False) -> bool:
-        """Close a conversation if it is open and nobody uses it, or, with `force`, cut off whoever does; whether it is closed now."""
+        """Close a conversation if it is open and nobody uses it, or, with `force`, cut off whoever
+        does; whether it is closed now."""
         with self._lock:
             room = self._rooms.get(id)
             if room is None:

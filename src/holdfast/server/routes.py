@@ -1,4 +1,5 @@
-"""How a route is added to the app: described, its errors as answers, and its client noted as alive."""
+"""How a route is added to the app: described, its errors as answers, and its client noted as
+alive."""
 
 from __future__ import annotations
 
@@ -18,13 +19,29 @@ from holdfast.server.service import Service
 Endpoint = Callable[..., Awaitable[Response]]
 
 NAME = "^[A-Za-z0-9._-]{1,128}$"
-Id = Annotated[str, Path(pattern=NAME, description="The conversation's id.", examples=["4f0c91d2a6be"])]
-WorkspaceId = Annotated[str, Path(pattern=NAME, description="The workspace's id.", examples=["w-81d0"])]
+Id = Annotated[
+    str, Path(pattern=NAME, description="The conversation's id.", examples=["4f0c91d2a6be"])
+]
+WorkspaceId = Annotated[
+    str, Path(pattern=NAME, description="The workspace's id.", examples=["w-81d0"])
+]
 CallId = Annotated[str, Path(pattern=NAME, description="The call's id.", examples=["3.0"])]
 Key = Annotated[
-    str | None, Header(alias="Idempotency-Key", pattern="^[!-~]{1,200}$", description="Sent again under this key, it is not done twice.")
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        pattern="^[!-~]{1,200}$",
+        description="Sent again under this key, it is not done twice.",
+    ),
 ]
-Client = Annotated[str, Header(alias="X-Holdfast-Client", pattern=NAME, description="The id of the client instance that asks.")]
+Client = Annotated[
+    str,
+    Header(
+        alias="X-Holdfast-Client",
+        pattern=NAME,
+        description="The id of the client instance that asks.",
+    ),
+]
 LARGEST = 2**53 - 1  # what every JSON reader can say; no journal is so long
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -39,10 +56,18 @@ class Routes:
         self.description = description
 
     def add(
-        self, method: str, path: str, summary: str, *, conflict: bool = False, tag: str = "conversations", **described: Any
+        self,
+        method: str,
+        path: str,
+        summary: str,
+        *,
+        conflict: bool = False,
+        tag: str = "conversations",
+        **described: Any,
     ) -> Callable[[Endpoint], Endpoint]:
-        """A decorator: the endpoint answers `method` of `path`, its name is the operation's id, its docstring the description. `conflict`: what does not
-        fit does not fit the conversation as it stands (409). For the others see `Description.route`."""
+        """A decorator: the endpoint answers `method` of `path`, its name is the operation's id, its
+        docstring the description. `conflict`: what does not fit does not fit the conversation as it
+        stands (409). For the others see `Description.route`."""
 
         def decorate(endpoint: Endpoint) -> Endpoint:
             @functools.wraps(endpoint)
@@ -75,6 +100,9 @@ class Routes:
         if client is not None and "caller" in request.scope:
             if not _NAME.fullmatch(client):
                 raise Refused(
-                    422, "ConfigurationError", "X-Holdfast-Client takes up to 128 letters, digits and any of ._-, such as a UUID."
+                    422,
+                    "ConfigurationError",
+                    "X-Holdfast-Client takes up to 128 letters, digits and any of ._-, such as a"
+                    " UUID.",
                 )
             await self.service.seen(request.scope["caller"].tenant, client)

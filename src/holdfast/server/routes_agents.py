@@ -1,4 +1,5 @@
-"""The agents that the server's operator offers by name: listed, and conversations made with them."""
+"""The agents that the server's operator offers by name: listed, and conversations made with
+them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,7 +16,9 @@ from holdfast.server.openai import Published
 from holdfast.server.routes import Key, Routes
 from holdfast.server.shapes import Created, CreateRequest
 
-_Name = Annotated[str, Path(min_length=1, max_length=100, description="The agent's name.", examples=["coder"])]
+_Name = Annotated[
+    str, Path(min_length=1, max_length=100, description="The agent's name.", examples=["coder"])
+]
 
 
 def add(routes: Routes, agents: Mapping[str, Published]) -> None:
@@ -23,32 +26,62 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     service, host = routes.service, routes.service.host
 
     @routes.add(
-        "GET", "/api/agents", "The agents of this server", gives=Offers, client=False, tag="agents",
-        gave={"agents": [{"name": "coder", "model": "gpt-5-mini", "tools": ["terminal", "read_file"]}]},
-    )  # fmt: skip
+        "GET",
+        "/api/agents",
+        "The agents of this server",
+        gives=Offers,
+        client=False,
+        tag="agents",
+        gave={
+            "agents": [{"name": "coder", "model": "gpt-5-mini", "tools": ["terminal", "read_file"]}]
+        },
+    )
     async def list_agents(request: Request) -> Response:
         """Those that its operator offers by name."""
-        return answer(Offers([Offered(agent.name, _model(agent), [tool.name for tool in agent.tools]) for agent in agents.values()]))
+        return answer(
+            Offers(
+                [
+                    Offered(agent.name, _model(agent), [tool.name for tool in agent.tools])
+                    for agent in agents.values()
+                ]
+            )
+        )
 
     @routes.add(
-        "POST", "/api/agents/{agent}/conversations", "Make a conversation with one of them", takes=StartRequest, example={"id": "weekly"},
-        gives=Created, gave={"id": "weekly", "status": "idle", "created": "2026-11-21T10:00:00Z"}, status=201, also=(404, 409, 422, 503), tag="agents",
-    )  # fmt: skip
+        "POST",
+        "/api/agents/{agent}/conversations",
+        "Make a conversation with one of them",
+        takes=StartRequest,
+        example={"id": "weekly"},
+        gives=Created,
+        gave={"id": "weekly", "status": "idle", "created": "2026-11-21T10:00:00Z"},
+        status=201,
+        also=(404, 409, 422, 503),
+        tag="agents",
+    )
     async def start_with_agent(request: Request, agent: _Name, key: Key = None) -> Response:
-        """Its tools run on the server, what they ask waits for an answer, and its answers are streamed."""
+        """Its tools run on the server, what they ask waits for an answer, and its answers are
+        streamed."""
         body = await service.json(request, StartRequest)
         found = agents.get(agent)
         if found is None:
-            raise Refused(404, "ConfigurationError", f"There is no agent of that name here; there are: {', '.join(agents) or 'none'}.")
+            raise Refused(
+                404,
+                "ConfigurationError",
+                f"There is no agent of that name here; there are: {', '.join(agents) or 'none'}.",
+            )
         tenant = service.caller(request).tenant
 
         def make() -> Created:
             made = host.create(tenant, _request(found, body), key or "")
             if refused := [tool.name for tool in made.tools if tool.executor != "server"]:
-                with suppress(ConversationNotFound):  # it was deleted already when this was asked under the same key before
+                with suppress(
+                    ConversationNotFound
+                ):  # it was deleted already when this was asked under the same key before
                     host.delete(tenant, made.id)
                 raise ConfigurationError(
-                    f"This server may not run these tools of the agent: {', '.join(refused)}. Its operator allows them with --allow-tools."
+                    f"This server may not run these tools of the agent: {', '.join(refused)}. Its"
+                    " operator allows them with --allow-tools."
                 )
             return made
 
@@ -64,6 +97,12 @@ def _model(agent: Published) -> str:
 def _request(agent: Published, body: StartRequest) -> CreateRequest:
     modules = {tool.name: tool.module for tool in agent.tools if tool.module}
     return CreateRequest(
-        agent=dict(agent.form.mapping), secrets=dict(agent.form.secrets), tools=list(agent.tools), tool_module_qualnames=modules,
-        id=body.id, workspace=body.workspace, questions=True, deltas=True,
-    )  # fmt: skip
+        agent=dict(agent.form.mapping),
+        secrets=dict(agent.form.secrets),
+        tools=list(agent.tools),
+        tool_module_qualnames=modules,
+        id=body.id,
+        workspace=body.workspace,
+        questions=True,
+        deltas=True,
+    )

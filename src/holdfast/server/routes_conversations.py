@@ -15,7 +15,10 @@ from holdfast.server.bodies import CondenseRequest, MessageRequest, Sent, Standi
 from holdfast.server.routes import Id, Key, Routes
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Page, ToolsRequest
 
-_AGENT = {"model": {"name": "gpt-5-mini", "api_key": "${secret_1}"}, "tools": {"builtin": ["terminal", "read_file"]}}
+_AGENT = {
+    "model": {"name": "gpt-5-mini", "api_key": "${secret_1}"},
+    "tools": {"builtin": ["terminal", "read_file"]},
+}
 _CREATED = {
     "id": "4f0c91d2a6be",
     "status": "idle",
@@ -32,39 +35,74 @@ def add(routes: Routes) -> None:
     service, host = routes.service, routes.service.host
 
     @routes.add(
-        "POST", "/api/conversations", "Make a conversation", takes=CreateRequest,
-        example={"agent": _AGENT, "secrets": {"secret_1": "sk-..."}}, gives=Created, gave=_CREATED, status=201, also=(404, 409, 503),
-    )  # fmt: skip
+        "POST",
+        "/api/conversations",
+        "Make a conversation",
+        takes=CreateRequest,
+        example={"agent": _AGENT, "secrets": {"secret_1": "sk-..."}},
+        gives=Created,
+        gave=_CREATED,
+        status=201,
+        also=(404, 409, 503),
+    )
     async def create_conversation(request: Request, key: Key = None) -> Response:
-        """The agent comes as its serial form. The answer tells where each of its tools runs: on the server, by the client, or not at all."""
+        """The agent comes as its serial form. The answer tells where each of its tools runs: on the
+        server, by the client, or not at all."""
         body = await service.json(request, CreateRequest, service.agent_bytes)
-        return answer(await service.change(host.create, service.caller(request).tenant, body, key or ""), 201)
+        return answer(
+            await service.change(host.create, service.caller(request).tenant, body, key or ""), 201
+        )
 
     @routes.add("GET", "/api/conversations", "List conversations", gives=Page, also=(422, 503))
     async def list_conversations(
         request: Request,
-        status: Annotated[str | None, Query(pattern=f"^({_STATUSES})$", description="Only those of this status.")] = None,
-        cursor: Annotated[str | None, Query(pattern="^[!-~]{1,200}$", description="`next` of the part before.")] = None,
+        status: Annotated[
+            str | None, Query(pattern=f"^({_STATUSES})$", description="Only those of this status.")
+        ] = None,
+        cursor: Annotated[
+            str | None, Query(pattern="^[!-~]{1,200}$", description="`next` of the part before.")
+        ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
         """The newest first, in parts."""
-        return answer(await service.read(host.list, service.caller(request).tenant, status, cursor, limit))
+        return answer(
+            await service.read(host.list, service.caller(request).tenant, status, cursor, limit)
+        )
 
-    @routes.add("GET", "/api/conversations/{id}", "What is known of a conversation", gives=Info, also=(404, 422, 503))
+    @routes.add(
+        "GET",
+        "/api/conversations/{id}",
+        "What is known of a conversation",
+        gives=Info,
+        also=(404, 422, 503),
+    )
     async def get_conversation(request: Request, id: Id) -> Response:
         """Without its events."""
         return answer(await service.read(host.get, service.caller(request).tenant, id))
 
-    @routes.add("DELETE", "/api/conversations/{id}", "Remove a conversation", status=204, also=(404, 409, 422, 503))
+    @routes.add(
+        "DELETE",
+        "/api/conversations/{id}",
+        "Remove a conversation",
+        status=204,
+        also=(404, 409, 422, 503),
+    )
     async def delete_conversation(request: Request, id: Id) -> Response:
         """What runs is cut off; its journal is gone. The workspace stays if others have it."""
         await service.change(host.delete, service.caller(request).tenant, id)
         return Response(status_code=204)
 
     @routes.add(
-        "POST", "/api/conversations/{id}/messages", "Send a message", takes=MessageRequest, example={"text": "Why does test_dates fail?"},
-        gives=Sent, gave={"eventId": "0b9e"}, status=202, also=(404, 409, 503),
-    )  # fmt: skip
+        "POST",
+        "/api/conversations/{id}/messages",
+        "Send a message",
+        takes=MessageRequest,
+        example={"text": "Why does test_dates fail?"},
+        gives=Sent,
+        gave={"eventId": "0b9e"},
+        status=202,
+        also=(404, 409, 503),
+    )
     async def send_message(request: Request, id: Id, key: Key = None) -> Response:
         """It is in the journal when this is answered."""
         body = await service.json(request, MessageRequest, largest=None)
@@ -82,12 +120,19 @@ def add(routes: Routes) -> None:
 
         return answer(Standing(await service.change(tell)))
 
-    standing: dict[str, Any] = {"gives": Standing, "gave": {"status": "running"}, "also": (404, 409, 422, 503), "conflict": True}
+    standing: dict[str, Any] = {
+        "gives": Standing,
+        "gave": {"status": "running"},
+        "also": (404, 409, 422, 503),
+        "conflict": True,
+    }
 
     @routes.add("POST", "/api/conversations/{id}/start", "Drive it from now on", **standing)
     async def start_conversation(request: Request, id: Id) -> Response:
         """A message is answered as it comes, also after a restart of the server, until `close`."""
-        return answer(Standing(await service.change(host.start, service.caller(request).tenant, id)))
+        return answer(
+            Standing(await service.change(host.start, service.caller(request).tenant, id))
+        )
 
     @routes.add("POST", "/api/conversations/{id}/run", "Run until it rests", **standing)
     async def run_conversation(request: Request, id: Id) -> Response:
@@ -97,14 +142,18 @@ def add(routes: Routes) -> None:
     @routes.add("POST", "/api/conversations/{id}/close", "Park it", **standing)
     async def close_conversation(request: Request, id: Id) -> Response:
         """What runs is cut off. It can be opened again at any time."""
-        return answer(Standing(await service.change(host.close, service.caller(request).tenant, id)))
+        return answer(
+            Standing(await service.change(host.close, service.caller(request).tenant, id))
+        )
 
     @routes.add("POST", "/api/conversations/{id}/pause", "Pause", **standing)
     async def pause_conversation(request: Request, id: Id, key: Key = None) -> Response:
         """Goes no further after what runs now."""
         return await told(request, id, Pause(), key)
 
-    @routes.add("POST", "/api/conversations/{id}/resume", "Go on after a pause or an error", **standing)
+    @routes.add(
+        "POST", "/api/conversations/{id}/resume", "Go on after a pause or an error", **standing
+    )
     async def resume_conversation(request: Request, id: Id, key: Key = None) -> Response:
         """As `Conversation.resume`."""
         return await told(request, id, Resume(), key)
@@ -115,35 +164,71 @@ def add(routes: Routes) -> None:
         return await told(request, id, Interrupt(), key)
 
     @routes.add(
-        "POST", "/api/conversations/{id}/condense", "Shorten what the model is shown", takes=CondenseRequest,
-        example={"instructions": "Keep the ticket numbers."}, **standing,
-    )  # fmt: skip
+        "POST",
+        "/api/conversations/{id}/condense",
+        "Shorten what the model is shown",
+        takes=CondenseRequest,
+        example={"instructions": "Keep the ticket numbers."},
+        **standing,
+    )
     async def condense_conversation(request: Request, id: Id, key: Key = None) -> Response:
         """As `Conversation.condense`: a `condensation` event tells what came of it."""
         body = await service.json(request, CondenseRequest)
         return await told(request, id, Condense(body.instructions), key)
 
     @routes.add(
-        "POST", "/api/conversations/{id}/fork", "Fork", takes=ForkRequest, example={"seq": 7}, gives=Created, gave=_CREATED, status=201,
+        "POST",
+        "/api/conversations/{id}/fork",
+        "Fork",
+        takes=ForkRequest,
+        example={"seq": 7},
+        gives=Created,
+        gave=_CREATED,
+        status=201,
         also=(404, 409, 503),
-    )  # fmt: skip
+    )
     async def fork_conversation(request: Request, id: Id, key: Key = None) -> Response:
         """Another conversation that begins with the first events of this one."""
         body = await service.json(request, ForkRequest, service.agent_bytes)
         if body.seq is not None and not 0 <= body.seq < 2**53:
             raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
-        return answer(await service.change(host.fork, service.caller(request).tenant, id, body, key or ""), 201)
+        return answer(
+            await service.change(host.fork, service.caller(request).tenant, id, body, key or ""),
+            201,
+        )
 
     @routes.add(
-        "PUT", "/api/conversations/{id}/tools", "Give it other tools", takes=ToolsRequest,
-        example={"tools": [{"name": "plan", "inputSchema": {"type": "object"}, "module": "holdfast.tools.preset.planning"}]},
-        gives=Created, gave=_CREATED, also=(404, 409, 503),
-    )  # fmt: skip
+        "PUT",
+        "/api/conversations/{id}/tools",
+        "Give it other tools",
+        takes=ToolsRequest,
+        example={
+            "tools": [
+                {
+                    "name": "plan",
+                    "inputSchema": {"type": "object"},
+                    "module": "holdfast.tools.preset.planning",
+                }
+            ]
+        },
+        gives=Created,
+        gave=_CREATED,
+        also=(404, 409, 503),
+    )
     async def set_tools(request: Request, id: Id) -> Response:
         """In place of those that it has, from its next step on."""
         body = await service.json(request, ToolsRequest, service.agent_bytes)
         tenant = service.caller(request).tenant
-        return answer(await service.change(host.set_tools, tenant, id, body.tools, body.tool_module_qualnames, body.client_tools))
+        return answer(
+            await service.change(
+                host.set_tools,
+                tenant,
+                id,
+                body.tools,
+                body.tool_module_qualnames,
+                body.client_tools,
+            )
+        )
 
 
 def _event_id(key: str | None) -> str:

@@ -1,4 +1,5 @@
-"""What was and what comes: a conversation's state, its events, their stream, the whole outputs of its calls."""
+"""What was and what comes: a conversation's state, its events, their stream, the whole outputs of
+its calls."""
 
 from typing import Annotated, Any
 
@@ -14,7 +15,12 @@ from holdfast.server.intake import state_of
 from holdfast.server.routes import LARGEST, CallId, Id, Routes
 from holdfast.server.sse import Stream
 
-After = Annotated[int, Query(ge=0, le=LARGEST, description="The seq of the last event that is known; 0: all are wanted.")]
+After = Annotated[
+    int,
+    Query(
+        ge=0, le=LARGEST, description="The seq of the last event that is known; 0: all are wanted."
+    ),
+]
 
 _MESSAGE = {
     "type": "message",
@@ -25,7 +31,11 @@ _MESSAGE = {
     "content": [{"type": "text", "text": "Hi"}],
 }
 _FIRST = {**{name: value for name, value in _MESSAGE.items() if name != "role"}, "seq": 1}
-_EVENT = {"type": "object", "required": ["type", "seq"], "properties": {"type": {"type": "string"}, "seq": {"type": "integer"}}}
+_EVENT = {
+    "type": "object",
+    "required": ["type", "seq"],
+    "properties": {"type": {"type": "string"}, "seq": {"type": "integer"}},
+}
 _STATE: dict[str, Any] = {
     "type": "object",
     "required": ["version", "id", "status", "events"],
@@ -43,9 +53,14 @@ def add(routes: Routes) -> None:
     service, host = routes.service, routes.service.host
 
     @routes.add(
-        "GET", "/api/conversations/{id}/state", "The whole state", schema=_STATE, also=(404, 409, 422, 503), tag="events",
+        "GET",
+        "/api/conversations/{id}/state",
+        "The whole state",
+        schema=_STATE,
+        also=(404, 409, 422, 503),
+        tag="events",
         gave={"version": 1, "id": "4f0c91d2a6be", "status": "finished", "events": [_MESSAGE]},
-    )  # fmt: skip
+    )
     async def get_state(request: Request, id: Id) -> Response:
         """As `ConversationState.to_json`: with all events."""
         tenant = service.caller(request).tenant
@@ -53,42 +68,77 @@ def add(routes: Routes) -> None:
         return Response(data, media_type="application/json")
 
     @routes.add(
-        "PUT", "/api/conversations/{id}/state", "Begin with a state", takes=StateRequest, gives=Standing, gave={"status": "finished"},
-        example={"version": 1, "id": "elsewhere", "status": "idle", "events": [_FIRST]}, also=(404, 409, 503), tag="events",
-    )  # fmt: skip
+        "PUT",
+        "/api/conversations/{id}/state",
+        "Begin with a state",
+        takes=StateRequest,
+        gives=Standing,
+        gave={"status": "finished"},
+        example={"version": 1, "id": "elsewhere", "status": "idle", "events": [_FIRST]},
+        also=(404, 409, 503),
+        tag="events",
+    )
     async def put_state(request: Request, id: Id) -> Response:
-        """As `Conversation.from_state`: a conversation that has no events yet goes on from those of another, of any server or none."""
+        """As `Conversation.from_state`: a conversation that has no events yet goes on from those of
+        another, of any server or none."""
         data = await service.body(request)
         tenant = service.caller(request).tenant
-        return answer(Standing(await service.change(lambda: host.begin_with(tenant, id, state_of(data)))))
+        return answer(
+            Standing(await service.change(lambda: host.begin_with(tenant, id, state_of(data))))
+        )
 
     @routes.add(
-        "GET", "/api/conversations/{id}/events", "Events after one", gives=Events, gave={"events": [_MESSAGE], "lastSeq": 2},
-        also=(404, 422, 503), tag="events",
-    )  # fmt: skip
-    async def get_events(request: Request, id: Id, after_seq: After = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 500) -> Response:
+        "GET",
+        "/api/conversations/{id}/events",
+        "Events after one",
+        gives=Events,
+        gave={"events": [_MESSAGE], "lastSeq": 2},
+        also=(404, 422, 503),
+        tag="events",
+    )
+    async def get_events(
+        request: Request,
+        id: Id,
+        after_seq: After = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 500,
+    ) -> Response:
         """In order, at most `limit`."""
         tenant = service.caller(request).tenant
 
         def read() -> Response:
             found = host.read(tenant, id, after_seq, limit)
-            last = host.get(tenant, id).last_seq if len(found) >= limit else found[-1].seq if found else after_seq
+            last = (
+                host.get(tenant, id).last_seq
+                if len(found) >= limit
+                else found[-1].seq
+                if found
+                else after_seq
+            )
             return answer(Events([msgspec.Raw(ev.encode(event)) for event in found], last))
 
         return await service.read(read)
 
     @routes.add(
-        "GET", "/api/conversations/{id}/stream", "Events as they come", given="text/event-stream", schema={"type": "string"},
-        gave='id: 2\nevent: message\ndata: {"type": "message", "seq": 2}\n\n', also=(404, 409, 422, 503), tag="events",
-    )  # fmt: skip
+        "GET",
+        "/api/conversations/{id}/stream",
+        "Events as they come",
+        given="text/event-stream",
+        schema={"type": "string"},
+        gave='id: 2\nevent: message\ndata: {"type": "message", "seq": 2}\n\n',
+        also=(404, 409, 422, 503),
+        tag="events",
+    )
     async def stream_events(
         request: Request,
         id: Id,
         after_seq: After = 0,
-        last_event_id: Annotated[str | None, Header(pattern="^[0-9]{1,15}$", description="Wins over `after_seq`.")] = None,
+        last_event_id: Annotated[
+            str | None, Header(pattern="^[0-9]{1,15}$", description="Wins over `after_seq`.")
+        ] = None,
     ) -> Response:
-        """Server-sent events: those after `after_seq`, then each as it is appended, `id` its seq; `delta` and `progress` have no id and are not kept. A comment
-        comes when nothing else does."""
+        """Server-sent events: those after `after_seq`, then each as it is appended, `id` its seq;
+        `delta` and `progress` have no id and are not kept. A comment comes when nothing else does.
+        """
         caller = service.caller(request)
         client = request.headers.get("x-holdfast-client")
 
@@ -99,7 +149,13 @@ def add(routes: Routes) -> None:
 
         service.check_open()
         feed = await service.read(host.feed, caller.tenant, id)
-        return Stream(service, feed, caller.key_id, after_seq if last_event_id is None else int(last_event_id), alive)
+        return Stream(
+            service,
+            feed,
+            caller.key_id,
+            after_seq if last_event_id is None else int(last_event_id),
+            alive,
+        )
 
     @routes.add(
         "GET",

@@ -1,4 +1,5 @@
-"""Webhooks over HTTP: made, listed, changed, given another secret, removed; what they could not send, and having it sent again."""
+"""Webhooks over HTTP: made, listed, changed, given another secret, removed; what they could not
+send, and having it sent again."""
 
 from typing import Annotated, Any
 
@@ -19,13 +20,28 @@ from holdfast.server.webhook_shapes import (
 )
 
 _ID = "wh-5b0c91d2a6be"
-_Id = Annotated[str, Path(pattern="^[A-Za-z0-9._-]{1,128}$", description="The webhook's id.", examples=[_ID])]
+_Id = Annotated[
+    str, Path(pattern="^[A-Za-z0-9._-]{1,128}$", description="The webhook's id.", examples=[_ID])
+]
 _SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYq="
-_ASKED = {"url": "https://hooks.example.com/agents", "events": ["message", "status.finished"], "secret": _SECRET}
+_ASKED = {
+    "url": "https://hooks.example.com/agents",
+    "events": ["message", "status.finished"],
+    "secret": _SECRET,
+}
 _SHOWN: dict[str, Any] = {
-    "id": _ID, "url": "https://hooks.example.com/agents", "events": ["message", "status.finished"], "state": "active", "created": "2026-11-21T10:00:00Z",
-    "conversationId": None, "failing": 0, "dead": 0, "error": "", "secret": None, "oldSecretUntil": None,
-}  # fmt: skip
+    "id": _ID,
+    "url": "https://hooks.example.com/agents",
+    "events": ["message", "status.finished"],
+    "state": "active",
+    "created": "2026-11-21T10:00:00Z",
+    "conversationId": None,
+    "failing": 0,
+    "dead": 0,
+    "error": "",
+    "secret": None,
+    "oldSecretUntil": None,
+}
 
 
 def add(routes: Routes) -> None:
@@ -33,70 +49,156 @@ def add(routes: Routes) -> None:
     service, webhooks = routes.service, routes.service.host.webhooks
 
     @routes.add(
-        "POST", "/api/webhooks", "Make a webhook", takes=WebhookRequest, example=_ASKED, gives=Webhook, gave={**_SHOWN, "secret": _SECRET},
-        status=201, also=(404, 409, 503), tag="webhooks",
-    )  # fmt: skip
+        "POST",
+        "/api/webhooks",
+        "Make a webhook",
+        takes=WebhookRequest,
+        example=_ASKED,
+        gives=Webhook,
+        gave={**_SHOWN, "secret": _SECRET},
+        status=201,
+        also=(404, 409, 503),
+        tag="webhooks",
+    )
     async def create_webhook(request: Request, key: Key = None) -> Response:
-        """One POST for each event of a conversation, or of all, signed as Standard Webhooks has it: at least once, in the order of each journal. The answer alone
-        shows the secret."""
+        """One POST for each event of a conversation, or of all, signed as Standard Webhooks has it:
+        at least once, in the order of each journal. The answer alone shows the secret."""
         body = await service.json(request, WebhookRequest)
-        return answer(await service.change(webhooks.create, service.caller(request).tenant, body, key or ""), 201)
+        return answer(
+            await service.change(webhooks.create, service.caller(request).tenant, body, key or ""),
+            201,
+        )
 
-    @routes.add("GET", "/api/webhooks", "List webhooks", gives=WebhookList, gave={"webhooks": [_SHOWN]}, also=(422, 503), tag="webhooks")
+    @routes.add(
+        "GET",
+        "/api/webhooks",
+        "List webhooks",
+        gives=WebhookList,
+        gave={"webhooks": [_SHOWN]},
+        also=(422, 503),
+        tag="webhooks",
+    )
     async def list_webhooks(request: Request) -> Response:
         """The oldest first."""
         return answer(await service.read(webhooks.list, service.caller(request).tenant))
 
     @routes.add(
-        "GET", "/api/webhooks/{webhook}", "What is known of a webhook", gives=Webhook, gave=_SHOWN, also=(404, 422, 503), tag="webhooks"
+        "GET",
+        "/api/webhooks/{webhook}",
+        "What is known of a webhook",
+        gives=Webhook,
+        gave=_SHOWN,
+        also=(404, 422, 503),
+        tag="webhooks",
     )
     async def get_webhook(request: Request, webhook: _Id) -> Response:
         """Without its secret."""
         return answer(await service.read(webhooks.get, service.caller(request).tenant, webhook))
 
     @routes.add(
-        "PUT", "/api/webhooks/{webhook}", "Change a webhook", takes=WebhookChange, example={"enabled": True}, gives=Webhook, gave=_SHOWN,
-        also=(404, 503), tag="webhooks",
-    )  # fmt: skip
+        "PUT",
+        "/api/webhooks/{webhook}",
+        "Change a webhook",
+        takes=WebhookChange,
+        example={"enabled": True},
+        gives=Webhook,
+        gave=_SHOWN,
+        also=(404, 503),
+        tag="webhooks",
+    )
     async def change_webhook(request: Request, webhook: _Id) -> Response:
-        """It goes on where it was; what failed is tried at once if it is enabled, or sends elsewhere."""
+        """It goes on where it was; what failed is tried at once if it is enabled, or sends
+        elsewhere."""
         body = await service.json(request, WebhookChange)
-        return answer(await service.change(webhooks.change, service.caller(request).tenant, webhook, body))
+        return answer(
+            await service.change(webhooks.change, service.caller(request).tenant, webhook, body)
+        )
 
-    @routes.add("DELETE", "/api/webhooks/{webhook}", "Remove a webhook", status=204, also=(404, 422, 503), tag="webhooks")
+    @routes.add(
+        "DELETE",
+        "/api/webhooks/{webhook}",
+        "Remove a webhook",
+        status=204,
+        also=(404, 422, 503),
+        tag="webhooks",
+    )
     async def delete_webhook(request: Request, webhook: _Id) -> Response:
         """What it has not sent is not sent."""
         await service.change(webhooks.delete, service.caller(request).tenant, webhook)
         return Response(status_code=204)
 
     @routes.add(
-        "POST", "/api/webhooks/{webhook}/secret", "Give a webhook another secret", takes=SecretRequest, example={"overlap": 3600}, gives=Webhook,
-        gave={**_SHOWN, "secret": _SECRET, "oldSecretUntil": "2026-11-21T11:00:00Z"}, also=(404, 503), tag="webhooks",
-    )  # fmt: skip
+        "POST",
+        "/api/webhooks/{webhook}/secret",
+        "Give a webhook another secret",
+        takes=SecretRequest,
+        example={"overlap": 3600},
+        gives=Webhook,
+        gave={**_SHOWN, "secret": _SECRET, "oldSecretUntil": "2026-11-21T11:00:00Z"},
+        also=(404, 503),
+        tag="webhooks",
+    )
     async def rotate_webhook_secret(request: Request, webhook: _Id) -> Response:
-        """For a while messages have two signatures, one with each. The answer shows the new secret."""
+        """For a while messages have two signatures, one with each. The answer shows the new
+        secret."""
         body = await service.json(request, SecretRequest)
-        return answer(await service.change(webhooks.rotate, service.caller(request).tenant, webhook, body))
+        return answer(
+            await service.change(webhooks.rotate, service.caller(request).tenant, webhook, body)
+        )
 
     @routes.add(
-        "GET", "/api/webhooks/{webhook}/deliveries", "What a webhook could not send", gives=DeliveryList, also=(404, 422, 503), tag="webhooks",
-        gave={"deliveries": [{"conversationId": "weekly", "afterSeq": 4, "attempts": 3, "since": "2026-11-21T10:00:00Z", "again": "2026-11-21T10:00:04Z",
-                              "error": "It answered 500.", "dead": []}], "next": None},
-    )  # fmt: skip
+        "GET",
+        "/api/webhooks/{webhook}/deliveries",
+        "What a webhook could not send",
+        gives=DeliveryList,
+        also=(404, 422, 503),
+        tag="webhooks",
+        gave={
+            "deliveries": [
+                {
+                    "conversationId": "weekly",
+                    "afterSeq": 4,
+                    "attempts": 3,
+                    "since": "2026-11-21T10:00:00Z",
+                    "again": "2026-11-21T10:00:04Z",
+                    "error": "It answered 500.",
+                    "dead": [],
+                }
+            ],
+            "next": None,
+        },
+    )
     async def list_deliveries(
         request: Request,
         webhook: _Id,
-        cursor: Annotated[str | None, Query(pattern="^[A-Za-z0-9._-]{1,200}$", description="`next` of the part before.")] = None,
+        cursor: Annotated[
+            str | None,
+            Query(pattern="^[A-Za-z0-9._-]{1,200}$", description="`next` of the part before."),
+        ] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> Response:
         """The conversations in which it fails, or has given up events; in parts."""
-        return answer(await service.read(webhooks.deliveries, service.caller(request).tenant, webhook, cursor, limit))
+        return answer(
+            await service.read(
+                webhooks.deliveries, service.caller(request).tenant, webhook, cursor, limit
+            )
+        )
 
     @routes.add(
-        "POST", "/api/webhooks/{webhook}/redeliver", "Send again", takes=RedeliverRequest, example={"conversationId": "4f0c91d2a6be"}, gives=Redelivered,
-        gave={"dead": 12}, also=(404, 503), tag="webhooks",
-    )  # fmt: skip
+        "POST",
+        "/api/webhooks/{webhook}/redeliver",
+        "Send again",
+        takes=RedeliverRequest,
+        example={"conversationId": "4f0c91d2a6be"},
+        gives=Redelivered,
+        gave={"dead": 12},
+        also=(404, 503),
+        tag="webhooks",
+    )
     async def redeliver(request: Request, webhook: _Id) -> Response:
-        """What was given up, or what came after an event; with what was sent since then, in order, each under the `webhook-id` that it had."""
+        """What was given up, or what came after an event; with what was sent since then, in order,
+        each under the `webhook-id` that it had."""
         body = await service.json(request, RedeliverRequest)
-        return answer(await service.change(webhooks.redeliver, service.caller(request).tenant, webhook, body))
+        return answer(
+            await service.change(webhooks.redeliver, service.caller(request).tenant, webhook, body)
+        )

@@ -1,4 +1,5 @@
-"""Workspaces over HTTP: folders on the server in which conversations work, their files, commands and tools."""
+"""Workspaces over HTTP: folders on the server in which conversations work, their files, commands
+and tools."""
 
 from typing import Annotated
 
@@ -34,59 +35,126 @@ def add(routes: Routes) -> None:
     service, host = routes.service, routes.service.host
 
     @routes.add(
-        "POST", "/api/workspaces", "Make a workspace", takes=WorkspaceRequest, example={"id": "w-81d0"}, gives=Workspace, gave={"id": "w-81d0"},
-        status=201, also=(409, 503), tag="workspaces",
-    )  # fmt: skip
+        "POST",
+        "/api/workspaces",
+        "Make a workspace",
+        takes=WorkspaceRequest,
+        example={"id": "w-81d0"},
+        gives=Workspace,
+        gave={"id": "w-81d0"},
+        status=201,
+        also=(409, 503),
+        tag="workspaces",
+    )
     async def create_workspace(request: Request) -> Response:
         """An empty folder. One of that id that is there already stays as it is."""
         body = await service.json(request, WorkspaceRequest)
-        return answer(Workspace(await service.change(host.workspace_create, service.caller(request).tenant, body.id)), 201)
+        return answer(
+            Workspace(
+                await service.change(host.workspace_create, service.caller(request).tenant, body.id)
+            ),
+            201,
+        )
 
-    @routes.add("DELETE", "/api/workspaces/{workspace}", "Remove a workspace", status=204, also=(404, 409, 422, 503), tag="workspaces")
+    @routes.add(
+        "DELETE",
+        "/api/workspaces/{workspace}",
+        "Remove a workspace",
+        status=204,
+        also=(404, 409, 422, 503),
+        tag="workspaces",
+    )
     async def delete_workspace(request: Request, workspace: WorkspaceId) -> Response:
         """With all its files."""
         await service.change(host.workspace_delete, service.caller(request).tenant, workspace)
         return Response(status_code=204)
 
     @routes.add(
-        "POST", "/api/workspaces/{workspace}/commands", "Run a command", takes=CommandRequest, example={"command": "ls -l", "timeout": 10},
-        gives=ToolResult, gave={"content": [{"type": "text", "text": "total 0"}], "meta": {"exitCode": 0}, "isError": False},
-        also=(404, 409, 503), tag="workspaces",
-    )  # fmt: skip
+        "POST",
+        "/api/workspaces/{workspace}/commands",
+        "Run a command",
+        takes=CommandRequest,
+        example={"command": "ls -l", "timeout": 10},
+        gives=ToolResult,
+        gave={
+            "content": [{"type": "text", "text": "total 0"}],
+            "meta": {"exitCode": 0},
+            "isError": False,
+        },
+        also=(404, 409, 503),
+        tag="workspaces",
+    )
     async def run_command(request: Request, workspace: WorkspaceId, key: Key = None) -> Response:
-        """Answered when it has ended. If the connection breaks it is cancelled, with an `Idempotency-Key` only if nobody asks again soon."""
+        """Answered when it has ended. If the connection breaks it is cancelled, with an
+        `Idempotency-Key` only if nobody asks again soon."""
         data = await service.body(request, SMALL_BODY_BYTES)
         body = await service.decode(request, data, CommandRequest)
         tenant = service.caller(request).tenant
 
         def run(cancelled: Cancellation) -> Response:
             with host.workspace(tenant, workspace) as runtime:
-                return answer(runtime.run_command(body.command, body.timeout, conversation_id=body.conversation_id, cancelled=cancelled))
+                return answer(
+                    runtime.run_command(
+                        body.command,
+                        body.timeout,
+                        conversation_id=body.conversation_id,
+                        cancelled=cancelled,
+                    )
+                )
 
         return await service.long(request, key, data, run)
 
     @routes.add(
-        "POST", "/api/workspaces/{workspace}/clone", "Clone a repository", takes=CloneRequest, example={"repo": "psf/requests"}, gives=Cloned,
-        gave={"path": "/srv/workspaces/w-81d0/requests"}, also=(404, 409, 503), tag="workspaces",
-    )  # fmt: skip
-    async def clone_repository(request: Request, workspace: WorkspaceId, key: Key = None) -> Response:
+        "POST",
+        "/api/workspaces/{workspace}/clone",
+        "Clone a repository",
+        takes=CloneRequest,
+        example={"repo": "psf/requests"},
+        gives=Cloned,
+        gave={"path": "/srv/workspaces/w-81d0/requests"},
+        also=(404, 409, 503),
+        tag="workspaces",
+    )
+    async def clone_repository(
+        request: Request, workspace: WorkspaceId, key: Key = None
+    ) -> Response:
         """git asks for nothing: put a token into the URL."""
         data = await service.body(request, SMALL_BODY_BYTES)
         body = await service.decode(request, data, CloneRequest)
         tenant = service.caller(request).tenant
         if not is_remote(body.repo):
-            raise PathRefused("A path is not cloned by the server; give 'owner/name' or a URL, or clone it with a command.")
+            raise PathRefused(
+                "A path is not cloned by the server; give 'owner/name' or a URL, or clone it with a"
+                " command."
+            )
 
         def clone(_: Cancellation) -> Response:
             with host.workspace(tenant, workspace) as runtime:
-                return answer(Cloned(str(runtime.clone_repo(body.repo, branch=body.branch, target=body.target, timeout=body.timeout))))
+                return answer(
+                    Cloned(
+                        str(
+                            runtime.clone_repo(
+                                body.repo,
+                                branch=body.branch,
+                                target=body.target,
+                                timeout=body.timeout,
+                            )
+                        )
+                    )
+                )
 
         return await service.long(request, key, data, clone)
 
     @routes.add(
-        "GET", "/api/workspaces/{workspace}/files/{path:path}", "A text file", given="text/plain", schema=_TEXT, gave="print('hello')\n",
-        also=(404, 422, 503), tag="files",
-    )  # fmt: skip
+        "GET",
+        "/api/workspaces/{workspace}/files/{path:path}",
+        "A text file",
+        given="text/plain",
+        schema=_TEXT,
+        gave="print('hello')\n",
+        also=(404, 422, 503),
+        tag="files",
+    )
     async def read_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
         """As UTF-8, whatever it is in; bytes that are no character come as they are."""
         tenant = service.caller(request).tenant
@@ -98,11 +166,19 @@ def add(routes: Routes) -> None:
         return Response(await service.read(read), media_type="text/plain")
 
     @routes.add(
-        "PUT", "/api/workspaces/{workspace}/files/{path:path}", "Write a text file", media_type="text/plain", example="print('hello')\n",
-        gives=Written, gave={"bytes": 15}, also=(404, 409, 422, 503), tag="files",
-    )  # fmt: skip
+        "PUT",
+        "/api/workspaces/{workspace}/files/{path:path}",
+        "Write a text file",
+        media_type="text/plain",
+        example="print('hello')\n",
+        gives=Written,
+        gave={"bytes": 15},
+        also=(404, 409, 422, 503),
+        tag="files",
+    )
     async def write_file(request: Request, workspace: WorkspaceId, path: _FILE) -> Response:
-        """Made or overwritten, whole or not at all; missing folders are made. The body is the text in UTF-8, of any media type."""
+        """Made or overwritten, whole or not at all; missing folders are made. The body is the text
+        in UTF-8, of any media type."""
         data = await service.body(request)
         tenant = service.caller(request).tenant
 
@@ -124,7 +200,9 @@ def add(routes: Routes) -> None:
     async def list_microagents(
         request: Request,
         workspace: WorkspaceId,
-        folder: Annotated[str | None, Query(max_length=4096, description="Default: the workspace's.")] = None,
+        folder: Annotated[
+            str | None, Query(max_length=4096, description="Default: the workspace's.")
+        ] = None,
     ) -> Response:
         """And the skills."""
         tenant = service.caller(request).tenant
@@ -136,7 +214,14 @@ def add(routes: Routes) -> None:
 
         return await service.read(load)
 
-    @routes.add("GET", "/api/workspaces/{workspace}/tools", "The tools of a workspace", gives=Tools, also=(404, 422, 503), tag="workspaces")
+    @routes.add(
+        "GET",
+        "/api/workspaces/{workspace}/tools",
+        "The tools of a workspace",
+        gives=Tools,
+        also=(404, 422, 503),
+        tag="workspaces",
+    )
     async def list_tools(request: Request, workspace: WorkspaceId) -> Response:
         """As a model that works there has them."""
         tenant = service.caller(request).tenant
@@ -145,22 +230,37 @@ def add(routes: Routes) -> None:
             with host.workspace(tenant, workspace) as runtime:
                 found = [
                     ToolForm(
-                        name=tool.name, input_schema=tool.input_schema, description=tool.description, output_schema=tool.output_schema,
-                        annotations=tool.annotations, category=tool.category, timeout=tool.timeout, module="holdfast.runtime",
+                        name=tool.name,
+                        input_schema=tool.input_schema,
+                        description=tool.description,
+                        output_schema=tool.output_schema,
+                        annotations=tool.annotations,
+                        category=tool.category,
+                        timeout=tool.timeout,
+                        module="holdfast.runtime",
                         parallel=tool.parallel,
                     )
                     for tool in runtime.tools
-                ]  # fmt: skip
+                ]
             return answer(Tools(found))
 
         return await service.change(tools)
 
     @routes.add(
-        "POST", "/api/workspaces/{workspace}/tools/{name}", "Call a tool of a workspace", takes=CallRequest,
-        example={"arguments": {"pattern": "TODO"}}, gives=ToolResult, also=(404, 409, 503), tag="workspaces",
-    )  # fmt: skip
+        "POST",
+        "/api/workspaces/{workspace}/tools/{name}",
+        "Call a tool of a workspace",
+        takes=CallRequest,
+        example={"arguments": {"pattern": "TODO"}},
+        gives=ToolResult,
+        also=(404, 409, 503),
+        tag="workspaces",
+    )
     async def call_tool(
-        request: Request, workspace: WorkspaceId, name: Annotated[str, Path(pattern=NAME, examples=["grep"])], key: Key = None
+        request: Request,
+        workspace: WorkspaceId,
+        name: Annotated[str, Path(pattern=NAME, examples=["grep"])],
+        key: Key = None,
     ) -> Response:
         """What fails is a result too, with `isError`."""
         data = await service.body(request)

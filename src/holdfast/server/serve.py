@@ -1,4 +1,5 @@
-"""The app on a socket: served until a signal or `close`, and how that ends: streams first, then requests, then conversations."""
+"""The app on a socket: served until a signal or `close`, and how that ends: streams first, then
+requests, then conversations."""
 
 from __future__ import annotations
 
@@ -22,20 +23,28 @@ if TYPE_CHECKING:
     from holdfast.server.app import App
 
 _START = 30.0  # seconds for the web server to begin; it takes 0.1
-_KEEP_ALIVE = 75  # seconds that an idle connection is kept: longer than clients do, so that none is closed under a request
-_HEAD = 10.0  # seconds that a request's head may take, from its first byte or from the connection on
-_STALLED = 120_000  # milliseconds after which a reader who takes nothing is given up; he comes back at his last event
+# seconds that an idle connection is kept: longer than clients do, so that none is closed under a
+# request
+_KEEP_ALIVE = 75
+_HEAD = (
+    10.0  # seconds that a request's head may take, from its first byte or from the connection on
+)
+# milliseconds after which a reader who takes nothing is given up; he comes back at his last event
+_STALLED = 120_000
 
 _log = logging.getLogger("holdfast.server")
 
 
 class AgentServer:
-    """An `App` on a listening socket: `run` blocks, `start` and `close` (or `with`) serve on a thread. Once.
+    """An `App` on a listening socket: `run` blocks, `start` and `close` (or `with`) serve on a
+    thread. Once.
 
-    A connection whose request's head does not come whole within `head` seconds is closed. Of more than `connections` at once (None: three quarters
-    of the files that the process may have open) the oldest without a request is closed for a new one.
+    A connection whose request's head does not come whole within `head` seconds is closed. Of more
+    than `connections` at once (None: three quarters of the files that the process may have open)
+    the oldest without a request is closed for a new one.
 
-    At the end it accepts no more, ends streams, lets requests end for half of `grace` seconds, and gives the rest to `Host.shutdown`.
+    At the end it accepts no more, ends streams, lets requests end for half of `grace` seconds, and
+    gives the rest to `Host.shutdown`.
     """
 
     def __init__(
@@ -53,17 +62,25 @@ class AgentServer:
         self._grace = grace
         # Accepted sockets have these from the one that listens.
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (("TCP_USER_TIMEOUT", _STALLED), ("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        for name, value in (
+            ("TCP_USER_TIMEOUT", _STALLED),
+            ("TCP_KEEPIDLE", 30),
+            ("TCP_KEEPINTVL", 10),
+            ("TCP_KEEPCNT", 3),
+        ):
             if hasattr(socket, name):  # not on every system
                 listening.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self._web = _web(app, tls, grace / 2, head, _most() if connections is None else connections)
         self._thread: threading.Thread | None = None
         place: tuple[str, int] = listening.getsockname()[:2]
         shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(place[0], place[0])
-        self.url = f"http{'s' if tls else ''}://{f'[{shown}]' if ':' in shown else shown}:{place[1]}"
+        self.url = (
+            f"http{'s' if tls else ''}://{f'[{shown}]' if ':' in shown else shown}:{place[1]}"
+        )
 
     def run(self, on_ready: Callable[[], None] | None = None) -> int:
-        """Serve until SIGINT or SIGTERM, where this is the main thread, or `stop`; the signal's number or 0. A second signal ends the process at once."""
+        """Serve until SIGINT or SIGTERM, where this is the main thread, or `stop`; the signal's
+        number or 0. A second signal ends the process at once."""
         with _signals(self.stop) as number:
             self._serve(on_ready)
         return number()
@@ -73,15 +90,20 @@ class AgentServer:
         self._web.should_exit = True
 
     def start(self) -> None:
-        """Serve on a thread; return when requests are answered. Raises `HoldfastError` if that fails."""
+        """Serve on a thread; return when requests are answered. Raises `HoldfastError` if that
+        fails."""
         ready = threading.Event()
-        self._thread = threading.Thread(target=self._serve, args=(ready.set,), name="holdfast-server")
+        self._thread = threading.Thread(
+            target=self._serve, args=(ready.set,), name="holdfast-server"
+        )
         self._thread.start()
         deadline = time.monotonic() + _START
         while not ready.wait(0.05):
             if not self._thread.is_alive() or time.monotonic() > deadline:
                 self.close()
-                raise HoldfastError(f"The agent server at {self.url} did not start; the log says why.")
+                raise HoldfastError(
+                    f"The agent server at {self.url} did not start; the log says why."
+                )
 
     def close(self) -> None:
         """End, and wait for that. Idempotent."""
@@ -145,10 +167,14 @@ def _most() -> int:
     import resource
 
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return max(16, files * 3 // 4) if files > 0 else 100_000  # the rest is for stores, commands and models
+    return (
+        max(16, files * 3 // 4) if files > 0 else 100_000
+    )  # the rest is for stores, commands and models
 
 
-def _web(app: App, tls: ssl.SSLContext | None, grace: float, head: float, connections: int) -> uvicorn.Server:
+def _web(
+    app: App, tls: ssl.SSLContext | None, grace: float, head: float, connections: int
+) -> uvicorn.Server:
     import uvicorn
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
@@ -162,7 +188,9 @@ def _web(app: App, tls: ssl.SSLContext | None, grace: float, head: float, connec
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             base.__init__(self, *arguments, **options)
-            self.access_log = False  # its lines have the query; an embedding program's handlers would get them
+            self.access_log = (
+                False  # its lines have the query; an embedding program's handlers would get them
+            )
             self.late: asyncio.TimerHandle | None = None
 
         @property
@@ -192,7 +220,8 @@ def _web(app: App, tls: ssl.SSLContext | None, grace: float, head: float, connec
             base.connection_lost(self, exc)
 
         def watch(self) -> None:
-            """What is not asked yet must be soon. After an answer the wait begins with the next request's first byte."""
+            """What is not asked yet must be soon. After an answer the wait begins with the next
+            request's first byte."""
             if self.asked:
                 if self.late is not None:
                     self.late.cancel()
@@ -215,32 +244,52 @@ def _web(app: App, tls: ssl.SSLContext | None, grace: float, head: float, connec
             yield  # ours are
 
     config = uvicorn.Config(
-        app, http=Protocol, log_config=None, access_log=False, lifespan="off", ws="none", loop="asyncio", interface="asgi3", server_header=False,
-        proxy_headers=False, timeout_keep_alive=_KEEP_ALIVE, timeout_graceful_shutdown=max(1, round(grace)),
+        app,
+        http=Protocol,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        loop="asyncio",
+        interface="asgi3",
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=max(1, round(grace)),
         ssl_context_factory=None if tls is None else lambda config, default: tls,
-    )  # fmt: skip
-    for name in ("uvicorn.error", "uvicorn.asgi"):  # what it says of its own beginning and end is not for whoever runs this
+    )
+    for name in (
+        "uvicorn.error",
+        "uvicorn.asgi",
+    ):  # what it says of its own beginning and end is not for whoever runs this
         logging.getLogger(name).setLevel(logging.WARNING)
     return Web(config)
 
 
 def tls_context(certificate: str, key: str | None) -> ssl.SSLContext:
-    """TLS by the files of a certificate with its chain and its key. Raises `ConfigurationError` naming the file."""
+    """TLS by the files of a certificate with its chain and its key. Raises `ConfigurationError`
+    naming the file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     for path in (certificate, key):
         if path is not None and not os.access(path, os.R_OK):
             raise ConfigurationError(f"The file {path!r} for TLS is not there, or cannot be read.")
     try:
-        context.load_cert_chain(certificate, key, lambda: "")  # no question for a passphrase on the terminal
+        context.load_cert_chain(
+            certificate, key, lambda: ""
+        )  # no question for a passphrase on the terminal
     except (OSError, ValueError) as error:
         reason: Any = getattr(error, "reason", None) or error
-        raise ConfigurationError(f"{certificate!r} and {key or certificate!r} are no certificate and its key in PEM: {reason}.") from None
+        raise ConfigurationError(
+            f"{certificate!r} and {key or certificate!r} are no certificate and its key in PEM:"
+            f" {reason}."
+        ) from None
     return context
 
 
 @contextlib.contextmanager
 def _signals(stop: Callable[[], None]) -> Generator[Callable[[], int]]:
-    """Within, the first SIGINT or SIGTERM runs `stop`, a second ends the process as if nobody had asked for it. Yields what tells which came, 0 for none."""
+    """Within, the first SIGINT or SIGTERM runs `stop`, a second ends the process as if nobody had
+    asked for it. Yields what tells which came, 0 for none."""
     came: list[int] = []
 
     def handle(number: int, _: object) -> None:

@@ -1,4 +1,5 @@
-"""What all routes share: the host, the threads that its methods run on, bodies of requests, what was asked once, and the end of it all."""
+"""What all routes share: the host, the threads that its methods run on, bodies of requests, what
+was asked once, and the end of it all."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Threads, made on demand. What reads must not wait behind what opens a conversation, and neither behind a command that runs for an hour.
+# Threads, made on demand. What reads must not wait behind what opens a conversation, and neither
+# behind a command that runs for an hour.
 _READS, _CHANGES, _LONG = 16, 32, 256
 _SHARE = 64  # of the last, for one tenant
 
@@ -32,7 +34,9 @@ _SHARE = 64  # of the last, for one tenant
 class Service:
     """The server's parts. Of the event loop's thread."""
 
-    def __init__(self, host: Host, usage: Usage, quota: Quota, metrics: Metrics, ping: float) -> None:
+    def __init__(
+        self, host: Host, usage: Usage, quota: Quota, metrics: Metrics, ping: float
+    ) -> None:
         self.host = host
         self.usage = usage
         self.metrics = metrics
@@ -42,7 +46,9 @@ class Service:
         self.closing = False
         self.intake = Intake()
         bounds = host.bounds
-        self.agent_bytes = bounds.agent_bytes + bounds.tools_bytes + bounds.secrets_bytes + SMALL_BODY_BYTES
+        self.agent_bytes = (
+            bounds.agent_bytes + bounds.tools_bytes + bounds.secrets_bytes + SMALL_BODY_BYTES
+        )
         """The largest body that has an agent and its tools."""
         self._largest = quota.body
         self._reads = anyio.CapacityLimiter(_READS)
@@ -62,9 +68,16 @@ class Service:
         """Call what may have to open a conversation."""
         return await anyio.to_thread.run_sync(function, *arguments, limiter=self._changes)
 
-    async def long(self, request: Any, key: str | None, body: bytes, function: Callable[[Cancellation], Response]) -> Response:
-        """The answer of what may run for long: once per `key` of a caller, also if he asks again because his connection broke. It is cancelled
-        when nobody waits for it any more, or the server ends."""
+    async def long(
+        self,
+        request: Any,
+        key: str | None,
+        body: bytes,
+        function: Callable[[Cancellation], Response],
+    ) -> Response:
+        """The answer of what may run for long: once per `key` of a caller, also if he asks again
+        because his connection broke. It is cancelled when nobody waits for it any more, or the
+        server ends."""
 
         tenant = request.scope["caller"].tenant
         share = self._shares.setdefault(tenant, anyio.CapacityLimiter(_SHARE))
@@ -96,8 +109,11 @@ class Service:
         return request.scope["caller"]
 
     async def body(self, request: Any, largest: int | None = None) -> bytes:
-        """A request's whole body of at most `largest` bytes; by default what the quota allows. Raises `Refused`."""
-        return await self.intake.read(request, self._largest if largest is None else min(largest, self._largest))
+        """A request's whole body of at most `largest` bytes; by default what the quota allows.
+        Raises `Refused`."""
+        return await self.intake.read(
+            request, self._largest if largest is None else min(largest, self._largest)
+        )
 
     async def json(self, request: Any, type: type[T], largest: int | None = SMALL_BODY_BYTES) -> T:
         """A request's body as a struct. Raises `Refused`."""
@@ -121,7 +137,9 @@ class Service:
     def check_open(self) -> None:
         """Raises `Refused` once the server ends."""
         if self.closing:
-            raise Refused(503, "StoreError", "The server ends. Try again when it is back.", retry_after="1")
+            raise Refused(
+                503, "StoreError", "The server ends. Try again when it is back.", retry_after="1"
+            )
 
 
 async def gone(receive: Callable[[], Awaitable[Any]]) -> None:

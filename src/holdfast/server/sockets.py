@@ -9,7 +9,8 @@ from holdfast.errors import ConfigurationError
 
 
 def address(text: str) -> tuple[str, int]:
-    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT` as host and port. Raises `ConfigurationError`."""
+    """`HOST:PORT`, `[IPV6]:PORT`, `:PORT` or `PORT` as host and port. Raises
+    `ConfigurationError`."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65535:
         raise ConfigurationError(f"An address is HOST:PORT, such as 127.0.0.1:8000, not {text!r}.")
@@ -38,5 +39,7 @@ def listen(host: str, port: int) -> socket.socket:
             listening.close()
             raise
     except OSError as error:
-        raise ConfigurationError(f"Nothing can be served at {host}:{port}: {error.strerror or error}.") from None
+        raise ConfigurationError(
+            f"Nothing can be served at {host}:{port}: {error.strerror or error}."
+        ) from None
     return listening

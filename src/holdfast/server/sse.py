@@ -1,6 +1,8 @@
-"""Server-sent events: a conversation's journal as it grows, from any event on, to a reader who may be slow, go away or come back.
+"""Server-sent events: a conversation's journal as it grows, from any event on, to a reader who may
+be slow, go away or come back.
 
-A stream holds no events: what the reader's socket does not take yet stays in the feed, and in the store.
+A stream holds no events: what the reader's socket does not take yet stays in the feed, and in the
+store.
 """
 
 from __future__ import annotations
@@ -29,7 +31,14 @@ _HEADERS = [
 class Stream(Response):
     """The answer that is the events after `after_seq`. An ASGI app."""
 
-    def __init__(self, service: Service, feed: Feed, key_id: str, after_seq: int, alive: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        service: Service,
+        feed: Feed,
+        key_id: str,
+        after_seq: int,
+        alive: Callable[[], Awaitable[None]],
+    ) -> None:
         super().__init__()
         self._service = service
         self._feed = feed
@@ -92,8 +101,12 @@ class Stream(Response):
 
 
 def encode(frames: Sequence[Frame], notes: Sequence[Note] = ()) -> bytes:
-    """Events with their seq as id, then notes without one: a reader that comes again names the last event, never a note."""
-    parts = [b"id: %d\nevent: %b\ndata: %b\n\n" % (frame.seq, _word(frame.type), frame.data) for frame in frames]
+    """Events with their seq as id, then notes without one: a reader that comes again names the last
+    event, never a note."""
+    parts = [
+        b"id: %d\nevent: %b\ndata: %b\n\n" % (frame.seq, _word(frame.type), frame.data)
+        for frame in frames
+    ]
     parts += [b"event: %b\ndata: %b\n\n" % (_word(note.kind), note.data) for note in notes]
     return b"".join(parts)
 

@@ -1,4 +1,5 @@
-"""A store that tells of every append, whoever made it in this process: by it the feeds hear of events."""
+"""A store that tells of every append, whoever made it in this process: by it the feeds hear of
+events."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ Listener = Callable[[str, Sequence[AnyEvent]], None]
 
 
 class WatchedStore:
-    """`store`, of which `listener(conversation_id, events)` is told after each append: on the thread that appended, in the journal's order.
-    It must neither block nor raise. `deleted(conversation_id)` is told after one was removed. `recorded(conversation_id)` says whether a client
-    has made one of that id, also if nothing of it is in the store yet: no call spawns it."""
+    """`store`, of which `listener(conversation_id, events)` is told after each append: on the
+    thread that appended, in the journal's order. It must neither block nor raise.
+    `deleted(conversation_id)` is told after one was removed. `recorded(conversation_id)` says
+    whether a client has made one of that id, also if nothing of it is in the store yet: no call
+    spawns it."""
 
     def __init__(
         self,
@@ -32,7 +35,12 @@ class WatchedStore:
         self.recorded = recorded
         # What is passed on unchanged costs nothing.
         self.renew, self.release, self.note = store.renew, store.release, store.note
-        self.read, self.tail, self.blob, self.commands = store.read, store.tail, store.blob, store.commands
+        self.read, self.tail, self.blob, self.commands = (
+            store.read,
+            store.tail,
+            store.blob,
+            store.commands,
+        )
         self.bound, self.reserve, self.settle = store.bound, store.reserve, store.settle
 
     def append(
@@ -47,7 +55,9 @@ class WatchedStore:
         reserved: Reservation | None = None,
     ) -> bool:
         """See `Store.append`."""
-        held = self._store.append(lease, events, summary, taken=taken, blobs=blobs, settled=settled, reserved=reserved)
+        held = self._store.append(
+            lease, events, summary, taken=taken, blobs=blobs, settled=settled, reserved=reserved
+        )
         if events:
             self._listener(lease.conversation_id, events)
         return held
@@ -56,7 +66,9 @@ class WatchedStore:
         """See `Store.acquire`."""
         return self._store.acquire(conversation_id, notify)
 
-    def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
+    def follow(
+        self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
+    ) -> Iterator[AnyEvent]:
         """See `Store.follow`."""
         return self._store.follow(conversation_id, after_seq, timeout)
 
@@ -69,7 +81,12 @@ class WatchedStore:
         self._store.fork(conversation_id, summary, events)
 
     def list(
-        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        status: str | None = None,
+        waiting: bool = False,
+        spawned_by: str | None = None,
     ) -> list[Summary]:
         """See `Store.list`."""
         return self._store.list(ids, status=status, waiting=waiting, spawned_by=spawned_by)

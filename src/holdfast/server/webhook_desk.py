@@ -1,4 +1,5 @@
-"""What may be asked of an agent server's webhooks: made, listed, changed, removed, sent again. Each is one tenant's."""
+"""What may be asked of an agent server's webhooks: made, listed, changed, removed, sent again. Each
+is one tenant's."""
 
 from __future__ import annotations
 
@@ -38,10 +39,12 @@ _KNOWN = 500  # conversations that are looked up at once
 
 
 class Webhooks:
-    """All methods block, may be called from any thread, and name the tenant first; what is not that tenant's raises `ConversationNotFound`, what does not fit
-    `ConfigurationError`."""
+    """All methods block, may be called from any thread, and name the tenant first; what is not that
+    tenant's raises `ConversationNotFound`, what does not fit `ConfigurationError`."""
 
-    def __init__(self, store: Store, records: Records, family: Family, sending: Sending | None, most: int) -> None:
+    def __init__(
+        self, store: Store, records: Records, family: Family, sending: Sending | None, most: int
+    ) -> None:
         self._store = store
         self._family = family
         self._most = most
@@ -50,7 +53,11 @@ class Webhooks:
         self._deliveries = Deliveries(store, self._records, family.place, sending or Sending())
         self._changing = threading.Lock()
         # What the conversations tell, and their end:
-        self.appended, self.look, self.forget = self._deliveries.appended, self._deliveries.look, self._deliveries.forget
+        self.appended, self.look, self.forget = (
+            self._deliveries.appended,
+            self._deliveries.look,
+            self._deliveries.forget,
+        )
         self.stats, self.close = self._deliveries.stats, self._deliveries.close
 
     # --- one ---
@@ -61,17 +68,34 @@ class Webhooks:
         events = checked_events(request.events)
         if request.secret is not None:
             secret_bytes(request.secret)
-        conversation = "" if request.conversation_id is None else self._family.place(tenant, request.conversation_id)
-        named = self._seal.digest(f"webhook\n{tenant}\n{key}".encode()).hex() if key else os.urandom(32).hex()
+        conversation = (
+            ""
+            if request.conversation_id is None
+            else self._family.place(tenant, request.conversation_id)
+        )
+        named = (
+            self._seal.digest(f"webhook\n{tenant}\n{key}".encode()).hex()
+            if key
+            else os.urandom(32).hex()
+        )
         target = Target(request.url, request.secret or new_secret(), events)
-        digest = self._seal.digest(b"webhook\n" + msgspec.json.encode(request, order="deterministic"))
+        digest = self._seal.digest(
+            b"webhook\n" + msgspec.json.encode(request, order="deterministic")
+        )
         with self._changing:
-            kept, new = self._records.add(tenant, f"wh-{named[:24]}", conversation, target, digest, self._most)
+            kept, new = self._records.add(
+                tenant, f"wh-{named[:24]}", conversation, target, digest, self._most
+            )
             if new:
                 if request.begin == "now":
                     summaries = self._store.list([conversation] if conversation else None)
                     self._records.begin(
-                        kept.number, [(one.id, one.last_seq) for one in summaries if _tenants(one.id) == tenant and one.last_seq]
+                        kept.number,
+                        [
+                            (one.id, one.last_seq)
+                            for one in summaries
+                            if _tenants(one.id) == tenant and one.last_seq
+                        ],
                     )
                 kept = msgspec.structs.replace(kept, state="active")
                 self._records.change(kept)
@@ -96,9 +120,17 @@ class Webhooks:
                 target = msgspec.structs.replace(target, url=request.url)
             if request.events is not None:
                 target = msgspec.structs.replace(target, events=checked_events(request.events))
-            state = kept.state if request.enabled is None else "active" if request.enabled else "disabled"
+            state = (
+                kept.state
+                if request.enabled is None
+                else "active"
+                if request.enabled
+                else "disabled"
+            )
             self._deliveries.stop(kept.number)
-            kept = msgspec.structs.replace(self._records.find(tenant, id), state=state, target=target)
+            kept = msgspec.structs.replace(
+                self._records.find(tenant, id), state=state, target=target
+            )
             if request.enabled or request.url is not None:  # there is reason to hope
                 kept = msgspec.structs.replace(kept, failures=0, since=0.0, again=0.0, error="")
                 self._records.retry(kept.number)
@@ -115,7 +147,9 @@ class Webhooks:
             kept = self._records.find(tenant, id)
             old = kept.target
             until = time.time() + request.overlap
-            target = msgspec.structs.replace(old, secret=request.secret or new_secret(), old=old.secret, until=until)
+            target = msgspec.structs.replace(
+                old, secret=request.secret or new_secret(), old=old.secret, until=until
+            )
             kept = msgspec.structs.replace(kept, target=target)
             self._records.change(kept)
             self._deliveries.start([kept])
@@ -130,7 +164,9 @@ class Webhooks:
 
     # --- what it sends ---
 
-    def deliveries(self, tenant: str, id: str, cursor: str | None = None, limit: int = 100) -> DeliveryList:
+    def deliveries(
+        self, tenant: str, id: str, cursor: str | None = None, limit: int = 100
+    ) -> DeliveryList:
         """Where it fails, and what it gave up."""
         kept = self._records.find(tenant, id)
         prefix = "" if tenant == DEFAULT else f"{tenant}/"
@@ -144,9 +180,15 @@ class Webhooks:
             raise ConfigurationError("afterSeq takes a conversationId beside it.")
         with self._changing:
             kept = self._records.find(tenant, id)
-            conversation = None if request.conversation_id is None else self._family.place(tenant, request.conversation_id)
+            conversation = (
+                None
+                if request.conversation_id is None
+                else self._family.place(tenant, request.conversation_id)
+            )
             if kept.conversation and conversation not in (None, kept.conversation):
-                raise ConfigurationError("This webhook is for one conversation alone, and that is another.")
+                raise ConfigurationError(
+                    "This webhook is for one conversation alone, and that is another."
+                )
             self._deliveries.stop(kept.number)
             dead = self._records.rewind(kept.number, conversation, request.after_seq)
             self._deliveries.start([self._records.find(tenant, id)])
@@ -172,20 +214,42 @@ class Webhooks:
     def _shown(self, kept: Kept, secret: str | None = None) -> Webhook:
         failing, dead = self._records.counts(kept.number)
         target = kept.target
-        state: Literal["active", "disabled", "gone"] = "active" if kept.state == "making" else kept.state
+        state: Literal["active", "disabled", "gone"] = (
+            "active" if kept.state == "making" else kept.state
+        )
         return Webhook(
-            id=kept.id, url=target.url, events=[*target.events], state=state, created=kept.created,
-            conversation_id=kept.conversation.rpartition("/")[2] or None, failing=failing, dead=dead, error=kept.error, secret=secret,
-            old_secret_until=_when(target.until) if target.old and time.time() < target.until else None,
-        )  # fmt: skip
+            id=kept.id,
+            url=target.url,
+            events=[*target.events],
+            state=state,
+            created=kept.created,
+            conversation_id=kept.conversation.rpartition("/")[2] or None,
+            failing=failing,
+            dead=dead,
+            error=kept.error,
+            secret=secret,
+            old_secret_until=(
+                _when(target.until) if target.old and time.time() < target.until else None
+            ),
+        )
 
 
 def _delivery(id: str, cursor: Cursor | None, dead: Sequence[Dead]) -> Delivery:
     cursor = cursor or Cursor(0)
     return Delivery(
-        conversation_id=id.rpartition("/")[2], after_seq=cursor.seq, attempts=cursor.attempts, since=_when(cursor.since), again=_when(cursor.again),
-        error=cursor.error, dead=[DeadEvents(one.first, one.last, one.count, datetime.fromtimestamp(one.at, UTC), one.error) for one in dead],
-    )  # fmt: skip
+        conversation_id=id.rpartition("/")[2],
+        after_seq=cursor.seq,
+        attempts=cursor.attempts,
+        since=_when(cursor.since),
+        again=_when(cursor.again),
+        error=cursor.error,
+        dead=[
+            DeadEvents(
+                one.first, one.last, one.count, datetime.fromtimestamp(one.at, UTC), one.error
+            )
+            for one in dead
+        ],
+    )
 
 
 def _when(seconds: float) -> datetime | None:

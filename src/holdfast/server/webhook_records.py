@@ -1,7 +1,8 @@
-"""What an agent server keeps of webhooks, in tables of its own in the records' file: what each is, and how far it has come in each conversation.
+"""What an agent server keeps of webhooks, in tables of its own in the records' file: what each is,
+and how far it has come in each conversation.
 
-There is no queue: what is still to be sent is in the journals, behind the cursor. A conversation without one begins at its first event, a fork with the first
-that is its own.
+There is no queue: what is still to be sent is in the journals, behind the cursor. A conversation
+without one begins at its first event, a fork with the first that is its own.
 """
 
 from __future__ import annotations
@@ -18,26 +19,43 @@ from holdfast.server.records import Records
 
 # A server that knows nothing of them leaves them as they are.
 _TABLES = (
-    "CREATE TABLE IF NOT EXISTS webhooks (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT NOT NULL, id TEXT NOT NULL, conversation TEXT NOT NULL,"
-    " state TEXT NOT NULL, sealed BLOB NOT NULL, digest BLOB NOT NULL, created TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT 0,"
-    " since REAL NOT NULL DEFAULT 0, again REAL NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '', UNIQUE(tenant, id))",
-    "CREATE TABLE IF NOT EXISTS webhook_cursors (webhook INTEGER NOT NULL, conversation TEXT NOT NULL, seq INTEGER NOT NULL, attempts INTEGER NOT NULL,"
-    " since REAL NOT NULL, again REAL NOT NULL, error TEXT NOT NULL, PRIMARY KEY(webhook, conversation)) WITHOUT ROWID",
+    (
+        "CREATE TABLE IF NOT EXISTS webhooks (number INTEGER PRIMARY KEY AUTOINCREMENT, tenant TEXT"
+        " NOT NULL, id TEXT NOT NULL, conversation TEXT NOT NULL, state TEXT NOT NULL, sealed BLOB"
+        " NOT NULL, digest BLOB NOT NULL, created TEXT NOT NULL, failures INTEGER NOT NULL DEFAULT"
+        " 0, since REAL NOT NULL DEFAULT 0, again REAL NOT NULL DEFAULT 0, error TEXT NOT NULL"
+        " DEFAULT '', UNIQUE(tenant, id))"
+    ),
+    (
+        "CREATE TABLE IF NOT EXISTS webhook_cursors (webhook INTEGER NOT NULL, conversation TEXT"
+        " NOT NULL, seq INTEGER NOT NULL, attempts INTEGER NOT NULL, since REAL NOT NULL, again"
+        " REAL NOT NULL, error TEXT NOT NULL, PRIMARY KEY(webhook, conversation)) WITHOUT ROWID"
+    ),
     "CREATE INDEX IF NOT EXISTS webhook_cursors_by_conversation ON webhook_cursors(conversation)",
-    "CREATE INDEX IF NOT EXISTS webhook_cursors_failing ON webhook_cursors(webhook, conversation) WHERE attempts > 0",
-    "CREATE TABLE IF NOT EXISTS webhook_dead (webhook INTEGER NOT NULL, conversation TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,"
-    " count INTEGER NOT NULL, at REAL NOT NULL, error TEXT NOT NULL, PRIMARY KEY(webhook, conversation, first)) WITHOUT ROWID",
+    (
+        "CREATE INDEX IF NOT EXISTS webhook_cursors_failing ON webhook_cursors(webhook,"
+        " conversation) WHERE attempts > 0"
+    ),
+    (
+        "CREATE TABLE IF NOT EXISTS webhook_dead (webhook INTEGER NOT NULL, conversation TEXT NOT"
+        " NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, count INTEGER NOT NULL, at REAL NOT"
+        " NULL, error TEXT NOT NULL, PRIMARY KEY(webhook, conversation, first)) WITHOUT ROWID"
+    ),
     "CREATE INDEX IF NOT EXISTS webhook_dead_by_conversation ON webhook_dead(conversation)",
 )
 
-_COLUMNS = "number, tenant, id, conversation, state, sealed, digest, created, failures, since, again, error"
+_COLUMNS = (
+    "number, tenant, id, conversation, state, sealed, digest, created, failures, since, again,"
+    " error"
+)
 _CHUNK = 2000  # rows of one transaction: others wait for it
 
 Kind = Literal["making", "active", "disabled", "gone"]
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What is sealed of a webhook: where it sends, and what it signs with. `old` holds beside `secret` until then (seconds since 1970)."""
+    """What is sealed of a webhook: where it sends, and what it signs with. `old` holds beside
+    `secret` until then (seconds since 1970)."""
 
     url: str
     secret: str
@@ -54,8 +72,9 @@ class Target(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """One webhook. `conversation` is the store's id of the only one that it is for, "" for all of the tenant's. It as a whole has failed `failures` times in a row, the
-    first time at `since`, and is tried again at `again`."""
+    """One webhook. `conversation` is the store's id of the only one that it is for, "" for all of
+    the tenant's. It as a whole has failed `failures` times in a row, the first time at `since`, and
+    is tried again at `again`."""
 
     number: int
     tenant: str
@@ -72,7 +91,8 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """How far a webhook has come in a conversation: all up to `seq` is done with, and the next has failed `attempts` times since `since`."""
+    """How far a webhook has come in a conversation: all up to `seq` is done with, and the next has
+    failed `attempts` times since `since`."""
 
     seq: int
     attempts: int = 0
@@ -100,26 +120,51 @@ class WebhookRecords:
         with records.writing() as db:
             for statement in _TABLES:
                 db.execute(statement)
-            for (number,) in db.execute("SELECT number FROM webhooks WHERE state = 'making'").fetchall():
+            for (number,) in db.execute(
+                "SELECT number FROM webhooks WHERE state = 'making'"
+            ).fetchall():
                 _remove(db, number)
 
     # --- webhooks ---
 
-    def add(self, tenant: str, id: str, conversation: str, target: Target, digest: bytes, most: int) -> tuple[Kept, bool]:
-        """A new webhook, still `making`, and that it is new; or the one that was made under its id by the same request. Raises `Conflict` if that was another,
-        `TooMany`."""
+    def add(
+        self, tenant: str, id: str, conversation: str, target: Target, digest: bytes, most: int
+    ) -> tuple[Kept, bool]:
+        """A new webhook, still `making`, and that it is new; or the one that was made under its id
+        by the same request. Raises `Conflict` if that was another, `TooMany`."""
         with self._records.writing() as db:
-            row = db.execute(f"SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+            row = db.execute(
+                f"SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND id = ?", (tenant, id)
+            ).fetchone()
             if row is not None:
                 if bytes(row[6]) != digest:
-                    raise Conflict("The idempotency key was used for another webhook; use a new one for each.")
+                    raise Conflict(
+                        "The idempotency key was used for another webhook; use a new one for each."
+                    )
                 return self._kept(row), False
-            count = db.execute("SELECT count(*) FROM webhooks WHERE tenant = ?", (tenant,)).fetchone()[0]
+            count = db.execute(
+                "SELECT count(*) FROM webhooks WHERE tenant = ?", (tenant,)
+            ).fetchone()[0]
             if count >= most:
-                raise TooMany(f"Tenant {tenant!r} has {count} webhooks, which is all that this server allows.", "webhooks")
+                raise TooMany(
+                    f"Tenant {tenant!r} has {count} webhooks, which is all that this server"
+                    " allows.",
+                    "webhooks",
+                )
             created = datetime.now(UTC)
-            values = (tenant, id, conversation, "making", self._sealed(tenant, id, target), digest, created.isoformat())
-            query = "INSERT INTO webhooks (tenant, id, conversation, state, sealed, digest, created) VALUES (?, ?, ?, ?, ?, ?, ?)"
+            values = (
+                tenant,
+                id,
+                conversation,
+                "making",
+                self._sealed(tenant, id, target),
+                digest,
+                created.isoformat(),
+            )
+            query = (
+                "INSERT INTO webhooks (tenant, id, conversation, state, sealed, digest, created)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?)"
+            )
             number = db.execute(query, values).lastrowid
             assert number is not None
             return Kept(number, tenant, id, conversation, "making", target, digest, created), True
@@ -127,7 +172,11 @@ class WebhookRecords:
     def find(self, tenant: str, id: str) -> Kept:
         """Raises `ConversationNotFound`, as for whatever is not there."""
         with self._records.reading() as db:
-            row = db.execute(f"SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND id = ? AND state <> 'making'", (tenant, id)).fetchone()
+            row = db.execute(
+                f"SELECT {_COLUMNS} FROM webhooks WHERE tenant = ? AND id = ? AND state <>"
+                " 'making'",
+                (tenant, id),
+            ).fetchone()
         if row is None:
             raise ConversationNotFound(f"No webhook {id!r} on this server.")
         return self._kept(row)
@@ -135,7 +184,10 @@ class WebhookRecords:
     def all(self, tenant: str | None = None) -> list[Kept]:
         """Those of a tenant, or of all, the oldest first."""
         with self._records.reading() as db:
-            query = f"SELECT {_COLUMNS} FROM webhooks WHERE state <> 'making' AND (?1 IS NULL OR tenant = ?1) ORDER BY number"
+            query = (
+                f"SELECT {_COLUMNS} FROM webhooks WHERE state <> 'making' AND (?1 IS NULL OR tenant"
+                " = ?1) ORDER BY number"
+            )
             rows = db.execute(query, (tenant,)).fetchall()
         return [self._kept(row) for row in rows]
 
@@ -151,13 +203,18 @@ class WebhookRecords:
             kept.number,
         )
         with self._records.writing() as db:
-            db.execute("UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?, error = ? WHERE number = ?", values)
+            db.execute(
+                "UPDATE webhooks SET state = ?, sealed = ?, failures = ?, since = ?, again = ?,"
+                " error = ? WHERE number = ?",
+                values,
+            )
 
     def standing(self, number: int, failures: int, since: float, again: float, error: str) -> None:
         """How it fails as a whole."""
         with self._records.writing(forced=False) as db:
             db.execute(
-                "UPDATE webhooks SET failures = ?, since = ?, again = ?, error = ? WHERE number = ?",
+                "UPDATE webhooks SET failures = ?, since = ?, again = ?, error = ? WHERE"
+                " number = ?",
                 (failures, since, again, error, number),
             )
 
@@ -173,11 +230,17 @@ class WebhookRecords:
         rows = [(number, conversation, seq) for conversation, seq in cursors]
         for at in range(0, len(rows), _CHUNK):
             with self._records.writing() as db:
-                db.executemany("INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')", rows[at : at + _CHUNK])
+                db.executemany(
+                    "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')",
+                    rows[at : at + _CHUNK],
+                )
 
     def cursor(self, number: int, conversation: str) -> Cursor | None:
         """How far it has come in one."""
-        query = "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND conversation = ?"
+        query = (
+            "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND"
+            " conversation = ?"
+        )
         with self._records.reading() as db:
             row = db.execute(query, (number, conversation)).fetchone()
         return None if row is None else Cursor(*row)
@@ -185,46 +248,90 @@ class WebhookRecords:
     def cursors(self, number: int) -> Mapping[str, int]:
         """How far it has come in each that it knows."""
         with self._records.reading() as db:
-            return dict(db.execute("SELECT conversation, seq FROM webhook_cursors WHERE webhook = ?", (number,)).fetchall())
+            return dict(
+                db.execute(
+                    "SELECT conversation, seq FROM webhook_cursors WHERE webhook = ?", (number,)
+                ).fetchall()
+            )
 
     def save(self, number: int, conversation: str, cursor: Cursor) -> None:
         """How far it has come. A loss of power may take it back: then some is sent again."""
-        values = (number, conversation, cursor.seq, cursor.attempts, cursor.since, cursor.again, cursor.error)
+        values = (
+            number,
+            conversation,
+            cursor.seq,
+            cursor.attempts,
+            cursor.since,
+            cursor.again,
+            cursor.error,
+        )
         with self._records.writing(forced=False) as db:
-            db.execute("INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            db.execute(
+                "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)", values
+            )
 
     def bury(self, number: int, conversation: str, cursor: Cursor, at: float, error: str) -> None:
         """Give up event `cursor.seq`, and save the cursor behind it."""
         with self._records.writing() as db:
-            known = "SELECT first, count FROM webhook_dead WHERE webhook = ? AND conversation = ? ORDER BY first DESC LIMIT 1"
+            known = (
+                "SELECT first, count FROM webhook_dead WHERE webhook = ? AND conversation = ? ORDER"
+                " BY first DESC LIMIT 1"
+            )
             row = db.execute(known, (number, conversation)).fetchone()
             if row is not None and cursor.since and self._joins(db, number, conversation, cursor):
-                query = "UPDATE webhook_dead SET last = ?, count = count + 1, at = ?, error = ? WHERE webhook = ? AND conversation = ? AND first = ?"
+                query = (
+                    "UPDATE webhook_dead SET last = ?, count = count + 1, at = ?, error = ? WHERE"
+                    " webhook = ? AND conversation = ? AND first = ?"
+                )
                 db.execute(query, (cursor.seq, at, error, number, conversation, row[0]))
             else:
                 query = "INSERT OR REPLACE INTO webhook_dead VALUES (?, ?, ?, ?, 1, ?, ?)"
                 db.execute(query, (number, conversation, cursor.seq, cursor.seq, at, error))
-            values = (number, conversation, cursor.seq, cursor.attempts, cursor.since, cursor.again, cursor.error)
-            db.execute("INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            values = (
+                number,
+                conversation,
+                cursor.seq,
+                cursor.attempts,
+                cursor.since,
+                cursor.again,
+                cursor.error,
+            )
+            db.execute(
+                "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, ?, ?, ?, ?)", values
+            )
 
-    def _joins(self, db: sqlite3.Connection, number: int, conversation: str, cursor: Cursor) -> bool:
-        """Whether all since the last that was given up was given up, too: then they are one row, however many."""
+    def _joins(
+        self, db: sqlite3.Connection, number: int, conversation: str, cursor: Cursor
+    ) -> bool:
+        """Whether all since the last that was given up was given up, too: then they are one row,
+        however many."""
         query = "SELECT max(at) FROM webhook_dead WHERE webhook = ? AND conversation = ?"
         last = db.execute(query, (number, conversation)).fetchone()[0]
-        return last is not None and last >= cursor.since  # nothing was taken in between: that would have ended this time of failing
+        return (
+            last is not None and last >= cursor.since
+        )  # nothing was taken in between: that would have ended this time of failing
 
-    def troubles(self, number: int, after: str, limit: int) -> list[tuple[str, Cursor | None, list[Dead]]]:
+    def troubles(
+        self, number: int, after: str, limit: int
+    ) -> list[tuple[str, Cursor | None, list[Dead]]]:
         """The conversations in which it fails, or has given up events, by id."""
         union = (
-            "SELECT conversation FROM webhook_cursors WHERE webhook = ?1 AND attempts > 0 AND conversation > ?2"
-            " UNION SELECT conversation FROM webhook_dead WHERE webhook = ?1 AND conversation > ?2 ORDER BY conversation LIMIT ?3"
+            "SELECT conversation FROM webhook_cursors WHERE webhook = ?1 AND attempts > 0 AND"
+            " conversation > ?2 UNION SELECT conversation FROM webhook_dead WHERE webhook = ?1 AND"
+            " conversation > ?2 ORDER BY conversation LIMIT ?3"
         )
         with self._records.reading() as db:
             found: list[tuple[str, Cursor | None, list[Dead]]] = []
             for (id,) in db.execute(union, (number, after, limit)).fetchall():
-                query = "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook = ? AND conversation = ?"
+                query = (
+                    "SELECT seq, attempts, since, again, error FROM webhook_cursors WHERE webhook ="
+                    " ? AND conversation = ?"
+                )
                 row = db.execute(query, (number, id)).fetchone()
-                query = "SELECT first, last, count, at, error FROM webhook_dead WHERE webhook = ? AND conversation = ? ORDER BY first"
+                query = (
+                    "SELECT first, last, count, at, error FROM webhook_dead WHERE webhook = ? AND"
+                    " conversation = ? ORDER BY first"
+                )
                 dead = [Dead(*one) for one in db.execute(query, (number, id)).fetchall()]
                 found.append((id, None if row is None else Cursor(*row), dead))
             return found
@@ -232,37 +339,56 @@ class WebhookRecords:
     def counts(self, number: int) -> tuple[int, int]:
         """In how many conversations it fails, and how many events it has given up."""
         with self._records.reading() as db:
-            failing = db.execute("SELECT count(*) FROM webhook_cursors WHERE webhook = ? AND attempts > 0", (number,)).fetchone()[0]
-            dead = db.execute("SELECT coalesce(sum(count), 0) FROM webhook_dead WHERE webhook = ?", (number,)).fetchone()[0]
+            failing = db.execute(
+                "SELECT count(*) FROM webhook_cursors WHERE webhook = ? AND attempts > 0", (number,)
+            ).fetchone()[0]
+            dead = db.execute(
+                "SELECT coalesce(sum(count), 0) FROM webhook_dead WHERE webhook = ?", (number,)
+            ).fetchone()[0]
         return int(failing), int(dead)
 
     def rewind(self, number: int, conversation: str | None, after_seq: int | None) -> int:
-        """Have the cursor stand before the first event that was given up, in one conversation or in all, or at `after_seq` in one; how many of the
-        dead that brings back."""
+        """Have the cursor stand before the first event that was given up, in one conversation or in
+        all, or at `after_seq` in one; how many of the dead that brings back."""
         with self._records.writing() as db:
             where, values = (
-                ("webhook = ? AND conversation = ?", (number, conversation)) if conversation is not None else ("webhook = ?", (number,))
+                ("webhook = ? AND conversation = ?", (number, conversation))
+                if conversation is not None
+                else ("webhook = ?", (number,))
             )
-            query = f"SELECT conversation, min(first), sum(count) FROM webhook_dead WHERE {where} GROUP BY conversation"
+            query = (
+                f"SELECT conversation, min(first), sum(count) FROM webhook_dead WHERE {where} GROUP"
+                " BY conversation"
+            )
             found: list[tuple[str, int, int]] = db.execute(query, values).fetchall()
             if after_seq is not None and conversation is not None:
                 found = [(conversation, after_seq + 1, found[0][2] if found else 0)]
             for id, first, _ in found:
-                db.execute("INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')", (number, id, first - 1))
-                db.execute("DELETE FROM webhook_dead WHERE webhook = ? AND conversation = ? AND last >= ?", (number, id, first))
+                db.execute(
+                    "INSERT OR REPLACE INTO webhook_cursors VALUES (?, ?, ?, 0, 0, 0, '')",
+                    (number, id, first - 1),
+                )
+                db.execute(
+                    "DELETE FROM webhook_dead WHERE webhook = ? AND conversation = ? AND last >= ?",
+                    (number, id, first),
+                )
             return sum(count for _, _, count in found)
 
     def retry(self, number: int) -> None:
         """Have all that fails be tried again at once, as if for the first time."""
         with self._records.writing() as db:
             db.execute(
-                "UPDATE webhook_cursors SET attempts = 0, since = 0, again = 0, error = '' WHERE webhook = ? AND attempts > 0", (number,)
+                "UPDATE webhook_cursors SET attempts = 0, since = 0, again = 0, error = '' WHERE"
+                " webhook = ? AND attempts > 0",
+                (number,),
             )
 
     def forget(self, conversation: str) -> list[Kept]:
         """A conversation is gone; returns the webhooks that were for it alone, and are gone too."""
         with self._records.writing() as db:
-            rows = db.execute(f"SELECT {_COLUMNS} FROM webhooks WHERE conversation = ?", (conversation,)).fetchall()
+            rows = db.execute(
+                f"SELECT {_COLUMNS} FROM webhooks WHERE conversation = ?", (conversation,)
+            ).fetchall()
             for row in rows:
                 _remove(db, row[0])
             db.execute("DELETE FROM webhook_cursors WHERE conversation = ?", (conversation,))
@@ -272,7 +398,10 @@ class WebhookRecords:
     def known(self) -> Sequence[str]:
         """All conversations that something is kept of."""
         with self._records.reading() as db:
-            query = "SELECT conversation FROM webhook_cursors UNION SELECT conversation FROM webhook_dead"
+            query = (
+                "SELECT conversation FROM webhook_cursors UNION SELECT conversation FROM"
+                " webhook_dead"
+            )
             return [id for (id,) in db.execute(query)]
 
     # --- sealed ---
@@ -282,8 +411,20 @@ class WebhookRecords:
 
     def _kept(self, row: tuple[Any, ...]) -> Kept:
         number, tenant, id, conversation, state, sealed, digest, created, *standing = row
-        target = msgspec.json.decode(self._seal.open(bytes(sealed), _about(tenant, id)), type=Target)
-        return Kept(number, tenant, id, conversation, state, target, bytes(digest), datetime.fromisoformat(created), *standing)
+        target = msgspec.json.decode(
+            self._seal.open(bytes(sealed), _about(tenant, id)), type=Target
+        )
+        return Kept(
+            number,
+            tenant,
+            id,
+            conversation,
+            state,
+            target,
+            bytes(digest),
+            datetime.fromisoformat(created),
+            *standing,
+        )
 
 
 def _about(tenant: str, id: str) -> str:

@@ -8,14 +8,17 @@ from typing import Annotated, Literal
 import msgspec
 
 _Url = Annotated[str, msgspec.Meta(min_length=1, max_length=2000)]
-_Events = Annotated[list[Annotated[str, msgspec.Meta(min_length=1, max_length=100)]], msgspec.Meta(max_length=50)]
+_Events = Annotated[
+    list[Annotated[str, msgspec.Meta(min_length=1, max_length=100)]], msgspec.Meta(max_length=50)
+]
 _Conversation = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._-]{1,128}$")]
 _Secret = Annotated[str, msgspec.Meta(max_length=200)]
 
 
 class WebhookRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A new webhook: the `url` that is sent to, of which `events` (none: all), for one conversation or all of the tenant's. `begin` is where in conversations that are
-    there already: with what comes from `now` on, or at their `start`. Without a `secret` one is made."""
+    """A new webhook: the `url` that is sent to, of which `events` (none: all), for one conversation
+    or all of the tenant's. `begin` is where in conversations that are there already: with what
+    comes from `now` on, or at their `start`. Without a `secret` one is made."""
 
     url: _Url
     events: _Events = []
@@ -28,7 +31,8 @@ class WebhookRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 class WebhookChange(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What is to be another; what is left out stays. `enabled`: send, at once what failed, or do not."""
+    """What is to be another; what is left out stays. `enabled`: send, at once what failed, or do
+    not."""
 
     url: _Url | None = None
     events: _Events | None = None
@@ -39,7 +43,8 @@ class WebhookChange(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
 
 
 class SecretRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """A new secret, made if none is given; for `overlap` seconds messages are signed with the old one, too."""
+    """A new secret, made if none is given; for `overlap` seconds messages are signed with the old
+    one, too."""
 
     secret: _Secret | None = None
     overlap: Annotated[float, msgspec.Meta(ge=0, le=30 * 86_400)] = 86_400.0
@@ -48,16 +53,20 @@ class SecretRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=T
         return f"SecretRequest(overlap={self.overlap!r})"
 
 
-class RedeliverRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """Send again: what was given up, in all conversations or in one; or, with `after_seq`, all that came after that event of one."""
+class RedeliverRequest(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
+    """Send again: what was given up, in all conversations or in one; or, with `after_seq`, all that
+    came after that event of one."""
 
     conversation_id: _Conversation | None = None
     after_seq: Annotated[int, msgspec.Meta(ge=0, le=2**53 - 1)] | None = None
 
 
 class Webhook(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """A webhook. `state`: `gone` if its receiver wanted no more. In `failing` conversations an event was not taken, and is sent again; `dead` events were given up;
-    `error` is why it failed last as a whole. `secret` is there in the answer to who made it alone."""
+    """A webhook. `state`: `gone` if its receiver wanted no more. In `failing` conversations an
+    event was not taken, and is sent again; `dead` events were given up; `error` is why it failed
+    last as a whole. `secret` is there in the answer to who made it alone."""
 
     id: str
     url: str
@@ -82,7 +91,8 @@ class WebhookList(msgspec.Struct, frozen=True):
 
 
 class DeadEvents(msgspec.Struct, frozen=True, rename="camel"):
-    """Events that were given up: `count` of those from `first_seq` to `last_seq`, the last at `at`, and why."""
+    """Events that were given up: `count` of those from `first_seq` to `last_seq`, the last at `at`,
+    and why."""
 
     first_seq: int
     last_seq: int
@@ -92,8 +102,8 @@ class DeadEvents(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """How a webhook stands in a conversation: all up to `after_seq` is done with; the next event has failed `attempts` times since `since`, with `error`, and is
-    sent again at `again`."""
+    """How a webhook stands in a conversation: all up to `after_seq` is done with; the next event
+    has failed `attempts` times since `since`, with `error`, and is sent again at `again`."""
 
     conversation_id: str
     after_seq: int
@@ -105,7 +115,8 @@ class Delivery(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class DeliveryList(msgspec.Struct, frozen=True):
-    """Conversations in which a webhook fails or has given up events, by id; `next` is the cursor of the part that follows, None for the last."""
+    """Conversations in which a webhook fails or has given up events, by id; `next` is the cursor of
+    the part that follows, None for the last."""
 
     deliveries: list[Delivery]
     next: str | None = None

@@ -1,4 +1,5 @@
-"""The folders in which tools work: `root/{tenant}/{id}`, each with a `LocalRuntime` while somebody uses it."""
+"""The folders in which tools work: `root/{tenant}/{id}`, each with a `LocalRuntime` while somebody
+uses it."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ class _Open:
 
 
 class Workspaces:
-    """Thread-safe. A runtime is made when it is first used, and closed when nobody has used it for `idle` seconds."""
+    """Thread-safe. A runtime is made when it is first used, and closed when nobody has used it for
+    `idle` seconds."""
 
     def __init__(self, root: Path, bounds: Bounds, idle: float, clock: Callable[[], float]) -> None:
         self._root = root
@@ -54,7 +56,8 @@ class Workspaces:
         return id
 
     def check(self, tenant: str, id: str) -> Path:
-        """The folder of a workspace. Raises `ConversationNotFound` if it is not this tenant's, or not there."""
+        """The folder of a workspace. Raises `ConversationNotFound` if it is not this tenant's, or
+        not there."""
         try:
             folder = self._root / checked_id(tenant, "tenant") / checked_id(id, "workspace")
         except ConfigurationError:
@@ -64,7 +67,8 @@ class Workspaces:
         return folder
 
     def enter(self, tenant: str, id: str) -> LocalRuntime:
-        """The workspace's runtime, which stays open until `leave`. Raises `ConversationNotFound`."""
+        """The workspace's runtime, which stays open until `leave`. Raises
+        `ConversationNotFound`."""
         folder, found = self._entered(tenant, id)
         try:
             with found.lock:
@@ -78,7 +82,8 @@ class Workspaces:
             raise
 
     def hold(self, tenant: str, id: str) -> Path:
-        """The workspace's folder, for a runtime elsewhere; nobody deletes it until `leave`. Raises `ConversationNotFound`."""
+        """The workspace's folder, for a runtime elsewhere; nobody deletes it until `leave`. Raises
+        `ConversationNotFound`."""
         return self._entered(tenant, id)[0]
 
     def _entered(self, tenant: str, id: str) -> tuple[Path, _Open]:
@@ -99,12 +104,15 @@ class Workspaces:
                 found.used = self._clock()
 
     def delete(self, tenant: str, id: str) -> None:
-        """Remove a folder with all that is in it. Raises `Conflict` while somebody uses it, `ConversationNotFound`."""
+        """Remove a folder with all that is in it. Raises `Conflict` while somebody uses it,
+        `ConversationNotFound`."""
         folder = self.check(tenant, id)
         with self._lock:
             found = self._open.get((tenant, id))
             if found is not None and found.users:
-                raise Conflict(f"Workspace {id!r} is in use. Close the conversations that work there first.")
+                raise Conflict(
+                    f"Workspace {id!r} is in use. Close the conversations that work there first."
+                )
             self._open.pop((tenant, id), None)
             gone = folder.with_name(f"~{os.urandom(8).hex()}")  # which no id can be
             folder.rename(gone)  # from here on nobody opens it
@@ -116,7 +124,11 @@ class Workspaces:
         """Close what nobody has used for long."""
         now = self._clock()
         with self._lock:
-            idle = [key for key, one in self._open.items() if not one.users and now - one.used >= self._idle]
+            idle = [
+                key
+                for key, one in self._open.items()
+                if not one.users and now - one.used >= self._idle
+            ]
             closing = [self._open.pop(key) for key in idle]
         for one in closing:
             if one.runtime is not None:

@@ -12,13 +12,27 @@ if TYPE_CHECKING:
     from holdfast.store.sqlite import SQLiteStore
 
 __all__ = [
-    "BLOBS", "Amount", "Blob", "Budget", "Lease", "MemoryStore", "Posted", "Reservation", "SQLiteStore", "Settlement", "Shortage", "Store", "Summary",
+    "BLOBS",
+    "Amount",
+    "Blob",
+    "Budget",
+    "Lease",
+    "MemoryStore",
+    "Posted",
+    "Reservation",
+    "SQLiteStore",
+    "Settlement",
+    "Shortage",
+    "Store",
+    "Summary",
     "blob_id",
-]  # fmt: skip
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "SQLiteStore":  # sqlite3 is 10 ms of import that a conversation in memory does not need
+    if (
+        name == "SQLiteStore"
+    ):  # sqlite3 is 10 ms of import that a conversation in memory does not need
         from holdfast.store.sqlite import SQLiteStore
 
         return SQLiteStore

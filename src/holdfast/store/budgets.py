@@ -1,8 +1,10 @@
-"""What trees of conversations may spend, have spent, and hold for model calls that run: the arithmetic, and its rows in an SQLite file.
+"""What trees of conversations may spend, have spent, and hold for model calls that run: the
+arithmetic, and its rows in an SQLite file.
 
-A budget is the root's: what is spent stays spent for as long as the root conversation is there. Before a model call its estimate is reserved in
-the budgets of all that the conversation came of, or in none; the answer's usage then takes its place. A reservation whose owner died stays
-spent: whether that call was made, nobody can say.
+A budget is the root's: what is spent stays spent for as long as the root conversation is there.
+Before a model call its estimate is reserved in the budgets of all that the conversation came of, or
+in none; the answer's usage then takes its place. A reservation whose owner died stays spent:
+whether that call was made, nobody can say.
 """
 
 from __future__ import annotations
@@ -16,10 +18,14 @@ import msgspec
 if TYPE_CHECKING:
     import sqlite3
 
-DOLLAR = 1_000_000_000  # costs are whole billionths of a dollar, so that sums of them are what they are
+DOLLAR = (
+    1_000_000_000  # costs are whole billionths of a dollar, so that sums of them are what they are
+)
 
 _GAPS = 32  # stretches in which nobody worked that are remembered, the latest
-_AHEAD = 60.0  # seconds by which a clock may be behind what others said; by more, theirs was ahead or has been set back
+# seconds by which a clock may be behind what others said; by more, theirs was ahead or has been set
+# back
+_AHEAD = 60.0
 
 
 class Amount(msgspec.Struct, frozen=True, array_like=True):
@@ -31,7 +37,8 @@ class Amount(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Budget(msgspec.Struct, frozen=True, array_like=True):
-    """What the conversation `root` and all that came of it may spend: as `Amount`, and seconds at work. None: no bound."""
+    """What the conversation `root` and all that came of it may spend: as `Amount`, and seconds at
+    work. None: no bound."""
 
     root: str
     steps: int | None = None
@@ -41,8 +48,9 @@ class Budget(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Reservation(msgspec.Struct, frozen=True, array_like=True):
-    """An amount to be held under `key` in the budgets of `roots`. `since` is when the conversation came to work, `now` what its clock says, in
-    seconds: a tree is at work while one of its conversations is."""
+    """An amount to be held under `key` in the budgets of `roots`. `since` is when the conversation
+    came to work, `now` what its clock says, in seconds: a tree is at work while one of its
+    conversations is."""
 
     key: str
     roots: tuple[str, ...]
@@ -52,8 +60,8 @@ class Reservation(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
-    """What became of a reservation: `amount` was spent in its place, None: all that was reserved. Without a `key` it is spent from the budgets of
-    `roots`, unreserved."""
+    """What became of a reservation: `amount` was spent in its place, None: all that was reserved.
+    Without a `key` it is spent from the budgets of `roots`, unreserved."""
 
     key: str = ""
     amount: Amount | None = None
@@ -61,8 +69,8 @@ class Settlement(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Shortage(msgspec.Struct, frozen=True, array_like=True):
-    """Why nothing was reserved: in the budget of `root`, of `limit` (of `type`) `value` are spent or held. `wait`: calls that run now may give
-    enough of it back."""
+    """Why nothing was reserved: in the budget of `root`, of `limit` (of `type`) `value` are spent
+    or held. `wait`: calls that run now may give enough of it back."""
 
     root: str
     type: str
@@ -87,26 +95,36 @@ class Account(msgspec.Struct, array_like=True):
     seconds: float = 0.0
     since: float = 0.0
     until: float = 0.0
-    gaps: str = ""  # when nobody is known to have worked, before `since`: JSON pairs, the latest last
+    gaps: str = (
+        ""  # when nobody is known to have worked, before `since`: JSON pairs, the latest last
+    )
 
     def bound(self, budget: Budget | None) -> None:
         """Have these bounds from now on, None for none."""
         found = budget or Budget("")
-        self.most_steps, self.most_tokens, self.most_cost, self.most_seconds = found.steps, found.tokens, found.cost, found.seconds
+        self.most_steps, self.most_tokens, self.most_cost, self.most_seconds = (
+            found.steps,
+            found.tokens,
+            found.cost,
+            found.seconds,
+        )
 
     def budget(self, root: str) -> Budget:
         """Its bounds."""
         return Budget(root, self.most_steps, self.most_tokens, self.most_cost, self.most_seconds)
 
     def works(self, since: float, now: float) -> None:
-        """Somebody has been at work since then. Stretches that overlap are one, in whatever order they are told."""
+        """Somebody has been at work since then. Stretches that overlap are one, in whatever order
+        they are told."""
         since = min(since, now)
         if not self.until:
             self._begin(0.0, since)
             self.until = now
             return
         if self.until > now + _AHEAD:
-            if self.since > now:  # the clock was set back: what was worked by the other time stays worked
+            if (
+                self.since > now
+            ):  # the clock was set back: what was worked by the other time stays worked
                 self.seconds += self.until - self.since
                 self._begin(0.0, since)
             self.until = now  # nobody worked until a time that has not come
@@ -149,15 +167,22 @@ class Account(msgspec.Struct, array_like=True):
         self.cost += amount.cost
 
     def short(self, amount: Amount, held: Amount | None = None) -> tuple[str, float, float] | None:
-        """What there is not enough of for another `amount`: type, what is spent or held, and the bound. `held` in place of what is held now."""
+        """What there is not enough of for another `amount`: type, what is spent or held, and the
+        bound. `held` in place of what is held now."""
         held = Amount(self.held_steps, self.held_tokens, self.held_cost) if held is None else held
         if self.most_steps is not None and self.steps + held.steps + amount.steps > self.most_steps:
             return "steps", self.steps + held.steps, self.most_steps
-        if self.most_tokens is not None and self.tokens + held.tokens + amount.tokens > self.most_tokens:
+        if (
+            self.most_tokens is not None
+            and self.tokens + held.tokens + amount.tokens > self.most_tokens
+        ):
             return "tokens", self.tokens + held.tokens, self.most_tokens
         if self.most_cost is not None and self.cost + held.cost + amount.cost > self.most_cost:
             return "cost", (self.cost + held.cost) / DOLLAR, self.most_cost / DOLLAR
-        if self.most_seconds is not None and (spent := self.seconds + self.until - self.since) >= self.most_seconds:
+        if (
+            self.most_seconds is not None
+            and (spent := self.seconds + self.until - self.since) >= self.most_seconds
+        ):
             return "seconds", spent, self.most_seconds
         return None
 
@@ -169,11 +194,14 @@ class Account(msgspec.Struct, array_like=True):
         return Shortage(root, *found, wait)
 
 
-# --- rows ----------------------------------------------------------------------------------------
+# --- rows ---
 
 _COLUMNS = ", ".join(Account.__struct_fields__)
 _READ = f"SELECT {_COLUMNS} FROM budgets WHERE root = ?"
-_WRITE = f"UPDATE budgets SET {', '.join(f'{name} = ?' for name in Account.__struct_fields__)} WHERE root = ?"
+_WRITE = (
+    f"UPDATE budgets SET {', '.join(f'{name} = ?' for name in Account.__struct_fields__)} WHERE"
+    " root = ?"
+)
 _HOLD = """
 UPDATE budgets SET held_steps = held_steps + ?, held_tokens = held_tokens + ?, held_cost = held_cost + ?,
 seconds = ?, since = ?, until = ?, gaps = ? WHERE root = ?
@@ -182,7 +210,10 @@ _SPEND = """
 UPDATE budgets SET steps = steps + ?, tokens = tokens + ?, cost = cost + ?,
 held_steps = held_steps - ?, held_tokens = held_tokens - ?, held_cost = held_cost - ? WHERE root = ?
 """
-_ROW = "INSERT INTO reservations (key, root, conversation, epoch, steps, tokens, cost) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_ROW = (
+    "INSERT INTO reservations (key, root, conversation, epoch, steps, tokens, cost) VALUES (?, ?,"
+    " ?, ?, ?, ?, ?)"
+)
 _FIND = "SELECT root, steps, tokens, cost FROM reservations WHERE key = ?"
 _REMOVE = "DELETE FROM reservations WHERE key = ?"  # with RETURNING it takes longer than both
 _HELD = """
@@ -222,15 +253,25 @@ def above(db: sqlite3.Cursor, conversation_id: str, spawned_by: str) -> tuple[Bu
         if account is not None:
             found.append(account.budget(conversation_id))
         conversation_id = spawned_by.rpartition(":")[0]
-        row = db.execute("SELECT spawned_by FROM conversations WHERE id = ?", (conversation_id,)).fetchone() if conversation_id else None
+        row = (
+            db.execute(
+                "SELECT spawned_by FROM conversations WHERE id = ?", (conversation_id,)
+            ).fetchone()
+            if conversation_id
+            else None
+        )
         spawned_by = row[0] if row is not None else ""
     return tuple(found)
 
 
-def reserve(db: sqlite3.Cursor, number: int, epoch: int, wanted: Reservation, living: Callable[[str], bool]) -> Shortage | None:
+def reserve(
+    db: sqlite3.Cursor, number: int, epoch: int, wanted: Reservation, living: Callable[[str], bool]
+) -> Shortage | None:
     """Hold an amount in all of the budgets, or in none and say why."""
     amount = wanted.amount
-    accounts = [(root, account) for root in wanted.roots if (account := _read(db, root)) is not None]
+    accounts = [
+        (root, account) for root in wanted.roots if (account := _read(db, root)) is not None
+    ]
     for root, account in accounts:
         account.works(wanted.since, wanted.now)
         if account.short(amount) is not None:
@@ -239,7 +280,19 @@ def reserve(db: sqlite3.Cursor, number: int, epoch: int, wanted: Reservation, li
                 return account.shortage(root, amount)
     steps, tokens, cost = amount.steps, amount.tokens, amount.cost
     for root, account in accounts:
-        db.execute(_HOLD, (steps, tokens, cost, account.seconds, account.since, account.until, account.gaps, root))
+        db.execute(
+            _HOLD,
+            (
+                steps,
+                tokens,
+                cost,
+                account.seconds,
+                account.since,
+                account.until,
+                account.gaps,
+                root,
+            ),
+        )
         db.execute(_ROW, (wanted.key, root, number, epoch, steps, tokens, cost))
     return None
 
@@ -256,12 +309,15 @@ def _bury(db: sqlite3.Cursor, root: str, account: Account, living: Callable[[str
             account.hold(amount := Amount(steps, tokens, cost), -1)
             account.spend(amount)
     if dead:
-        db.executemany("DELETE FROM reservations WHERE key = ? AND root = ?", [(key, root) for key in dead])
+        db.executemany(
+            "DELETE FROM reservations WHERE key = ? AND root = ?", [(key, root) for key in dead]
+        )
         _write(db, root, account)
 
 
 def settle(db: sqlite3.Cursor, settled: Sequence[Settlement]) -> None:
-    """Put what was spent in place of what was reserved. A reservation that is counted as spent by now stays so."""
+    """Put what was spent in place of what was reserved. A reservation that is counted as spent by
+    now stays so."""
     for one in settled:
         spent = one.amount
         if one.key:
@@ -269,7 +325,11 @@ def settle(db: sqlite3.Cursor, settled: Sequence[Settlement]) -> None:
             if found:
                 db.execute(_REMOVE, (one.key,))
             for root, steps, tokens, cost in found:
-                took = (steps, tokens, cost) if spent is None else (spent.steps, spent.tokens, spent.cost)
+                took = (
+                    (steps, tokens, cost)
+                    if spent is None
+                    else (spent.steps, spent.tokens, spent.cost)
+                )
                 db.execute(_SPEND, (*took, steps, tokens, cost, root))
         elif spent is not None:
             for root in one.roots:
@@ -282,7 +342,7 @@ def forget(db: sqlite3.Cursor, root: str) -> None:
     db.execute("DELETE FROM budgets WHERE root = ?", (root,))
 
 
-# --- in memory -----------------------------------------------------------------------------------
+# --- in memory ---
 
 
 class Book:
@@ -290,7 +350,9 @@ class Book:
 
     def __init__(self) -> None:
         self.accounts: dict[str, Account] = {}
-        self._held: dict[str, tuple[Reservation, str, int]] = {}  # by key, with the conversation and its epoch
+        self._held: dict[
+            str, tuple[Reservation, str, int]
+        ] = {}  # by key, with the conversation and its epoch
 
     def bound(self, root: str, budget: Budget | None) -> None:
         """See `bound` above."""
@@ -305,14 +367,26 @@ class Book:
                     left = tuple([one for one in wanted.roots if one != root])
                     self._held[key] = (msgspec.structs.replace(wanted, roots=left), holder, epoch)
 
-    def reserve(self, conversation_id: str, epoch: int, wanted: Reservation, living: Callable[[str, int], bool]) -> Shortage | None:
+    def reserve(
+        self,
+        conversation_id: str,
+        epoch: int,
+        wanted: Reservation,
+        living: Callable[[str, int], bool],
+    ) -> Shortage | None:
         """See `reserve` above."""
         amount = wanted.amount
-        accounts = [(root, account) for root in wanted.roots if (account := self.accounts.get(root)) is not None]
+        accounts = [
+            (root, account)
+            for root in wanted.roots
+            if (account := self.accounts.get(root)) is not None
+        ]
         for root, account in accounts:
             account.works(wanted.since, wanted.now)
             if account.short(amount) is not None:
-                for key in [key for key, (_, holder, at) in self._held.items() if not living(holder, at)]:
+                for key in [
+                    key for key, (_, holder, at) in self._held.items() if not living(holder, at)
+                ]:
                     self._settle(Settlement(key))
                 if account.short(amount) is not None:
                     return account.shortage(root, amount)

@@ -1,4 +1,5 @@
-"""Whether a store's file is sound: everything in it is read and held against everything else. `holdfast check` prints the report."""
+"""Whether a store's file is sound: everything in it is read and held against everything else.
+`holdfast check` prints the report."""
 
 from __future__ import annotations
 
@@ -13,7 +14,16 @@ from holdfast.store.base import blob_id
 from holdfast.store.files import DAMAGE
 from holdfast.store.marks import lost, marks
 from holdfast.store.rows import Progress, Row, Rows, SQLRows, silent
-from holdfast.store.salvage import Gap, check_file, check_store, join, journal, misread, remarks, unreadable
+from holdfast.store.salvage import (
+    Gap,
+    check_file,
+    check_store,
+    join,
+    journal,
+    misread,
+    remarks,
+    unreadable,
+)
 from holdfast.store.scan import PageRows
 from holdfast.store.schema import APPLICATION, FORMAT
 from holdfast.store.wal import wal_troubles
@@ -33,7 +43,8 @@ class Finding(Data, frozen=True):
 
 
 class Report(Data, frozen=True):
-    """What `check` found. `conversations` and `events` count what can be read, `problems` are those of the file as a whole."""
+    """What `check` found. `conversations` and `events` count what can be read, `problems` are those
+    of the file as a whole."""
 
     file: str
     format: int
@@ -46,11 +57,14 @@ class Report(Data, frozen=True):
 
 
 def check(path: str | Path, progress: Progress = silent) -> Report:
-    """Read all of the store at `path` and hold it against itself; the file is not changed, and may be in use.
+    """Read all of the store at `path` and hold it against itself; the file is not changed, and may
+    be in use.
 
-    SQLite's own check; every event's checksum and JSON; that each conversation's events are dense up to the last that its entry names, with
-    those that a fork shares; that results belong to calls; blobs against their names; and the inbox. `progress` is told now and then how
-    much is done. Raises `StoreError` if there is no such file, it is no store, or a newer Holdfast wrote it.
+    SQLite's own check; every event's checksum and JSON; that each conversation's events are dense
+    up to the last that its entry names, with those that a fork shares; that results belong to
+    calls; blobs against their names; and the inbox. `progress` is told now and then how much is
+    done. Raises `StoreError` if there is no such file, it is no store, or a newer Holdfast wrote
+    it.
     """
     path = Path(path).absolute()
     check_file(path)
@@ -66,12 +80,14 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
             check_store(path, sql)
             if sql.application == APPLICATION and sql.format > FORMAT:
                 raise StoreError(
-                    f"{str(path)!r} was written by a newer Holdfast (format {sql.format}, this one reads {FORMAT}). "
-                    "`holdfast export --salvage` reads what it can of it."
+                    f"{str(path)!r} was written by a newer Holdfast (format {sql.format}, this one"
+                    f" reads {FORMAT}). `holdfast export --salvage` reads what it can of it."
                 )
             problems += [f"SQLite finds: {line}" for line in sql.integrity(progress)]
             if sql.application != APPLICATION:
-                problems.append("the file does not say that it is a Holdfast store (application id)")
+                problems.append(
+                    "the file does not say that it is a Holdfast store (application id)"
+                )
             if not problems:
                 checking = _Check(path, sql, sql.format, progress)
                 checking.problems += older
@@ -87,7 +103,9 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
             raise unreadable(path, error) from error
         try:
             if not pages.is_store and not (sql is not None and sql.application == APPLICATION):
-                raise StoreError(f"{str(path)!r} is not a Holdfast store, or nothing of it can be read.")
+                raise StoreError(
+                    f"{str(path)!r} is not a Holdfast store, or nothing of it can be read."
+                )
             checking = _Check(path, pages, 0 if sql is None else sql.format, progress)
             checking.problems = [*problems, *pages.troubles]
             return checking.conversations(pages.conversations()).report()
@@ -112,13 +130,24 @@ class _Check:
     def report(self) -> Report:
         sound = not self._findings and not self.problems
         return Report(
-            str(self._path), self._format, sound, self._conversations, self._events, self._blobs,
-            tuple(self._findings), tuple(self.problems),
-        )  # fmt: skip
+            str(self._path),
+            self._format,
+            sound,
+            self._conversations,
+            self._events,
+            self._blobs,
+            tuple(self._findings),
+            tuple(self.problems),
+        )
 
     def everything(self, sql: SQLRows) -> Report:
-        """All checks, of a file that SQLite can read. Raises one of `DAMAGE` if it cannot after all."""
-        missing = {"conversations", "events", *(("inbox", "blobs", "blob_refs") if sql.format >= 2 else ())} - sql.tables
+        """All checks, of a file that SQLite can read. Raises one of `DAMAGE` if it cannot after
+        all."""
+        missing = {
+            "conversations",
+            "events",
+            *(("inbox", "blobs", "blob_refs") if sql.format >= 2 else ()),
+        } - sql.tables
         if missing:
             self.problems.append(f"without the table {', '.join(sorted(missing))}")
         if {"conversations", "events"} & missing:
@@ -162,14 +191,24 @@ class _Check:
     def _strays(self, sql: SQLRows, rows: Sequence[Row]) -> None:
         """Events that no conversation has, and none shares."""
         ends = {row.number: 1 << 32 for row in rows}
-        if "inbox" in sql.tables:  # a deleted conversation is freed little by little; until then a mark stands for it
-            ends |= {int(number): 1 << 32 for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
+        if (
+            "inbox" in sql.tables
+        ):  # a deleted conversation is freed little by little; until then a mark stands for it
+            ends |= {
+                int(number): 1 << 32
+                for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")
+            }
         for row in rows:
             for number, last in row.base or ():
                 ends[number] = max(ends.get(number, 0), last)
-        for number, last, count in sql.query("SELECT key >> 32, max(key & 0xFFFFFFFF), count(*) FROM events GROUP BY key >> 32"):
+        for number, last, count in sql.query(
+            "SELECT key >> 32, max(key & 0xFFFFFFFF), count(*) FROM events GROUP BY key >> 32"
+        ):
             if last > ends.get(number, 0):
-                self.problems.append(f"events up to {last} ({count:,} in all) of a conversation number {number} that is not there")
+                self.problems.append(
+                    f"events up to {last} ({count:,} in all) of a conversation number {number} that"
+                    " is not there"
+                )
 
     # --- what else a file of format 2 has ---
 
@@ -189,10 +228,15 @@ class _Check:
     def _inbox(self, sql: SQLRows, ids: dict[int, str]) -> None:
         freed = {number for (number,) in sql.query("SELECT conversation FROM inbox WHERE key = ''")}
         for number, conversation, data in sql.query("SELECT number, conversation, data FROM inbox"):
-            what = f"the command {number} in the inbox of {ids.get(conversation, f'conversation number {conversation}')!r}"
+            what = (
+                f"the command {number} in the inbox of"
+                f" {ids.get(conversation, f'conversation number {conversation}')!r}"
+            )
             if conversation not in ids and conversation not in freed:
                 self.problems.append(f"{what}: there is no such conversation")
-            elif data is not None and isinstance(command := commands.posted(data), commands.Unreadable):
+            elif data is not None and isinstance(
+                command := commands.posted(data), commands.Unreadable
+            ):
                 self.problems.append(f"{what} cannot be read: {command.reason}")
 
 
@@ -200,7 +244,9 @@ class _Calls:
     """Which calls a journal has, and whether its starts and results belong to them."""
 
     def __init__(self) -> None:
-        self.unknown: set[int] = set()  # seqs of what could not be read, or was written by a newer version
+        self.unknown: set[int] = (
+            set()
+        )  # seqs of what could not be read, or was written by a newer version
         self.problems: list[str] = []
         self._known: set[str] = set()
 
@@ -210,8 +256,13 @@ class _Calls:
             self._known.update(call.id for call in event.calls)
         elif isinstance(event, ev.Unknown):
             self.unknown.add(event.seq)
-        elif isinstance(event, ev.ToolCallStarted | ev.ToolResult) and event.call_id not in self._known:
+        elif (
+            isinstance(event, ev.ToolCallStarted | ev.ToolResult)
+            and event.call_id not in self._known
+        ):
             asked = event.call_id.partition(".")[0]
             if not asked.isdecimal() or int(asked) not in self.unknown:
                 what = "result" if isinstance(event, ev.ToolResult) else "start"
-                self.problems.append(f"event {event.seq} is the {what} of a call {event.call_id!r} that nobody made")
+                self.problems.append(
+                    f"event {event.seq} is the {what} of a call {event.call_id!r} that nobody made"
+                )

@@ -1,4 +1,5 @@
-"""How writes reach an SQLite file: one of the threads that wait commits for all of them (group commit)."""
+"""How writes reach an SQLite file: one of the threads that wait commits for all of them (group
+commit)."""
 
 from __future__ import annotations
 
@@ -19,23 +20,33 @@ from holdfast.store.schema import FORMAT, WIDE
 
 T = TypeVar("T")
 
-_CHECK = 0.05  # seconds between two looks whether the file is still the one that was opened: a stat is 5 % of a small append
-_CROWD = 8  # jobs in one commit from which on there is a crowd, which is waited for, and may let the WAL grow
+# seconds between two looks whether the file is still the one that was opened: a stat is 5 % of a
+# small append
+_CHECK = 0.05
+# jobs in one commit from which on there is a crowd, which is waited for, and may let the WAL grow
+_CROWD = 8
 _PATIENCE = 0.002  # seconds that a crowd is waited for: less than one fsync on most disks
-_SHARE = 0.75  # of a crowd, that is enough to go on; with more of it, threads that write only now and then wait 1 ms longer
+# of a crowd, that is enough to go on; with more of it, threads that write only now and then wait 1
+# ms longer
+_SHARE = 0.75
 
 
 class Job(Generic[T]):
-    """A write: `work` is done within somebody's transaction. A `StoreError` raised by it says that it wrote nothing."""
+    """A write: `work` is done within somebody's transaction. A `StoreError` raised by it says that
+    it wrote nothing."""
 
     __slots__ = ("done", "error", "gate", "mark", "result")
 
     def __init__(self) -> None:
-        self.mark: tuple[int, int, int] | None = None  # of an append: the conversation's number, its epoch, the last seq
+        self.mark: tuple[int, int, int] | None = (
+            None  # of an append: the conversation's number, its epoch, the last seq
+        )
         self.done = False
         self.error: Exception | None = None
         self.result: T | None = None
-        self.gate: threading.Lock | None = None  # what its thread waits at, held until it is to look again
+        self.gate: threading.Lock | None = (
+            None  # what its thread waits at, held until it is to look again
+        )
 
     def work(self, db: sqlite3.Cursor) -> T:
         """May be done again, if the transaction of the first time came to nothing."""
@@ -73,10 +84,14 @@ class Committer:
         self.queue: deque[Job[object]] = deque()
         self.lock = threading.RLock()
         self.closed = False
-        self.mark: Callable[[int, int, int], None] | None = None  # notes the last append of each commit
+        self.mark: Callable[[int, int, int], None] | None = (
+            None  # notes the last append of each commit
+        )
         self._process = OwnerProcess()
         self.db = connect(path, timeout)
-        self._cursor = self.db.cursor()  # one for all: making one for every statement is a tenth of an append
+        self._cursor = (
+            self.db.cursor()
+        )  # one for all: making one for every statement is a tenth of an append
         self._file = self._log = (0, 0)
         self._looked = 0.0
         self._crowd = 0  # how many share a commit, lately
@@ -97,7 +112,8 @@ class Committer:
             while not job.done:
                 done: Sequence[Job[object]] | None = None
                 try:
-                    # Never a blocking one: a hundred threads that queue up for a lock only to see that they are done take as many switches.
+                    # Never a blocking one: a hundred threads that queue up for a lock only to see
+                    # that they are done take as many switches.
                     if lock.acquire(False):
                         done = () if job.done else self._commit()
                 finally:
@@ -112,7 +128,9 @@ class Committer:
                         other.wake()
                 if self.queue:
                     self._wake_next()
-        except BaseException:  # Ctrl-C: no later commit may write what the caller was told is broken off
+        except (
+            BaseException
+        ):  # Ctrl-C: no later commit may write what the caller was told is broken off
             with self.lock:
                 if job in self.queue:
                     self.queue.remove(job)  # pyright: ignore[reportArgumentType]
@@ -137,13 +155,16 @@ class Committer:
                 self._wake_next()
 
     def _wait(self, job: Job[T]) -> None:
-        """Until whoever holds the lock is done, and has written this job or left it at the head of the queue."""
+        """Until whoever holds the lock is done, and has written this job or left it at the head of
+        the queue."""
         if job.gate is None:
             gate = threading.Lock()
             gate.acquire()
             job.gate = gate  # and look again: who was done before seeing the gate did not wake it
         else:
-            job.gate.acquire(timeout=0.05)  # the timeout is for one that Ctrl-C kept from waking others
+            job.gate.acquire(
+                timeout=0.05
+            )  # the timeout is for one that Ctrl-C kept from waking others
 
     def _wake_next(self) -> None:
         try:
@@ -163,7 +184,8 @@ class Committer:
             tried = True
             self._transact(jobs)
         finally:
-            # Not with those that came meanwhile: a few more would share a commit, and all would wait longer where each writes seldom.
+            # Not with those that came meanwhile: a few more would share a commit, and all would
+            # wait longer where each writes seldom.
             self._crowd = max(len(jobs), self._crowd // 2)
             for job in jobs:
                 if not tried:
@@ -172,7 +194,8 @@ class Committer:
         return jobs
 
     def _gather(self) -> None:
-        """Give the threads that the last commit let go a moment to come back, so that they share the next one."""
+        """Give the threads that the last commit let go a moment to come back, so that they share
+        the next one."""
         if not self._wide and not self.closed:
             self._wide = True
             with contextlib.suppress(sqlite3.Error):  # a crowd's commit is a hundred pages
@@ -182,7 +205,8 @@ class Committer:
             time.sleep(0.00005)
 
     def _transact(self, jobs: Sequence[Job[object]]) -> None:
-        """Write jobs in one transaction; if one of them cannot be written, each in its own, so that it fails alone."""
+        """Write jobs in one transaction; if one of them cannot be written, each in its own, so that
+        it fails alone."""
         begun, written, lost = False, False, True
         try:
             if self.closed or time.monotonic() - self._looked > _CHECK:
@@ -223,7 +247,8 @@ class Committer:
             raise
 
     def _mark(self, jobs: Sequence[Job[object]]) -> None:
-        """Note the last append that was committed. A disk that takes no mark takes nothing from the commit."""
+        """Note the last append that was committed. A disk that takes no mark takes nothing from the
+        commit."""
         if self.mark is None:
             return
         for job in reversed(jobs):
@@ -233,16 +258,23 @@ class Committer:
                 return
 
     def _unwrite(self, error: Exception) -> bool:
-        """See to it that what a failed COMMIT wrote is never read; False if that failed too, so that nobody knows.
+        """See to it that what a failed COMMIT wrote is never read; False if that failed too, so
+        that nobody knows.
 
-        After a failed fsync the whole transaction stands in the WAL, where SQLite does not see it until it reads the WAL anew: after a
-        crash. A transaction of one page goes to the same place; what is left behind it does not fit its checksums.
+        After a failed fsync the whole transaction stands in the WAL, where SQLite does not see it
+        until it reads the WAL anew: after a crash. A transaction of one page goes to the same
+        place; what is left behind it does not fit its checksums.
         """
         code = getattr(error, "sqlite_errorcode", 0)
-        if code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+        if code == sqlite3.SQLITE_IOERR_WRITE or code & 0xFF in (
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_BUSY,
+        ):
             return True  # it was not written to the end
         try:
-            self.db.execute(f"PRAGMA user_version = {FORMAT}")  # as it is; unlike an UPDATE that changes nothing, it writes its page
+            self.db.execute(
+                f"PRAGMA user_version = {FORMAT}"
+            )  # as it is; unlike an UPDATE that changes nothing, it writes its page
         except sqlite3.Error:
             return False
         return True
@@ -256,17 +288,24 @@ class Committer:
         self._looked = time.monotonic()
         if _inode(str(self._path)) != self._file:
             raise StoreError(
-                f"Store {str(self._path)!r} was removed or replaced by another file while it was open. Nothing was written."
-                " Close this store and open it again."
+                f"Store {str(self._path)!r} was removed or replaced by another file while it was"
+                " open. Nothing was written. Close this store and open it again."
             )
         log = _inode(f"{self._path}-wal")
         if log != self._log:
-            if log == (0, 0):  # nobody else has begun another one: what stands in ours can still be moved into the file
+            if (
+                log
+                == (
+                    0,
+                    0,
+                )
+            ):  # nobody else has begun another one: what stands in ours can still be moved into the file
                 with contextlib.suppress(sqlite3.Error):
                     self.db.execute("PRAGMA wal_checkpoint(FULL)")
             raise StoreError(
-                f"The -wal of store {str(self._path)!r} was removed or replaced while it was open. Nothing was written."
-                " Close this store in every process, run `holdfast check`, and open it again."
+                f"The -wal of store {str(self._path)!r} was removed or replaced while it was open."
+                " Nothing was written. Close this store in every process, run `holdfast check`,"
+                " and open it again."
             )
 
 

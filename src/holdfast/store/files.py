@@ -18,25 +18,36 @@ from holdfast.temporary import TemporaryFolder
 
 T = TypeVar("T")
 
-# What sqlite3 raises for a damaged file: where SQLite's message quotes garbage it is no sqlite3.Error, nor for a size that makes no sense.
+# What sqlite3 raises for a damaged file: where SQLite's message quotes garbage it is no
+# sqlite3.Error, nor for a size that makes no sense.
 DAMAGE = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 
 
 def connect(path: Path, timeout: float, options: str = "") -> sqlite3.Connection:
-    """A connection, in autocommit mode. `options` are SQLite's for a file URI. Raises `StoreError`."""
+    """A connection, in autocommit mode. `options` are SQLite's for a file URI. Raises
+    `StoreError`."""
     try:
         # cached_statements: every statement of a store is prepared once and stays.
         return sqlite3.connect(
             f"file:{quote(str(path))}?{options}" if options else path,
-            timeout=timeout, isolation_level=None, check_same_thread=False, cached_statements=64, uri=bool(options),
-        )  # fmt: skip
+            timeout=timeout,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
+            uri=bool(options),
+        )
     except (sqlite3.Error, UnicodeError) as error:
         raise StoreError(f"Store {str(path)!r} cannot be opened: {error}.") from error
 
 
 def trouble(path: Path, error: Exception, timeout: float, *, sure: bool = True) -> StoreError:
-    """What a failed write is told as: the file, what is wrong, what to do; and whether it is `sure` that nothing was written."""
-    outcome = "Nothing was written" if sure else "It is not known whether it was written; read it again after the store was opened anew"
+    """What a failed write is told as: the file, what is wrong, what to do; and whether it is `sure`
+    that nothing was written."""
+    outcome = (
+        "Nothing was written"
+        if sure
+        else "It is not known whether it was written; read it again after the store was opened anew"
+    )
     return StoreError(f"Store {str(path)!r}: {error}. {outcome}.{_advice(error, timeout)}")
 
 
@@ -51,9 +62,15 @@ def _advice(error: Exception, timeout: float) -> str:
         case sqlite3.SQLITE_FULL:
             return " Free some space on the disk and try again."
         case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
-            return f" Another process has been writing for longer than timeout={timeout:g} seconds; try again, or give a longer timeout."
+            return (
+                f" Another process has been writing for longer than timeout={timeout:g} seconds;"
+                " try again, or give a longer timeout."
+            )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return " The file, its folder and its -wal must be writable; read_only=True opens it for reading."
+            return (
+                " The file, its folder and its -wal must be writable; read_only=True opens it for"
+                " reading."
+            )
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return " The file is damaged; copy it with its -wal before anything else."
         case sqlite3.SQLITE_IOERR:
@@ -98,11 +115,13 @@ class Reader:
 
 
 class ReadOnly:
-    """Reads a store's file and changes nothing: neither it nor its folder, writable or not, with or without a process that writes it.
+    """Reads a store's file and changes nothing: neither it nor its folder, writable or not, with or
+    without a process that writes it.
 
-    SQLite cannot open a WAL database without making a -shm beside it. So: where there is one, it is used, as it is ("live"). Else nobody
-    writes; then what stands in a -wal is read from a private copy ("copy"), and a file without one as a file that never changes
-    ("immutable"), which is looked after: when it did change, the connection is made anew and what was read is read again.
+    SQLite cannot open a WAL database without making a -shm beside it. So: where there is one, it is
+    used, as it is ("live"). Else nobody writes; then what stands in a -wal is read from a private
+    copy ("copy"), and a file without one as a file that never changes ("immutable"), which is
+    looked after: when it did change, the connection is made anew and what was read is read again.
     """
 
     def __init__(self, path: Path, timeout: float) -> None:
@@ -145,12 +164,16 @@ class ReadOnly:
                         if self._as_it_was():
                             return found
             except FileNotFoundError as error:
-                raise StoreError(f"Store {str(self._path)!r} is not there; read_only=True opens one that is.") from error
+                raise StoreError(
+                    f"Store {str(self._path)!r} is not there; read_only=True opens one that is."
+                ) from error
             except (*DAMAGE, OSError) as error:
                 if isinstance(error, StoreError):
                     raise
                 raise unreadable(self._path, error, self._timeout) from error
-            raise StoreError(f"Store {str(self._path)!r} cannot be read: it changes all the time. Try again.")
+            raise StoreError(
+                f"Store {str(self._path)!r} cannot be read: it changes all the time. Try again."
+            )
 
     def version(self) -> object:
         """Another value whenever somebody wrote something."""

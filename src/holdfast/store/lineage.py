@@ -1,4 +1,5 @@
-"""Where a conversation's events stand: its own, and those that a fork shares with what it was forked from; and how they are freed."""
+"""Where a conversation's events stand: its own, and those that a fork shares with what it was
+forked from; and how they are freed."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def stretches(number: int, last_seq: int, base: str) -> list[Stretch]:
 
 
 def base_of_fork(number: int, base: str, seq: int) -> str:
-    """The `base` of a fork that shares the first `seq` events of the conversation `number`, whose own base is `base`."""
+    """The `base` of a fork that shares the first `seq` events of the conversation `number`, whose
+    own base is `base`."""
     shared = [(s.number, min(s.last, seq)) for s in stretches(number, seq, base) if s.after < seq]
     return json.dumps(shared, separators=(",", ":")) if shared else ""
 
@@ -45,14 +47,21 @@ _ROWS = "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key > ? AND key <=
 
 
 def read(
-    db: sqlite3.Connection, conversation_id: str, after_seq: int | None, limit: int | None, take: Callable[[int, int, int, bytes], None]
+    db: sqlite3.Connection,
+    conversation_id: str,
+    after_seq: int | None,
+    limit: int | None,
+    take: Callable[[int, int, int, bytes], None],
 ) -> tuple[int, int]:
-    """(first seq - 1, last seq) of what was read of a conversation, all of one moment: its events after `after_seq` (None: after what was
-    condensed), at most `limit`; (0, 0) if it is not there. `take(expected seq, seq, crc, data)` is given each as it comes: rows that
-    are decoded at once need no second place in memory, which in long journals costs as much as the reading."""
+    """(first seq - 1, last seq) of what was read of a conversation, all of one moment: its events
+    after `after_seq` (None: after what was condensed), at most `limit`; (0, 0) if it is not there.
+    `take(expected seq, seq, crc, data)` is given each as it comes: rows that are decoded at once
+    need no second place in memory, which in long journals costs as much as the reading."""
     db.execute("BEGIN")
     try:
-        found = db.execute(_FIND if schema.format_of_locked(db) > 1 else _FIND_1, (conversation_id,)).fetchone()
+        found = db.execute(
+            _FIND if schema.format_of_locked(db) > 1 else _FIND_1, (conversation_id,)
+        ).fetchone()
         if found is None:
             return 0, 0
         number, last_seq, base, condensed = found
@@ -65,7 +74,9 @@ def read(
                 if last > first and after < end
             ]
         except (TypeError, ValueError) as error:  # a damaged page may hold anything
-            raise sqlite3.DatabaseError(f"the entry of conversation {conversation_id!r} is damaged") from error
+            raise sqlite3.DatabaseError(
+                f"the entry of conversation {conversation_id!r} is damaged"
+            ) from error
         expected = first
         for keys in ranges:
             for row in db.execute(_ROWS, keys):
@@ -76,15 +87,19 @@ def read(
         db.execute("COMMIT")
 
 
-# --- freeing -----------------------------------------------------------------------------------------
+# --- freeing ---
 
 
 def mark_to_free(db: sqlite3.Cursor, number: int, base: str) -> None:
-    """Note that events of a conversation whose row was just removed, and of gone ones that it was forked from, may be freed."""
+    """Note that events of a conversation whose row was just removed, and of gone ones that it was
+    forked from, may be freed."""
     numbers = {number, *(source for source, _ in (json.loads(base) if base else ()))}
     for each in numbers:
         if db.execute("SELECT 1 FROM conversations WHERE number = ?", (each,)).fetchone() is None:
-            db.execute("INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, '', NULL)", (each,))
+            db.execute(
+                "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, '', NULL)",
+                (each,),
+            )
 
 
 _SIZES = """
@@ -94,7 +109,8 @@ FROM events WHERE key > ? AND key < ? ORDER BY key LIMIT ?
 
 
 def free_slice(db: sqlite3.Cursor) -> bool:
-    """Free some events that nobody needs any more, and what belongs to them. False if there are none left."""
+    """Free some events that nobody needs any more, and what belongs to them. False if there are
+    none left."""
     query = (
         "SELECT conversation FROM inbox WHERE key = ''"
         " AND NOT EXISTS (SELECT 1 FROM conversations WHERE number = inbox.conversation) LIMIT 1"
@@ -112,9 +128,14 @@ def free_slice(db: sqlite3.Cursor) -> bool:
     if until is None:
         db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
         until = end
-    ids = db.execute("SELECT DISTINCT id FROM blob_refs WHERE key > ? AND key <= ?", (start, until)).fetchall()
+    ids = db.execute(
+        "SELECT DISTINCT id FROM blob_refs WHERE key > ? AND key <= ?", (start, until)
+    ).fetchall()
     db.execute("DELETE FROM blob_refs WHERE key > ? AND key <= ?", (start, until))
-    db.executemany("DELETE FROM blobs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE id = ?1)", ids)
+    db.executemany(
+        "DELETE FROM blobs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM blob_refs WHERE id = ?1)",
+        ids,
+    )
     db.execute("DELETE FROM events WHERE key > ? AND key <= ?", (start, until))
     return True
 
@@ -122,13 +143,23 @@ def free_slice(db: sqlite3.Cursor) -> bool:
 def _needed(db: sqlite3.Cursor, number: int) -> int:
     """The last event under this number that a fork shares."""
     name = f"[{number},"
-    bases = db.execute("SELECT base FROM conversations WHERE base <> '' AND instr(base, ?)", (name,))
-    return max((last for (base,) in bases for source, last in json.loads(base) if source == number), default=0)
+    bases = db.execute(
+        "SELECT base FROM conversations WHERE base <> '' AND instr(base, ?)", (name,)
+    )
+    return max(
+        (last for (base,) in bases for source, last in json.loads(base) if source == number),
+        default=0,
+    )
 
 
 def free_pages(db: sqlite3.Connection) -> int:
-    """How many pages can be given back to the file system: those that are free, in a file that is made for it."""
-    return db.execute("PRAGMA freelist_count").fetchone()[0] if db.execute("PRAGMA auto_vacuum").fetchone()[0] else 0
+    """How many pages can be given back to the file system: those that are free, in a file that is
+    made for it."""
+    return (
+        db.execute("PRAGMA freelist_count").fetchone()[0]
+        if db.execute("PRAGMA auto_vacuum").fetchone()[0]
+        else 0
+    )
 
 
 # As a script: a statement of which Python takes one step would give back one page.

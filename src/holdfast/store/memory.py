@@ -43,7 +43,8 @@ class MemoryStore:
         self._process = OwnerProcess()
         self._grown: threading.Condition | None = None  # made for the first that follows
         self._records: dict[str, _Record] = {}
-        self._epoch = 0  # one count for all, so that no lease fits a conversation that was deleted and made again
+        # one count for all, so that no lease fits a conversation that was deleted and made again
+        self._epoch = 0
         self._posted = 0
         self._book: Book | None = None  # made for the first that has a budget
         self._closed = False
@@ -58,16 +59,25 @@ class MemoryStore:
             if record is None:
                 record = self._records[conversation_id] = _Record(Summary(conversation_id))
             elif record.held:
-                raise LeaseHeld(conversation_id, f"another Conversation in this process ({os.getpid()})")
+                raise LeaseHeld(
+                    conversation_id, f"another Conversation in this process ({os.getpid()})"
+                )
             self._epoch += 1
             record.held = True
             record.epoch = self._epoch
             record.notify = notify
             spawned_by = record.summary.spawned_by
-            return Lease(conversation_id, record.epoch, (), spawned_by, self._above(conversation_id, spawned_by))
+            return Lease(
+                conversation_id,
+                record.epoch,
+                (),
+                spawned_by,
+                self._above(conversation_id, spawned_by),
+            )
 
     def _above(self, conversation_id: str, spawned_by: str) -> tuple[Budget, ...]:
-        """The budgets that a conversation spends from: its own, then those of what it came of. Under the lock."""
+        """The budgets that a conversation spends from: its own, then those of what it came of.
+        Under the lock."""
         found: list[Budget] = []
         seen: set[str] = set()
         while self._book is not None and conversation_id and conversation_id not in seen:
@@ -116,11 +126,13 @@ class MemoryStore:
             record = self._held(lease)
             if events and events[0].seq != len(record.events) + 1:
                 raise StoreError(
-                    f"Conversation {lease.conversation_id!r}: event {events[0].seq} does not follow event {len(record.events)}. "
-                    "Nothing was written."
+                    f"Conversation {lease.conversation_id!r}: event {events[0].seq} does not follow"
+                    f" event {len(record.events)}. Nothing was written."
                 )
             if taken:
-                record.inbox = [posted for posted in record.inbox or () if posted.number not in taken] or None
+                record.inbox = [
+                    posted for posted in record.inbox or () if posted.number not in taken
+                ] or None
             if blobs:
                 record.blobs = [*(record.blobs or ()), *blobs]
             if events:
@@ -129,30 +141,45 @@ class MemoryStore:
                 if kept.parent or (
                     events[0].seq > 1 and (kept.spawned_by or summary.spawned_by or summary.parent)
                 ):  # only a first append may say what a conversation was forked from elsewhere
-                    summary = msgspec.structs.replace(summary, parent=kept.parent, parent_seq=kept.parent_seq, spawned_by=kept.spawned_by)
+                    summary = msgspec.structs.replace(
+                        summary,
+                        parent=kept.parent,
+                        parent_seq=kept.parent_seq,
+                        spawned_by=kept.spawned_by,
+                    )
                 record.summary = summary
             if settled and self._book is not None:
                 self._book.settle(settled)
             held = reserved is not None and (
-                self._book is None or self._book.reserve(lease.conversation_id, lease.epoch, reserved, self._living) is None
+                self._book is None
+                or self._book.reserve(lease.conversation_id, lease.epoch, reserved, self._living)
+                is None
             )
             if self._grown is not None:
                 self._grown.notify_all()
             return held
 
-    def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
+    def read(
+        self, conversation_id: str, after_seq: int = 0, limit: int | None = None
+    ) -> list[AnyEvent]:
         """See `Store.read`."""
         first = max(after_seq, 0)
         with self._lock:
             self._check_open()
             record = self._records.get(conversation_id)
-            return [] if record is None else record.events[first : None if limit is None else first + max(limit, 0)]
+            return (
+                []
+                if record is None
+                else record.events[first : None if limit is None else first + max(limit, 0)]
+            )
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
         """See `Store.tail`. All of them: they need no decoding."""
         return self.read(conversation_id)
 
-    def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
+    def follow(
+        self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
+    ) -> Iterator[AnyEvent]:
         """See `Store.follow`."""
         seq = max(after_seq, 0)
         found: list[AnyEvent] = []
@@ -200,7 +227,11 @@ class MemoryStore:
         """See `Store.reserve`."""
         with self._lock:
             self._held(lease)
-            return None if self._book is None else self._book.reserve(lease.conversation_id, lease.epoch, wanted, self._living)
+            return (
+                None
+                if self._book is None
+                else self._book.reserve(lease.conversation_id, lease.epoch, wanted, self._living)
+            )
 
     def _living(self, conversation_id: str, epoch: int) -> bool:
         record = self._records.get(conversation_id)
@@ -219,7 +250,9 @@ class MemoryStore:
         """See `Store.post`."""
         from holdfast import commands
 
-        command = commands.decode(commands.encode(command))  # what cannot be kept elsewhere is not taken here
+        command = commands.decode(
+            commands.encode(command)
+        )  # what cannot be kept elsewhere is not taken here
         with self._lock:
             record = self._found(conversation_id)
             if key is not None:
@@ -248,28 +281,47 @@ class MemoryStore:
         with self._lock:
             record = self._found(conversation_id)
             if summary.id in self._records:
-                raise StoreError(f"Conversation {summary.id!r} exists already; give the fork another id.")
+                raise StoreError(
+                    f"Conversation {summary.id!r} exists already; give the fork another id."
+                )
             seq = summary.last_seq - len(events)
             if not 0 <= seq <= len(record.events):
-                raise StoreError(f"Conversation {conversation_id!r} has {len(record.events)} events, not {seq}.")
+                raise StoreError(
+                    f"Conversation {conversation_id!r} has {len(record.events)} events, not {seq}."
+                )
             fork = self._records[summary.id] = _Record(
-                msgspec.structs.replace(summary, parent=conversation_id, parent_seq=seq, spawned_by="")
+                msgspec.structs.replace(
+                    summary, parent=conversation_id, parent_seq=seq, spawned_by=""
+                )
             )
             fork.events = [*record.events[:seq], *events]
             fork.blobs = [blob for blob in record.blobs or () if blob.seq <= seq] or None
 
     def list(
-        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        status: str | None = None,
+        waiting: bool = False,
+        spawned_by: str | None = None,
     ) -> list[Summary]:
         """See `Store.list`."""
         with self._lock:
             self._check_open()
-            records = self._records.values() if ids is None else [self._records[id] for id in dict.fromkeys(ids) if id in self._records]
-            found = [record.summary for record in records if (record.inbox if waiting else record.events)]
+            records = (
+                self._records.values()
+                if ids is None
+                else [self._records[id] for id in dict.fromkeys(ids) if id in self._records]
+            )
+            found = [
+                record.summary for record in records if (record.inbox if waiting else record.events)
+            ]
         if status is not None:
             found = [summary for summary in found if summary.status == status]
         if spawned_by is not None:
-            found = [summary for summary in found if summary.spawned_by and summary.spawner == spawned_by]
+            found = [
+                summary for summary in found if summary.spawned_by and summary.spawner == spawned_by
+            ]
         found.reverse()  # of two written at the same time, the newer one first
         return sorted(found, key=lambda summary: str(summary.updated), reverse=True)
 
@@ -277,7 +329,9 @@ class MemoryStore:
         """See `Store.delete`."""
         with self._lock:
             if self._found(conversation_id).held:
-                raise LeaseHeld(conversation_id, f"another Conversation in this process ({os.getpid()})")
+                raise LeaseHeld(
+                    conversation_id, f"another Conversation in this process ({os.getpid()})"
+                )
             left = [conversation_id]
             while left:
                 gone = left.pop()
@@ -293,7 +347,8 @@ class MemoryStore:
                         left.append(id)
 
     def close(self) -> None:
-        """See `Store.close`. What was stored is forgotten. Idempotent; does nothing in a forked child."""
+        """See `Store.close`. What was stored is forgotten. Idempotent; does nothing in a forked
+        child."""
         if not self._process.here:
             return
         with self._lock:
@@ -325,5 +380,8 @@ class MemoryStore:
         self._check_open()
         record = self._records.get(lease.conversation_id)
         if record is None or record.epoch != lease.epoch or not record.held:
-            raise Fenced(f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write any more.")
+            raise Fenced(
+                f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may"
+                " not write any more."
+            )
         return record

@@ -1,7 +1,9 @@
-"""Who owns a lease: a locked file per owning store, so that the dead are known whatever their pid was reused for.
+"""Who owns a lease: a locked file per owning store, so that the dead are known whatever their pid
+was reused for.
 
-On one machine the lock (`flock`) tells: dead means lockable. Where it cannot - another machine's owner on a shared disk, a file system
-without locks - the file's age does: a living owner touches it. Ages are compared on the disk's own clock, never with this machine's.
+On one machine the lock (`flock`) tells: dead means lockable. Where it cannot - another machine's
+owner on a shared disk, a file system without locks - the file's age does: a living owner touches
+it. Ages are compared on the disk's own clock, never with this machine's.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
 
 class Host(NamedTuple):
-    """What a lock is known to reach: a running kernel by its boot id ("" where there is none to read), a machine by its name."""
+    """What a lock is known to reach: a running kernel by its boot id ("" where there is none to
+    read), a machine by its name."""
 
     boot: str
     node: str
@@ -38,11 +41,13 @@ class Host(NamedTuple):
 
 
 class Owner:
-    """A file in `folder`, locked (`flock`) for as long as this object's process lives and `close` was not called.
+    """A file in `folder`, locked (`flock`) for as long as this object's process lives and `close`
+    was not called.
 
-    `token` names it in the store: the file's name, the boot id and the node, with slashes between. One without slashes, as format 1
-    had it, is of this machine. `lease_seconds` is the age at which an untouched file is dead where no lock tells. A child made by a
-    bare `os.fork` shares the lock, as it shares every descriptor: until it ends too, the owner counts as living.
+    `token` names it in the store: the file's name, the boot id and the node, with slashes between.
+    One without slashes, as format 1 had it, is of this machine. `lease_seconds` is the age at which
+    an untouched file is dead where no lock tells. A child made by a bare `os.fork` shares the lock,
+    as it shares every descriptor: until it ends too, the owner counts as living.
     """
 
     def __init__(self, folder: Path, lease_seconds: float = 30.0, host: Host | None = None) -> None:
@@ -79,7 +84,8 @@ class Owner:
             return fd
 
     def living(self, token: str) -> str | None:
-        """How to name the owner of `token` if it lives, else None; what a dead one left is removed."""
+        """How to name the owner of `token` if it lives, else None; what a dead one left is
+        removed."""
         if token == self.token:
             return f"another Conversation in this process ({os.getpid()})"
         name, _, place = token.partition("/")
@@ -96,9 +102,14 @@ class Owner:
             except BlockingIOError:
                 living = True
             else:
-                living = not (locked and self._within_reach(place)) and self._age(fd) <= self._lease_seconds
+                living = (
+                    not (locked and self._within_reach(place))
+                    and self._age(fd) <= self._lease_seconds
+                )
             if living:
-                return os.pread(fd, 200, 0).rstrip(b"\0").decode(errors="replace") or "another process"
+                return (
+                    os.pread(fd, 200, 0).rstrip(b"\0").decode(errors="replace") or "another process"
+                )
             path.unlink(missing_ok=True)
             return None
         finally:
@@ -147,7 +158,8 @@ class Owner:
 
 
 def _lock(fd: int) -> bool:
-    """Lock a file; False where the file system knows no locks. Raises `BlockingIOError` if another holds it."""
+    """Lock a file; False where the file system knows no locks. Raises `BlockingIOError` if another
+    holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

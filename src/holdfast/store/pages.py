@@ -1,7 +1,9 @@
-"""An SQLite file read without SQLite: its pages as the -wal has them, and the rows on a page. For files that SQLite gives up on.
+"""An SQLite file read without SQLite: its pages as the -wal has them, and the rows on a page. For
+files that SQLite gives up on.
 
-Written from https://sqlite.org/fileformat2.html, whose sections are named below. Nothing here writes, locks, or trusts a byte: what
-does not add up is left out, and whoever asks decides by checksums what to believe.
+Written from https://sqlite.org/fileformat2.html, whose sections are named below. Nothing here
+writes, locks, or trusts a byte: what does not add up is left out, and whoever asks decides by
+checksums what to believe.
 """
 
 from __future__ import annotations
@@ -16,13 +18,19 @@ from typing import NamedTuple
 from holdfast.store.wal import SIZES, Wal
 
 MAGIC = b"SQLite format 3\0"  # 1.3
-LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR = 0x0D, 0x05, 0x0A, 0x02  # 1.6: what a page's first byte says it is
+LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR = (
+    0x0D,
+    0x05,
+    0x0A,
+    0x02,
+)  # 1.6: what a page's first byte says it is
 
 Value = int | float | bytes | str | None
 
 
 class Cell(NamedTuple):
-    """A row where it stands: the page, the offset of its payload there, the payload's whole length, and how its columns are laid out."""
+    """A row where it stands: the page, the offset of its payload there, the payload's whole length,
+    and how its columns are laid out."""
 
     rowid: int
     table: bool  # a table's; else an index's, which leaves less of it on the page
@@ -35,7 +43,8 @@ class Cell(NamedTuple):
 
 
 def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number at `at` (1.6: big-endian, 7 bits a byte, 8 of the ninth), and where it ends. Raises `IndexError` past the end."""
+    """The number at `at` (1.6: big-endian, 7 bits a byte, 8 of the ninth), and where it ends.
+    Raises `IndexError` past the end."""
     value = 0
     for end in range(at, at + 8):
         byte = data[end]
@@ -48,7 +57,11 @@ def varint(data: bytes, at: int) -> tuple[int, int]:
 
 def _varint_before(data: bytes, end: int, length: int) -> int | None:
     """The number whose `length` bytes end before `end`, None if there is none."""
-    if end < length or any(byte < 0x80 for byte in data[end - length : end - 1]) or (length < 9 and data[end - 1] >= 0x80):
+    if (
+        end < length
+        or any(byte < 0x80 for byte in data[end - length : end - 1])
+        or (length < 9 and data[end - 1] >= 0x80)
+    ):
         return None
     return varint(data, end - length)[0]
 
@@ -66,7 +79,8 @@ def _size(serial: int) -> int:
 
 
 def _layout(data: bytes, start: int, length: int | None) -> tuple[int, str, tuple[int, ...]] | None:
-    """A record's header (2.1): its length, the kinds and the serial types of its columns; None if it is no record of `length` bytes."""
+    """A record's header (2.1): its length, the kinds and the serial types of its columns; None if
+    it is no record of `length` bytes."""
     try:
         header, at = varint(data, start)
         end = start + header
@@ -82,14 +96,21 @@ def _layout(data: bytes, start: int, length: int | None) -> tuple[int, str, tupl
         return None
     if at != end or (length is not None and header + sum(map(_size, serials)) != length):
         return None
-    kinds = "".join(["N" if s == 0 else "F" if s == 7 else "I" if s < 12 else "T" if s & 1 else "B" for s in serials])
+    kinds = "".join(
+        [
+            "N" if s == 0 else "F" if s == 7 else "I" if s < 12 else "T" if s & 1 else "B"
+            for s in serials
+        ]
+    )
     return header, kinds, tuple(serials)
 
 
 class Image:
-    """The newest committed version of every page of the file at `path`, with its -wal applied; pages are numbered from 1.
+    """The newest committed version of every page of the file at `path`, with its -wal applied;
+    pages are numbered from 1.
 
-    `count` is how many pages there are, `said` how many there should be; `troubles` says what of the file itself is wrong. Raises `OSError` if the file cannot be opened. A context manager.
+    `count` is how many pages there are, `said` how many there should be; `troubles` says what of
+    the file itself is wrong. Raises `OSError` if the file cannot be opened. A context manager.
     """
 
     def __init__(self, path: Path) -> None:
@@ -105,8 +126,12 @@ class Image:
                 pass
             wal = Wal(_read_all(self._wal)) if self._wal >= 0 else None
             header = self._bytes(self._fd, 0, 100)
-            self.page_size = _page_size(header) or (wal.page_size if wal is not None else 0) or self._guess()
-            self._frames: dict[int, int] = {}  # page -> offset of its newest committed content in the -wal
+            self.page_size = (
+                _page_size(header) or (wal.page_size if wal is not None else 0) or self._guess()
+            )
+            self._frames: dict[
+                int, int
+            ] = {}  # page -> offset of its newest committed content in the -wal
             self._older: list[int] = []
             committed = 0
             if wal is not None and wal.page_size == self.page_size:
@@ -115,10 +140,14 @@ class Image:
             self.count = self.said = max(committed, -(-self._size // self.page_size))
             first = self.page(1)
             self.is_sqlite = first.startswith(MAGIC) and bool(_page_size(first))
-            self.usable = self.page_size - (first[20] if self.is_sqlite and first[20] <= self.page_size - 480 else 0)
+            self.usable = self.page_size - (
+                first[20] if self.is_sqlite and first[20] <= self.page_size - 480 else 0
+            )
             if not self.is_sqlite:
                 self.troubles.insert(0, "the file does not begin with the header of an SQLite file")
-            elif _at(first, 28) > self.count and first[24:28] == first[92:96]:  # 1.3.7: else it is not to be trusted
+            elif (
+                _at(first, 28) > self.count and first[24:28] == first[92:96]
+            ):  # 1.3.7: else it is not to be trusted
                 self.said = _at(first, 28)
                 self.troubles.append(f"the file ends after {self.count:,} of {self.said:,} pages")
             elif self._size % self.page_size:
@@ -150,13 +179,18 @@ class Image:
         """The page size under which most pages begin as pages do."""
 
         def fits(size: int) -> int:
-            heads = [self._bytes(self._fd, offset, 8) for offset in range(0, min(self._size, size * 2000), size)]
+            heads = [
+                self._bytes(self._fd, offset, 8)
+                for offset in range(0, min(self._size, size * 2000), size)
+            ]
             return sum(
                 8
                 for head in heads
-                if len(head) == 8 and head[0] in (LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR)
-                and 0 < _at2(head, 3) < size // 6 and 8 <= (_at2(head, 5) or 65536) <= size
-            )  # fmt: skip
+                if len(head) == 8
+                and head[0] in (LEAF, INTERIOR, INDEX_LEAF, INDEX_INTERIOR)
+                and 0 < _at2(head, 3) < size // 6
+                and 8 <= (_at2(head, 5) or 65536) <= size
+            )
 
         return max(SIZES, key=lambda size: (fits(size), size == 4096))
 
@@ -173,7 +207,8 @@ class Image:
         return found if len(found) == self.page_size else found.ljust(self.page_size, b"\0")
 
     def superseded(self) -> Iterator[bytes]:
-        """Older versions of pages: of the file where the -wal has a newer one, and earlier ones of the -wal."""
+        """Older versions of pages: of the file where the -wal has a newer one, and earlier ones of
+        the -wal."""
         for number in self._frames:
             found = self._bytes(self._fd, (number - 1) * self.page_size, self.page_size)
             if len(found) == self.page_size:
@@ -191,17 +226,24 @@ class Image:
             found.add(trunk)
             data = self.page(trunk)
             leaves = min(_at(data, 4), self.usable // 4 - 2)
-            found.update(leaf for leaf in struct.unpack_from(f">{leaves}I", data, 8) if 1 < leaf <= self.count)
+            found.update(
+                leaf
+                for leaf in struct.unpack_from(f">{leaves}I", data, 8)
+                if 1 < leaf <= self.count
+            )
             trunk = _at(data, 0)
         return found
 
     def _mapped_free(self) -> set[int]:
-        """The same by the pointer map (1.8) that a file with auto_vacuum has, if page 2 looks as if this one had it."""
+        """The same by the pointer map (1.8) that a file with auto_vacuum has, if page 2 looks as if
+        this one had it."""
         found: set[int] = set()
         each = self.usable // 5
         for first in range(2, self.count + 1, each + 1):
             data = self.page(first)
-            entries = [(data[5 * n], _at(data, 5 * n + 1)) for n in range(min(each, self.count - first))]
+            entries = [
+                (data[5 * n], _at(data, 5 * n + 1)) for n in range(min(each, self.count - first))
+            ]
             if all(1 <= kind <= 5 and parent <= self.count for kind, parent in entries):
                 found.update(first + 1 + n for n, (kind, _) in enumerate(entries) if kind == 2)
             elif first == 2:
@@ -209,7 +251,8 @@ class Image:
         return found
 
     def tree(self, root: int) -> tuple[set[int], bool]:
-        """The pages of the table or index at `root` (1.6), and whether all of it could be followed."""
+        """The pages of the table or index at `root` (1.6), and whether all of it could be
+        followed."""
         found: set[int] = set()
         whole = True
         todo = [root]
@@ -242,7 +285,8 @@ class Image:
     # --- rows ---
 
     def rows(self, data: bytes, start: int = 0) -> tuple[list[Cell], bool]:
-        """The rows on a leaf of a table, and whether all of its cells are rows. An index's page gives its entries, with rowid 0."""
+        """The rows on a leaf of a table, and whether all of its cells are rows. An index's page
+        gives its entries, with rowid 0."""
         kind = data[start]
         offsets = self._cells(data, start) if kind in (LEAF, INDEX_LEAF, INDEX_INTERIOR) else None
         if offsets is None:
@@ -256,12 +300,16 @@ class Image:
                 continue
             layout = _layout(data, at, length)
             if layout is not None:
-                found.append(Cell(rowid, kind == LEAF, data, at, length, layout[1], layout[2], layout[0]))
+                found.append(
+                    Cell(rowid, kind == LEAF, data, at, length, layout[1], layout[2], layout[0])
+                )
         return found, len(found) == len(offsets)
 
     def carve(self, data: bytes) -> Iterator[Cell]:
-        """Rows of a table found by their shape alone, on a page whose header or cell list is gone."""
-        # A record's header: its length, then a NULL for the key, which stands before the record instead.
+        """Rows of a table found by their shape alone, on a page whose header or cell list is
+        gone."""
+        # A record's header: its length, then a NULL for the key, which stands before the record
+        # instead.
         for match in re.finditer(rb"(?=[\x03-\x20]\x00[^\x00])", data):
             start = match.start()
             layout = _layout(data, start, None)
@@ -271,12 +319,17 @@ class Image:
             before = _as_varint(length)
             for width in range(1, 10):
                 rowid = _varint_before(data, start, width)
-                if rowid is not None and data.endswith(before, 0, start - width) and length <= self.count * self.page_size:
+                if (
+                    rowid is not None
+                    and data.endswith(before, 0, start - width)
+                    and length <= self.count * self.page_size
+                ):
                     yield Cell(rowid, True, data, start, length, layout[1], layout[2], layout[0])
                     break
 
     def payload(self, cell: Cell) -> bytes | None:
-        """A row's record whole, with what stands on overflow pages (1.7); None if they end early."""
+        """A row's record whole, with what stands on overflow pages (1.7); None if they end
+        early."""
         most = self.usable - 35 if cell.table else ((self.usable - 12) * 64 // 255) - 23
         length = cell.length
         if length <= most:
@@ -306,7 +359,11 @@ class Image:
     def cell(self, data: bytes, start: int, length: int) -> Cell | None:
         """The row of a table whose payload begins there, its rowid left out."""
         layout = _layout(data, start, length)
-        return None if layout is None else Cell(0, True, data, start, length, layout[1], layout[2], layout[0])
+        return (
+            None
+            if layout is None
+            else Cell(0, True, data, start, length, layout[1], layout[2], layout[0])
+        )
 
     def values(self, cell: Cell) -> tuple[Value, ...] | None:
         """A row's columns, None if they cannot be read. Text that is no UTF-8 has U+FFFD in it."""
@@ -323,7 +380,13 @@ class Image:
             elif serial == 7:
                 found.append(struct.unpack(">d", part)[0])
             else:
-                found.append(None if serial == 0 else int.from_bytes(part, signed=True) if serial < 7 else serial - 8)
+                found.append(
+                    None
+                    if serial == 0
+                    else int.from_bytes(part, signed=True)
+                    if serial < 7
+                    else serial - 8
+                )
         return tuple(found)
 
 

@@ -1,4 +1,5 @@
-"""The rows of a store's file that may be damaged, and how SQLite reads them. Nothing here writes to it."""
+"""The rows of a store's file that may be damaged, and how SQLite reads them. Nothing here writes to
+it."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ def silent(done: int, total: int) -> None:
 
 
 class Row(NamedTuple):
-    """A conversation as its row has it. `base` names whose events it shares, up to which seq; None if that cannot be read.
+    """A conversation as its row has it. `base` names whose events it shares, up to which seq; None
+    if that cannot be read.
 
     `lost` says that there is no such row, but events of that number.
     """
@@ -60,7 +62,8 @@ class Rows(Protocol):
         ...
 
     def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
-        """Seq and JSON of the events of a conversation from `first` to `last`, in order; None for one whose checksum does not match."""
+        """Seq and JSON of the events of a conversation from `first` to `last`, in order; None for
+        one whose checksum does not match."""
         ...
 
     def last(self, number: int) -> int:
@@ -77,7 +80,8 @@ class Rows(Protocol):
 
 
 def make_row(number: int, named: dict[str, Any]) -> Row | None:
-    """A row of its columns by name, None if it has no id; what is missing (a file of format 1) or of another type is as if it was empty."""
+    """A row of its columns by name, None if it has no id; what is missing (a file of format 1) or
+    of another type is as if it was empty."""
 
     def text(name: str) -> str:
         found = named.get(name)
@@ -91,10 +95,19 @@ def make_row(number: int, named: dict[str, Any]) -> Row | None:
     if not id or not 0 < number < NUMBERS:
         return None
     return Row(
-        number, id, count("last_seq"), text("status") or "idle", text("title"), _time(text("created")), _time(text("updated")),
-        text("parent"), count("parent_seq"), read_base(text("base")), count("epoch"),
+        number,
+        id,
+        count("last_seq"),
+        text("status") or "idle",
+        text("title"),
+        _time(text("created")),
+        _time(text("updated")),
+        text("parent"),
+        count("parent_seq"),
+        read_base(text("base")),
+        count("epoch"),
         spawned_by=text("spawned_by"),
-    )  # fmt: skip
+    )
 
 
 def _time(text: str) -> datetime | None:
@@ -122,10 +135,11 @@ def read_base(text: str) -> tuple[tuple[int, int], ...] | None:
 
 
 class SQLRows:
-    """Rows through SQLite, all of one moment. Every method may raise one of `DAMAGE` for a file that is damaged.
+    """Rows through SQLite, all of one moment. Every method may raise one of `DAMAGE` for a file
+    that is damaged.
 
-    Only a reader: where the file has no -wal, SQLite is told that nobody else writes (so that it makes none); where it has one that nobody
-    has open, a copy of both is read.
+    Only a reader: where the file has no -wal, SQLite is told that nobody else writes (so that it
+    makes none); where it has one that nobody has open, a copy of both is read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -152,7 +166,12 @@ class SQLRows:
         self._columns: list[str] = []
         try:
             self._db.execute("BEGIN")
-            self.tables = {str(name) for (name,) in self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            self.tables = {
+                str(name)
+                for (name,) in self._db.execute(
+                    "SELECT name FROM sqlite_master WHERE type = 'table'"
+                )
+            }
             self.application, self.format, pages, page_size = (
                 int(self._db.execute(f"PRAGMA {name}").fetchone()[0])
                 for name in ("application_id", "user_version", "page_count", "page_size")
@@ -178,7 +197,9 @@ class SQLRows:
             steps += 1
             try:
                 progress(0, 0)
-            except BaseException as error:  # Ctrl-C comes up in here, where sqlite3 would only print it
+            except (
+                BaseException
+            ) as error:  # Ctrl-C comes up in here, where sqlite3 would only print it
                 interrupted.append(error)
             return len(interrupted)
 
@@ -188,7 +209,9 @@ class SQLRows:
         except DAMAGE as error:
             if interrupted:
                 raise interrupted[0] from None
-            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:  # it came up just beside `progress`
+            if (
+                getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT
+            ):  # it came up just beside `progress`
                 raise KeyboardInterrupt from None
             raise
         finally:
@@ -215,14 +238,18 @@ class SQLRows:
     def events(self, number: int, first: int, last: int) -> Iterator[tuple[int, bytes | None]]:
         """See `Rows.events`."""
         base = number << 32
-        query = "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key BETWEEN ? AND ? ORDER BY key"
+        query = (
+            "SELECT key & 0xFFFFFFFF, crc, data FROM events WHERE key BETWEEN ? AND ? ORDER BY key"
+        )
         for seq, crc, data in self._db.execute(query, (base + first, base + last)):
             yield seq, data if type(data) is bytes and zlib.crc32(data) == crc else None
 
     def last(self, number: int) -> int:
         """See `Rows.last`."""
         base = number << 32
-        found = self._db.execute("SELECT max(key) FROM events WHERE key > ? AND key < ?", (base, base + (1 << 32))).fetchone()[0]
+        found = self._db.execute(
+            "SELECT max(key) FROM events WHERE key > ? AND key < ?", (base, base + (1 << 32))
+        ).fetchone()[0]
         return 0 if found is None else int(found) - base
 
     def blob(self, id: str) -> bytes | None:
@@ -230,7 +257,11 @@ class SQLRows:
         if "blobs" not in self.tables:
             return None
         found = self._db.execute("SELECT data FROM blobs WHERE id = ?", (id,)).fetchone()
-        return found[0] if found is not None and type(found[0]) is bytes and blob_id(found[0]) == id else None
+        return (
+            found[0]
+            if found is not None and type(found[0]) is bytes and blob_id(found[0]) == id
+            else None
+        )
 
 
 def _text(data: bytes) -> str:

@@ -1,8 +1,10 @@
-"""What can still be read of a store whose file is damaged: every readable event, and by name what is not.
+"""What can still be read of a store whose file is damaged: every readable event, and by name what
+is not.
 
-`salvage(path)` never writes to the file and needs none of SQLite's locks; the file may be torn, cut off, half overwritten, or on a disk
-that is failing. Each event proves itself by its checksum, so that nothing has to be taken on trust. `holdfast export --salvage` writes what
-it finds as lines that `holdfast import` makes a sound store of.
+`salvage(path)` never writes to the file and needs none of SQLite's locks; the file may be torn, cut
+off, half overwritten, or on a disk that is failing. Each event proves itself by its checksum, so
+that nothing has to be taken on trust. `holdfast export --salvage` writes what it finds as lines
+that `holdfast import` makes a sound store of.
 """
 
 from __future__ import annotations
@@ -37,15 +39,19 @@ class Gap(Data, frozen=True):
 
     def __str__(self) -> str:
         one = self.first == self.last
-        return f"event{'' if one else 's'} {self.first}{'' if one else f'-{self.last}'} {'is' if one else 'are'} unreadable: {self.reason}"
+        return (
+            f"event{'' if one else 's'} {self.first}{'' if one else f'-{self.last}'}"
+            f" {'is' if one else 'are'} unreadable: {self.reason}"
+        )
 
 
 class Salvaged(msgspec.Struct, frozen=True):
     """One conversation as it could be read.
 
-    `events` is dense from 1 to the last that is known of. In place of one that cannot be read stands a `Damaged`, so that
-    `Conversation.from_state(ConversationState(summary.id, events), agent)` goes on with the rest; `gaps` names them all. `notes` says what
-    else is not as it should be.
+    `events` is dense from 1 to the last that is known of. In place of one that cannot be read
+    stands a `Damaged`, so that `Conversation.from_state(ConversationState(summary.id, events),
+    agent)` goes on with the rest; `gaps` names them all. `notes` says what else is not as it should
+    be.
     """
 
     summary: Summary
@@ -55,27 +61,34 @@ class Salvaged(msgspec.Struct, frozen=True):
 
 
 class Salvage(msgspec.Struct, frozen=True):
-    """All that could be read. `troubles` says what is wrong with the file as a whole; empty with no gaps: it is sound."""
+    """All that could be read. `troubles` says what is wrong with the file as a whole; empty with no
+    gaps: it is sound."""
 
     conversations: tuple[Salvaged, ...]
     troubles: tuple[str, ...] = ()
 
 
 def salvage(path: str | Path, conversation_id: str | None = None) -> Salvage:
-    """Read the conversations (None: all) of the store at `path`, whatever state it is in. The file is not changed.
+    """Read the conversations (None: all) of the store at `path`, whatever state it is in. The file
+    is not changed.
 
-    Raises `StoreError` if there is no such file or nothing of a store is in it, `ConversationNotFound` for an id that is not.
+    Raises `StoreError` if there is no such file or nothing of a store is in it,
+    `ConversationNotFound` for an id that is not.
     """
     with Remains(path) as remains:
-        ids = [entry.id for entry in remains.list()] if conversation_id is None else [conversation_id]
+        ids = (
+            [entry.id for entry in remains.list()] if conversation_id is None else [conversation_id]
+        )
         return Salvage(tuple([remains.read(id) for id in ids]), remains.troubles)
 
 
 class Remains:
-    """A store's file, opened for reading only, conversation by conversation; a context manager. Not thread-safe.
+    """A store's file, opened for reading only, conversation by conversation; a context manager. Not
+    thread-safe.
 
-    A file in which SQLite finds nothing wrong is read through it, any other page by page, which takes a scan of the whole file.
-    `progress` is told now and then how much of it is done. Raises as `salvage` does.
+    A file in which SQLite finds nothing wrong is read through it, any other page by page, which
+    takes a scan of the whole file. `progress` is told now and then how much of it is done. Raises
+    as `salvage` does.
     """
 
     def __init__(self, path: str | Path, progress: Progress = silent) -> None:
@@ -109,7 +122,9 @@ class Remains:
         # What SQLite has begun to read stays open, so that nobody moves pages about meanwhile.
         pages = self._scan()
         if not pages.is_store:
-            raise StoreError(f"{str(self.path)!r} is not a Holdfast store, or nothing of it can be read.")
+            raise StoreError(
+                f"{str(self.path)!r} is not a Holdfast store, or nothing of it can be read."
+            )
 
     def _scan(self) -> PageRows:
         if self._pages is None:
@@ -140,18 +155,23 @@ class Remains:
         return (*self._troubles, *(self._pages.troubles if self._pages is not None else ()))
 
     def list(self) -> list[Summary]:
-        """What is known of each conversation that has events, without reading them: in the order in which they were begun."""
+        """What is known of each conversation that has events, without reading them: in the order in
+        which they were begun."""
         return [_summary(row) for row in self._named().values() if row.last_seq or row.lost]
 
     def read(self, conversation_id: str) -> Salvaged:
         """One conversation. Raises `ConversationNotFound`."""
         row = self._named().get(conversation_id)
         if row is None:
-            raise ConversationNotFound(f"No conversation {conversation_id!r} in {str(self.path)!r}.")
+            raise ConversationNotFound(
+                f"No conversation {conversation_id!r} in {str(self.path)!r}."
+            )
         if self._pages is None and self._sql is not None:
             try:
                 found = assemble(self._sql, row)
-                undecoded = sum(isinstance(event, ev.Damaged) and bool(event.raw) for event in found.events)
+                undecoded = sum(
+                    isinstance(event, ev.Damaged) and bool(event.raw) for event in found.events
+                )
                 if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
                     return found  # the pages have no more of them
             except DAMAGE as error:
@@ -173,7 +193,7 @@ class Remains:
         return self._rows
 
 
-# --- whether there is anything to read -----------------------------------------------------------
+# --- whether there is anything to read ---
 
 
 def check_file(path: Path) -> None:
@@ -182,7 +202,10 @@ def check_file(path: Path) -> None:
         if not path.exists():
             raise StoreError(f"The store {str(path)!r} does not exist.")
         if not path.is_file():
-            raise StoreError(f"{str(path)!r} is {'a folder' if path.is_dir() else 'no regular file'}, not a Holdfast store.")
+            raise StoreError(
+                f"{str(path)!r} is {'a folder' if path.is_dir() else 'no regular file'}, not a"
+                " Holdfast store."
+            )
         begins_like_sqlite(path)
     except StoreError:
         raise
@@ -199,19 +222,24 @@ def check_store(path: Path, rows: SQLRows) -> None:
 
 def unreadable(path: Path, error: Exception) -> StoreError:
     """The file cannot be opened."""
-    return StoreError(f"The store {str(path)!r} cannot be read: {error.strerror if isinstance(error, OSError) else error}.")
+    return StoreError(
+        f"The store {str(path)!r} cannot be read:"
+        f" {error.strerror if isinstance(error, OSError) else error}."
+    )
 
 
-# --- from rows to a journal ----------------------------------------------------------------------
+# --- from rows to a journal ---
 
 
 def journal(rows: Rows, row: Row) -> Iterator[tuple[int, int, AnyEvent | str]]:
-    """A conversation's events in order, each with the number under which it is kept and its seq: the event, or why it cannot be read.
+    """A conversation's events in order, each with the number under which it is kept and its seq:
+    the event, or why it cannot be read.
 
     Ends with the last one that is known of, also if that is missing.
     """
     base = row.base or ()
-    # No checksum covers `last_seq` and keys; a number of events that the whole file could not hold was never written.
+    # No checksum covers `last_seq` and keys; a number of events that the whole file could not hold
+    # was never written.
     most = rows.size // SMALLEST
     last = max([seq for seq in (row.last_seq, rows.last(row.number)) if seq <= most], default=0)
     upto = 0
@@ -227,7 +255,8 @@ def journal(rows: Rows, row: Row) -> Iterator[tuple[int, int, AnyEvent | str]]:
 
 
 def misread(event: AnyEvent | str) -> str:
-    """Return why what `journal` gave for an event is not that event, "" if it is. A placeholder that was imported is what it says."""
+    """Return why what `journal` gave for an event is not that event, "" if it is. A placeholder
+    that was imported is what it says."""
     if isinstance(event, str):
         return event
     return event.reason if isinstance(event, ev.Damaged) and event.raw else ""
@@ -253,21 +282,31 @@ def assemble(rows: Rows, row: Row) -> Salvaged:
             found = placeholder(seq, before, found)
         before = found.timestamp
         events.append(found)
-    summary = _told(_summary(row), events) if row.lost else msgspec.structs.replace(_summary(row), last_seq=len(events))
+    summary = (
+        _told(_summary(row), events)
+        if row.lost
+        else msgspec.structs.replace(_summary(row), last_seq=len(events))
+    )
     return Salvaged(summary, tuple(events), tuple(gaps), tuple(remarks(row, len(events))))
 
 
 def remarks(row: Row, count: int) -> list[str]:
-    """What of a conversation's own row is not as it should be; `count` is how many events it was found to have."""
+    """What of a conversation's own row is not as it should be; `count` is how many events it was
+    found to have."""
     found: list[str] = []
     if row.lost:
-        found.append("its entry in the table of conversations is lost; status, title and times are told by its events")
+        found.append(
+            "its entry in the table of conversations is lost; status, title and times are told by"
+            " its events"
+        )
         if row.id == f"number-{row.number}":
             found.append(f"its id is lost too, so it is named by its number: {row.id}")
     elif row.last_seq != count:
         found.append(f"its entry says that it has {row.last_seq:,} events, not {count:,}")
     if row.base is None:
-        found.append("it is a fork, and what it shares with the conversation it was forked from is lost")
+        found.append(
+            "it is a fork, and what it shares with the conversation it was forked from is lost"
+        )
     return found
 
 
@@ -278,7 +317,15 @@ def placeholder(seq: int, timestamp: datetime, reason: str) -> ev.Damaged:
 
 def _summary(row: Row) -> Summary:
     return Summary(
-        row.id, row.status, row.title, row.last_seq, row.created, row.updated, row.parent, row.parent_seq, spawned_by=row.spawned_by
+        row.id,
+        row.status,
+        row.title,
+        row.last_seq,
+        row.created,
+        row.updated,
+        row.parent,
+        row.parent_seq,
+        spawned_by=row.spawned_by,
     )
 
 

@@ -1,4 +1,5 @@
-"""The rows of a store's file as they are found on its pages, wherever they stand: for a file that SQLite gives up on."""
+"""The rows of a store's file as they are found on its pages, wherever they stand: for a file that
+SQLite gives up on."""
 
 from __future__ import annotations
 
@@ -14,19 +15,34 @@ from holdfast.store.base import blob_id
 from holdfast.store.pages import INDEX_INTERIOR, INDEX_LEAF, INTERIOR, LEAF, Cell, Image
 from holdfast.store.rows import NUMBERS, Progress, Row, make_row, read_base, silent
 
-_CONVERSATION = "NTITITTTT"  # the columns of format 1, the first of which stands before the record; newer files have more
+# the columns of format 1, the first of which stands before the record; newer files have more
+_CONVERSATION = "NTITITTTT"
 _COLUMNS = (
-    "number", "id", "epoch", "holder", "last_seq", "status", "title", "created", "updated", "notes", "parent", "parent_seq", "base",
-    "condensed", "spawned_by",
-)  # fmt: skip
+    "number",
+    "id",
+    "epoch",
+    "holder",
+    "last_seq",
+    "status",
+    "title",
+    "created",
+    "updated",
+    "notes",
+    "parent",
+    "parent_seq",
+    "base",
+    "condensed",
+    "spawned_by",
+)
 _BY_ID = "sqlite_autoindex_conversations_1"  # what SQLite calls the index of UNIQUE(id)
 
 
 class PageRows:
-    """Rows found on the pages of the file, wherever they stand. A checksum proves an event; a conversation's row has none.
+    """Rows found on the pages of the file, wherever they stand. A checksum proves an event; a
+    conversation's row has none.
 
-    `whole` says that the table of conversations is: only then is what it does not name known to be deleted. Otherwise, events of other
-    numbers are conversations too.
+    `whole` says that the table of conversations is: only then is what it does not name known to be
+    deleted. Otherwise, events of other numbers are conversations too.
     """
 
     def __init__(self, path: Path, progress: Progress = silent) -> None:
@@ -34,7 +50,9 @@ class PageRows:
         try:
             self.troubles = self._image.troubles
             self.size = self._image.said * self._image.page_size
-            self._events: dict[int, int] = {}  # key -> page << 48 | where its row begins << 32 | the row's length
+            self._events: dict[
+                int, int
+            ] = {}  # key -> page << 48 | where its row begins << 32 | the row's length
             self._bad: set[int] = set()  # keys of rows whose checksum does not match
             self._rows: dict[int, Row] = {}
             self._ids: dict[int, str] = {}  # of the index by id: number -> id
@@ -46,7 +64,10 @@ class PageRows:
             self.whole = False
             self._scan(progress)
             if not self.whole:
-                self.troubles.append("the table of conversations is damaged: one may be missing, or have lost its name")
+                self.troubles.append(
+                    "the table of conversations is damaged: one may be missing, or have lost its"
+                    " name"
+                )
             self._last: dict[int, int] = {}
             for key in [*self._events, *self._bad]:
                 self._last[key >> 32] = max(self._last.get(key >> 32, 0), key & 0xFFFFFFFF)
@@ -89,7 +110,8 @@ class PageRows:
             self._take_page(number, image.page(number), rows=False)
 
     def _read_tables(self) -> None:
-        """The table of conversations and its index, as the file's own table of contents says where they are."""
+        """The table of conversations and its index, as the file's own table of contents says where
+        they are."""
         image = self._image
         pages, whole = image.tree(1)
         rows: dict[int, Row] = {}
@@ -104,7 +126,11 @@ class PageRows:
             whole = whole and complete
             for entry in entries:
                 values = image.values(entry) or ()
-                if len(values) != 5 or values[1] not in ("conversations", _BY_ID) or not isinstance(values[3], int):
+                if (
+                    len(values) != 5
+                    or values[1] not in ("conversations", _BY_ID)
+                    or not isinstance(values[3], int)
+                ):
                     continue
                 seen.add(str(values[0]))
                 below, followed = image.tree(values[3])
@@ -123,12 +149,18 @@ class PageRows:
                                 rows[row.number] = row
                         else:
                             self._take_id(cell, ids)
-        # Both say which conversation has which number; where they differ, something was changed behind SQLite's back.
-        self.whole = whole and seen >= {"table", "index"} and ids == {row.number: row.id for row in rows.values()}
+        # Both say which conversation has which number; where they differ, something was changed
+        # behind SQLite's back.
+        self.whole = (
+            whole
+            and seen >= {"table", "index"}
+            and ids == {row.number: row.id for row in rows.values()}
+        )
         self._rows, self._ids = rows, ids
 
     def _take_page(self, number: int, data: bytes, rows: bool = True) -> bool:
-        """Take in what stands on a page; False if that cannot be all. `rows`: conversations' too, if the table of them is not whole."""
+        """Take in what stands on a page; False if that cannot be all. `rows`: conversations' too,
+        if the table of them is not whole."""
         kind = data[0]
         if kind == INTERIOR:
             return True
@@ -191,7 +223,9 @@ class PageRows:
 
     def _take_mark(self, cell: Cell) -> None:
         values = self._image.values(cell)
-        if values is not None and values[2] == "":  # the store's note that what is left of this number is to be freed
+        if (
+            values is not None and values[2] == ""
+        ):  # the store's note that what is left of this number is to be freed
             self._freed.add(cast(int, values[1]))
 
     def _take_conversation(self, cell: Cell) -> None:
@@ -199,14 +233,22 @@ class PageRows:
         if row is None or (row.created is None and row.updated is None):
             return
         known = self._rows.get(row.number)
-        if known is None or (row.epoch, row.last_seq, str(row.updated)) > (known.epoch, known.last_seq, str(known.updated)):
+        if known is None or (row.epoch, row.last_seq, str(row.updated)) > (
+            known.epoch,
+            known.last_seq,
+            str(known.updated),
+        ):
             self._rows[row.number] = row
 
     def _conversation(self, cell: Cell) -> Row | None:
         if not cell.kinds.startswith(_CONVERSATION):
             return None
         values = self._image.values(cell)
-        return None if values is None else make_row(cell.rowid, dict(zip(_COLUMNS, values, strict=False)))
+        return (
+            None
+            if values is None
+            else make_row(cell.rowid, dict(zip(_COLUMNS, values, strict=False)))
+        )
 
     def _take_id(self, cell: Cell, ids: dict[int, str]) -> None:
         values = self._image.values(cell) if cell.kinds == "TI" else None
@@ -232,7 +274,9 @@ class PageRows:
                 # A deleted conversation's events stay as long as a fork shares them, and no longer.
                 if number not in found and self._last[number] > shared.get(number, 0):
                     id = self._ids.get(number) or f"number-{number}"
-                    found[number] = Row(number, id, base=read_base(self._bases.get(number, "")), lost=True)
+                    found[number] = Row(
+                        number, id, base=read_base(self._bases.get(number, "")), lost=True
+                    )
         taken: dict[str, int] = {}
         for number in sorted(found, key=lambda number: (found[number].lost, number)):
             id = found[number].id
@@ -264,14 +308,19 @@ class PageRows:
     def _column(self, at: int) -> bytes | None:
         """The last column of the row there."""
         number = at >> 48
-        data = self._image.page(number) if number <= self._image.count else self._extra[number - self._image.count - 1]
+        data = (
+            self._image.page(number)
+            if number <= self._image.count
+            else self._extra[number - self._image.count - 1]
+        )
         cell = self._image.cell(data, at >> 32 & 0xFFFF, at & 0xFFFFFFFF)
         values = None if cell is None else self._image.values(cell)
         return values[-1] if values is not None and isinstance(values[-1], bytes) else None
 
 
 def _is_event(data: bytes, seq: int) -> bool:
-    """Whether this is the JSON of event `seq`. No checksum covers a key, but the event says half of it."""
+    """Whether this is the JSON of event `seq`. No checksum covers a key, but the event says half of
+    it."""
     if b'"seq":%d,' % seq in data:
         return True
     try:
@@ -281,7 +330,8 @@ def _is_event(data: bytes, seq: int) -> bool:
 
 
 def _ascending(cells: list[Cell]) -> list[Cell]:
-    """The longest run of cells whose keys rise, as on a sound page all do: no checksum covers a key, but its place does."""
+    """The longest run of cells whose keys rise, as on a sound page all do: no checksum covers a
+    key, but its place does."""
     if all(before.rowid < after.rowid for before, after in pairwise(cells)):
         return cells
     tails: list[int] = []

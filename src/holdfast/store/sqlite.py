@@ -42,15 +42,20 @@ UPDATE conversations SET created = ?1, parent = iif(parent = '', ?2, parent), pa
 WHERE number = ?4
 """
 
-# A new conversation's epoch is its number, and deleting one lifts the numbers beyond its epoch: no lease fits one that was made again.
+# A new conversation's epoch is its number, and deleting one lifts the numbers beyond its epoch: no
+# lease fits one that was made again.
 _BEGIN = """
 INSERT INTO conversations (id, epoch, holder, last_seq, status, title, created, updated, parent, parent_seq, base, condensed)
 VALUES (?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-_LIST = "SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed, spawned_by FROM conversations WHERE "
+_LIST = (
+    "SELECT id, status, title, last_seq, created, updated, parent, parent_seq, condensed,"
+    " spawned_by FROM conversations WHERE "
+)
 _OF_IDS = " AND id IN (SELECT value FROM json_each(?))"
-_SPAWNED = " AND spawned_by >= ?1 || ':' AND spawned_by < ?1 || ';'"  # that is, spawned_by begins with the id and a colon
+# that is, spawned_by begins with the id and a colon
+_SPAWNED = " AND spawned_by >= ?1 || ':' AND spawned_by < ?1 || ';'"
 _UNDONE = "number IN (SELECT conversation FROM inbox WHERE data IS NOT NULL)"
 
 
@@ -60,7 +65,18 @@ class _Held(NamedTuple):
 
 
 class _Append(Job[bool]):
-    __slots__ = ("blobs", "events", "lease", "living", "number", "reserved", "rows", "settled", "summary", "taken")
+    __slots__ = (
+        "blobs",
+        "events",
+        "lease",
+        "living",
+        "number",
+        "reserved",
+        "rows",
+        "settled",
+        "summary",
+        "taken",
+    )
 
     def __init__(
         self,
@@ -82,7 +98,10 @@ class _Append(Job[bool]):
         self.events = events
         self.summary = summary
         base = number << 32
-        self.rows = [(base + event.seq, zlib.crc32(data), data) for event, data in zip(events, ev.records(events), strict=True)]
+        self.rows = [
+            (base + event.seq, zlib.crc32(data), data)
+            for event, data in zip(events, ev.records(events), strict=True)
+        ]
         self.taken = taken
         self.settled = settled
         self.reserved = reserved
@@ -94,32 +113,61 @@ class _Append(Job[bool]):
         if events:
             first, last = events[0], events[-1]
             updated = (summary.updated or last.timestamp).isoformat()
-            moved = (last.seq, summary.status, summary.title, updated, summary.condensed, number, epoch, first.seq - 1)
+            moved = (
+                last.seq,
+                summary.status,
+                summary.title,
+                updated,
+                summary.condensed,
+                number,
+                epoch,
+                first.seq - 1,
+            )
             if not db.execute(_MOVE, moved).rowcount:
                 seq = self._fence(db)
-                raise StoreError(f"{self._what()}: event {first.seq} does not follow event {seq}. Nothing was written.")
+                raise StoreError(
+                    f"{self._what()}: event {first.seq} does not follow event {seq}. Nothing was"
+                    " written."
+                )
             if first.seq == 1:
                 created = (summary.created or first.timestamp).isoformat()
-                db.execute(_FIRST, (created, summary.parent, summary.parent_seq, number, summary.spawned_by))
+                db.execute(
+                    _FIRST,
+                    (created, summary.parent, summary.parent_seq, number, summary.spawned_by),
+                )
             db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", self.rows)
             self.mark = (number, epoch, last.seq)
         else:
             self._fence(db)
         if self.taken:
             taken = [(command, number) for command in self.taken]
-            db.executemany("UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?", taken)
+            db.executemany(
+                "UPDATE inbox SET data = NULL WHERE number = ? AND conversation = ?", taken
+            )
         if self.blobs:
-            db.executemany("INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)", [(id, data) for _, id, data in self.blobs])
-            db.executemany("INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)", [(key, id) for key, id, _ in self.blobs])
+            db.executemany(
+                "INSERT OR IGNORE INTO blobs (id, data) VALUES (?, ?)",
+                [(id, data) for _, id, data in self.blobs],
+            )
+            db.executemany(
+                "INSERT OR IGNORE INTO blob_refs (key, id) VALUES (?, ?)",
+                [(key, id) for key, id, _ in self.blobs],
+            )
         if self.settled:
             budgets.settle(db, self.settled)
         wanted, living = self.reserved, self.living
         if wanted is None or living is None:
             return False
-        return budgets.reserve(db, number, epoch, wanted, lambda holder: living(holder) is not None) is None
+        return (
+            budgets.reserve(db, number, epoch, wanted, lambda holder: living(holder) is not None)
+            is None
+        )
 
     def _fence(self, db: sqlite3.Cursor) -> int:
-        row = db.execute("SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?", (self.number, self.lease.epoch)).fetchone()
+        row = db.execute(
+            "SELECT last_seq FROM conversations WHERE number = ? AND epoch = ?",
+            (self.number, self.lease.epoch),
+        ).fetchone()
         if row is None:
             raise _fenced(self.lease)
         return row[0]
@@ -129,27 +177,36 @@ class _Append(Job[bool]):
 
 
 def _tables(db: sqlite3.Connection) -> list[str]:
-    return [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return [
+        str(name) for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+    ]
 
 
 def _fenced(lease: Lease) -> Fenced:
-    return Fenced(f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write any more.")
+    return Fenced(
+        f"Conversation {lease.conversation_id!r} was taken over; epoch {lease.epoch} may not write"
+        " any more."
+    )
 
 
 class SQLiteStore:
     """A `Store` in the SQLite file `path` (WAL), shared by any threads and processes of one host.
 
-    With `durability="durable"` (default) an event is on the disk when `append` returns; writes that wait at the same time share one
-    fsync. `"process"` does without: it survives the death of the process, not of the machine. `timeout` is how many seconds to wait
-    for another process that writes. A process that forks opens its own store in the child.
+    With `durability="durable"` (default) an event is on the disk when `append` returns; writes that
+    wait at the same time share one fsync. `"process"` does without: it survives the death of the
+    process, not of the machine. `timeout` is how many seconds to wait for another process that
+    writes. A process that forks opens its own store in the child.
 
-    `read_only=True` opens a store that is there for reading, listing and following, also beside a process that writes it, on a disk or
-    in a folder that cannot be written; it changes and creates nothing, and every writing method raises `StoreError`.
+    `read_only=True` opens a store that is there for reading, listing and following, also beside a
+    process that writes it, on a disk or in a folder that cannot be written; it changes and creates
+    nothing, and every writing method raises `StoreError`.
 
-    A lease lives as long as its store's process. Where that is not plain to see (an owner on another machine, a disk without locks) it
-    ends `lease_seconds` after the last `renew`; a lease with a `notify` is renewed by the store.
+    A lease lives as long as its store's process. Where that is not plain to see (an owner on
+    another machine, a disk without locks) it ends `lease_seconds` after the last `renew`; a lease
+    with a `notify` is renewed by the store.
 
-    Raises `StoreError` if the file cannot be opened, is no store, or was written by a newer Holdfast.
+    Raises `StoreError` if the file cannot be opened, is no store, or was written by a newer
+    Holdfast.
     """
 
     def __init__(
@@ -162,11 +219,15 @@ class SQLiteStore:
         lease_seconds: float = 30.0,
     ) -> None:
         if durability not in ("durable", "process"):
-            raise ConfigurationError(f"durability takes 'durable' or 'process', not {durability!r}.")
+            raise ConfigurationError(
+                f"durability takes 'durable' or 'process', not {durability!r}."
+            )
         if not isinstance(path, str | Path) or not str(path):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"path takes a file's path, not {path!r}.")
         if str(path) == ":memory:":
-            raise ConfigurationError("path takes a file's path. MemoryStore() keeps journals in memory.")
+            raise ConfigurationError(
+                "path takes a file's path. MemoryStore() keeps journals in memory."
+            )
         if not lease_seconds > 0:
             raise ConfigurationError(f"lease_seconds takes seconds above 0, not {lease_seconds!r}.")
         self.path = Path(path).absolute()  # as of now: the process may change its folder
@@ -179,7 +240,10 @@ class SQLiteStore:
         self._process = OwnerProcess()
         if self.path.is_dir() or not self.path.parent.is_dir():
             what = "is a folder" if self.path.is_dir() else "is in a folder that does not exist"
-            raise StoreError(f"Store {str(self.path)!r} {what}. path takes a file; it is made if it is not there.")
+            raise StoreError(
+                f"Store {str(self.path)!r} {what}. path takes a file; it is made if it is not"
+                " there."
+            )
         if self.path.exists() and self.path.stat().st_size == 1:
             # SQLite takes a file of one byte for a new one and writes over it.
             raise StoreError(f"{str(self.path)!r} is not a Holdfast store.")
@@ -187,7 +251,11 @@ class SQLiteStore:
         marked = marks(self.path)  # before the file is read
         if read_only:
             self._reader: Reader | ReadOnly = ReadOnly(self.path, timeout)
-            for problem in self._reader.read(lambda db: lost(marked, _tables(db), db.execute)) if marked else ():
+            for problem in (
+                self._reader.read(lambda db: lost(marked, _tables(db), db.execute))
+                if marked
+                else ()
+            ):
                 _log.warning("Store %r: %s", str(self.path), problem)
         else:
             self._writer = Committer(self.path, timeout)
@@ -211,8 +279,9 @@ class SQLiteStore:
             code = error.sqlite_errorcode & 0xFF
             if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN) and self.path.exists():
                 raise StoreError(
-                    f"Store {str(self.path)!r} cannot be written ({error}): the file, its folder and its -wal must be writable."
-                    " SQLiteStore(path, read_only=True) opens it for reading."
+                    f"Store {str(self.path)!r} cannot be written ({error}): the file, its folder"
+                    " and its -wal must be writable. SQLiteStore(path, read_only=True) opens it"
+                    " for reading."
                 ) from error
             raise StoreError(f"Store {str(self.path)!r} cannot be used: {error}.") from error
         except (sqlite3.Error, UnicodeError) as error:
@@ -221,26 +290,42 @@ class SQLiteStore:
     # --- who may write ---
 
     def acquire(self, conversation_id: str, notify: Callable[[], None] | None = None) -> Lease:
-        """See `Store.acquire`. The first lease with a `notify` starts a thread, which ends with the last."""
+        """See `Store.acquire`. The first lease with a `notify` starts a thread, which ends with the
+        last."""
 
         def take(db: sqlite3.Cursor) -> tuple[int, int, str, str, tuple[Budget, ...]]:
             token = self._own().token
-            query = "SELECT number, epoch, holder, notes, spawned_by FROM conversations WHERE id = ?"
+            query = (
+                "SELECT number, epoch, holder, notes, spawned_by FROM conversations WHERE id = ?"
+            )
             found = db.execute(query, (conversation_id,)).fetchone()
             if found is None:
                 now = datetime.now(UTC).isoformat()
-                number = self._begin(db, (conversation_id, token, 0, "idle", "", now, now, "", 0, "", 0))
+                number = self._begin(
+                    db, (conversation_id, token, 0, "idle", "", now, now, "", 0, "", 0)
+                )
                 return number, number, "", "", ()
             number, epoch, holder, notes, spawned_by = found
             self._refuse_if_held(conversation_id, holder)
-            db.execute("UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?", (epoch + 1, token, number))
-            return number, epoch + 1, notes, spawned_by, budgets.above(db, conversation_id, spawned_by)
+            db.execute(
+                "UPDATE conversations SET epoch = ?, holder = ? WHERE number = ?",
+                (epoch + 1, token, number),
+            )
+            return (
+                number,
+                epoch + 1,
+                notes,
+                spawned_by,
+                budgets.above(db, conversation_id, spawned_by),
+            )
 
         number, epoch, notes, spawned_by, above = self._write(take)
         self._held[conversation_id] = _Held(number, epoch)
         if notify is not None:
             self._watcher.hold(number, epoch, self._own().token, notify)
-        return Lease(conversation_id, epoch, tuple(json.loads(notes)) if notes else (), spawned_by, above)
+        return Lease(
+            conversation_id, epoch, tuple(json.loads(notes)) if notes else (), spawned_by, above
+        )
 
     def renew(self, lease: Lease) -> None:
         """See `Store.renew`."""
@@ -258,7 +343,10 @@ class SQLiteStore:
 
         def give_back(db: sqlite3.Cursor) -> None:
             # The epoch rises, so that nothing can be written under what was given back.
-            query = "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE id = ? AND epoch = ? AND holder <> ''"
+            query = (
+                "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE id = ?"
+                " AND epoch = ? AND holder <> ''"
+            )
             db.execute(query, (lease.conversation_id, lease.epoch))
 
         try:
@@ -329,15 +417,20 @@ class SQLiteStore:
             self._watcher.appended(lease.conversation_id, events[-1].seq)
         return held
 
-    def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
-        """See `Store.read`. Raises `StoreError` naming the first event that is damaged or missing."""
+    def read(
+        self, conversation_id: str, after_seq: int = 0, limit: int | None = None
+    ) -> list[AnyEvent]:
+        """See `Store.read`. Raises `StoreError` naming the first event that is damaged or
+        missing."""
         return self._events(conversation_id, max(after_seq, 0), limit)
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
         """See `Store.tail`."""
         return self._events(conversation_id, None, None)
 
-    def _events(self, conversation_id: str, after_seq: int | None, limit: int | None) -> list[AnyEvent]:
+    def _events(
+        self, conversation_id: str, after_seq: int | None, limit: int | None
+    ) -> list[AnyEvent]:
         found: list[AnyEvent] = []
 
         def take(expected: int, seq: int, crc: int, data: bytes) -> None:
@@ -354,7 +447,9 @@ class SQLiteStore:
             raise self._damaged(conversation_id, before + len(found) + 1)
         return found
 
-    def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
+    def follow(
+        self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
+    ) -> Iterator[AnyEvent]:
         """See `Store.follow`. What another process appends is seen within about 0.1 seconds."""
         follower = self._watcher.follow(conversation_id, max(after_seq, 0))
         try:
@@ -372,7 +467,9 @@ class SQLiteStore:
                     yield event
                 if found:
                     until = None if timeout is None else time.monotonic() + timeout
-                elif follower.ended or not follower.grown.wait(None if until is None else max(until - time.monotonic(), 0)):
+                elif follower.ended or not follower.grown.wait(
+                    None if until is None else max(until - time.monotonic(), 0)
+                ):
                     return
         finally:
             self._watcher.unfollow(follower)
@@ -409,7 +506,13 @@ class SQLiteStore:
         living = self._own().living
 
         def work(db: sqlite3.Cursor) -> Shortage | None:
-            return budgets.reserve(db, self._check_held(db, lease), lease.epoch, wanted, lambda holder: living(holder) is not None)
+            return budgets.reserve(
+                db,
+                self._check_held(db, lease),
+                lease.epoch,
+                wanted,
+                lambda holder: living(holder) is not None,
+            )
 
         return self._write(work)
 
@@ -425,10 +528,15 @@ class SQLiteStore:
         name = f"#{os.urandom(16).hex()}" if key is None else key
 
         def leave(db: sqlite3.Cursor) -> tuple[int, int]:
-            found = db.execute("SELECT number FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+            found = db.execute(
+                "SELECT number FROM conversations WHERE id = ?", (conversation_id,)
+            ).fetchone()
             if found is None:
                 raise self._missing(conversation_id)
-            done = db.execute("INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)", (found[0], name, data))
+            done = db.execute(
+                "INSERT OR IGNORE INTO inbox (conversation, key, data) VALUES (?, ?, ?)",
+                (found[0], name, data),
+            )
             return found[0], int(done.lastrowid or 0) if done.rowcount else 0
 
         number, command_number = self._write(leave)
@@ -444,7 +552,10 @@ class SQLiteStore:
             db.execute("BEGIN")
             try:
                 number = self._check_held(db, lease)
-                query = "SELECT number, key, data FROM inbox WHERE conversation = ? AND data IS NOT NULL ORDER BY number"
+                query = (
+                    "SELECT number, key, data FROM inbox WHERE conversation = ? AND data IS NOT"
+                    " NULL ORDER BY number"
+                )
                 return db.execute(query, (number,)).fetchall()
             finally:
                 db.execute("COMMIT")
@@ -461,22 +572,46 @@ class SQLiteStore:
         """See `Store.fork`."""
         check_dense(events)
         seq = summary.last_seq - len(events)
-        rows = [(event.seq, data, zlib.crc32(data)) for event, data in zip(events, ev.records(events), strict=True)]
+        rows = [
+            (event.seq, data, zlib.crc32(data))
+            for event, data in zip(events, ev.records(events), strict=True)
+        ]
 
         def begin(db: sqlite3.Cursor) -> None:
-            found = db.execute("SELECT number, last_seq, base FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+            found = db.execute(
+                "SELECT number, last_seq, base FROM conversations WHERE id = ?", (conversation_id,)
+            ).fetchone()
             if found is None:
                 raise self._missing(conversation_id)
             number, last, base = found
-            if db.execute("SELECT 1 FROM conversations WHERE id = ?", (summary.id,)).fetchone() is not None:
-                raise StoreError(f"Conversation {summary.id!r} exists already; give the fork another id.")
+            if (
+                db.execute("SELECT 1 FROM conversations WHERE id = ?", (summary.id,)).fetchone()
+                is not None
+            ):
+                raise StoreError(
+                    f"Conversation {summary.id!r} exists already; give the fork another id."
+                )
             if not 0 <= seq <= last:
                 raise StoreError(f"Conversation {conversation_id!r} has {last} events, not {seq}.")
             now = datetime.now(UTC)
-            created, updated = ((moment or now).isoformat() for moment in (summary.created, summary.updated))
+            created, updated = (
+                (moment or now).isoformat() for moment in (summary.created, summary.updated)
+            )
             shared = lineage.base_of_fork(number, base, seq)
             origin = (conversation_id, seq, shared, summary.condensed)
-            forked = self._begin(db, (summary.id, "", summary.last_seq, summary.status, summary.title, created, updated, *origin))
+            forked = self._begin(
+                db,
+                (
+                    summary.id,
+                    "",
+                    summary.last_seq,
+                    summary.status,
+                    summary.title,
+                    created,
+                    updated,
+                    *origin,
+                ),
+            )
             own = [((forked << 32) + seq, crc, data) for seq, data, crc in rows]
             db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", own)
 
@@ -489,7 +624,12 @@ class SQLiteStore:
         return number
 
     def list(
-        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        status: str | None = None,
+        waiting: bool = False,
+        spawned_by: str | None = None,
     ) -> list[Summary]:
         """See `Store.list`."""
         query, values = _LIST + (_UNDONE if waiting else "last_seq > 0"), list[str]()
@@ -502,28 +642,51 @@ class SQLiteStore:
         if ids is None:
             query += " ORDER BY updated DESC, number DESC"
 
-        def look(db: sqlite3.Connection) -> list[tuple[str, str, str, int, str, str, str, int, int, str]]:
+        def look(
+            db: sqlite3.Connection,
+        ) -> list[tuple[str, str, str, int, str, str, str, int, int, str]]:
             format = schema.format_of_locked(db)
             if format > 2:
                 return db.execute(query, values).fetchall()
             if spawned_by is not None or (waiting and format < 2):
                 return []
             older = query.replace("spawned_by", "''")
-            return db.execute(older if format > 1 else older.replace("parent, parent_seq, condensed", "'', 0, 0"), values).fetchall()
+            return db.execute(
+                older if format > 1 else older.replace("parent, parent_seq, condensed", "'', 0, 0"),
+                values,
+            ).fetchall()
 
         when = datetime.fromisoformat
         rows = self._reader.read(look)
         try:
             return [
-                Summary(id, status, title, seq, when(created), when(updated), parent, parent_seq, condensed, by)
-                for id, status, title, seq, created, updated, parent, parent_seq, condensed, by in rows
-                if spawned_by is None or by.rpartition(":")[0] == spawned_by  # an id may have colons of its own
+                Summary(
+                    id,
+                    status,
+                    title,
+                    seq,
+                    when(created),
+                    when(updated),
+                    parent,
+                    parent_seq,
+                    condensed,
+                    by,
+                )
+                for id, status, title, seq, created, updated, parent, parent_seq, condensed, by in (
+                    rows
+                )
+                if spawned_by is None
+                or by.rpartition(":")[0] == spawned_by  # an id may have colons of its own
             ]
         except (TypeError, ValueError) as error:  # a damaged page may hold anything
-            raise StoreError(f"Store {str(self.path)!r} cannot be listed: the entry of a conversation is damaged ({error}).") from error
+            raise StoreError(
+                f"Store {str(self.path)!r} cannot be listed: the entry of a conversation is damaged"
+                f" ({error})."
+            ) from error
 
     def delete(self, conversation_id: str) -> None:
-        """See `Store.delete`. It is gone at once; its space is freed in steps, between which others write."""
+        """See `Store.delete`. It is gone at once; its space is freed in steps, between which others
+        write."""
 
         def remove(db: sqlite3.Cursor) -> None:
             query = "SELECT number, epoch, holder, base FROM conversations WHERE id = ?"
@@ -536,15 +699,24 @@ class SQLiteStore:
                 id, number, epoch, _, base = left.pop()
                 db.execute("DELETE FROM conversations WHERE number = ?", (number,))
                 db.execute("DELETE FROM inbox WHERE conversation = ?", (number,))
-                db.execute("UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'conversations'", (epoch,))
+                db.execute(
+                    "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = 'conversations'",
+                    (epoch,),
+                )
                 lineage.mark_to_free(db, number, base)
                 budgets.forget(db, id)
-                children = db.execute(f"SELECT id, number, epoch, holder, base, spawned_by FROM conversations WHERE 1{_SPAWNED}", (id,))
+                children = db.execute(
+                    "SELECT id, number, epoch, holder, base, spawned_by FROM conversations WHERE"
+                    f" 1{_SPAWNED}",
+                    (id,),
+                )
                 for *child, by in children.fetchall():
                     if by.rpartition(":")[0] != id:  # an id may have colons of its own
                         continue
                     if child[3] and self._own().living(child[3]):
-                        db.execute("UPDATE conversations SET spawned_by = '' WHERE number = ?", (child[1],))
+                        db.execute(
+                            "UPDATE conversations SET spawned_by = '' WHERE number = ?", (child[1],)
+                        )
                     else:
                         left.append((child[0], child[1], child[2], child[3], child[4]))
 
@@ -579,7 +751,10 @@ class SQLiteStore:
             self._reader.close()
             if self._owner is not None:
                 try:
-                    query = "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE holder = ? AND holder <> ''"
+                    query = (
+                        "UPDATE conversations SET holder = '', notes = '', epoch = epoch + 1 WHERE"
+                        " holder = ? AND holder <> ''"
+                    )
                     writer.db.execute(query, (self._owner.token,))
                 except sqlite3.Error:
                     pass  # the unlocked owner file says it as well
@@ -605,7 +780,14 @@ class SQLiteStore:
 
     def _check_writable(self) -> None:
         if self.read_only:
-            what = "is closed" if self._closed else "was opened read-only; SQLiteStore(path) without read_only=True opens it for writing"
+            what = (
+                "is closed"
+                if self._closed
+                else (
+                    "was opened read-only; SQLiteStore(path) without read_only=True opens it for"
+                    " writing"
+                )
+            )
             raise StoreError(f"Store {str(self.path)!r} {what}.")
 
     def _write(self, work: Callable[[sqlite3.Cursor], T]) -> T:
@@ -615,4 +797,7 @@ class SQLiteStore:
         return ConversationNotFound(f"No conversation {conversation_id!r} in {str(self.path)!r}.")
 
     def _damaged(self, conversation_id: str, seq: int) -> StoreError:
-        return StoreError(f"Store {str(self.path)!r}: event {seq} of conversation {conversation_id!r} is missing or damaged.")
+        return StoreError(
+            f"Store {str(self.path)!r}: event {seq} of conversation {conversation_id!r} is missing"
+            " or damaged."
+        )

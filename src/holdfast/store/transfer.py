@@ -3,8 +3,7 @@
 A conversation is a header, its events, and the blobs that they refer to:
 
     {"type":"conversation","version":1,"id":"one","title":"...","status":"finished","created":"...","updated":"...","events":2,...}
-    {"type":"message","seq":1,...}
-    {"type":"assistant","seq":2,...}
+    {"type":"message","seq":1,...} {"type":"assistant","seq":2,...}
     {"type":"blob","id":"sha256:...","data":"<base64>"}
 
 Any number of them may follow each other. A blob that the store had lost has `"data":null`.
@@ -27,8 +26,11 @@ from holdfast.store.base import BLOBS, Blob, Lease, Store, Summary, blob_id
 VERSION = 1
 
 
-class Header(msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag="conversation", kw_only=True):
-    """The first line of an exported conversation: its `Summary`, and how many events and blobs follow."""
+class Header(
+    msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag="conversation", kw_only=True
+):
+    """The first line of an exported conversation: its `Summary`, and how many events and blobs
+    follow."""
 
     version: int
     id: str
@@ -44,7 +46,8 @@ class Header(msgspec.Struct, frozen=True, rename="camel", tag_field="type", tag=
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """A conversation as it was exported. `blobs` are bytes by id, None for one that was lost; `line` is where its header stands."""
+    """A conversation as it was exported. `blobs` are bytes by id, None for one that was lost;
+    `line` is where its header stands."""
 
     header: Header
     events: tuple[AnyEvent, ...]
@@ -56,9 +59,16 @@ class Exported(msgspec.Struct, frozen=True):
         """What a store's listing shows of it."""
         head = self.header
         return Summary(
-            head.id, head.status, head.title, len(self.events), head.created, head.updated, head.parent, head.parent_seq,
+            head.id,
+            head.status,
+            head.title,
+            len(self.events),
+            head.created,
+            head.updated,
+            head.parent,
+            head.parent_seq,
             spawned_by=head.spawned_by or "",
-        )  # fmt: skip
+        )
 
 
 class _Any(msgspec.Struct):
@@ -74,14 +84,16 @@ _header = msgspec.json.Decoder(Header)
 _blob = msgspec.json.Decoder(_Blob)
 
 
-# --- out -----------------------------------------------------------------------------------------
+# --- out ---
 
 
 def export_conversation(store: Store, id: str) -> Iterator[bytes]:
-    """The lines of a conversation, each with its line end. Raises `ConversationNotFound`, and what `store.read` raises.
+    """The lines of a conversation, each with its line end. Raises `ConversationNotFound`, and what
+    `store.read` raises.
 
-    An event is one line, byte for byte as the store has it, unless it has line ends in what was kept as it came; those are taken out. A
-    `Damaged` one whose bytes are no line of JSON is written with its bytes in base64.
+    An event is one line, byte for byte as the store has it, unless it has line ends in what was
+    kept as it came; those are taken out. A `Damaged` one whose bytes are no line of JSON is written
+    with its bytes in base64.
     """
     found = next((entry for entry in store.list() if entry.id == id), None)
     if found is None:
@@ -89,14 +101,25 @@ def export_conversation(store: Store, id: str) -> Iterator[bytes]:
     yield from exported(found, store.read(id), lambda blob: _found(store, blob))
 
 
-def exported(summary: Summary, events: Sequence[AnyEvent], blob: Callable[[str], bytes | None]) -> Iterator[bytes]:
-    """The lines of a conversation of these parts; `blob` gives the bytes of an id, None if they are lost."""
+def exported(
+    summary: Summary, events: Sequence[AnyEvent], blob: Callable[[str], bytes | None]
+) -> Iterator[bytes]:
+    """The lines of a conversation of these parts; `blob` gives the bytes of an id, None if they are
+    lost."""
     ids = list(dict.fromkeys(id for event in events for id in blobs_of(event)))
     header = Header(
-        version=VERSION, id=summary.id, title=summary.title, status=summary.status, created=summary.created, updated=summary.updated,
-        events=len(events), blobs=len(ids), parent=summary.parent, parent_seq=summary.parent_seq,
+        version=VERSION,
+        id=summary.id,
+        title=summary.title,
+        status=summary.status,
+        created=summary.created,
+        updated=summary.updated,
+        events=len(events),
+        blobs=len(ids),
+        parent=summary.parent,
+        parent_seq=summary.parent_seq,
         spawned_by=summary.spawned_by or msgspec.UNSET,
-    )  # fmt: skip
+    )
     yield msgspec.json.encode(header) + b"\n"
     for event in events:
         yield ev.line(event) + b"\n"
@@ -110,7 +133,11 @@ def blobs_of(event: AnyEvent) -> list[str]:
         return []
     named = event.result.meta.get(BLOBS)
     found = (
-        [cast("dict[str, Any]", item).get("id") for item in cast("list[Any]", named) if isinstance(item, dict)]
+        [
+            cast("dict[str, Any]", item).get("id")
+            for item in cast("list[Any]", named)
+            if isinstance(item, dict)
+        ]
         if isinstance(named, list)
         else []
     )
@@ -118,7 +145,8 @@ def blobs_of(event: AnyEvent) -> list[str]:
 
 
 def open_calls(events: Iterable[AnyEvent]) -> list[ToolCall]:
-    """The calls of the last answer that have no result: where the conversation goes on, they run (again)."""
+    """The calls of the last answer that have no result: where the conversation goes on, they run
+    (again)."""
     found: dict[str, ToolCall] = {}
     for event in events:
         if isinstance(event, ev.Assistant):
@@ -135,11 +163,12 @@ def _found(store: Store, id: str) -> bytes | None:
         return None
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- reading ---
 
 
 def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
-    """The conversations in exported lines, one at a time, each checked whole: its events dense, its blobs what their names say.
+    """The conversations in exported lines, one at a time, each checked whole: its events dense, its
+    blobs what their names say.
 
     Raises `ConfigurationError` (a `ValueError`) that names the line.
     """
@@ -151,7 +180,10 @@ def read_exported(lines: Iterable[bytes | str]) -> Iterator[Exported]:
         for seq in range(1, header.events + 1):
             data = reader.next()
             if data is None:
-                raise ConfigurationError(f"line {reader.number}: the lines end after {seq - 1} of {header.events} events of {header.id!r}.")
+                raise ConfigurationError(
+                    f"line {reader.number}: the lines end after {seq - 1} of {header.events} events"
+                    f" of {header.id!r}."
+                )
             events.append(_read_event(data, seq, reader.number))
         yield Exported(header, tuple(events), _read_blobs(reader, header, events), at)
 
@@ -187,11 +219,18 @@ def _read_header(data: bytes, at: int) -> Header:
     try:
         header = _header.decode(data)
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"line {at}: this is not the header of an exported conversation ({error}).") from error
+        raise ConfigurationError(
+            f"line {at}: this is not the header of an exported conversation ({error})."
+        ) from error
     if header.version != VERSION:
-        raise ConfigurationError(f"line {at}: exported in version {header.version}; this Holdfast reads version {VERSION}.")
+        raise ConfigurationError(
+            f"line {at}: exported in version {header.version}; this Holdfast reads version"
+            f" {VERSION}."
+        )
     if not header.id or header.events < 1:
-        raise ConfigurationError(f"line {at}: a conversation needs {'an event' if header.id else 'an id'}.")
+        raise ConfigurationError(
+            f"line {at}: a conversation needs {'an event' if header.id else 'an id'}."
+        )
     return header
 
 
@@ -212,36 +251,53 @@ def _type_of(data: bytes) -> str:
         return ""
 
 
-def _read_blobs(reader: _Lines, header: Header, events: Sequence[AnyEvent]) -> dict[str, bytes | None]:
+def _read_blobs(
+    reader: _Lines, header: Header, events: Sequence[AnyEvent]
+) -> dict[str, bytes | None]:
     named = {id for event in events for id in blobs_of(event)}
     found: dict[str, bytes | None] = {}
     while (data := reader.next()) is not None:
         if _type_of(data) != "blob":
-            reader.put_back(data)  # the next conversation's header; what is none, is told when that is read
+            reader.put_back(
+                data
+            )  # the next conversation's header; what is none, is told when that is read
             break
         try:
             blob = _blob.decode(data)
         except (ValueError, RecursionError) as error:
-            raise ConfigurationError(f"line {reader.number}: this is not a blob ({error}).") from error
+            raise ConfigurationError(
+                f"line {reader.number}: this is not a blob ({error})."
+            ) from error
         if blob.data is not None and blob_id(blob.data) != blob.id:
-            raise ConfigurationError(f"line {reader.number}: the blob {blob.id} is not what its name says.")
+            raise ConfigurationError(
+                f"line {reader.number}: the blob {blob.id} is not what its name says."
+            )
         if blob.id not in named:
-            raise ConfigurationError(f"line {reader.number}: no event of {header.id!r} refers to the blob {blob.id}.")
+            raise ConfigurationError(
+                f"line {reader.number}: no event of {header.id!r} refers to the blob {blob.id}."
+            )
         found[blob.id] = blob.data
     if header.blobs is not None and len(found) != header.blobs:
-        raise ConfigurationError(f"line {reader.number}: {len(found)} of {header.blobs} blobs of {header.id!r} are there.")
+        raise ConfigurationError(
+            f"line {reader.number}: {len(found)} of {header.blobs} blobs of {header.id!r} are"
+            " there."
+        )
     return found
 
 
-# --- in ------------------------------------------------------------------------------------------
+# --- in ---
 
 
-def import_conversations(store: Store, lines: Iterable[bytes | str], id: str | None = None) -> list[str]:
-    """Write exported conversations into a store under their ids, or the only one under `id`; returns the ids that are there now.
+def import_conversations(
+    store: Store, lines: Iterable[bytes | str], id: str | None = None
+) -> list[str]:
+    """Write exported conversations into a store under their ids, or the only one under `id`;
+    returns the ids that are there now.
 
-    Each is written whole or not at all. One that is there already, event for event, is left alone. Raises `ConfigurationError` for a line
-    that is wrong (naming it), an id that another conversation has, or an `id` for several; `LeaseHeld`, `StoreError`. What stood before it
-    is imported then.
+    Each is written whole or not at all. One that is there already, event for event, is left alone.
+    Raises `ConfigurationError` for a line that is wrong (naming it), an id that another
+    conversation has, or an `id` for several; `LeaseHeld`, `StoreError`. What stood before it is
+    imported then.
     """
     found: list[str] = []
     for conversation in only(read_exported(lines)) if id is not None else read_exported(lines):
@@ -251,17 +307,22 @@ def import_conversations(store: Store, lines: Iterable[bytes | str], id: str | N
 
 
 def only(found: Iterable[Exported]) -> list[Exported]:
-    """The one conversation that there is. Raises `ConfigurationError` if there are several, before any was imported."""
+    """The one conversation that there is. Raises `ConfigurationError` if there are several, before
+    any was imported."""
     taken: list[Exported] = []
     for conversation in found:
         taken.append(conversation)
         if len(taken) > 1:
-            raise ConfigurationError(f"line {conversation.line}: another conversation begins; a new id can be given to a single one only.")
+            raise ConfigurationError(
+                f"line {conversation.line}: another conversation begins; a new id can be given to a"
+                " single one only."
+            )
     return taken
 
 
 def import_conversation(store: Store, conversation: Exported, id: str | None = None) -> bool:
-    """Write one conversation; False if the same is there already. Raises as `import_conversations` does."""
+    """Write one conversation; False if the same is there already. Raises as `import_conversations`
+    does."""
     id = id or conversation.header.id
     if _is_there(store, id, conversation):
         return False
@@ -287,14 +348,18 @@ def _is_there(store: Store, id: str, conversation: Exported) -> bool:
     there = store.read(id)
     if there and list(map(ev.line, there)) != list(map(ev.line, conversation.events)):
         raise ConfigurationError(
-            f"the store has another conversation {id!r} already ({len(there)} events); import this one under a new id."
+            f"the store has another conversation {id!r} already ({len(there)} events); import this"
+            " one under a new id."
         )
     return bool(there)
 
 
 def _write(store: Store, lease: Lease, conversation: Exported) -> None:
     kept = [
-        Blob(event.seq, data) for event in conversation.events for id in blobs_of(event) if (data := conversation.blobs.get(id)) is not None
+        Blob(event.seq, data)
+        for event in conversation.events
+        for id in blobs_of(event)
+        if (data := conversation.blobs.get(id)) is not None
     ]
     summary = msgspec.structs.replace(conversation.summary, id=lease.conversation_id)
     if summary.updated is None:

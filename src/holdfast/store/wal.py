@@ -1,4 +1,5 @@
-"""An SQLite write-ahead log read without SQLite: which of its frames were committed, and what of a damaged one can still be proven.
+"""An SQLite write-ahead log read without SQLite: which of its frames were committed, and what of a
+damaged one can still be proven.
 
 Written from https://sqlite.org/fileformat2.html, section 4.
 """
@@ -13,10 +14,12 @@ _WAL_HEADER, _FRAME_HEADER = 32, 24
 
 
 class Wal:
-    """What a write-ahead log (4) says: `pages`, the newest committed frame of each; `committed`, how many pages the file then has.
+    """What a write-ahead log (4) says: `pages`, the newest committed frame of each; `committed`,
+    how many pages the file then has.
 
-    SQLite stops at the first frame that does not add up. Each frame carries the sum up to itself, so what follows a damaged one can
-    still be proven; it is taken if a commit is among it. What follows the last commit was never promised to anybody.
+    SQLite stops at the first frame that does not add up. Each frame carries the sum up to itself,
+    so what follows a damaged one can still be proven; it is taken if a commit is among it. What
+    follows the last commit was never promised to anybody.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -24,7 +27,9 @@ class Wal:
         self.older: list[int] = []
         self.troubles: list[str] = []
         self.committed = 0
-        magic, _, size, _ = struct.unpack_from(">4I", data) if len(data) >= _WAL_HEADER else (0, 0, 0, 0)
+        magic, _, size, _ = (
+            struct.unpack_from(">4I", data) if len(data) >= _WAL_HEADER else (0, 0, 0, 0)
+        )
         self.page_size = size if size in SIZES else 0
         if len(data) < _WAL_HEADER + _FRAME_HEADER:
             return
@@ -42,20 +47,34 @@ class Wal:
         if not sound and self.pages:
             self.troubles.append("the -wal's header is damaged, so SQLite would drop all of it")
 
-    def _replay(self, data: bytes, salts: bytes, orders: tuple[str, ...], sums: tuple[int, ...]) -> None:
+    def _replay(
+        self, data: bytes, salts: bytes, orders: tuple[str, ...], sums: tuple[int, ...]
+    ) -> None:
         step = _FRAME_HEADER + self.page_size
         waiting: dict[int, int] = {}
         missing = 0  # frames that did not add up since the last commit
         for number, at in enumerate(range(_WAL_HEADER, len(data) - step + 1, step), 1):
             if data[at + 8 : at + 16] != salts:
-                if not any(data[later + 8 : later + 16] == salts for later in range(at + step, len(data) - step + 1, step)):
+                if not any(
+                    data[later + 8 : later + 16] == salts
+                    for later in range(at + step, len(data) - step + 1, step)
+                ):
                     break  # the rest is of an earlier round
                 missing += 1
                 sums = struct.unpack_from(">2I", data, at + 16)
                 continue
             stored = struct.unpack_from(">2I", data, at + 16)
             fits = next(
-                (o for o in orders if checksum(data[at + _FRAME_HEADER : at + step], checksum(data[at : at + 8], sums, o), o) == stored),
+                (
+                    o
+                    for o in orders
+                    if checksum(
+                        data[at + _FRAME_HEADER : at + step],
+                        checksum(data[at : at + 8], sums, o),
+                        o,
+                    )
+                    == stored
+                ),
                 None,
             )
             sums = stored
@@ -73,12 +92,16 @@ class Wal:
                 self.committed = size
                 waiting = {}
                 if missing:
-                    self.troubles.append(f"{missing:,} damaged {'frame' if missing == 1 else 'frames'} in the -wal before frame {number:,}")
+                    self.troubles.append(
+                        f"{missing:,} damaged {'frame' if missing == 1 else 'frames'} in the -wal"
+                        f" before frame {number:,}"
+                    )
                     missing = 0
 
 
 def _frame_size(data: bytes) -> int:
-    """The page size under which the frames of a -wal without its header follow each other: they share their salts."""
+    """The page size under which the frames of a -wal without its header follow each other: they
+    share their salts."""
     salts = data[_WAL_HEADER + 8 : _WAL_HEADER + 16]
     for size in SIZES:
         at = _WAL_HEADER + _FRAME_HEADER + size
@@ -98,7 +121,8 @@ def checksum(data: bytes, start: tuple[int, ...], order: str) -> tuple[int, int]
 
 
 def wal_troubles(path: Path) -> list[str]:
-    """What is wrong with the -wal of the file at `path` where SQLite would say nothing and take its end for an older one."""
+    """What is wrong with the -wal of the file at `path` where SQLite would say nothing and take its
+    end for an older one."""
     wal = Path(f"{path}-wal")
     for _ in range(3):
         try:

@@ -1,7 +1,8 @@
-"""Who is told when an SQLite file changes: holders of leases of their inbox and their loss, followers of new events, whoever wrote them.
+"""Who is told when an SQLite file changes: holders of leases of their inbox and their loss,
+followers of new events, whoever wrote them.
 
-One daemon thread per store looks, while someone wants to know, 10 to 20 times a second at a counter that SQLite keeps, and at the tables only
-if it moved. The same thread is the owner's heartbeat.
+One daemon thread per store looks, while someone wants to know, 10 to 20 times a second at a counter
+that SQLite keeps, and at the tables only if it moved. The same thread is the owner's heartbeat.
 """
 
 from __future__ import annotations
@@ -20,15 +21,24 @@ from holdfast.processes import OwnerProcess
 _log = logging.getLogger(__name__)
 
 POLL = 0.05  # seconds from one look to the next
-IDLE_POLL = 0.1  # the same when nothing happened for `_AWAKE` seconds; a thread's waking up for it is 150 us, that is 0.15 % of a core
+# the same when nothing happened for `_AWAKE` seconds; a thread's waking up for it is 150 us, that
+# is 0.15 % of a core
+IDLE_POLL = 0.1
 _AWAKE = 1.0
 
-_UNDONE = "SELECT 0, conversation, max(number) FROM inbox WHERE data IS NOT NULL GROUP BY conversation"
-_LOOK = _UNDONE + " UNION ALL SELECT 1, number, epoch FROM conversations WHERE holder = ? AND holder <> ''"
+_UNDONE = (
+    "SELECT 0, conversation, max(number) FROM inbox WHERE data IS NOT NULL GROUP BY conversation"
+)
+_LOOK = (
+    _UNDONE
+    + " UNION ALL SELECT 1, number, epoch FROM conversations WHERE holder = ? AND holder <> ''"
+)
 
 
 def _grown(conversation_id: str, db: sqlite3.Connection) -> tuple[int] | None:
-    return db.execute("SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
+    return db.execute(
+        "SELECT last_seq FROM conversations WHERE id = ?", (conversation_id,)
+    ).fetchone()
 
 
 class _Reads(Protocol):
@@ -79,7 +89,8 @@ class _Stop:
 
 
 class Watcher:
-    """The thread, and whom it tells. `reads` makes its connection when it is first needed, `beat` is called every `every` seconds."""
+    """The thread, and whom it tells. `reads` makes its connection when it is first needed, `beat`
+    is called every `every` seconds."""
 
     def __init__(self, reads: Callable[[], _Reads], beat: Callable[[], None], every: float) -> None:
         self._reads = reads
@@ -87,7 +98,9 @@ class Watcher:
         self._every = every
         self._lock = threading.Lock()
         self._process = OwnerProcess()
-        self._looking = threading.Lock()  # held by the thread that looks: a thread that ends may still be in there when the next begins
+        # held by the thread that looks: a thread that ends may still be in there when the next
+        # begins
+        self._looking = threading.Lock()
         self._held: dict[int, _Held] = {}
         self.followers: dict[str, list[Follower]] = {}
         self._token = ""
@@ -128,7 +141,11 @@ class Watcher:
     def unfollow(self, follower: Follower) -> None:
         """The inverse of `follow`."""
         with self._lock:
-            left = [other for other in self.followers.get(follower.conversation_id, ()) if other is not follower]
+            left = [
+                other
+                for other in self.followers.get(follower.conversation_id, ())
+                if other is not follower
+            ]
             if left:
                 self.followers[follower.conversation_id] = left
             else:
@@ -155,7 +172,9 @@ class Watcher:
     def _begin(self) -> None:
         if self._thread is None and not self._closed:
             self._stop = _Stop()
-            self._thread = threading.Thread(target=self._run, args=(self._stop,), name="holdfast-store-watch", daemon=True)
+            self._thread = threading.Thread(
+                target=self._run, args=(self._stop,), name="holdfast-store-watch", daemon=True
+            )
             self._thread.start()
 
     def _end_if_idle(self) -> None:
@@ -193,7 +212,9 @@ class Watcher:
             held = dict(self._held)  # of before the look: what is acquired meanwhile is not lost
             undone: dict[int, int] = {}
             ours: dict[int, int] = {}
-            for kind, number, value in reader.read(lambda db: db.execute(_LOOK, (self._token,)).fetchall()):
+            for kind, number, value in reader.read(
+                lambda db: db.execute(_LOOK, (self._token,)).fetchall()
+            ):
                 (ours if kind else undone)[number] = value
             for number, lease in held.items():
                 command = undone.get(number, 0)
@@ -210,7 +231,8 @@ class Watcher:
                 self.appended(conversation_id, row[0])
 
     def close(self) -> None:
-        """End the thread and let everyone go who follows. Idempotent; does nothing in a forked child."""
+        """End the thread and let everyone go who follows. Idempotent; does nothing in a forked
+        child."""
         if not self._process.here:
             return
         with self._lock:
@@ -224,7 +246,9 @@ class Watcher:
                     follower.grown.set()
         # Not for ever: a notify may wait for what the closing thread holds.
         if (
-            thread is not None and thread.ident is not None and thread is not threading.current_thread()
+            thread is not None
+            and thread.ident is not None
+            and thread is not threading.current_thread()
         ):  # None: Ctrl-C kept it from starting
             thread.join(5)
         if self._reader is not None:

@@ -1,4 +1,5 @@
-"""What tests of agents and tools are made with: kills at every append, and replays of recorded conversations. It needs no test runner.
+"""What tests of agents and tools are made with: kills at every append, and replays of recorded
+conversations. It needs no test runner.
 
 from holdfast.testing import assert_replays, crash_at_every_append, kill_point
 """

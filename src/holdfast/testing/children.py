@@ -1,4 +1,5 @@
-"""Child processes by `os.fork`: one function each, its output in a file, an end that is always seen, and nothing left behind."""
+"""Child processes by `os.fork`: one function each, its output in a file, an end that is always
+seen, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -40,8 +41,9 @@ class Work(Protocol):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: `code` as `subprocess` has it (negative: the signal), the end of what it wrote to stdout and stderr, and
-    whether it had to be ended because it did not by itself. `group` is its process group if there is still somebody in it, else 0."""
+    """How a child ended: `code` as `subprocess` has it (negative: the signal), the end of what it
+    wrote to stdout and stderr, and whether it had to be ended because it did not by itself. `group`
+    is its process group if there is still somebody in it, else 0."""
 
     code: int
     output: str
@@ -52,8 +54,9 @@ class Ended(msgspec.Struct, frozen=True):
 class Forks:
     """Runs `work(given)` in one child after another, from this process; a context manager.
 
-    A fork copies one thread, and every lock as it is. So where this process has other threads, the children are forked from a fresh
-    interpreter, which must be able to import `work`. Raises `ConfigurationError` if it cannot.
+    A fork copies one thread, and every lock as it is. So where this process has other threads, the
+    children are forked from a fresh interpreter, which must be able to import `work`. Raises
+    `ConfigurationError` if it cannot.
     """
 
     def __init__(self, work: Work, deadline: float) -> None:
@@ -66,14 +69,17 @@ class Forks:
             work.prepare()
 
     def run(self, given: msgspec.Struct, output: Path) -> Ended:
-        """One child. Returns when it has ended, at the latest after the deadline. What it prints goes to the file `output`."""
+        """One child. Returns when it has ended, at the latest after the deadline. What it prints
+        goes to the file `output`."""
         if self._server is None:
             return fork(self._work, given, output, self._deadline)
         _send(cast(IO[bytes], self._server.stdin), (given, output))
         try:
             return _receive(cast(IO[bytes], self._server.stdout))
         except EOFError:
-            raise AssertionError(f"The process that forks children ended with {self._server.wait()}.") from None
+            raise AssertionError(
+                f"The process that forks children ended with {self._server.wait()}."
+            ) from None
 
     def close(self) -> None:
         """End the process that forks, if there is one. Idempotent."""
@@ -86,7 +92,12 @@ class Forks:
     def __enter__(self) -> Forks:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -94,7 +105,8 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
     """See `Forks.run`, from a process of one thread."""
     output.touch()
     with warnings.catch_warnings():
-        # A native thread of numpy's or the like, of which Python 3.12 warns: they see to themselves.
+        # A native thread of numpy's or the like, of which Python 3.12 warns: they see to
+        # themselves.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
@@ -116,7 +128,9 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
             end_group(pid)
             os.kill(pid, signal.SIGKILL)
             status = os.waitpid(pid, 0)[1]
-    return Ended(os.waitstatus_to_exitcode(status), end_of(output), late, pid if _is_group(pid) else 0)
+    return Ended(
+        os.waitstatus_to_exitcode(status), end_of(output), late, pid if _is_group(pid) else 0
+    )
 
 
 def end_of(output: Path) -> str:
@@ -153,7 +167,8 @@ def _ended(pid: int) -> int | None:
 
 
 def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
-    """The child's whole life. It shares nothing with the test that it was forked from but memory: neither output nor hooks nor its end."""
+    """The child's whole life. It shares nothing with the test that it was forked from but memory:
+    neither output nor hooks nor its end."""
     code = 1
     try:
         _settle_in(output)
@@ -172,14 +187,18 @@ def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
 
 def _settle_in(output: Path) -> None:
     os.setsid()  # so that what it leaves behind can be told from what is the parent's
-    file = open(output, "w", buffering=1, errors="replace")  # noqa: SIM115 - open until the process ends
+    file = open(output, "w", buffering=1, errors="replace")  # noqa: SIM115
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
     # Not flushed and not closed: what is buffered in the old ones is the parent's to write.
     sys.stdout = sys.stderr = file
     faulthandler.register(signal.SIGQUIT, file, all_threads=True)
     # Else a test runner's hooks collect what nobody will read.
-    sys.excepthook, sys.unraisablehook, threading.excepthook = sys.__excepthook__, sys.__unraisablehook__, threading.__excepthook__
+    sys.excepthook, sys.unraisablehook, threading.excepthook = (
+        sys.__excepthook__,
+        sys.__unraisablehook__,
+        threading.__excepthook__,
+    )
     for name in (None, *logging.root.manager.loggerDict):
         logging.getLogger(name).handlers.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -187,13 +206,15 @@ def _settle_in(output: Path) -> None:
     gc.freeze()  # what was inherited is not this process's garbage, and looking at it would copy it
 
 
-# --- where this process has threads: another one that forks -------------------------------------
+# --- where this process has threads: another one that forks ---
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any, /) -> Any:
         if isinstance(obj, FunctionType | type) and obj.__module__ == "__main__":
-            raise pickle.PicklingError(f"{obj.__qualname__!r} is of __main__, which is another module in each process")
+            raise pickle.PicklingError(
+                f"{obj.__qualname__!r} is of __main__, which is another module in each process"
+            )
         return NotImplemented
 
 
@@ -204,18 +225,33 @@ def _pickled(work: Work) -> bytes:
 
 
 def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
-    others = ", ".join(repr(thread.name) for thread in threading.enumerate() if thread is not threading.current_thread())
-    why = f"This process has other threads ({others}), so it cannot fork by itself, and a fresh one cannot have {work!r}"
+    others = ", ".join(
+        repr(thread.name)
+        for thread in threading.enumerate()
+        if thread is not threading.current_thread()
+    )
+    why = (
+        f"This process has other threads ({others}), so it cannot fork by itself, and a fresh one"
+        f" cannot have {work!r}"
+    )
     what = "Give module-level functions of a module that can be imported, or end the threads first."
     try:
         pickled = _pickled(work)
     except Exception as error:
         raise ConfigurationError(f"{why}: {error}. {what}") from error
     server = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.path[:] = eval(sys.argv[1]); from holdfast.testing.children import serve; serve()", repr(sys.path)],
+        [
+            sys.executable,
+            "-c",
+            (
+                "import sys; sys.path[:] = eval(sys.argv[1]); from holdfast.testing.children import"
+                " serve; serve()"
+            ),
+            repr(sys.path),
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-    )  # fmt: skip
+    )
     try:
         _send(cast(IO[bytes], server.stdin), (pickled, deadline))
         error = _receive(cast(IO[bytes], server.stdout))
@@ -230,7 +266,8 @@ def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """The life of a process that forks: it is told of a child, runs it, and tells how it ended, until its stdin ends."""
+    """The life of a process that forks: it is told of a child, runs it, and tells how it ended,
+    until its stdin ends."""
     commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

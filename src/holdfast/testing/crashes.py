@@ -1,4 +1,5 @@
-"""`crash_at_every_append`: a program killed at every point at which it may die, gone on with, and held to what Holdfast promises."""
+"""`crash_at_every_append`: a program killed at every point at which it may die, gone on with, and
+held to what Holdfast promises."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ _TRIES = 3  # to get a program whose threads race to a point that it came to the
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """One kill, survived. `points` is where: one point, or with `twice` a second one, of the process that went on.
+    """One kill, survived. `points` is where: one point, or with `twice` a second one, of the
+    process that went on.
 
-    `before` are the events in the store right after the (last) kill, `after` those at the end, `reference` those of the uninterrupted
-    run: of the conversation that was begun first; `*_journals` have all by id. `folder` is where it all happened; gone at the next
-    crash if none was given. `number` counts the kills so far.
+    `before` are the events in the store right after the (last) kill, `after` those at the end,
+    `reference` those of the uninterrupted run: of the conversation that was begun first;
+    `*_journals` have all by id. `folder` is where it all happened; gone at the next crash if none
+    was given. `number` counts the kills so far.
     """
 
     number: int
@@ -58,7 +61,9 @@ class Crash(msgspec.Struct, frozen=True):
         return first(self.reference_journals)
 
     def __str__(self) -> str:
-        return f"crash {self.number}: killed {' and then '.join(str(point) for point in self.points)}"
+        return (
+            f"crash {self.number}: killed {' and then '.join(str(point) for point in self.points)}"
+        )
 
 
 def crash_at_every_append(
@@ -82,26 +87,31 @@ def crash_at_every_append(
         for crash in crash_at_every_append(program):
             assert (crash.folder / "sent.txt").read_text().count("report") <= 1
 
-    `program(store, folder)` works in `folder`, which is empty at first, with an `SQLiteStore` in it. It must be able to be called
-    again: to open its conversation by its id, to say only what it has not said yet, and to bring it to rest. `resume`, if given, is
-    called in its place after a kill.
+    `program(store, folder)` works in `folder`, which is empty at first, with an `SQLiteStore` in
+    it. It must be able to be called again: to open its conversation by its id, to say only what it
+    has not said yet, and to bring it to rest. `resume`, if given, is called in its place after a
+    kill.
 
-    Each run is a process of its own. The first one is not interrupted; it tells how many appends there are. Then, for each, and each
-    of `when` (before it reaches the store; after it is there, but before the program knows), a fresh run is ended there with SIGKILL,
-    and another one goes on to the end. `kill_point("...")` within a tool is such a point too. `points` picks some of
-    them: numbers of appends, or a function of the `Point`. `twice` also kills those that go on, at each of their points; a function is
-    given both then.
+    Each run is a process of its own. The first one is not interrupted; it tells how many appends
+    there are. Then, for each, and each of `when` (before it reaches the store; after it is there,
+    but before the program knows), a fresh run is ended there with SIGKILL, and another one goes on
+    to the end. `kill_point("...")` within a tool is such a point too. `points` picks some of them:
+    numbers of appends, or a function of the `Point`. `twice` also kills those that go on, at each
+    of their points; a function is given both then.
 
-    Raises `AssertionError`, which shows the journal, if a guarantee of Holdfast's is broken: every event that was appended is there,
-    unchanged; each call has one result; attempts are in order, under one idempotency key; what had been started is run again only
-    if its tool is `read_only`, `idempotent` or `reconcile` says so, else the model is told that its outcome is unknown; conversations
-    come to rest as they did uninterrupted. Also if a run raises, or does not end within `deadline` seconds, with its traceback; and if
-    there was no kill at all, which would prove nothing. After each crash what its processes started and left running is ended.
+    Raises `AssertionError`, which shows the journal, if a guarantee of Holdfast's is broken: every
+    event that was appended is there, unchanged; each call has one result; attempts are in order,
+    under one idempotency key; what had been started is run again only if its tool is `read_only`,
+    `idempotent` or `reconcile` says so, else the model is told that its outcome is unknown;
+    conversations come to rest as they did uninterrupted. Also if a run raises, or does not end
+    within `deadline` seconds, with its traceback; and if there was no kill at all, which would
+    prove nothing. After each crash what its processes started and left running is ended.
 
-    `folder` is where the folders of the runs are made, one for each kill, and kept; by default a temporary place, of which only what
-    broke a guarantee is kept. Children are forks of this process. Where it has other threads than the calling one, they come from
-    a fresh interpreter, for which `program` must be a module-level function. Raises `ConfigurationError` if it is not, and for wrong
-    arguments. POSIX only.
+    `folder` is where the folders of the runs are made, one for each kill, and kept; by default a
+    temporary place, of which only what broke a guarantee is kept. Children are forks of this
+    process. Where it has other threads than the calling one, they come from a fresh interpreter,
+    for which `program` must be a module-level function. Raises `ConfigurationError` if it is not,
+    and for wrong arguments. POSIX only.
     """
     if not callable(program) or not (resume is None or callable(resume)):
         raise _wrong("program and resume take functions of (store, folder).")
@@ -109,7 +119,11 @@ def crash_at_every_append(
         raise _wrong(f"folder takes a path or None, not {folder!r}.")
     if not isinstance(cast(object, twice), bool):
         raise _wrong(f"twice takes True or False, not {twice!r}.")
-    if isinstance(cast(object, deadline), bool) or not isinstance(cast(object, deadline), int | float) or not deadline > 0:
+    if (
+        isinstance(cast(object, deadline), bool)
+        or not isinstance(cast(object, deadline), int | float)
+        or not deadline > 0
+    ):
         raise _wrong(f"deadline takes a number of seconds above 0, not {deadline!r}.")
     watched = Watched(program, resume or program)
     return _crashes(watched, folder, _sides(when), _wanted(points), twice, deadline)
@@ -120,7 +134,11 @@ def _wrong(text: str) -> ConfigurationError:
 
 
 def _sides(when: object) -> tuple[str, ...]:
-    sides = tuple(cast(Iterable[Any], when)) if isinstance(when, Iterable) and not isinstance(when, str | bytes) else None
+    sides = (
+        tuple(cast(Iterable[Any], when))
+        if isinstance(when, Iterable) and not isinstance(when, str | bytes)
+        else None
+    )
     if sides is None or not all(side in ("before", "after") for side in sides):
         raise _wrong(f"when takes ('before', 'after') or one of them, not {when!r}.")
     return tuple(dict.fromkeys(sides))
@@ -131,18 +149,36 @@ def _wanted(points: object) -> Callable[..., bool]:
         return _all
     if callable(points):
         return cast(Callable[..., bool], points)
-    numbers = tuple(cast(Iterable[Any], points)) if isinstance(points, Iterable) and not isinstance(points, str | bytes) else None
-    if numbers is None or not all(isinstance(number, int) and not isinstance(number, bool) for number in numbers):
-        raise _wrong(f"points takes numbers of appends, such as [1, 2], or a function of the Point, not {points!r}.")
+    numbers = (
+        tuple(cast(Iterable[Any], points))
+        if isinstance(points, Iterable) and not isinstance(points, str | bytes)
+        else None
+    )
+    if numbers is None or not all(
+        isinstance(number, int) and not isinstance(number, bool) for number in numbers
+    ):
+        raise _wrong(
+            "points takes numbers of appends, such as [1, 2], or a function of the Point, not"
+            f" {points!r}."
+        )
     return _numbered(numbers)
 
 
 def _crashes(
-    watched: Watched, folder: Path | str | None, when: tuple[str, ...], wanted: Callable[..., bool], twice: bool, deadline: float
+    watched: Watched,
+    folder: Path | str | None,
+    when: tuple[str, ...],
+    wanted: Callable[..., bool],
+    twice: bool,
+    deadline: float,
 ) -> Iterator[Crash]:
     keep = folder is not None
     with Forks(watched, deadline) as forks:
-        root = Path(tempfile.mkdtemp(prefix="holdfast-crashes-")) if folder is None else _made(Path(folder))
+        root = (
+            Path(tempfile.mkdtemp(prefix="holdfast-crashes-"))
+            if folder is None
+            else _made(Path(folder))
+        )
         runs = _Runs(root, forks, when, wanted, deadline, keep)
         try:
             yield from runs.crashes(twice)
@@ -159,7 +195,9 @@ def _made(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise _wrong(f"folder takes a folder that can be written to, not {str(folder)!r} ({error}).") from error
+        raise _wrong(
+            f"folder takes a folder that can be written to, not {str(folder)!r} ({error})."
+        ) from error
     return folder
 
 
@@ -179,7 +217,15 @@ def _numbered(numbers: Iterable[int]) -> Callable[..., bool]:
 class _Runs:
     """The runs of one program."""
 
-    def __init__(self, root: Path, forks: Forks, when: tuple[str, ...], wanted: Callable[..., bool], deadline: float, keep: bool) -> None:
+    def __init__(
+        self,
+        root: Path,
+        forks: Forks,
+        when: tuple[str, ...],
+        wanted: Callable[..., bool],
+        deadline: float,
+        keep: bool,
+    ) -> None:
         self._forks = forks
         self._root = root
         self._when = when
@@ -198,7 +244,9 @@ class _Runs:
         self._reference = life.ended or {}
         self._hold([life], [], folder, self._reference)
         if not life.reached.get(APPEND):
-            raise AssertionError("The program made no append: does it use the store that it is given?")
+            raise AssertionError(
+                "The program made no append: does it use the store that it is given?"
+            )
         chosen = 0
         for point in self._points(life):
             if not self._wanted(point):
@@ -210,8 +258,15 @@ class _Runs:
                     yield from self._crash((point, second))
         if not self._number:
             came = ", ".join(f"{place!r} {count} times" for place, count in life.reached.items())
-            what = f"none of the {chosen} chosen points was come to again" if chosen else f"when={self._when!r} and points choose no point"
-            raise AssertionError(f"There was no kill, so nothing was proved: {what}. The uninterrupted run came to {came}.")
+            what = (
+                f"none of the {chosen} chosen points was come to again"
+                if chosen
+                else f"when={self._when!r} and points choose no point"
+            )
+            raise AssertionError(
+                f"There was no kill, so nothing was proved: {what}. The uninterrupted run came to"
+                f" {came}."
+            )
 
     def _points(self, life: Life) -> Iterator[Point]:
         """Where a process may be killed that goes through what this one went through."""
@@ -221,9 +276,14 @@ class _Runs:
                     yield Point(number, place, when)
 
     def _crash(self, points: tuple[Point, ...]) -> Generator[Crash, None, list[Life] | None]:
-        """One crash; returns its lives, None if the program does not come to these points any more."""
-        name = "-".join([f"{point.place}-{point.number}{point.when and '-' + point.when}" for point in points])
-        name = "".join([letter if letter.isalnum() or letter in "-_" else "_" for letter in name])[:150]
+        """One crash; returns its lives, None if the program does not come to these points any
+        more."""
+        name = "-".join(
+            [f"{point.place}-{point.number}{point.when and '-' + point.when}" for point in points]
+        )
+        name = "".join([letter if letter.isalnum() or letter in "-_" else "_" for letter in name])[
+            :150
+        ]
         for _ in range(_TRIES):
             folder = self._fresh(name)
             lives: list[Life] = []
@@ -235,7 +295,14 @@ class _Runs:
                 lives.append(self._live(folder, lives, None))
                 self._number += len(points)
                 self._hold(lives, points, folder, self._reference)
-                yield Crash(self._number, points, folder, lives[-1].began, lives[-1].ended or {}, self._reference)
+                yield Crash(
+                    self._number,
+                    points,
+                    folder,
+                    lives[-1].began,
+                    lives[-1].ended or {},
+                    self._reference,
+                )
                 self._remove(folder)
                 return lives
             self._remove(folder)
@@ -245,14 +312,18 @@ class _Runs:
         """Run one process, to its end or to `kill`."""
         record = self._record(folder, len(before))
         self._mark = self._mark or uuid.uuid4().hex
-        ended = self._forks.run(Task(folder, record, self._mark, bool(before), kill), record.with_suffix(".output"))
+        ended = self._forks.run(
+            Task(folder, record, self._mark, bool(before), kill), record.with_suffix(".output")
+        )
         self._groups += [ended.group] if ended.group else []
         life = Life.of(record)
         if (not life.killed and (ended.code != 0 or life.ended is None)) or ended.late:
             raise AssertionError(self._failed(ended, kill, folder, before, life))
         return life
 
-    def _failed(self, ended: Ended, kill: Point | None, folder: Path, before: list[Life], life: Life) -> str:
+    def _failed(
+        self, ended: Ended, kill: Point | None, folder: Path, before: list[Life], life: Life
+    ) -> str:
         if ended.late:
             what = f"did not end within {self._deadline:g} s"
         elif ended.code < 0:
@@ -260,18 +331,35 @@ class _Runs:
         elif ended.code == 1:
             what = "failed"
         else:
-            what = f"failed, the program ended its process without returning (exit code {ended.code})"
-        run = "The run that went on after a kill" if before else "The uninterrupted run" if kill is None else f"The run to be killed {kill}"
+            what = (
+                f"failed, the program ended its process without returning (exit code {ended.code})"
+            )
+        run = (
+            "The run that went on after a kill"
+            if before
+            else "The uninterrupted run"
+            if kill is None
+            else f"The run to be killed {kill}"
+        )
         began = f"\n\nIt began with this journal:\n{tail(first(life.began))}" if before else ""
         return f"{run} {what}:\n\n{ended.output or '(it wrote nothing)'}{began}\n\nFolder: {folder}"
 
-    def _hold(self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals) -> None:
+    def _hold(
+        self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals
+    ) -> None:
         """Raises `AssertionError` if a guarantee is broken."""
         found = broken(lives, reference)
         if not found:
             return
         after = lives[-1].ended or {}
-        parts = [f"Killed {' and then '.join(str(point) for point in points)}:" if points else "The uninterrupted run:", ""]
+        parts = [
+            (
+                f"Killed {' and then '.join(str(point) for point in points)}:"
+                if points
+                else "The uninterrupted run:"
+            ),
+            "",
+        ]
         parts += [f"  * {text}" for text in found]
         for id in after:
             kills = [len(life.began.get(id, [])) for life in lives[1:]]
@@ -281,7 +369,8 @@ class _Runs:
         raise AssertionError("\n".join([*parts, "", f"Folder: {folder}"]))
 
     def end_left(self) -> None:
-        """End what the processes of the last crash started and left. Not sooner: that Holdfast itself ends commands is to be seen."""
+        """End what the processes of the last crash started and left. Not sooner: that Holdfast
+        itself ends commands is to be seen."""
         groups, mark, self._groups, self._mark = self._groups, self._mark, [], ""
         for group in groups:
             end_group(group)
@@ -305,5 +394,8 @@ class _Runs:
         if not self._keep or always:
             shutil.rmtree(folder, ignore_errors=True)
             for life in range(4):
-                for path in (self._record(folder, life), self._record(folder, life).with_suffix(".output")):
+                for path in (
+                    self._record(folder, life),
+                    self._record(folder, life).with_suffix(".output"),
+                ):
                     path.unlink(missing_ok=True)

@@ -1,4 +1,5 @@
-"""What must be true of journals whose process was killed and which another one went on with; each that is not, in words."""
+"""What must be true of journals whose process was killed and which another one went on with; each
+that is not, in words."""
 
 from __future__ import annotations
 
@@ -59,9 +60,12 @@ def first(journals: Journals) -> list[AnyEvent]:
 
 
 def broken(lives: Sequence[Life], reference: Journals | None) -> list[str]:
-    """What is broken in a sequence of lives, of which the last one ended by itself as the uninterrupted run `reference` did."""
+    """What is broken in a sequence of lives, of which the last one ended by itself as the
+    uninterrupted run `reference` did."""
     found: list[str] = []
-    for life, after in zip(lives, [*[life.began for life in lives[1:]], lives[-1].ended or {}], strict=True):
+    for life, after in zip(
+        lives, [*[life.began for life in lives[1:]], lives[-1].ended or {}], strict=True
+    ):
         found += _lost(life, after)
         for id, events in after.items():
             found += [f"{text} ({id!r})" for text in _resumed(life, id, events)]
@@ -79,7 +83,10 @@ def _lost(life: Life, after: Journals) -> Iterator[str]:
         now = after.get(id, [])
         if now[: len(events)] != events:
             changed = next(n for n, event in enumerate(events) if n >= len(now) or now[n] != event)
-            yield f"event {events[changed].seq} was in the store, and is {'changed' if changed < len(now) else 'gone'} ({id!r})"
+            yield (
+                f"event {events[changed].seq} was in the store, and is"
+                f" {'changed' if changed < len(now) else 'gone'} ({id!r})"
+            )
     for note in life.acknowledged:
         events = after.get(note.conversation, [])
         if note.seq > len(events):
@@ -89,7 +96,8 @@ def _lost(life: Life, after: Journals) -> Iterator[str]:
 
 
 def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
-    """What a dead process had started must be run again only if it may, and must be run again if it may."""
+    """What a dead process had started must be run again only if it may, and must be run again if it
+    may."""
     tools = life.repeatable.get(id)
     before = life.began.get(id, [])
     if tools is None:  # nobody went on with it
@@ -99,24 +107,52 @@ def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
             continue
         call, new = item.call, after[len(before) :]
         what = f"call {call.id} of {call.name!r}"
-        started = [event for event in new if isinstance(event, ev.ToolCallStarted) and event.call_id == call.id]
-        result = next((event.result for event in new if isinstance(event, ev.ToolResult) and event.call_id == call.id), None)
+        started = [
+            event
+            for event in new
+            if isinstance(event, ev.ToolCallStarted) and event.call_id == call.id
+        ]
+        result = next(
+            (
+                event.result
+                for event in new
+                if isinstance(event, ev.ToolResult) and event.call_id == call.id
+            ),
+            None,
+        )
         said = life.reconciled.get((id, call.id), [])
         may = tools.get(call.name, False) or (bool(said) and said[-1] == "again")
         if started and not may:
-            why = f"its reconcile said otherwise ({', '.join(said)})" if said else "it may not be repeated"
-            yield f"{what} had been started, {why}, and it was started again (attempt {started[0].attempt})"
+            why = (
+                f"its reconcile said otherwise ({', '.join(said)})"
+                if said
+                else "it may not be repeated"
+            )
+            yield (
+                f"{what} had been started, {why}, and it was started again (attempt"
+                f" {started[0].attempt})"
+            )
         elif result is not None and not started:
             forked = result.text in (FORKED, FORKED_RUNNING)
             if may and not forked:
-                yield f"{what} had been started and may be run again, but was answered without: {result.text[:100]!r}"
-            elif (not said or said[-1] == "raised") and not forked and result.meta.get("outcome") != "unknown":
-                yield f"{what} had been started, and the model is not told that its outcome is unknown: {result.text[:100]!r}"
+                yield (
+                    f"{what} had been started and may be run again, but was answered without:"
+                    f" {result.text[:100]!r}"
+                )
+            elif (
+                (not said or said[-1] == "raised")
+                and not forked
+                and result.meta.get("outcome") != "unknown"
+            ):
+                yield (
+                    f"{what} had been started, and the model is not told that its outcome is"
+                    f" unknown: {result.text[:100]!r}"
+                )
 
 
 def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
-    """Dense; starts and results belong to calls before them; attempts in order, under one key; one result, none without a start but of
-    calls that were not run; no answer while calls are open."""
+    """Dense; starts and results belong to calls before them; attempts in order, under one key; one
+    result, none without a start but of calls that were not run; no answer while calls are open."""
     attempts: dict[str, int] = {}
     keys: dict[str, str] = {}
     finished: set[str] = set()
@@ -125,22 +161,39 @@ def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
             yield f"the journal is not dense: event {expected} has seq {event.seq}"
         if isinstance(event, ev.Assistant):
             if left := sorted(set(attempts) - finished):
-                yield f"event {event.seq} is an answer, while these calls had no result: {', '.join(left)}"
+                yield (
+                    f"event {event.seq} is an answer, while these calls had no result:"
+                    f" {', '.join(left)}"
+                )
             attempts |= {call.id: 0 for call in event.calls}
         elif isinstance(event, ev.ToolCallStarted):
             id = event.call_id
             if id not in attempts or id in finished:
-                yield f"event {event.seq} starts call {id}, which is {'over' if id in finished else 'not there'}"
+                yield (
+                    f"event {event.seq} starts call {id}, which is"
+                    f" {'over' if id in finished else 'not there'}"
+                )
             elif event.attempt != attempts[id] + 1:
-                yield f"event {event.seq} is attempt {event.attempt} of call {id}, after attempt {attempts[id]}"
+                yield (
+                    f"event {event.seq} is attempt {event.attempt} of call {id}, after attempt"
+                    f" {attempts[id]}"
+                )
             attempts[id] = event.attempt
             if keys.setdefault(id, event.idempotency_key) != event.idempotency_key:
-                yield f"call {id} was started under two idempotency keys, {keys[id]!r} and {event.idempotency_key!r}"
+                yield (
+                    f"call {id} was started under two idempotency keys, {keys[id]!r} and"
+                    f" {event.idempotency_key!r}"
+                )
         elif isinstance(event, ev.ToolResult):
             id = event.call_id
             if id not in attempts or id in finished:
-                yield f"event {event.seq} is a result of call {id}, which {'has one' if id in finished else 'is not there'}"
-            elif not attempts[id] and not (event.result.error is not None and event.result.error.type == "cancelled"):
+                yield (
+                    f"event {event.seq} is a result of call {id}, which"
+                    f" {'has one' if id in finished else 'is not there'}"
+                )
+            elif not attempts[id] and not (
+                event.result.error is not None and event.result.error.type == "cancelled"
+            ):
                 yield f"call {id} has a result, and was never started"
             finished.add(id)
 
@@ -153,22 +206,28 @@ def _rests(end: Journals, reference: Journals) -> Iterator[str]:
     for id, expected, events in pairs:
         should, found = fold(expected), fold(events)
         if found.status is not should.status:
-            yield f"it came to rest as {found.status.value}, the uninterrupted run as {should.status.value} ({id!r})"
+            yield (
+                f"it came to rest as {found.status.value}, the uninterrupted run as"
+                f" {should.status.value} ({id!r})"
+            )
         if len(found.open) > len(should.open):
             yield f"these calls have no result: {', '.join(found.open)} ({id!r})"
 
 
-# --- to be read -----------------------------------------------------------------------------------
+# --- to be read ---
 
 
 def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
-    """The last events of a journal, one a line; `kills` are the numbers of events that were there when the process was killed."""
+    """The last events of a journal, one a line; `kills` are the numbers of events that were there
+    when the process was killed."""
     lines: list[str] = []
     skipped = max(0, len(events) - _TAIL)
     if skipped:
         lines.append(f"      ... {skipped} events")
     for number, event in enumerate(events):
-        lines += ["      --- killed here ---" for kill in kills if kill == number and number >= skipped]
+        lines += [
+            "      --- killed here ---" for kill in kills if kill == number and number >= skipped
+        ]
         if number >= skipped:
             lines.append(f"{event.seq:5} {shown(event)}")
     lines += ["      --- killed here ---" for kill in kills if kill >= len(events)]
@@ -181,12 +240,18 @@ def shown(event: AnyEvent) -> str:
         case ev.Message():
             text = f"{event.sender}: {event.text!r}"
         case ev.Assistant():
-            calls = ", ".join(f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls)
-            text = " ".join(part for part in (repr(event.text) if event.text else "", calls) if part)
+            calls = ", ".join(
+                f"{call.id} {call.name}({call.raw_arguments})" for call in event.calls
+            )
+            text = " ".join(
+                part for part in (repr(event.text) if event.text else "", calls) if part
+            )
         case ev.ToolCallStarted():
             text = f"{event.call_id}, attempt {event.attempt}"
         case ev.ToolResult():
-            text = f"{event.call_id}: {'error ' if event.result.is_error else ''}{event.result.text!r}"
+            text = (
+                f"{event.call_id}: {'error ' if event.result.is_error else ''}{event.result.text!r}"
+            )
         case ev.Decision():
             text = f"{event.call_id}: {event.decision} by {event.by}"
         case ev.Status():

@@ -25,15 +25,18 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
-    """Assert that recorded conversations would go the same way today: `assert_replays("recorded/refund.jsonl", make_agent())`.
+    """Assert that recorded conversations would go the same way today:
+    `assert_replays("recorded/refund.jsonl", make_agent())`.
 
-    Every model request of theirs is made again, by today's Holdfast and, if one is given, by `agent` (its prompt, tools, model and
-    limits); no model is asked and no tool is run (see `Conversation.replay`). `recorded` is a file as `holdfast export` writes it, an
-    `SQLiteStore`'s file (which is not touched), a `ConversationState`, a `Conversation`, or a list of events.
+    Every model request of theirs is made again, by today's Holdfast and, if one is given, by
+    `agent` (its prompt, tools, model and limits); no model is asked and no tool is run (see
+    `Conversation.replay`). `recorded` is a file as `holdfast export` writes it, an `SQLiteStore`'s
+    file (which is not touched), a `ConversationState`, a `Conversation`, or a list of events.
 
-    Raises `AssertionError` that shows the first difference of each conversation, recorded lines marked with `-` and today's with `+`;
-    also if there is no model request in them at all, which would prove nothing. Raises `ConfigurationError` for what is no recording, and
-    `StoreError` for a file that cannot be read; both name the file.
+    Raises `AssertionError` that shows the first difference of each conversation, recorded lines
+    marked with `-` and today's with `+`; also if there is no model request in them at all, which
+    would prove nothing. Raises `ConfigurationError` for what is no recording, and `StoreError` for
+    a file that cannot be read; both name the file.
     """
     if not (agent is None or isinstance(cast(object, agent), Agent)):
         raise ConfigurationError(f"assert_replays: agent takes an Agent or None, not {agent!r}.")
@@ -74,9 +77,13 @@ def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]
                 raise ConfigurationError(f"assert_replays: {path}: {error}") from error
         case _:
             events = list(recorded) if isinstance(cast(object, recorded), Iterable) else None
-            if events is None or not all(isinstance(cast(object, event), _EVENTS) for event in events):
+            if events is None or not all(
+                isinstance(cast(object, event), _EVENTS) for event in events
+            ):
                 what = "a file, a ConversationState, a Conversation or events"
-                raise ConfigurationError(f"assert_replays: recorded takes {what}, not {recorded!r:.200}.")
+                raise ConfigurationError(
+                    f"assert_replays: recorded takes {what}, not {recorded!r:.200}."
+                )
             yield "The conversation", events
 
 
@@ -87,7 +94,8 @@ def _exported(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
 
 
 def _stored(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
-    # A copy: a recording that is under version control is neither brought to a newer format nor given files beside it.
+    # A copy: a recording that is under version control is neither brought to a newer format nor
+    # given files beside it.
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as folder:
         for end in ("", "-wal"):
             beside = path.with_name(path.name + end)

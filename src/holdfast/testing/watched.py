@@ -1,4 +1,5 @@
-"""What a child process is watched by: a store that counts its appends, and a record, beside it, of what happened, which outlives a kill."""
+"""What a child process is watched by: a store that counts its appends, and a record, beside it, of
+what happened, which outlives a kill."""
 
 from __future__ import annotations
 
@@ -26,18 +27,23 @@ Journals = dict[str, list[AnyEvent]]
 
 
 class Point(msgspec.Struct, frozen=True):
-    """A moment at which a process is killed: the `number`-th time (from 1) that it comes to `place`, which is "append" or the label of
-    a `kill_point`; of an append, `when` is "before" (it reaches the store) or "after" (the store has it, the program does not know yet)."""
+    """A moment at which a process is killed: the `number`-th time (from 1) that it comes to
+    `place`, which is "append" or the label of a `kill_point`; of an append, `when` is "before" (it
+    reaches the store) or "after" (the store has it, the program does not know yet)."""
 
     number: int
     place: str = APPEND
     when: str = ""
 
     def __str__(self) -> str:
-        return f"{self.when} append {self.number}" if self.place == APPEND else f"at {self.place!r}, time {self.number}"
+        return (
+            f"{self.when} append {self.number}"
+            if self.place == APPEND
+            else f"at {self.place!r}, time {self.number}"
+        )
 
 
-# --- the record -----------------------------------------------------------------------------------
+# --- the record ---
 
 
 class Journaled(msgspec.Struct, frozen=True, tag="journals"):
@@ -48,10 +54,15 @@ class Journaled(msgspec.Struct, frozen=True, tag="journals"):
     @classmethod
     def of(cls, store: SQLiteStore) -> Journaled:
         """Everything in a store."""
-        # A fork's first event is its parent's; of two begun at the same time the one written earlier is first.
-        found = sorted(store.list(), key=lambda summary: (bool(summary.parent), str(summary.created)))
+        # A fork's first event is its parent's; of two begun at the same time the one written
+        # earlier is first.
+        found = sorted(
+            store.list(), key=lambda summary: (bool(summary.parent), str(summary.created))
+        )
         ids = [summary.id for summary in found]
-        return cls([(id, [msgspec.Raw(ev.encode(event)) for event in store.read(id)]) for id in ids])
+        return cls(
+            [(id, [msgspec.Raw(ev.encode(event)) for event in store.read(id)]) for id in ids]
+        )
 
     def events(self) -> Journals:
         """The events by conversation."""
@@ -74,7 +85,8 @@ class Repeatable(msgspec.Struct, frozen=True, tag="repeatable"):
 
 
 class Reconciled(msgspec.Struct, frozen=True, tag="reconciled"):
-    """What a tool's `reconcile` said of a call: "result", "again" (it returned None) or "raised"."""
+    """What a tool's `reconcile` said of a call: "result", "again" (it returned None) or
+    "raised"."""
 
     conversation: str
     call_id: str
@@ -96,7 +108,8 @@ _decoder = msgspec.json.Decoder(Note)
 
 
 class Record:
-    """A file of notes, one JSON object a line. A note is in it, whatever happens to the process, when `write` returns. Thread-safe."""
+    """A file of notes, one JSON object a line. A note is in it, whatever happens to the process,
+    when `write` returns. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -113,10 +126,14 @@ class Record:
     @staticmethod
     def read(path: Path) -> list[Note]:
         """The notes of a file; none if it is not there."""
-        return [_decoder.decode(line) for line in path.read_bytes().split(b"\n") if line] if path.exists() else []
+        return (
+            [_decoder.decode(line) for line in path.read_bytes().split(b"\n") if line]
+            if path.exists()
+            else []
+        )
 
 
-# --- what kills -----------------------------------------------------------------------------------
+# --- what kills ---
 
 
 class Places:
@@ -129,7 +146,8 @@ class Places:
         self.reached: dict[str, int] = {}
 
     def come_to(self, place: str, when: str = "") -> int:
-        """Count, and do not come back if this is the point. Returns how often the place was come to."""
+        """Count, and do not come back if this is the point. Returns how often the place was come
+        to."""
         with self._lock:
             number = self.reached[place] = self.reached.get(place, 0) + 1
         self.be_at(place, number, when)
@@ -152,18 +170,22 @@ _places: Places | None = None  # of this process, if it is a child that is watch
 
 
 def kill_point(label: str) -> None:
-    """A place within a tool at which `crash_at_every_append` kills the process too: `kill_point("sent, not noted")`. Elsewhere it does nothing."""
+    """A place within a tool at which `crash_at_every_append` kills the process too:
+    `kill_point("sent, not noted")`. Elsewhere it does nothing."""
     if _places is not None:
         _places.come_to(label)
 
 
 class WatchedStore(SQLiteStore):
-    """An `SQLiteStore` that is killed at its appends, and keeps a record of what it said that it has."""
+    """An `SQLiteStore` that is killed at its appends, and keeps a record of what it said that it
+    has."""
 
     def __init__(self, path: Path, record: Record, places: Places) -> None:
         super().__init__(path, "process")
         assert self._writer is not None
-        self._writer.db.execute("PRAGMA synchronous = OFF")  # it is processes that die here, not machines: no fsync is needed at all
+        self._writer.db.execute(
+            "PRAGMA synchronous = OFF"
+        )  # it is processes that die here, not machines: no fsync is needed at all
         self._record = record
         self._places = places
 
@@ -180,15 +202,20 @@ class WatchedStore(SQLiteStore):
     ) -> bool:
         """See `Store.append`."""
         number = self._places.come_to(APPEND, "before")
-        held = super().append(lease, events, summary, taken=taken, blobs=blobs, settled=settled, reserved=reserved)
+        held = super().append(
+            lease, events, summary, taken=taken, blobs=blobs, settled=settled, reserved=reserved
+        )
         for event in events:
-            self._record.write(Acknowledged(lease.conversation_id, event.seq, zlib.crc32(ev.encode(event))))
+            self._record.write(
+                Acknowledged(lease.conversation_id, event.seq, zlib.crc32(ev.encode(event)))
+            )
         self._places.be_at(APPEND, number, "after")
         return held
 
 
 def _watch_tools(record: Record) -> None:
-    """From now on, in this process, note which tools each conversation has, and what their `reconcile` says."""
+    """From now on, in this process, note which tools each conversation has, and what their
+    `reconcile` says."""
     drive = Driver.drive
 
     def watched(self: Driver, until_rest: bool) -> None:
@@ -199,7 +226,11 @@ def _watch_tools(record: Record) -> None:
 
 
 def _note_tools(record: Record, conversation_id: str, tools: ToolManager) -> None:
-    record.write(Repeatable(conversation_id, {tool.name: tool.annotations.repeatable for tool in tools.list_tools()}))
+    record.write(
+        Repeatable(
+            conversation_id, {tool.name: tool.annotations.repeatable for tool in tools.list_tools()}
+        )
+    )
     for tool in tools.list_tools():
         if tool.reconcile is not None and not hasattr(tool.reconcile, "watched"):
             tool.reconcile = _watched_reconcile(record, tool)
@@ -222,14 +253,14 @@ def _watched_reconcile(record: Record, tool: Tool) -> Callable[[ToolCall, ToolCo
     return watched
 
 
-# --- a child's life -------------------------------------------------------------------------------
+# --- a child's life ---
 
 Program = Callable[[SQLiteStore, Path], object]
 
 
 class Task(msgspec.Struct, frozen=True):
-    """What a child is to do: run the program in `folder` (go on with it: `resumes`), with `record` as its record, until it ends or to `kill`.
-    Whatever it starts inherits `mark`."""
+    """What a child is to do: run the program in `folder` (go on with it: `resumes`), with `record`
+    as its record, until it ends or to `kill`. Whatever it starts inherits `mark`."""
 
     folder: Path
     record: Path

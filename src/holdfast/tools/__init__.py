@@ -5,4 +5,14 @@ from holdfast.tools.manager import ToolManager
 from holdfast.tools.registry import ToolRegistry, register_tool
 from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations, tool
 
-__all__ = ["Cancellation", "RetryPolicy", "Tool", "ToolAnnotations", "ToolContext", "ToolManager", "ToolRegistry", "register_tool", "tool"]
+__all__ = [
+    "Cancellation",
+    "RetryPolicy",
+    "Tool",
+    "ToolAnnotations",
+    "ToolContext",
+    "ToolManager",
+    "ToolRegistry",
+    "register_tool",
+    "tool",
+]

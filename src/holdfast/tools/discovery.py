@@ -1,4 +1,5 @@
-"""Which remote services an agent has, what they offer, and asking them: all at once, each at most once at a time, a failure remembered."""
+"""Which remote services an agent has, what they offer, and asking them: all at once, each at most
+once at a time, a failure remembered."""
 
 from __future__ import annotations
 
@@ -25,20 +26,37 @@ Found = Callable[[Source, Sequence[Tool], int], None]
 
 
 class _State:
-    """What is known of one service. Guarded by the discovery's lock; `found` and `error` are None until it was asked."""
+    """What is known of one service. Guarded by the discovery's lock; `found` and `error` are None
+    until it was asked."""
 
-    __slots__ = ("asker", "asking", "closing", "error", "found", "pause", "refreshing", "rested", "source", "stale", "version")
+    __slots__ = (
+        "asker",
+        "asking",
+        "closing",
+        "error",
+        "found",
+        "pause",
+        "refreshing",
+        "rested",
+        "source",
+        "stale",
+        "version",
+    )
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.asking: Future[None] | None = None  # who asks now; the others wait for it. What an older one brings is dropped
+        self.asking: Future[None] | None = (
+            None  # who asks now; the others wait for it. What an older one brings is dropped
+        )
         self.asker: int | None = None  # its thread, once that is known
         self.closing: Future[None] | None = None
         self.found: tuple[Tool, ...] | None = None
         self.version = 0  # of `found`
         self.error: str | None = None
         self.stale = False  # it said that its tools have changed while it was being asked
-        self.refreshing: threading.Event | None = None  # a refresh that waits for its time; set, it is called off
+        self.refreshing: threading.Event | None = (
+            None  # a refresh that waits for its time; set, it is called off
+        )
         self.pause = _PAUSE / 2
         self.rested = 0.0  # when it may be refreshed again
 
@@ -46,8 +64,9 @@ class _State:
 class Discovery:
     """The services of one agent. Thread-safe; no lock is held while a service is asked.
 
-    `found(source, tools, version)` is called with what a service offers, each time that it was asked, on the thread that asked. Versions rise:
-    a list never replaces one of a higher version. A refresh (the service said that its tools have changed) that finds the same is left out.
+    `found(source, tools, version)` is called with what a service offers, each time that it was
+    asked, on the thread that asked. Versions rise: a list never replaces one of a higher version. A
+    refresh (the service said that its tools have changed) that finds the same is left out.
     """
 
     def __init__(self, found: Found) -> None:
@@ -58,12 +77,15 @@ class Discovery:
         self._waits: dict[int, list[_State]] = {}  # for which services a thread waits
 
     def add(self, sources: Sequence[Source]) -> None:
-        """Have these services too, all or none; nothing is asked yet. Raises `ConfigurationError` for an id that is taken."""
+        """Have these services too, all or none; nothing is asked yet. Raises `ConfigurationError`
+        for an id that is taken."""
         with self._lock:
             states = dict(self._states)
             for source in sources:
                 if source.id in states:
-                    raise ConfigurationError(f"There are two services named {source.id!r}. Give one of them another id.")
+                    raise ConfigurationError(
+                        f"There are two services named {source.id!r}. Give one of them another id."
+                    )
                 states[source.id] = _State(source)
             self._states = states
         for source in sources:
@@ -78,15 +100,21 @@ class Discovery:
     def errors(self) -> dict[str, str]:
         """Return the errors of discovery by service id."""
         with self._lock:
-            return {id: state.error for id, state in self._states.items() if state.error is not None}
+            return {
+                id: state.error for id, state in self._states.items() if state.error is not None
+            }
 
     def summary(self) -> dict[str, int | str]:
         """Of each service how many tools it offers, why it could not be asked, or `not asked`."""
         with self._lock:
-            return {id: state.error or ("not asked" if state.found is None else len(state.found)) for id, state in self._states.items()}
+            return {
+                id: state.error or ("not asked" if state.found is None else len(state.found))
+                for id, state in self._states.items()
+            }
 
     def offered(self, id: str) -> tuple[tuple[Tool, ...], int] | None:
-        """What a service offered when it was asked last, and the version of that; None if there is nothing since the last `close`."""
+        """What a service offered when it was asked last, and the version of that; None if there is
+        nothing since the last `close`."""
         with self._lock:
             state = self._states[id]
             return None if state.found is None else (state.found, state.version)
@@ -94,10 +122,12 @@ class Discovery:
     # --- asking ---
 
     def ask(self, ids: Iterable[str], force: bool = False, within: float | None = None) -> None:
-        """Ask these services, all at once, and wait for them. One that was asked is not asked again but with `force`; one that is being
-        asked is waited for. What fails harms only itself: see `errors`. Raises `ToolError` if a service asks for itself while it is asked.
+        """Ask these services, all at once, and wait for them. One that was asked is not asked again
+        but with `force`; one that is being asked is waited for. What fails harms only itself: see
+        `errors`. Raises `ToolError` if a service asks for itself while it is asked.
 
-        After `within` seconds, if given, a service without an answer is in `errors`, and is still waited for by the next `ask`.
+        After `within` seconds, if given, a service without an answer is in `errors`, and is still
+        waited for by the next `ask`.
         """
         waiting: list[tuple[_State, Future[None]]] = []
         mine: list[tuple[_State, Future[None]]] = []
@@ -117,7 +147,9 @@ class Discovery:
         try:
             for state, future in (*waiting, *mine):
                 try:
-                    future.result(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                    future.result(
+                        None if deadline is None else max(0.0, deadline - time.monotonic())
+                    )
                 except TimeoutError:
                     self._overdue(state, future, cast("float", within))
         finally:
@@ -129,7 +161,8 @@ class Discovery:
             if state.asking is not future:
                 return
             state.error = (
-                f"{state.source.id!r} has not told its tools within {within:g} s. It is still being asked; discover() waits for it."
+                f"{state.source.id!r} has not told its tools within {within:g} s. It is still being"
+                " asked; discover() waits for it."
             )
             error = state.error
         _log.warning("%s", error)
@@ -143,8 +176,9 @@ class Discovery:
                 continue
             if state.asker == me:
                 raise ToolError(
-                    f"The service {state.source.id!r} is being asked for its tools, and would wait for itself: its discover() must not "
-                    "discover or call its own tools, nor those of a service that waits for it.",
+                    f"The service {state.source.id!r} is being asked for its tools, and would wait"
+                    " for itself: its discover() must not discover or call its own tools, nor"
+                    " those of a service that waits for it.",
                     retryable=False,
                 )
             seen.add(state.asker)
@@ -156,7 +190,10 @@ class Discovery:
         here = mine[:begun]
         try:
             for state, future in mine[begun:]:
-                start_thread(lambda state=state, future=future: self._ask(state, future), f"holdfast-discover-{state.source.id}")
+                start_thread(
+                    lambda state=state, future=future: self._ask(state, future),
+                    f"holdfast-discover-{state.source.id}",
+                )
                 begun += 1
         except RuntimeError:  # no thread is left to be had: then one after the other
             here += mine[begun:]
@@ -190,13 +227,24 @@ class Discovery:
                 self._version += 1
                 version = self._version
                 current = state.asking is future
-                if not current and state.asking is None and state.found is None and state.closing is None:
+                if (
+                    not current
+                    and state.asking is None
+                    and state.found is None
+                    and state.closing is None
+                ):
                     late = state.closing = Future[None]()
-            if late is not None:  # closed while it was asked: what was opened after that is closed, too
+            if (
+                late is not None
+            ):  # closed while it was asked: what was opened after that is closed, too
                 self._close(state, late)
             if not current:
                 return
-            same = refresh and known is not None and [*map(definition, known)] == [*map(definition, offer)]
+            same = (
+                refresh
+                and known is not None
+                and [*map(definition, known)] == [*map(definition, offer)]
+            )
             if not same:
                 self._found(state.source, offer, version)
             found = offer
@@ -205,7 +253,10 @@ class Discovery:
         except HoldfastError as failure:
             error = f"The tools of {state.source.id!r} could not be taken in: {failure}"
         except (Exception, SystemExit) as failure:  # a source may be anybody's class
-            error = f"{state.source.id!r} could not be asked for its tools: {type(failure).__name__}: {failure}"
+            error = (
+                f"{state.source.id!r} could not be asked for its tools: {type(failure).__name__}:"
+                f" {failure}"
+            )
         finally:
             again = False
             with self._lock:
@@ -215,7 +266,11 @@ class Discovery:
                         state.found, state.version = found, version
                     again, state.stale = state.stale, False
                     if refresh:
-                        state.pause = min(state.pause * 2, _LONGEST_PAUSE) if same or error is not None else _PAUSE
+                        state.pause = (
+                            min(state.pause * 2, _LONGEST_PAUSE)
+                            if same or error is not None
+                            else _PAUSE
+                        )
                         state.rested = time.monotonic() + state.pause
                 elif error is not None:
                     error = None  # a connection that was closed on purpose
@@ -236,8 +291,8 @@ class Discovery:
     # --- services whose tools change ---
 
     def _changed(self, id: str) -> None:
-        """A service says that its tools are others now: ask it again, without keeping it waiting, but not more often than it deserves. One that
-        nobody has asked yet is left alone."""
+        """A service says that its tools are others now: ask it again, without keeping it waiting,
+        but not more often than it deserves. One that nobody has asked yet is left alone."""
         with self._lock:
             state = self._states[id]
             if state.asking is not None:
@@ -253,7 +308,11 @@ class Discovery:
             with self._lock:
                 if state.refreshing is called_off:
                     state.refreshing = None
-            _log.warning("%r says that its tools have changed, and could not be asked: no thread is to be had.", id)
+            _log.warning(
+                "%r says that its tools have changed, and could not be asked: no thread is to be"
+                " had.",
+                id,
+            )
 
     def _refresh(self, state: _State, called_off: threading.Event, wait: float) -> None:
         if wait > 0 and called_off.wait(wait):
@@ -270,12 +329,16 @@ class Discovery:
     # --- all services ---
 
     def health(self, timeout: float) -> dict[str, Health]:
-        """How each service answers, all asked at once; one that says nothing within `timeout` seconds (and a little) is not well."""
+        """How each service answers, all asked at once; one that says nothing within `timeout`
+        seconds (and a little) is not well."""
         answers: dict[str, Future[Health]] = {}
         for id, state in self._states.items():
             future: Future[Health] = Future()
             answers[id] = future
-            _elsewhere(lambda source=state.source, future=future: _check(source, timeout, future), f"holdfast-health-{id}")
+            _elsewhere(
+                lambda source=state.source, future=future: _check(source, timeout, future),
+                f"holdfast-health-{id}",
+            )
         found: dict[str, Health] = {}
         for id, future in answers.items():
             try:
@@ -285,7 +348,8 @@ class Discovery:
         return found
 
     def close(self) -> None:
-        """Let go of all connections, all at once, and forget what was found, and what is being asked: the next use asks again."""
+        """Let go of all connections, all at once, and forget what was found, and what is being
+        asked: the next use asks again."""
         done: list[Future[None]] = []
         work: list[tuple[_State, Future[None]]] = []
         with self._lock:
@@ -298,12 +362,17 @@ class Discovery:
                     state.refreshing = None
                 future: Future[None] = Future()
                 done.append(future)
-                if state.closing is not None:  # another thread closes it: once more when it has, for who came between
+                if (
+                    state.closing is not None
+                ):  # another thread closes it: once more when it has, for who came between
                     done.append(state.closing)
                 state.closing = future
                 work.append((state, future))
         for state, future in work:
-            _elsewhere(lambda state=state, future=future: self._close(state, future), f"holdfast-close-{state.source.id}")
+            _elsewhere(
+                lambda state=state, future=future: self._close(state, future),
+                f"holdfast-close-{state.source.id}",
+            )
         for future in done:
             future.result()
 

@@ -1,7 +1,8 @@
-"""From a file or a mapping to a tree of plain values that know where they stand: YAML without its surprises, JSON, or Python's own.
+"""From a file or a mapping to a tree of plain values that know where they stand: YAML without its
+surprises, JSON, or Python's own.
 
-Read is what YAML 1.2 and JSON agree on: `yes`, `on`, `0755`, `1:30` and dates are texts; keys are texts and come once; no tags, no merge keys,
-and aliases only as far as they stay small.
+Read is what YAML 1.2 and JSON agree on: `yes`, `on`, `0755`, `1:30` and dates are texts; keys are
+texts and come once; no tags, no merge keys, and aliases only as far as they stay small.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from holdfast.errors import ConfigurationError
 from holdfast.nesting import too_deep
 
 _LARGEST = 1024 * 1024  # bytes of a file; PyYAML takes seconds for one
-_MOST = 50_000  # values, aliases counted as often as they are used: nine lines of YAML can stand for a billion
+# values, aliases counted as often as they are used: nine lines of YAML can stand for a billion
+_MOST = 50_000
 _DEEPEST = 60  # levels; a configuration needs a handful
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
 _FRACTION = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})?(\.[0-9]{1,99})?([eE][-+]?[0-9]{1,3})?")
@@ -30,7 +32,8 @@ _WORDS = (
 
 
 class Place(NamedTuple):
-    """Where a value stands: in which file (or mapping), on which line (0: not known), under which keys."""
+    """Where a value stands: in which file (or mapping), on which line (0: not known), under which
+    keys."""
 
     source: str
     line: int = 0
@@ -80,27 +83,35 @@ class Seq(list[Any]):
 
 
 def load(source: Any, what: str = "config") -> tuple[Any, Path | None]:
-    """The document in a file (its path), or that a mapping is, and the folder of the file. Raises `ConfigurationError`."""
+    """The document in a file (its path), or that a mapping is, and the folder of the file. Raises
+    `ConfigurationError`."""
     if isinstance(source, Mapping):
         return _Copy().copied(source, Place(what), 0), None
     if not isinstance(source, str | os.PathLike):
-        raise ConfigurationError(f"{what} takes a mapping or the path of a YAML or JSON file, not {type(source).__name__}.")
+        raise ConfigurationError(
+            f"{what} takes a mapping or the path of a YAML or JSON file, not"
+            f" {type(source).__name__}."
+        )
     path = Path(cast("str | os.PathLike[str]", source))
     place = Place(str(path))
     try:
         if path.stat().st_size > _LARGEST:
-            raise place.error(f"the file is larger than {_LARGEST // 1024} KB, which no {what} needs.")
+            raise place.error(
+                f"the file is larger than {_LARGEST // 1024} KB, which no {what} needs."
+            )
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise place.error("the file is not UTF-8 text.") from None
     except (OSError, ValueError) as error:  # a NUL in the path is a ValueError
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigurationError(f"{what} takes a mapping or the path of a file; {str(path)!r} cannot be read: {reason}.") from None
+        raise ConfigurationError(
+            f"{what} takes a mapping or the path of a file; {str(path)!r} cannot be read: {reason}."
+        ) from None
     document = read_json(text, place) if path.suffix == ".json" else read_yaml(text, place)
     return (Map(place) if document is None else document), path.resolve().parent
 
 
-# --- Python and JSON -----------------------------------------------------------------------------
+# --- Python and JSON ---
 
 
 class _Copy:
@@ -112,7 +123,9 @@ class _Copy:
     def copied(self, value: Any, place: Place, depth: int) -> Any:
         self.count += 1
         if depth > _DEEPEST or self.count > _MOST:
-            raise place.error(f"it holds more than {_MOST:,} values, or is nested more than {_DEEPEST} deep.")
+            raise place.error(
+                f"it holds more than {_MOST:,} values, or is nested more than {_DEEPEST} deep."
+            )
         if value is None or isinstance(value, str | bool | int | float):
             return value
         if isinstance(value, os.PathLike):
@@ -129,7 +142,10 @@ class _Copy:
             for index, member in enumerate(cast("list[Any]", value)):
                 listed.put(self.copied(member, place.at(index), depth + 1), place.at(index))
             return listed
-        raise place.error(f"it holds a {type(value).__name__}; a config holds texts, numbers, true, false, null, lists and mappings.")
+        raise place.error(
+            f"it holds a {type(value).__name__}; a config holds texts, numbers, true, false, null,"
+            " lists and mappings."
+        )
 
 
 def read_json(text: str, place: Place) -> Any:
@@ -149,7 +165,9 @@ def read_json(text: str, place: Place) -> Any:
     if too_deep(text, _DEEPEST):
         raise place.error(f"it is nested more than {_DEEPEST} deep.")
     try:
-        return _Copy().copied(json.loads(text, object_pairs_hook=once, parse_constant=never), place, 0)
+        return _Copy().copied(
+            json.loads(text, object_pairs_hook=once, parse_constant=never), place, 0
+        )
     except json.JSONDecodeError as error:
         raise Place(place.source, error.lineno).error(f"it is not JSON: {error.msg}.") from None
     except ConfigurationError:
@@ -158,11 +176,12 @@ def read_json(text: str, place: Place) -> Any:
         raise place.error("it holds a number that is too long.") from None
 
 
-# --- YAML ----------------------------------------------------------------------------------------
+# --- YAML ---
 
 
 def plain(text: str) -> Any:
-    """What an unquoted text in YAML stands for: null, true, false, a number as JSON writes it, or itself."""
+    """What an unquoted text in YAML stands for: null, true, false, a number as JSON writes it, or
+    itself."""
     if text in _WORDS:
         return _WORDS[text]
     if _WHOLE.fullmatch(text):
@@ -173,19 +192,23 @@ def plain(text: str) -> Any:
 
 
 def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
-    """A YAML text as a tree; all scalars as texts, as they are written, if `texts`. Raises `ConfigurationError` with the line."""
+    """A YAML text as a tree; all scalars as texts, as they are written, if `texts`. Raises
+    `ConfigurationError` with the line."""
     import yaml
 
     loader: Any = yaml.SafeLoader  # untyped
     nodes: Any = yaml
 
     class Loader(loader):
-        """Composes nodes and resolves nothing: the tag of a plain scalar is kept apart from that of a quoted one."""
+        """Composes nodes and resolves nothing: the tag of a plain scalar is kept apart from that of
+        a quoted one."""
 
         def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
             if kind is nodes.ScalarNode and implicit[0]:
                 return "plain"
-            return cast(str, loader.DEFAULT_SCALAR_TAG) if kind is nodes.ScalarNode else "collection"
+            return (
+                cast(str, loader.DEFAULT_SCALAR_TAG) if kind is nodes.ScalarNode else "collection"
+            )
 
     count = 0
 
@@ -196,7 +219,8 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
         here = Place(place.source, line, place.path)
         if count > _MOST or depth > _DEEPEST:
             raise here.error(
-                f"it holds more than {_MOST:,} values (aliases count as often as they are used), or is nested more than {_DEEPEST} deep."
+                f"it holds more than {_MOST:,} values (aliases count as often as they are used), or"
+                f" is nested more than {_DEEPEST} deep."
             )
         if isinstance(node, nodes.ScalarNode):
             if node.tag == "plain":
@@ -217,13 +241,21 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
             line = key_node.start_mark.line + 1
             key = made(key_node, Place(place.source, line, place.path), depth + 1)
             if not isinstance(key, str):
-                said = f"{key_node.value!r} in quotes" if isinstance(key_node, nodes.ScalarNode) else "one"
+                said = (
+                    f"{key_node.value!r} in quotes"
+                    if isinstance(key_node, nodes.ScalarNode)
+                    else "one"
+                )
                 raise Place(place.source, line, place.path).error(f"a key is a text; write {said}.")
             if key == "<<" and key_node.tag == "plain":
-                raise Place(place.source, line, place.path).error("merge keys ('<<') are not read; write the keys themselves.")
+                raise Place(place.source, line, place.path).error(
+                    "merge keys ('<<') are not read; write the keys themselves."
+                )
             inner = place.at(key, line)
             if key in found:
-                raise inner.error(f"the key {key!r} is there twice, first on line {found.places[key].line}.")
+                raise inner.error(
+                    f"the key {key!r} is there twice, first on line {found.places[key].line}."
+                )
             found.put(key, made(member, inner, depth + 1), inner)
         return found
 

@@ -28,7 +28,9 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homeb
 _MOST = 1_000_000  # bytes that a command may print
 _REASON = 10_000  # characters of its standard error that are told
 _DENIED = 2  # the exit code that says no; a shell's and Python's own failures have others
-_DRAIN = 0.2  # seconds in which what it printed must be read once it has ended: who left its group may hold the pipe open
+# seconds in which what it printed must be read once it has ended: who left its group may hold the
+# pipe open
+_DRAIN = 0.2
 _POLL = 0.02  # seconds between two looks where no pidfd tells of its end
 
 # How variables are called that hold secrets.
@@ -66,13 +68,22 @@ def _answer(out: bytes, place: Place) -> Said:
         found = msgspec.json.decode(out)
     except ValueError as error:
         raise Failed(f"failed: what the command printed is no JSON: {error}") from error
-    known = (*(("deny",) if place.denies else ()), *(("context",) if place.adds else ()), *place.keys)
+    known = (
+        *(("deny",) if place.denies else ()),
+        *(("context",) if place.adds else ()),
+        *place.keys,
+    )
     if not isinstance(found, dict):
-        raise Failed(f"failed: the command printed a JSON {type(found).__name__}; it takes an object")
+        raise Failed(
+            f"failed: the command printed a JSON {type(found).__name__}; it takes an object"
+        )
     answer = cast("dict[str, Any]", found)
     for key in answer:
         if key not in known:
-            raise Failed(f"failed: the command said {key[:80]!r}; here it may say: {', '.join(known) or 'nothing'}")
+            raise Failed(
+                f"failed: the command said {key[:80]!r}; here it may say:"
+                f" {', '.join(known) or 'nothing'}"
+            )
     for key in ("deny", "context", "text"):
         if not isinstance(answer.get(key, ""), str):
             raise Failed(f"failed: the command said {key}, which takes a text")
@@ -132,10 +143,17 @@ def _run(hook: Hook, told: bytes, context: ToolContext) -> tuple[int, bytes, byt
 
 
 def _talk(
-    process: subprocess.Popen[bytes], told: bytes, woken: socket.socket, deadline: float, timeout: float, context: ToolContext
+    process: subprocess.Popen[bytes],
+    told: bytes,
+    woken: socket.socket,
+    deadline: float,
+    timeout: float,
+    context: ToolContext,
 ) -> tuple[bytes, bytes]:
     """Tell it, and read what it says until it has ended."""
-    stdin, stdout, stderr = (cast("IO[bytes]", pipe) for pipe in (process.stdin, process.stdout, process.stderr))
+    stdin, stdout, stderr = (
+        cast("IO[bytes]", pipe) for pipe in (process.stdin, process.stdout, process.stderr)
+    )
     found: dict[Any, bytearray] = {stdout: bytearray(), stderr: bytearray()}
     left = memoryview(told)
     with contextlib.ExitStack() as stack:
@@ -156,7 +174,12 @@ def _talk(
                 if ended:
                     break
                 raise Failed(f"failed: the command did not answer within {timeout:g} s")
-            ready = [key.fileobj for key, _ in selector.select(wait if pidfd is not None or ended else min(wait, _POLL))]
+            ready = [
+                key.fileobj
+                for key, _ in selector.select(
+                    wait if pidfd is not None or ended else min(wait, _POLL)
+                )
+            ]
             if context.cancelled:
                 raise ToolCancelled("The hook was cancelled.")
             if stdin in ready:
@@ -228,7 +251,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The least that programs need: no variable of this process, and so no secret, reaches a command unasked."""
+    """The least that programs need: no variable of this process, and so no secret, reaches a
+    command unasked."""
     found = {"PATH": _PATH, "HOME": "/", "LANG": "C.UTF-8", "TERM": "dumb"}
     try:
         user = pwd.getpwuid(os.getuid())

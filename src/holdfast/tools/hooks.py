@@ -1,5 +1,5 @@
-"""What stands around calls: hooks that may change or deny them, and caps on how many run at once. A hook of an agent's other places is the
-same `Hook`, asked in the same way (`ask`)."""
+"""What stands around calls: hooks that may change or deny them, and caps on how many run at once. A
+hook of an agent's other places is the same `Hook`, asked in the same way (`ask`)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
 
-ARGUMENTS = "holdfast/arguments"  # the key of a result's meta under which arguments stand that a hook put in place of the model's
-HOOK = "holdfast/hook"  # the key of a result's meta that says which hook denied the call or held its result back, and whether it failed
+# the key of a result's meta under which arguments stand that a hook put in place of the model's
+ARGUMENTS = "holdfast/arguments"
+# the key of a result's meta that says which hook denied the call or held its result back, and
+# whether it failed
+HOOK = "holdfast/hook"
 
 Before = Callable[..., Any]
 After = Callable[..., Any]
 
 
 class Deny(msgspec.Struct, frozen=True):
-    """What a hook returns to have something not happen, and why: whom it stops is told the `reason`."""
+    """What a hook returns to have something not happen, and why: whom it stops is told the
+    `reason`."""
 
     reason: str = ""
 
@@ -43,19 +47,24 @@ class Add(msgspec.Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """A function `before` something happens, one `after` it, or both; or a `command` in place of them. Functions are given as such or, as text,
-    as `module:name`. `on` is the place: `tool`, `model`, `message`, `stop`, `condensation`, `start` or `end`; only `tool` and `model` have an
+    """A function `before` something happens, one `after` it, or both; or a `command` in place of
+    them. Functions are given as such or, as text, as `module:name`. `on` is the place: `tool`,
+    `model`, `message`, `stop`, `condensation`, `start` or `end`; only `tool` and `model` have an
     `after`.
 
-    On `tool`, for the tools whose canonical names fit the pattern `tools` (`*`: all; `srv.*`: those of a server): `before(call, context)`
-    returns None (go on), a dict (other arguments), or a `ToolResult` (the answer; the tool is not run); `after(call, result, context)` None or
-    another result. Both may return `Deny(reason)`, `Add(text)`, or a tuple of an `Add` and a change. They run once for a call, whatever
-    its attempts, on the call's thread. What the other places hand over and take is in `docs/how-to/hooks.md`.
+    On `tool`, for the tools whose canonical names fit the pattern `tools` (`*`: all; `srv.*`: those
+    of a server): `before(call, context)` returns None (go on), a dict (other arguments), or a
+    `ToolResult` (the answer; the tool is not run); `after(call, result, context)` None or another
+    result. Both may return `Deny(reason)`, `Add(text)`, or a tuple of an `Add` and a change. They
+    run once for a call, whatever its attempts, on the call's thread. What the other places hand
+    over and take is in `docs/how-to/hooks.md`.
 
-    A `command` is a list of arguments, run without a shell, asked `when`: "before", "after" or "both"; it gets JSON and prints JSON, within
-    `timeout` seconds, with a minimal environment and `env`. `name` is who it is in the journal; the function's or the command's, if not given.
+    A `command` is a list of arguments, run without a shell, asked `when`: "before", "after" or
+    "both"; it gets JSON and prints JSON, within `timeout` seconds, with a minimal environment and
+    `env`. `name` is who it is in the journal; the function's or the command's, if not given.
 
-    What guards must not fail open: a hook that raises, cannot be imported or returns something else denies.
+    What guards must not fail open: a hook that raises, cannot be imported or returns something else
+    denies.
     """
 
     before: Before | str | None = None
@@ -70,7 +79,8 @@ class Hook(msgspec.Struct, frozen=True):
 
 
 class Place(NamedTuple):
-    """What may be said at one side of a place: the keys in which a command's JSON has a change, and whether it may deny and add."""
+    """What may be said at one side of a place: the keys in which a command's JSON has a change, and
+    whether it may deny and add."""
 
     keys: tuple[str, ...] = ()
     denies: bool = True
@@ -102,7 +112,8 @@ class Said(NamedTuple):
 
 
 class Failed(Exception):
-    """A hook that did not do what it is for: the message says how, such as `failed: TypeError: ...`."""
+    """A hook that did not do what it is for: the message says how, such as `failed: TypeError:
+    ...`."""
 
 
 class Bound(NamedTuple):
@@ -120,13 +131,26 @@ class Bound(NamedTuple):
 NOTHING = Said()
 
 
-def ask(bound: Bound, context: ToolContext, told: Callable[..., dict[str, Any]], fits: Callable[[Any], bool], *subject: Any) -> Said:
-    """What a hook says: a function of the `subject`, a command of what is `told` of it. `fits` says whether a value is a change there. Raises
-    `Failed`, and the `ToolError` of a function."""
+def ask(
+    bound: Bound,
+    context: ToolContext,
+    told: Callable[..., dict[str, Any]],
+    fits: Callable[[Any], bool],
+    *subject: Any,
+) -> Said:
+    """What a hook says: a function of the `subject`, a command of what is `told` of it. `fits` says
+    whether a value is a change there. Raises `Failed`, and the `ToolError` of a function."""
     try:
         if bound.command:
             found = bound.function(
-                {"on": bound.on, "when": bound.when, "conversation_id": context.conversation_id, **told(*subject)}, context, bound.place
+                {
+                    "on": bound.on,
+                    "when": bound.when,
+                    "conversation_id": context.conversation_id,
+                    **told(*subject),
+                },
+                context,
+                bound.place,
             )
         else:
             found = bound.function(*subject, context)
@@ -197,64 +221,97 @@ def check(hooks: Sequence[Any], who: str = "") -> None:
             _check(hook)
         if not isinstance(hook, Hook) or not (hook.before or hook.after or hook.command):
             raise ConfigurationError(
-                f"{who}hooks takes Hook(before=..., after=..., tools=...) with at least one of the two, or a command, not {hook!r}."
+                f"{who}hooks takes Hook(before=..., after=..., tools=...) with at least one of the"
+                f" two, or a command, not {hook!r}."
             )
 
 
 def _check(hook: Any) -> None:
     if not isinstance(hook.tools, str):
-        raise ConfigurationError(f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use a Hook for each.")
+        raise ConfigurationError(
+            f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use"
+            " a Hook for each."
+        )
     if hook.on not in WHERE:
         raise ConfigurationError(f"Hook: on takes one of {', '.join(WHERE)}, not {hook.on!r}.")
     if hook.tools != "*" and hook.on != "tool":
         raise ConfigurationError(f"Hook: tools is for a hook on tool, not on {hook.on}.")
     for given in (hook.before, hook.after):
         if given is not None and not isinstance(given, str) and not callable(given):
-            raise ConfigurationError(f"Hook: before and after take a function or 'module:name', not {given!r}.")
+            raise ConfigurationError(
+                f"Hook: before and after take a function or 'module:name', not {given!r}."
+            )
         refuse_async("Hook: before and after", given)
-    if (hook.after is not None or (hook.command and hook.when != "before")) and (hook.on, "after") not in PLACES:
+    if (hook.after is not None or (hook.command and hook.when != "before")) and (
+        hook.on,
+        "after",
+    ) not in PLACES:
         raise ConfigurationError(f"Hook: on {hook.on!r} there is no after; give before.")
     if hook.when not in ("before", "after", "both"):
-        raise ConfigurationError(f"Hook: when takes 'before', 'after' or 'both', not {hook.when!r}.")
+        raise ConfigurationError(
+            f"Hook: when takes 'before', 'after' or 'both', not {hook.when!r}."
+        )
     argv = hook.command
     if (
         isinstance(argv, str)
         or not isinstance(argv, Sequence)
         or not all(isinstance(one, str) and "\0" not in one for one in cast("Sequence[Any]", argv))
     ):
-        raise ConfigurationError(f"Hook: command takes a list of arguments, such as ['python3', 'guard.py'], not {argv!r}.")
+        raise ConfigurationError(
+            "Hook: command takes a list of arguments, such as ['python3', 'guard.py'], not"
+            f" {argv!r}."
+        )
     if argv and (hook.before is not None or hook.after is not None):
-        raise ConfigurationError("Hook: it has a command, and before or after beside it; use a Hook for each.")
+        raise ConfigurationError(
+            "Hook: it has a command, and before or after beside it; use a Hook for each."
+        )
     if argv and not argv[0]:
-        raise ConfigurationError("Hook: command takes a list of arguments whose first is a program, not ''.")
-    if isinstance(hook.timeout, bool) or not isinstance(hook.timeout, int | float) or not 0 < hook.timeout < 1e6:
+        raise ConfigurationError(
+            "Hook: command takes a list of arguments whose first is a program, not ''."
+        )
+    if (
+        isinstance(hook.timeout, bool)
+        or not isinstance(hook.timeout, int | float)
+        or not 0 < hook.timeout < 1e6
+    ):
         raise ConfigurationError(f"Hook: timeout takes seconds above 0, not {hook.timeout!r}.")
     env = hook.env
-    if not isinstance(env, Mapping) or any(
-        not isinstance(part, str) or "\0" in part for item in cast("Mapping[Any, Any]", env).items() for part in item
-    ) or any(not name or "=" in name for name in cast("Mapping[str, str]", env)):  # fmt: skip
+    if (
+        not isinstance(env, Mapping)
+        or any(
+            not isinstance(part, str) or "\0" in part
+            for item in cast("Mapping[Any, Any]", env).items()
+            for part in item
+        )
+        or any(not name or "=" in name for name in cast("Mapping[str, str]", env))
+    ):
         raise ConfigurationError("Hook: env takes a mapping of names to texts.")
     if not isinstance(hook.name, str):
         raise ConfigurationError(f"Hook: name takes a str, not {hook.name!r}.")
 
 
 class Hooks:
-    """Hooks of calls, in their order: `before` from the first to the last, `after` the other way round. `blot` takes secrets out of what
-    they say."""
+    """Hooks of calls, in their order: `before` from the first to the last, `after` the other way
+    round. `blot` takes secrets out of what they say."""
 
     def __init__(self, hooks: Sequence[Hook], blot: Callable[[str], str] = str) -> None:
         check(hooks)
         for hook in hooks:
             if hook.on != "tool":
-                raise ConfigurationError(f"ToolManager: hooks takes hooks on tool; one on {hook.on} is the agent's: Agent(hooks=...).")
+                raise ConfigurationError(
+                    f"ToolManager: hooks takes hooks on tool; one on {hook.on} is the agent's:"
+                    " Agent(hooks=...)."
+                )
         self.given = tuple(hooks)
         self._before = bind(self.given, "tool", "before")
         self._after = bind(self.given, "tool", "after")
         self._blot = blot
 
-    def before(self, call: ToolCall, context: ToolContext, added: list[str]) -> ToolCall | ToolResult:
-        """The call with the arguments that it is to have, or its answer without running it; what is to stand behind its result goes to `added`.
-        Raises `ToolError` for a denied one."""
+    def before(
+        self, call: ToolCall, context: ToolContext, added: list[str]
+    ) -> ToolCall | ToolResult:
+        """The call with the arguments that it is to have, or its answer without running it; what is
+        to stand behind its result goes to `added`. Raises `ToolError` for a denied one."""
         for bound in self._before:
             if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
                 said = self._asked(bound, "was not run", call, None, context)
@@ -273,7 +330,9 @@ class Hooks:
         """The result as it is to be told. Raises `ToolError` if it may not be."""
         for bound in self._after:
             if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
-                said = self._asked(bound, "was run, but its result is held back", call, result, context)
+                said = self._asked(
+                    bound, "was run, but its result is held back", call, result, context
+                )
                 if said is NOTHING:
                     continue
                 if said.change is not None:
@@ -282,22 +341,37 @@ class Hooks:
                     result = with_context(result, [said.add])
         return result
 
-    def _asked(self, bound: Bound, what: str, call: ToolCall, result: ToolResult | None, context: ToolContext) -> Said:
+    def _asked(
+        self,
+        bound: Bound,
+        what: str,
+        call: ToolCall,
+        result: ToolResult | None,
+        context: ToolContext,
+    ) -> Said:
         try:
             if result is None:
                 said = ask(bound, context, _told, _before_fits, _copy(call))
             else:
                 said = ask(bound, context, _told, _after_fits, _copy(call), result)
         except Failed as error:
-            raise Refused(self._blot(f"{call.name!r} {what}: its hook {bound.name} {error}"), bound.name, True) from error
+            raise Refused(
+                self._blot(f"{call.name!r} {what}: its hook {bound.name} {error}"), bound.name, True
+            ) from error
         if said.deny is not None:
             why = f": {said.deny}" if said.deny else ""
-            raise Refused(self._blot(f"{call.name!r} {what}: its hook {bound.name} denied it{why}"), bound.name, False)
+            raise Refused(
+                self._blot(f"{call.name!r} {what}: its hook {bound.name} denied it{why}"),
+                bound.name,
+                False,
+            )
         return Said(None, self._blot(said.add), said.change) if said.add else said
 
 
 def _told(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {"call": {"id": call.id, "name": call.name, "arguments": call.arguments}}
+    found: dict[str, Any] = {
+        "call": {"id": call.id, "name": call.name, "arguments": call.arguments}
+    }
     return found if result is None else {**found, "result": result}
 
 
@@ -314,15 +388,20 @@ def marked(result: ToolResult, error: ToolError) -> ToolResult:
     """The result that tells of an error, with which hook it was, if it was one."""
     if not isinstance(error, Refused):
         return result
-    return msgspec.structs.replace(result, meta={**result.meta, HOOK: {"name": error.hook, "failed": error.failed}})
+    return msgspec.structs.replace(
+        result, meta={**result.meta, HOOK: {"name": error.hook, "failed": error.failed}}
+    )
 
 
 def with_context(result: ToolResult, texts: Sequence[str]) -> ToolResult:
-    """A result with more texts behind it. Structured content that would be shown alone stands before them as text."""
+    """A result with more texts behind it. Structured content that would be shown alone stands
+    before them as text."""
     content = result.content
     if not content and result.structured_content is not None:
         content = (TextContent(msgspec.json.encode(result.structured_content).decode()),)
-    return msgspec.structs.replace(result, content=(*content, *[TextContent(text) for text in texts]))
+    return msgspec.structs.replace(
+        result, content=(*content, *[TextContent(text) for text in texts])
+    )
 
 
 def _before_fits(found: Any) -> bool:
@@ -349,7 +428,11 @@ def _check_json(tool: str, hook: str, arguments: Any) -> None:
         if msgspec.to_builtins(arguments, str_keys=True) != arguments:
             raise TypeError("there are values in them that JSON has not")
     except (TypeError, ValueError) as error:
-        raise Refused(f"{tool!r} was not run: its hook {hook} gave arguments that are not JSON: {error}.", hook, True) from None
+        raise Refused(
+            f"{tool!r} was not run: its hook {hook} gave arguments that are not JSON: {error}.",
+            hook,
+            True,
+        ) from None
 
 
 def _name(given: Any) -> str:
@@ -430,12 +513,15 @@ class Cap:
 
 
 class Caps:
-    """An agent's caps by pattern: a call takes a place of each that its tool's name fits, always in the same order."""
+    """An agent's caps by pattern: a call takes a place of each that its tool's name fits, always in
+    the same order."""
 
     def __init__(self, concurrency: Mapping[str, int]) -> None:
         for pattern, calls in concurrency.items():
             if not isinstance(calls, int) or isinstance(calls, bool) or calls < 1:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(f"concurrency takes a number of calls from 1 for {pattern!r}, not {calls!r}.")
+                raise ConfigurationError(
+                    f"concurrency takes a number of calls from 1 for {pattern!r}, not {calls!r}."
+                )
         self.given = dict(concurrency)
         self._caps = [(pattern, Cap(calls)) for pattern, calls in sorted(concurrency.items())]
 

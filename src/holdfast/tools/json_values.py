@@ -1,4 +1,5 @@
-"""Copies of JSON values, and JSON values that cannot be changed: what is handed out never changes what a model is told."""
+"""Copies of JSON values, and JSON values that cannot be changed: what is handed out never changes
+what a model is told."""
 
 from __future__ import annotations
 
@@ -13,14 +14,24 @@ def copied(value: Any) -> Any:
 
 
 def frozen(value: Any) -> Any:
-    """Return a copy of a JSON value whose dicts and lists raise `TypeError` when somebody changes them."""
+    """Return a copy of a JSON value whose dicts and lists raise `TypeError` when somebody changes
+    them."""
     if isinstance(value, dict):
-        return FrozenDict({key: frozen(item) for key, item in cast("dict[str, Any]", value).items()})
-    return FrozenList([frozen(item) for item in cast("list[Any]", value)]) if isinstance(value, list) else value
+        return FrozenDict(
+            {key: frozen(item) for key, item in cast("dict[str, Any]", value).items()}
+        )
+    return (
+        FrozenList([frozen(item) for item in cast("list[Any]", value)])
+        if isinstance(value, list)
+        else value
+    )
 
 
 def _refuse(self: object, *args: object, **kwargs: object) -> NoReturn:
-    raise TypeError("This part of a tool's definition is shared and cannot be changed; change a copy.deepcopy() of it.")
+    raise TypeError(
+        "This part of a tool's definition is shared and cannot be changed; change a copy.deepcopy()"
+        " of it."
+    )
 
 
 class FrozenDict(dict[str, Any]):
@@ -49,7 +60,9 @@ class FrozenList(list[Any]):
 
     __slots__ = ()
 
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = clear = extend = insert = pop = remove = reverse = sort = _refuse  # pyright: ignore[reportAssignmentType]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = append = clear = extend = insert = pop = (
+        remove
+    ) = reverse = sort = _refuse  # pyright: ignore[reportAssignmentType]
 
     def copy(self) -> list[Any]:
         """Return a plain list with the same values."""

@@ -1,4 +1,5 @@
-"""LangChain's tools as ours, and ours as LangChain's. Duck-typed: langchain is imported by `to_langchain` alone, and when that is called."""
+"""LangChain's tools as ours, and ours as LangChain's. Duck-typed: langchain is imported by
+`to_langchain` alone, and when that is called."""
 
 from __future__ import annotations
 
@@ -20,21 +21,25 @@ from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations
 _log = logging.getLogger("holdfast.tools.langchain")
 
 
-# --- ours as LangChain's -------------------------------------------------------------------------
+# --- ours as LangChain's ---
 
 
 def to_langchain(tool: Tool) -> Any:
-    """A `StructuredTool` that runs `tool`, with `invoke` and `ainvoke`, under the name that model APIs allow.
+    """A `StructuredTool` that runs `tool`, with `invoke` and `ainvoke`, under the name that model
+    APIs allow.
 
-    It is the bare tool: the hooks, limits, pins and access of a `ToolManager` that holds it do not apply to these calls.
-    A call goes through a `ToolManager`: arguments are checked, `timeout` and `retry` hold. The message's artifact is the `ToolResult`. A
-    failure is a `ToolException` (its `result` is the `ToolResult`), which LangChain shows to the model with status `error`. Raises
+    It is the bare tool: the hooks, limits, pins and access of a `ToolManager` that holds it do not
+    apply to these calls. A call goes through a `ToolManager`: arguments are checked, `timeout` and
+    `retry` hold. The message's artifact is the `ToolResult`. A failure is a `ToolException` (its
+    `result` is the `ToolResult`), which LangChain shows to the model with status `error`. Raises
     `ConfigurationError` if langchain-core is not installed.
     """
     try:
         langchain: Any = importlib.import_module("langchain_core.tools")
     except ImportError as error:
-        raise ConfigurationError(f"Tool {tool.name!r}: to_langchain needs langchain-core; pip install langchain-core.") from error
+        raise ConfigurationError(
+            f"Tool {tool.name!r}: to_langchain needs langchain-core; pip install langchain-core."
+        ) from error
 
     def run(arguments: dict[str, Any], context: ToolContext) -> tuple[Any, ToolResult]:
         from holdfast.tools.manager import ToolManager
@@ -50,7 +55,8 @@ def to_langchain(tool: Tool) -> Any:
             raise failure
         return shown(result), result
 
-    # A class of its own, since StructuredTool keeps `config` and `run_manager` for itself, which may be a tool's parameters.
+    # A class of its own, since StructuredTool keeps `config` and `run_manager` for itself, which
+    # may be a tool's parameters.
     class HoldfastTool(langchain.StructuredTool):
         def _run(self, /, **arguments: Any) -> Any:
             return run(arguments, ToolContext(call_id=uuid.uuid4().hex))
@@ -71,7 +77,8 @@ def to_langchain(tool: Tool) -> Any:
 
     kind: Any = HoldfastTool
     return kind.from_function(
-        func=tool.run,  # not called: `_run` and `_arun` are; but LangChain asks whether they are there
+        # not called: `_run` and `_arun` are; but LangChain asks whether they are there
+        func=tool.run,
         coroutine=tool.run,
         name=wire_name(tool.name),
         description=tool.description,
@@ -81,7 +88,7 @@ def to_langchain(tool: Tool) -> Any:
     )
 
 
-# --- LangChain's as ours -------------------------------------------------------------------------
+# --- LangChain's as ours ---
 
 
 def from_langchain(
@@ -94,23 +101,37 @@ def from_langchain(
     retry: RetryPolicy | None = None,
     parallel: bool | None = None,
 ) -> Tool:
-    """A LangChain tool (anything with `name`, `description`, `invoke` and a schema) as ours; one that `to_langchain` made is unwrapped.
+    """A LangChain tool (anything with `name`, `description`, `invoke` and a schema) as ours; one
+    that `to_langchain` made is unwrapped.
 
-    The schema is the one that LangChain shows to models, whole; injected arguments are neither shown nor accepted. An async-only tool
-    runs on the agent's loop thread. `return_direct` is ignored: a result is always shown to the model. Raises `ConfigurationError` for
-    what is no such tool, and for one that needs arguments that only LangGraph injects.
+    The schema is the one that LangChain shows to models, whole; injected arguments are neither
+    shown nor accepted. An async-only tool runs on the agent's loop thread. `return_direct` is
+    ignored: a result is always shown to the model. Raises `ConfigurationError` for what is no such
+    tool, and for one that needs arguments that only LangGraph injects.
     """
     ours = getattr(tool, "holdfast_tool", None)
     if (
         isinstance(ours, Tool)
         and name is None
-        and (annotations, category, timeout, retry, parallel) == (ToolAnnotations(), "general", None, None, None)
+        and (annotations, category, timeout, retry, parallel)
+        == (ToolAnnotations(), "general", None, None, None)
     ):
         return ours
-    if isinstance(tool, Tool | type) or not isinstance(getattr(tool, "name", None), str) or not _callable(tool):
-        raise ConfigurationError(f"from_langchain takes a LangChain tool (with name, description and invoke), not {tool!r}.")
+    if (
+        isinstance(tool, Tool | type)
+        or not isinstance(getattr(tool, "name", None), str)
+        or not _callable(tool)
+    ):
+        raise ConfigurationError(
+            "from_langchain takes a LangChain tool (with name, description and invoke), not"
+            f" {tool!r}."
+        )
     if getattr(tool, "return_direct", False):
-        _log.warning("return_direct of the LangChain tool %r is ignored: its results are shown to the model like all others.", tool.name)
+        _log.warning(
+            "return_direct of the LangChain tool %r is ignored: its results are shown to the model"
+            " like all others.",
+            tool.name,
+        )
     return LangChainTool(tool, name or tool.name, annotations, category, timeout, retry, parallel)
 
 
@@ -135,7 +156,16 @@ class LangChainTool(Tool):
     ) -> None:
         schema = _schema_of(tool)
         super().__init__(
-            name, str(getattr(tool, "description", "") or ""), None, schema, None, annotations, category, timeout, retry, parallel=parallel
+            name,
+            str(getattr(tool, "description", "") or ""),
+            None,
+            schema,
+            None,
+            annotations,
+            category,
+            timeout,
+            retry,
+            parallel=parallel,
         )
         self._tool = tool
         self._injected = _injected(tool, schema)
@@ -143,22 +173,32 @@ class LangChainTool(Tool):
         self.is_async = _async_only(tool)
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Against the schema; LangChain reads the values. What is not shown to the model is refused, since LangChain would take it."""
+        """Against the schema; LangChain reads the values. What is not shown to the model is
+        refused, since LangChain would take it."""
         schema = self.input_schema
         found = super().validate(arguments)
         named = cast("dict[str, Any]", schema["properties"])
         open_ended = bool(schema.get("additionalProperties")) or schemas.is_composed(schema)
-        unknown = [key for key in found if key in self._injected or (key not in named and not open_ended)]
+        unknown = [
+            key for key in found if key in self._injected or (key not in named and not open_ended)
+        ]
         if unknown:
             takes = f"It takes: {', '.join(named)}." if named else "It takes no arguments."
             raise ToolValidationError(
-                f"{self.name!r} was not run: {', '.join(unknown)} is not one of its parameters. {takes} Send the call again with all of it right."
+                f"{self.name!r} was not run: {', '.join(unknown)} is not one of its parameters."
+                f" {takes} Send the call again with all of it right."
             )
         return found
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Invoke it as LangChain's agents do; an async-only tool's coroutine is for the caller to run (`is_async`)."""
-        request = {"type": "tool_call", "name": self._tool.name, "args": dict(arguments), "id": context.call_id or uuid.uuid4().hex}
+        """Invoke it as LangChain's agents do; an async-only tool's coroutine is for the caller to
+        run (`is_async`)."""
+        request = {
+            "type": "tool_call",
+            "name": self._tool.name,
+            "args": dict(arguments),
+            "id": context.call_id or uuid.uuid4().hex,
+        }
         if self.is_async:
             return self._awaited(request)
         try:
@@ -199,7 +239,8 @@ class LangChainTool(Tool):
         if not hasattr(found, "content"):
             if hasattr(found, "goto") and hasattr(found, "update"):
                 raise ToolError(
-                    f"{self.name!r} returned a LangGraph Command, which nothing here can act on. Its effect may have happened.",
+                    f"{self.name!r} returned a LangGraph Command, which nothing here can act on."
+                    " Its effect may have happened.",
                     retryable=False,
                     max_retries=0,
                 )
@@ -217,15 +258,25 @@ class LangChainTool(Tool):
         try:
             return as_result(self.name, artifact).structured_content
         except ToolError:
-            _log.debug("the artifact of %r is left out: it is a %s, which JSON cannot hold", self.name, type(artifact).__name__)
+            _log.debug(
+                "the artifact of %r is left out: it is a %s, which JSON cannot hold",
+                self.name,
+                type(artifact).__name__,
+            )
             return None
 
 
 def _again(info: ErrorInfo) -> ToolError:
-    return ToolError(info.message, info.type, retryable=info.retryable, max_retries=info.max_retries, backoff=info.backoff)
+    return ToolError(
+        info.message,
+        info.type,
+        retryable=info.retryable,
+        max_retries=info.max_retries,
+        backoff=info.backoff,
+    )
 
 
-# --- schemas and arguments -----------------------------------------------------------------------
+# --- schemas and arguments ---
 
 
 def _schema_of(tool: Any) -> dict[str, Any]:
@@ -242,19 +293,26 @@ def _schema_of(tool: Any) -> dict[str, Any]:
             found = given
     except Exception as error:
         raise ConfigurationError(
-            f"LangChain tool {tool.name!r}: its schema cannot be made: {type(error).__name__}: {error}"
-        ) from error  # fmt: skip
+            f"LangChain tool {tool.name!r}: its schema cannot be made: {type(error).__name__}:"
+            f" {error}"
+        ) from error
     if not isinstance(found, dict):
-        raise ConfigurationError(f"LangChain tool {tool.name!r} has no schema: tool_call_schema and args_schema are {given!r}.")
+        raise ConfigurationError(
+            f"LangChain tool {tool.name!r} has no schema: tool_call_schema and args_schema are"
+            f" {given!r}."
+        )
     schema = dict(cast("dict[str, Any]", found))
     for key, value in (("title", tool.name), ("description", getattr(tool, "description", None))):
-        if schema.get(key) == value:  # LangChain writes both in; the model is told them beside the schema
+        if (
+            schema.get(key) == value
+        ):  # LangChain writes both in; the model is told them beside the schema
             del schema[key]
     return schema
 
 
 def _single(tool: Any) -> dict[str, Any] | None:
-    """The schema of LangChain's `Tool`, a function of one text, whose own is made of its plumbing; None for others."""
+    """The schema of LangChain's `Tool`, a function of one text, whose own is made of its plumbing;
+    None for others."""
     arguments = getattr(tool, "args", None)
     if not isinstance(arguments, dict) or list(cast("dict[str, Any]", arguments)) != ["tool_input"]:
         return None
@@ -262,7 +320,8 @@ def _single(tool: Any) -> dict[str, Any] | None:
 
 
 def _injected(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
-    """The names of arguments that LangChain fills in. Raises `ConfigurationError` if one of them can only come from LangGraph."""
+    """The names of arguments that LangChain fills in. Raises `ConfigurationError` if one of them
+    can only come from LangGraph."""
     fields: Any = getattr(getattr(tool, "args_schema", None), "model_fields", None)
     shown = cast("dict[str, Any]", schema.get("properties", {}))
     hidden = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
@@ -270,9 +329,12 @@ def _injected(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
         if name in shown or getattr(field, "alias", None) in shown:
             continue
         hidden.add(name)
-        if field.is_required() and "InjectedToolCallId" not in repr((field.annotation, field.metadata)):
+        if field.is_required() and "InjectedToolCallId" not in repr(
+            (field.annotation, field.metadata)
+        ):
             raise ConfigurationError(
-                f"LangChain tool {tool.name!r} needs {name!r}, which only LangGraph injects. Bind it first: wrap the function in one that gives it."
+                f"LangChain tool {tool.name!r} needs {name!r}, which only LangGraph injects. Bind"
+                " it first: wrap the function in one that gives it."
             )
     return frozenset(hidden - shown.keys())
 
@@ -284,15 +346,23 @@ def _async_only(tool: Any) -> bool:
 
 
 def _raised_by_its_run(tool: Any, error: BaseException) -> bool:
-    """Whether the tool's own `_run` said that it is not implemented, rather than something that it did."""
+    """Whether the tool's own `_run` said that it is not implemented, rather than something that it
+    did."""
     code = getattr(getattr(cast("type[Any]", type(tool)), "_run", None), "__code__", None)
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    return trace is not None and trace.tb_frame.f_code is code and callable(getattr(tool, "ainvoke", None))
+    return (
+        trace is not None
+        and trace.tb_frame.f_code is code
+        and callable(getattr(tool, "ainvoke", None))
+    )
 
 
 def _of_arguments(tool: Any, error: Exception) -> bool:
-    """Whether a pydantic error is about the arguments, and not about something that the tool reads itself."""
+    """Whether a pydantic error is about the arguments, and not about something that the tool reads
+    itself."""
     title = getattr(error, "title", None)  # pydantic 1 has a model
-    return title is not None and title == getattr(getattr(tool, "args_schema", None), "__name__", "")
+    return title is not None and title == getattr(
+        getattr(tool, "args_schema", None), "__name__", ""
+    )

@@ -1,4 +1,5 @@
-"""Content blocks as LangChain's messages have them, and back: its own blocks in both versions, OpenAI's and Anthropic's."""
+"""Content blocks as LangChain's messages have them, and back: its own blocks in both versions,
+OpenAI's and Anthropic's."""
 
 from __future__ import annotations
 
@@ -8,7 +9,15 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
 from holdfast.tools.results import clean
 
 
@@ -24,15 +33,30 @@ def _block_of(block: Content) -> dict[str, Any]:
         case TextContent():
             return {"type": "text", "text": block.text}
         case ImageContent():
-            return {"type": "image", "base64": base64.b64encode(block.data).decode(), "mime_type": block.mime_type}
+            return {
+                "type": "image",
+                "base64": base64.b64encode(block.data).decode(),
+                "mime_type": block.mime_type,
+            }
         case AudioContent():  # a tool's message takes no audio blocks
-            return {"type": "file", "base64": base64.b64encode(block.data).decode(), "mime_type": block.mime_type}
+            return {
+                "type": "file",
+                "base64": base64.b64encode(block.data).decode(),
+                "mime_type": block.mime_type,
+            }
         case ResourceLink():
-            return {"type": "text", "text": f"{block.name}: {block.uri}" if block.name else block.uri}
+            return {
+                "type": "text",
+                "text": f"{block.name}: {block.uri}" if block.name else block.uri,
+            }
         case EmbeddedResource():
             found = block.resource
             if "blob" in found:
-                return {"type": "file", "base64": found["blob"], "mime_type": found.get("mimeType") or "application/octet-stream"}
+                return {
+                    "type": "file",
+                    "base64": found["blob"],
+                    "mime_type": found.get("mimeType") or "application/octet-stream",
+                }
             return {"type": "text", "text": str(found.get("text", found.get("uri", "")))}
 
 
@@ -46,7 +70,8 @@ def content_of(content: Any) -> tuple[Content, ...]:
 
 
 def _content_block(block: Any) -> Content:
-    """One block: LangChain's own (both versions), OpenAI's or Anthropic's; of any other kind its JSON."""
+    """One block: LangChain's own (both versions), OpenAI's or Anthropic's; of any other kind its
+    JSON."""
     if isinstance(block, str):
         return TextContent(clean(block))
     if isinstance(block, dict):
@@ -67,10 +92,16 @@ def _media(block: dict[str, Any]) -> Content | None:
     source: Any = block.get("source")
     if kind == "image_url":
         outer = block.get("image_url")
-        url: Any = cast("dict[str, Any]", outer).get("url", "") if isinstance(outer, dict) else outer
+        url: Any = (
+            cast("dict[str, Any]", outer).get("url", "") if isinstance(outer, dict) else outer
+        )
         return _at(str(url), "image/png")
     fields: dict[str, Any] = {**block, **source} if isinstance(source, dict) else block
-    mime = fields.get("mime_type") or fields.get("media_type") or {"image": "image/png", "audio": "audio/wav"}.get(kind)
+    mime = (
+        fields.get("mime_type")
+        or fields.get("media_type")
+        or {"image": "image/png", "audio": "audio/wav"}.get(kind)
+    )
     data = fields.get("base64") or fields.get("data")
     if isinstance(data, str) and kind in ("image", "audio", "file", "document", "video"):
         return _held(data, str(mime or "application/octet-stream"))

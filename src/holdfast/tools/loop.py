@@ -1,4 +1,5 @@
-"""The private event-loop thread: where a library that only speaks async lives, so that nobody else has to."""
+"""The private event-loop thread: where a library that only speaks async lives, so that nobody else
+has to."""
 
 from __future__ import annotations
 
@@ -16,13 +17,16 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """A daemon thread named `name` that runs an asyncio loop until `close`; then `cleanup()` runs on it, and it ends.
+    """A daemon thread named `name` that runs an asyncio loop until `close`; then `cleanup()` runs
+    on it, and it ends.
 
-    Started at once. At the interpreter's exit it is closed as by `close()`: a daemon thread is stopped dead there, and would leave
-    whatever it owns (processes, above all) behind.
+    Started at once. At the interpreter's exit it is closed as by `close()`: a daemon thread is
+    stopped dead there, and would leave whatever it owns (processes, above all) behind.
     """
 
-    def __init__(self, name: str, cleanup: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
+    def __init__(
+        self, name: str, cleanup: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
         import asyncio
 
         self._cleanup = cleanup
@@ -34,7 +38,9 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self._thread.start()
-        except RuntimeError:  # the host has no thread left to give; the loop's descriptors must not leak as well
+        except (
+            RuntimeError
+        ):  # the host has no thread left to give; the loop's descriptors must not leak as well
             self._loop.close()
             raise
         atexit.register(self.close)
@@ -42,7 +48,8 @@ class LoopThread:
     def _run(self) -> None:
         import asyncio
 
-        # The Runner cancels what is still running, so that no future that `submit` gave out is left without an answer.
+        # The Runner cancels what is still running, so that no future that `submit` gave out is left
+        # without an answer.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._live())
 
@@ -52,20 +59,26 @@ class LoopThread:
             await self._cleanup()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing. Never call it from the loop itself and wait."""
+        """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing. Never
+        call it from the loop itself and wait."""
         import asyncio
 
         if not self._process.here:
             work.close()
             self._process.check(self._thread.name)
-        with self._lock:  # after `stop` nothing may be scheduled: it would never run, and its caller would wait for ever
+        # after `stop` nothing may be scheduled: it would never run, and its caller would wait for
+        # ever
+        with self._lock:
             if not self._ending:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
         work.close()
-        raise ToolError(f"{self._thread.name} was closed while it was being used; call again.", "network")
+        raise ToolError(
+            f"{self._thread.name} was closed while it was being used; call again.", "network"
+        )
 
     def soon(self, work: Callable[[], object]) -> None:
-        """Run `work` on the loop, if that still runs; nobody hears of its outcome. Takes no lock: safe inside the garbage collector."""
+        """Run `work` on the loop, if that still runs; nobody hears of its outcome. Takes no lock:
+        safe inside the garbage collector."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._process.check(self._thread.name)  # WrongProcess is a RuntimeError
             self._loop.call_soon_threadsafe(work)
@@ -75,7 +88,8 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """Begin to close, without waiting. Idempotent, safe inside the garbage collector, and nothing in a forked child."""
+        """Begin to close, without waiting. Idempotent, safe inside the garbage collector, and
+        nothing in a forked child."""
         if not self._process.here:
             return
         with self._lock:

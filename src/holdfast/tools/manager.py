@@ -1,4 +1,5 @@
-"""`ToolManager`: one agent's action space. It knows its tools by name, wherever they live, tells models of them, and runs their calls."""
+"""`ToolManager`: one agent's action space. It knows its tools by name, wherever they live, tells
+models of them, and runs their calls."""
 
 from __future__ import annotations
 
@@ -19,7 +20,14 @@ from holdfast.tools.catalogue import Catalogue, definition
 from holdfast.tools.context import ToolContext
 from holdfast.tools.json_values import copied
 from holdfast.tools.names import wire_name
-from holdfast.tools.running import StartThread, attempt, checked, failed, start_thread, wait_before_retry
+from holdfast.tools.running import (
+    StartThread,
+    attempt,
+    checked,
+    failed,
+    start_thread,
+    wait_before_retry,
+)
 from holdfast.tools.sources import Rooted
 from holdfast.tools.tool import Callback, Tool
 
@@ -37,7 +45,8 @@ _CONSTRUCTION_SECONDS = 10.0  # that a constructor waits for all services togeth
 
 
 class Rules(NamedTuple):
-    """What stands around a manager's calls: hooks, limits by patterns of names, and whether there are pins."""
+    """What stands around a manager's calls: hooks, limits by patterns of names, and whether there
+    are pins."""
 
     hooks: tuple[Hook, ...]
     concurrency: dict[str, int]
@@ -46,22 +55,28 @@ class Rules(NamedTuple):
 
 
 class ToolManager:
-    """The tools of one agent. Thread-safe: tools may be registered while conversations run and are seen at the next model call.
+    """The tools of one agent. Thread-safe: tools may be registered while conversations run and are
+    seen at the next model call.
 
-    `tools` are tools or plain functions (as `Tool.from_function`), `sources` remote services (`MCPClient(...).sources()`), whose tools are named
-    `{id}.{tool}` and never shadow a local one. The order is the configuration's: local tools, then each service's.
+    `tools` are tools or plain functions (as `Tool.from_function`), `sources` remote services
+    (`MCPClient(...).sources()`), whose tools are named `{id}.{tool}` and never shadow a local one.
+    The order is the configuration's: local tools, then each service's.
 
-    With `discover` (the default) the constructor asks all services that are not lazy for their tools, at once, and waits at most
-    10 s. A failure is in `errors` and raises nothing; one that is slower is waited for by the next `discover()`. Without it,
-    services are asked by `discover()` or `get_llm_definitions()`, one of which an agent's first conversation calls. A lazy service is
-    asked when `discover(id)`, a call or `get` of one of its tools, or the builtin `find_tools` names it. A failure is not tried
-    again but with `force`.
+    With `discover` (the default) the constructor asks all services that are not lazy for their
+    tools, at once, and waits at most 10 s. A failure is in `errors` and raises nothing; one that is
+    slower is waited for by the next `discover()`. Without it, services are asked by `discover()` or
+    `get_llm_definitions()`, one of which an agent's first conversation calls. A lazy service is
+    asked when `discover(id)`, a call or `get` of one of its tools, or the builtin `find_tools`
+    names it. A failure is not tried again but with `force`.
 
-    `hooks` stand around calls (`Hook`). `concurrency` caps how many calls run at once, in all or by patterns of names (`{"srv.*": 2}`); a tool that calls
-    tools under its own cap waits for itself. `result_limit` (characters, by patterns) sends longer texts to files in `result_dir`. With `pins` (`holdfast.tools.pins.Pins`, or the path of a file)
-    a remote tool whose definition has changed is held back (`held`) until `approve`.
+    `hooks` stand around calls (`Hook`). `concurrency` caps how many calls run at once, in all or by
+    patterns of names (`{"srv.*": 2}`); a tool that calls tools under its own cap waits for itself.
+    `result_limit` (characters, by patterns) sends longer texts to files in `result_dir`. With
+    `pins` (`holdfast.tools.pins.Pins`, or the path of a file) a remote tool whose definition has
+    changed is held back (`held`) until `approve`.
 
-    Raises `ConfigurationError` for two tools of one name, and naming the argument that does not fit.
+    Raises `ConfigurationError` for two tools of one name, and naming the argument that does not
+    fit.
     """
 
     def __init__(
@@ -81,7 +96,9 @@ class ToolManager:
 
             pins = Pins(pins)
         elif pins is not None and not callable(getattr(pins, "check", None)):
-            raise ConfigurationError(f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}.")
+            raise ConfigurationError(
+                f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}."
+            )
         self._catalogue = Catalogue(pins)
         self._discovery: Discovery | None = None  # only with services: most agents have none
         self._lock = threading.Lock()  # for the rest
@@ -108,7 +125,9 @@ class ToolManager:
             self._overflow = Overflow(_patterns("result_limit", result_limit), result_dir)
         self._plain = self._hooks is None and self._caps is None and self._overflow is None
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"tools takes a list of Tool objects or functions, not {tools!r}.")
+            raise ConfigurationError(
+                f"tools takes a list of Tool objects or functions, not {tools!r}."
+            )
         for tool in tools:
             self.register(tool)
         for source in sources:
@@ -126,34 +145,44 @@ class ToolManager:
         base: str | Path | None = None,
         discover: bool = True,
     ) -> ToolManager:
-        """A manager by a mapping or a YAML file: local functions, MCP servers, A2A agents, skills, hooks, limits; see `tools.config`, and
-        `tools.config.SCHEMA` for its JSON Schema.
+        """A manager by a mapping or a YAML file: local functions, MCP servers, A2A agents, skills,
+        hooks, limits; see `tools.config`, and `tools.config.SCHEMA` for its JSON Schema.
 
-        `builtins` are the preset tools that it may name, `variables` what `${NAME}` in it stands for (never the environment), `base` the folder
-        of relative paths (None: the file's). `discover` as for a manager. Raises `ConfigurationError` naming the place in the configuration.
+        `builtins` are the preset tools that it may name, `variables` what `${NAME}` in it stands
+        for (never the environment), `base` the folder of relative paths (None: the file's).
+        `discover` as for a manager. Raises `ConfigurationError` naming the place in the
+        configuration.
         """
         from holdfast.tools.config import build, read
 
-        return cls(**build(read(config, variables=variables, base=base), builtins).arguments(), discover=discover)
+        return cls(
+            **build(read(config, variables=variables, base=base), builtins).arguments(),
+            discover=discover,
+        )
 
     # --- the set ---
 
     def register(self, tool: ToolLike) -> Tool:
-        """Add a tool. With `pins`, one of an MCP server or A2A agent is held back like those of services until it is approved. Raises
-        `ConfigurationError` if its name is taken (`unregister` first to replace one) or it cannot be described to a model."""
+        """Add a tool. With `pins`, one of an MCP server or A2A agent is held back like those of
+        services until it is approved. Raises `ConfigurationError` if its name is taken
+        (`unregister` first to replace one) or it cannot be described to a model."""
         found = _as_tool(tool)
-        _ = found.input_schema  # made now: a signature that cannot be described is the caller's to hear of, not a run's
+        _ = (
+            found.input_schema
+        )  # made now: a signature that cannot be described is the caller's to hear of, not a run's
         self._catalogue.add(found)
         return found
 
     def unregister(self, name: str) -> Tool:
-        """Take a tool out and return it. One that a service offers stays out, until `discover(id, force=True)` names its service, or a tool of
-        its name is registered. Raises `ToolNotFound`."""
+        """Take a tool out and return it. One that a service offers stays out, until `discover(id,
+        force=True)` names its service, or a tool of its name is registered. Raises `ToolNotFound`.
+        """
         return self._catalogue.remove(name)
 
     def replace(self, old: Iterable[str], new: Iterable[ToolLike]) -> list[Tool]:
-        """`unregister` tools that were registered, as far as they are there, and `register` others in their place, at one moment: no call finds the
-        set between. One of the same name keeps its place. Raises `ConfigurationError` as `register` does; then nothing has changed."""
+        """`unregister` tools that were registered, as far as they are there, and `register` others
+        in their place, at one moment: no call finds the set between. One of the same name keeps its
+        place. Raises `ConfigurationError` as `register` does; then nothing has changed."""
         found = [_as_tool(tool) for tool in new]
         for tool in found:
             _ = tool.input_schema
@@ -161,16 +190,19 @@ class ToolManager:
         return found
 
     def list_tools(self, category: str | None = None, tool_type: str | None = None) -> list[Tool]:
-        """Return the tools that are in now, in the configuration's order; of one category or type if given. Asks no service."""
+        """Return the tools that are in now, in the configuration's order; of one category or type
+        if given. Asks no service."""
         return [
             tool
             for tool in self._catalogue.tools.values()
-            if (category is None or tool.category == category) and (tool_type is None or tool.tool_type == tool_type)
+            if (category is None or tool.category == category)
+            and (tool_type is None or tool.tool_type == tool_type)
         ]
 
     def get(self, name: str) -> Tool:
-        """The tool of that canonical (or wire) name; asks a lazy service whose tool it would be. Raises `ToolNotFound`, which names the
-        nearest one, `ToolError` for one that is held back."""
+        """The tool of that canonical (or wire) name; asks a lazy service whose tool it would be.
+        Raises `ToolNotFound`, which names the nearest one, `ToolError` for one that is held back.
+        """
         found = self._catalogue.find(name) or self._fetch(name)
         if found is None:
             raise self._catalogue.not_found(name)
@@ -193,8 +225,8 @@ class ToolManager:
     # --- services ---
 
     def add_source(self, source: Source, *more: Source) -> None:
-        """Have the tools of one service more (or several: all or none), from its discovery on. Raises `ConfigurationError` for an id that is
-        taken."""
+        """Have the tools of one service more (or several: all or none), from its discovery on.
+        Raises `ConfigurationError` for an id that is taken."""
         if self._discovery is None:
             from holdfast.tools.discovery import Discovery
 
@@ -213,20 +245,30 @@ class ToolManager:
     def _discover_within(self, seconds: float) -> None:
         discovery = self._discovery
         if discovery is not None:
-            discovery.ask([id for id, source in discovery.sources.items() if not source.lazy], within=seconds)
+            discovery.ask(
+                [id for id, source in discovery.sources.items() if not source.lazy], within=seconds
+            )
 
     def discover(self, id: str | None = None, force: bool = False) -> list[Tool]:
-        """Ask services for their tools, all at once, and return those that are in now. Without `id`: all that are not lazy. A service is asked
-        once; `force` asks again, and with `id` brings back what was unregistered. Does not raise for a service that fails: see `errors`. Raises
-        `ToolNotFound` for an id that is none, `ToolError` within the discovery of a service, for that service itself."""
+        """Ask services for their tools, all at once, and return those that are in now. Without
+        `id`: all that are not lazy. A service is asked once; `force` asks again, and with `id`
+        brings back what was unregistered. Does not raise for a service that fails: see `errors`.
+        Raises `ToolNotFound` for an id that is none, `ToolError` within the discovery of a service,
+        for that service itself."""
         discovery = self._discovery
         sources = {} if discovery is None else discovery.sources
         if id is not None and id not in sources:
-            raise ToolNotFound(f"There is no service {id!r}. This agent has: {', '.join(sources) or 'none'}.")
+            raise ToolNotFound(
+                f"There is no service {id!r}. This agent has: {', '.join(sources) or 'none'}."
+            )
         if discovery is None:
             return []
         wanted = self._catalogue.wanted_services
-        ids = [one for one, source in sources.items() if not source.lazy or one in wanted] if id is None else [id]
+        ids = (
+            [one for one, source in sources.items() if not source.lazy or one in wanted]
+            if id is None
+            else [id]
+        )
         if id is not None:
             self._catalogue.want([id])
             if force:
@@ -234,11 +276,16 @@ class ToolManager:
         discovery.ask(ids, force)
         if id is not None:  # it may have been asked before, when not all of it was wanted
             self._offer_again(discovery, ids)
-        return [tool for name, tool in self._catalogue.tools.items() if self._catalogue.origins.get(name) in ids]
+        return [
+            tool
+            for name, tool in self._catalogue.tools.items()
+            if self._catalogue.origins.get(name) in ids
+        ]
 
     def want(self, names: Iterable[str]) -> None:
-        """`discover()`, and have these tools of lazy services in as well, as `search` would have found them: for a conversation that goes on
-        with tools that it had. All services are asked at once. Does not raise for one that fails, nor for a name that is none."""
+        """`discover()`, and have these tools of lazy services in as well, as `search` would have
+        found them: for a conversation that goes on with tools that it had. All services are asked
+        at once. Does not raise for one that fails, nor for a name that is none."""
         missing = [name for name in names if not self.exists(name)]
         discovery = self._discovery
         if discovery is None or not missing:
@@ -248,12 +295,15 @@ class ToolManager:
         of = {name: name.partition(".")[0] for name in missing}
         lazy = {id for id in of.values() if id in sources and sources[id].lazy and id not in wanted}
         self._catalogue.want(tools=[name for name, id in of.items() if id in lazy])
-        discovery.ask([id for id, source in sources.items() if not source.lazy or id in wanted or id in lazy])
+        discovery.ask(
+            [id for id, source in sources.items() if not source.lazy or id in wanted or id in lazy]
+        )
         self._offer_again(discovery, lazy)
 
     def search(self, words: str, limit: int = 10) -> list[Tool]:
-        """The tools of lazy services whose names or descriptions fit, the best first; asks those that were not asked yet, and brings in what
-        it finds. Equivalent to what the builtin `find_tools` does for a model."""
+        """The tools of lazy services whose names or descriptions fit, the best first; asks those
+        that were not asked yet, and brings in what it finds. Equivalent to what the builtin
+        `find_tools` does for a model."""
         from holdfast.tools.finding import best
 
         discovery = self._discovery
@@ -263,13 +313,16 @@ class ToolManager:
         discovery.ask(lazy)
         out = {**self._catalogue.removed, **self._catalogue.held}
         lists = [known[0] for id in lazy if (known := discovery.offered(id)) is not None]
-        found = best(words, [tool for tools in lists for tool in tools if tool.name not in out], limit)
+        found = best(
+            words, [tool for tools in lists for tool in tools if tool.name not in out], limit
+        )
         self._catalogue.want(tools=[tool.name for tool in found])
         self._offer_again(discovery, lazy)
         return [tool for tool in found if tool.name in self._catalogue.tools]
 
     def _offer_again(self, discovery: Discovery, ids: Iterable[str]) -> None:
-        """What services offered when they were asked last, now that more of it is wanted or approved."""
+        """What services offered when they were asked last, now that more of it is wanted or
+        approved."""
         for id in ids:
             known = discovery.offered(id)
             if known is not None:
@@ -282,26 +335,31 @@ class ToolManager:
 
     @property
     def held(self) -> dict[str, str]:
-        """Remote tools that are held back, since their definition is not the one that was approved: what changed, by name."""
+        """Remote tools that are held back, since their definition is not the one that was approved:
+        what changed, by name."""
         return {name: held.change for name, held in self._catalogue.held.items()}
 
     def approve(self, name: str, change: str | None = None) -> Tool:
-        """Let a tool in that is held back, as it is now. `change` is what `held` said of it when somebody looked: if the service has changed it
-        since, nothing is approved. Raises `ToolNotFound`, `ConfigurationError` for another `change`, `StoreError` for a file that cannot be
-        written."""
+        """Let a tool in that is held back, as it is now. `change` is what `held` said of it when
+        somebody looked: if the service has changed it since, nothing is approved. Raises
+        `ToolNotFound`, `ConfigurationError` for another `change`, `StoreError` for a file that
+        cannot be written."""
         held = self._catalogue.approve(name, change)
         if self._discovery is not None and held.origin is not None:
             self._offer_again(self._discovery, [held.origin])
         return held.tool
 
     def _fetch(self, name: str) -> Tool | None:
-        """A tool that is not in: of a lazy service that was not asked yet, or whose other tools alone were wanted. None if there is none.
-        Raises `ToolError` for one that is held back, `ToolNotFound` saying why its service has told of no tools."""
+        """A tool that is not in: of a lazy service that was not asked yet, or whose other tools
+        alone were wanted. None if there is none. Raises `ToolError` for one that is held back,
+        `ToolNotFound` saying why its service has told of no tools."""
         self._refuse_held(name)
         if self._discovery is None:
             return None
         sources = self._discovery.sources
-        ids = [id for id in sources if name.startswith(f"{id}.")]  # exact; of the wire name, the longest id that fits
+        ids = [
+            id for id in sources if name.startswith(f"{id}.")
+        ]  # exact; of the wire name, the longest id that fits
         ids += sorted([id for id in sources if name.startswith(f"{id}__")], key=len, reverse=True)
         for id in ids:
             if (self._discovery.offered(id) is None and id not in self.errors) or (
@@ -314,24 +372,37 @@ class ToolManager:
                     return found
         for id in ids:
             if id in self.errors:
-                raise self._catalogue.not_found(name, f"Its service {id!r} could not be asked: {self.errors[id].rstrip('.')}.")
+                raise self._catalogue.not_found(
+                    name, f"Its service {id!r} could not be asked: {self.errors[id].rstrip('.')}."
+                )
             if self._discovery.offered(id) is None:
-                raise self._catalogue.not_found(name, f"Its service {id!r} was not asked for its tools yet.")
+                raise self._catalogue.not_found(
+                    name, f"Its service {id!r} was not asked for its tools yet."
+                )
         return None
 
     def _refuse_held(self, name: str) -> None:
         held = self._catalogue.find_held(name)
         if held is not None:
-            raise ToolError(f"{held.tool.name!r} is held back until somebody approves its new definition: {held.change}.", "authentication")
+            raise ToolError(
+                f"{held.tool.name!r} is held back until somebody approves its new definition:"
+                f" {held.change}.",
+                "authentication",
+            )
 
     def canonical(self, name: str) -> str:
-        """The canonical name of a tool by that or its wire name; of a lazy service's tool also before it is in. Asks nobody."""
+        """The canonical name of a tool by that or its wire name; of a lazy service's tool also
+        before it is in. Asks nobody."""
         found = self._catalogue.find(name)
         if found is not None:
             return found.name
         sources = {} if self._discovery is None else self._discovery.sources
         ids = [id for id in sources if name.startswith(f"{id}__")]
-        return name if not ids or "." in name else f"{max(ids, key=len)}.{name[len(max(ids, key=len)) + 2 :]}"
+        return (
+            name
+            if not ids or "." in name
+            else f"{max(ids, key=len)}.{name[len(max(ids, key=len)) + 2 :]}"
+        )
 
     # --- what is told of them ---
 
@@ -343,9 +414,12 @@ class ToolManager:
         """Return a copy of a tool's input schema. Raises `ToolNotFound`."""
         return self.get(name).input_schema
 
-    def get_llm_definitions(self, names: Iterable[str] | None = None, style: str = "openai_chat") -> list[dict[str, Any]]:
-        """Definitions as a model API takes them, of all tools or of those named: `openai_chat`, `openai_responses`, `anthropic`, `gemini` (one of its
-        `functionDeclarations` each) or `mcp`; a copy. Without `names` the services are asked first, as by `discover()`.
+    def get_llm_definitions(
+        self, names: Iterable[str] | None = None, style: str = "openai_chat"
+    ) -> list[dict[str, Any]]:
+        """Definitions as a model API takes them, of all tools or of those named: `openai_chat`,
+        `openai_responses`, `anthropic`, `gemini` (one of its `functionDeclarations` each) or `mcp`;
+        a copy. Without `names` the services are asked first, as by `discover()`.
 
         Raises `ToolNotFound`, and `ConfigurationError` naming the styles there are.
         """
@@ -358,7 +432,10 @@ class ToolManager:
         definitions = self.definitions()
         known = self._styled.get(style)
         if known is None or known[0] is not definitions:
-            known = self._styled[style] = (definitions, [styles.definition(found, style) for found in definitions])
+            known = self._styled[style] = (
+                definitions,
+                [styles.definition(found, style) for found in definitions],
+            )
         return copied(known[1])
 
     def get_tool_info(self, name: str) -> dict[str, Any]:
@@ -380,15 +457,25 @@ class ToolManager:
         }
 
     def summary(self) -> dict[str, Any]:
-        """How many tools there are, by type and category, and where the services stand (`not asked`, how many tools, or why there are none)."""
+        """How many tools there are, by type and category, and where the services stand (`not
+        asked`, how many tools, or why there are none)."""
         types: dict[str, int] = {}
         categories: dict[str, int] = {}
         for tool in self._catalogue.tools.values():
             types[tool.tool_type] = types.get(tool.tool_type, 0) + 1
             categories[tool.category] = categories.get(tool.category, 0) + 1
         offered = {} if self._discovery is None else self._discovery.summary()
-        services = {id: said - self._catalogue.left_out(id) if isinstance(said, int) else said for id, said in offered.items()}
-        return {"tools": len(self._catalogue.tools), "types": types, "categories": categories, "services": services, "held": self.held}
+        services = {
+            id: said - self._catalogue.left_out(id) if isinstance(said, int) else said
+            for id, said in offered.items()
+        }
+        return {
+            "tools": len(self._catalogue.tools),
+            "types": types,
+            "categories": categories,
+            "services": services,
+            "held": self.held,
+        }
 
     def health(self, timeout: float = 5.0) -> dict[str, Health]:
         """How each service answers now, all asked at once, within `timeout` seconds and one."""
@@ -396,8 +483,11 @@ class ToolManager:
 
     # --- calls ---
 
-    def call(self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> ToolResult:
-        """Run a tool once and return its result, also one that says it failed. Raises `ToolError` if there is none."""
+    def call(
+        self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
+    ) -> ToolResult:
+        """Run a tool once and return its result, also one that says it failed. Raises `ToolError`
+        if there is none."""
         tool = self.get(name)
         given = ToolCall("" if context is None else context.call_id, tool.name, arguments or {})
         with self._lock:
@@ -420,8 +510,11 @@ class ToolManager:
             self._hooks,
         )
 
-    async def acall(self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None) -> ToolResult:
-        """`call` for async hosts: the same on a thread of its own. A cancelled task cancels the call."""
+    async def acall(
+        self, name: str, arguments: dict[str, Any] | None = None, context: ToolContext | None = None
+    ) -> ToolResult:
+        """`call` for async hosts: the same on a thread of its own. A cancelled task cancels the
+        call."""
         import asyncio
 
         context = context or ToolContext()
@@ -435,7 +528,9 @@ class ToolManager:
                 elif result is not None:
                     done.set_result(result)
 
-        def work() -> None:  # not asyncio.to_thread, whose few threads calls within calls would use up
+        def work() -> (
+            None
+        ):  # not asyncio.to_thread, whose few threads calls within calls would use up
             result, failure = None, None
             try:
                 result = self.call(name, arguments, context)
@@ -461,11 +556,13 @@ class ToolManager:
         start_thread: StartThread = start_thread,
         hooks: Hooks | None = None,
     ) -> ToolResult:
-        """Run a model's call to a result: never raises for what the tool or the model did wrong, but tells the model.
+        """Run a model's call to a result: never raises for what the tool or the model did wrong,
+        but tells the model.
 
-        A failure is tried again as the tool's `retry` says, or by the error's own policy if the tool is `read_only` or `idempotent`.
-        `before_attempt(n)` is called before the second and every further attempt; what it raises ends the call. `hooks` stand in place of the
-        manager's own.
+        A failure is tried again as the tool's `retry` says, or by the error's own policy if the
+        tool is `read_only` or `idempotent`. `before_attempt(n)` is called before the second and
+        every further attempt; what it raises ends the call. `hooks` stand in place of the manager's
+        own.
         """
         context = context if context is not None else ToolContext(call_id=call.id)
 
@@ -478,7 +575,10 @@ class ToolManager:
                     if wait is None or context.cancelled:
                         raise
                     if context.cancelled.wait(wait):
-                        raise ToolCancelled(f"{call.name!r} was cancelled while waiting to be tried again after: {error}") from error
+                        raise ToolCancelled(
+                            f"{call.name!r} was cancelled while waiting to be tried again after:"
+                            f" {error}"
+                        ) from error
                 context.attempt += 1
                 if before_attempt is not None:
                     try:
@@ -531,10 +631,14 @@ class ToolManager:
         if changed is not call:
             from holdfast.tools.hooks import ARGUMENTS
 
-            result = msgspec.structs.replace(result, meta={**result.meta, ARGUMENTS: changed.arguments})
+            result = msgspec.structs.replace(
+                result, meta={**result.meta, ARGUMENTS: changed.arguments}
+            )
         if hooks is not None:
             result = hooks.after(changed, result, context)
-        result = result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+        result = (
+            result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+        )
         return self._with_context(result, added) if added else result
 
     @staticmethod
@@ -551,9 +655,12 @@ class ToolManager:
 
         return marked(failed(error), error)
 
-    def refused(self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None) -> ToolResult | None:
-        """What a call that another process is to run is answered here at once: that its arguments do not fit, or what a hook says in its place.
-        None if it may be run. Its tool need not be there. `hooks` as in `run`."""
+    def refused(
+        self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
+    ) -> ToolResult | None:
+        """What a call that another process is to run is answered here at once: that its arguments
+        do not fit, or what a hook says in its place. None if it may be run. Its tool need not be
+        there. `hooks` as in `run`."""
         hooks = hooks or self._hooks
         try:
             if call.invalid:
@@ -564,7 +671,9 @@ class ToolManager:
                     return found
                 if found is not call:
                     raise ToolError(
-                        f"{call.name!r} was not run: a hook changed its arguments, which it cannot for another process.", retryable=False
+                        f"{call.name!r} was not run: a hook changed its arguments, which it cannot"
+                        " for another process.",
+                        retryable=False,
                     )
             tool = self._catalogue.find(call.name)
             if tool is not None:
@@ -573,9 +682,11 @@ class ToolManager:
             return self._failed(error, hooks)
         return None
 
-    def told(self, call: ToolCall, result: ToolResult, context: ToolContext, hooks: Hooks | None = None) -> ToolResult:
-        """A result that came otherwise than by a call, such as a tool's `reconcile`, as it is to be told: after hooks and limits. `hooks` as in
-        `run`."""
+    def told(
+        self, call: ToolCall, result: ToolResult, context: ToolContext, hooks: Hooks | None = None
+    ) -> ToolResult:
+        """A result that came otherwise than by a call, such as a tool's `reconcile`, as it is to be
+        told: after hooks and limits. `hooks` as in `run`."""
         hooks = hooks or self._hooks
         if hooks is None and self._overflow is None:
             return result
@@ -584,9 +695,13 @@ class ToolManager:
                 result = hooks.after(call, result, context)
         except ToolError as error:
             return self._failed(error, hooks)
-        return result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+        return (
+            result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
+        )
 
-    def _once(self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread) -> ToolResult:
+    def _once(
+        self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
+    ) -> ToolResult:
         context.cancelled.raise_if_set()  # a hook or a wait before this may have taken long
         if tool.is_async:
             context.loop = self._submit
@@ -603,7 +718,9 @@ class ToolManager:
                 return self._loop.submit(work)
         work.close()
         raise ToolError(
-            "An async tool called another one without await, and would wait for itself: use `await manager.acall(...)`.", retryable=False
+            "An async tool called another one without await, and would wait for itself: use `await"
+            " manager.acall(...)`.",
+            retryable=False,
         )
 
     def __enter__(self) -> ToolManager:
@@ -613,7 +730,8 @@ class ToolManager:
         self.close()
 
     def opened(self, runtime: object | None = None) -> None:
-        """A conversation begins to use these tools, with that runtime. Several agents may have one manager."""
+        """A conversation begins to use these tools, with that runtime. Several agents may have one
+        manager."""
         with self._lock:
             self._users += 1
         self._use_folder(runtime, True)
@@ -630,7 +748,8 @@ class ToolManager:
             self.close()
 
     def folders(self) -> tuple[str, ...]:
-        """Where the runtimes of the open conversations work, each once: what services are told to work in."""
+        """Where the runtimes of the open conversations work, each once: what services are told to
+        work in."""
         return tuple(dict.fromkeys(self._folders))
 
     def _use_folder(self, runtime: object | None, opened: bool) -> None:
@@ -650,7 +769,8 @@ class ToolManager:
                     source.folders_changed()
 
     def close(self) -> None:
-        """Let go of all connections, and end the processes behind them. Idempotent; the next use connects again."""
+        """Let go of all connections, and end the processes behind them. Idempotent; the next use
+        connects again."""
         with self._lock:
             self._due = False
             loop, self._loop = self._loop, None
@@ -665,7 +785,10 @@ def _patterns(argument: str, given: Any) -> Mapping[str, int]:
         return cast("Mapping[str, int]", given)
     if isinstance(given, int) and not isinstance(given, bool):
         return {"*": given}
-    raise ConfigurationError(f"ToolManager: {argument} takes a number, or a mapping of name patterns to numbers, not {given!r}.")
+    raise ConfigurationError(
+        f"ToolManager: {argument} takes a number, or a mapping of name patterns to numbers, not"
+        f" {given!r}."
+    )
 
 
 class _Unannounced(Exception):
@@ -678,7 +801,9 @@ class _Unannounced(Exception):
 def _as_tool(tool: Any) -> Tool:
     if isinstance(tool, Tool):
         return tool
-    langchain = callable(getattr(tool, "invoke", None)) and isinstance(getattr(tool, "name", None), str)
+    langchain = callable(getattr(tool, "invoke", None)) and isinstance(
+        getattr(tool, "name", None), str
+    )
     if callable(tool) and not langchain:
         return Tool.from_function(tool)
     hint = ""

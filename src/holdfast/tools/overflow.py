@@ -1,4 +1,5 @@
-"""Results that are too long to be shown whole: what is too long goes to a file, a preview of it stays."""
+"""Results that are too long to be shown whole: what is too long goes to a file, a preview of it
+stays."""
 
 from __future__ import annotations
 
@@ -19,36 +20,54 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 class Overflow:
-    """Limits in characters by patterns of tool names (the tightest that fits counts), and the folder for what goes over them.
+    """Limits in characters by patterns of tool names (the tightest that fits counts), and the
+    folder for what goes over them.
 
-    A limit holds for all texts of a result together (those of embedded resources included), and for its structured content as JSON.
-    A conversation has `Agent(output_limit=)`, which keeps whole outputs in its store; this is for a `ToolManager` by itself.
+    A limit holds for all texts of a result together (those of embedded resources included), and for
+    its structured content as JSON. A conversation has `Agent(output_limit=)`, which keeps whole
+    outputs in its store; this is for a `ToolManager` by itself.
     """
 
     def __init__(self, limits: Mapping[str, int], folder: str | Path | None) -> None:
         for pattern, limit in limits.items():
             if not isinstance(limit, int) or isinstance(limit, bool) or limit < 200:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-                raise ConfigurationError(f"result_limit takes a number of characters from 200 for {pattern!r}, not {limit!r}.")
+                raise ConfigurationError(
+                    f"result_limit takes a number of characters from 200 for {pattern!r}, not"
+                    f" {limit!r}."
+                )
         if limits and folder is None:
-            raise ConfigurationError("result_limit needs result_dir, a folder for what goes over it.")
+            raise ConfigurationError(
+                "result_limit needs result_dir, a folder for what goes over it."
+            )
         self.given = self._limits = dict(limits)
         self._folder = Path() if folder is None else Path(folder)
 
     def shown(self, name: str, call_id: str, result: ToolResult) -> ToolResult:
-        """The result, with what is too long in files: texts as one with its middle left out, structured content as `{"note": where it is}`.
-        A file that cannot be written costs what was to stand in it, not the result."""
-        limit = min((limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)), default=None)
+        """The result, with what is too long in files: texts as one with its middle left out,
+        structured content as `{"note": where it is}`. A file that cannot be written costs what was
+        to stand in it, not the result."""
+        limit = min(
+            (limit for pattern, limit in self._limits.items() if fnmatchcase(name, pattern)),
+            default=None,
+        )
         if limit is None or result.meta.get(OUTPUT) is True:
             return result
-        stem = f"{_UNSAFE.sub('_', f'{name}-{call_id}' if call_id else name)[:100]}-{uuid4().hex[:8]}"
+        stem = (
+            f"{_UNSAFE.sub('_', f'{name}-{call_id}' if call_id else name)[:100]}-{uuid4().hex[:8]}"
+        )
         changes: dict[str, Any] = {}
         texts = [text for block in result.content if (text := _text(block)) is not None]
         if sum(map(len, texts)) > limit:
             text = "\n".join(texts)
-            changes["content"] = _with_one_text(result.content, _cut(text, limit, self._kept(f"{stem}.txt", text, "text")))
+            changes["content"] = _with_one_text(
+                result.content, _cut(text, limit, self._kept(f"{stem}.txt", text, "text"))
+            )
         data = _json(result.structured_content)
         if len(data) > limit:
-            note = f"{len(data):,} characters of JSON are left out: {self._kept(f'{stem}.json', data, 'JSON')}."
+            note = (
+                f"{len(data):,} characters of JSON are left out:"
+                f" {self._kept(f'{stem}.json', data, 'JSON')}."
+            )
             changes["structured_content"] = {"note": note}
         if result.error is not None and len(result.error.message) > limit:
             message = _cut(result.error.message, limit, "see the text of the result")
@@ -89,4 +108,7 @@ def _json(data: Any) -> str:
 
 def _cut(text: str, limit: int, where: str) -> str:
     end = limit // 4
-    return f"{text[: limit - end]}\n\n[... {len(text) - limit:,} of {len(text):,} characters left out; {where} ...]\n\n{text[-end:]}"
+    return (
+        f"{text[: limit - end]}\n\n[... {len(text) - limit:,} of {len(text):,} characters left out;"
+        f" {where} ...]\n\n{text[-end:]}"
+    )

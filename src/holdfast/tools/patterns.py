@@ -1,7 +1,8 @@
 """Regular expressions of JSON Schemas from outside, matched in linear time.
 
-Python's `re` backtracks: a pattern such as `^(a+)+$` can hold the interpreter lock for years. The matcher here is Rust's regex
-crate, which pydantic-core brings along. It never backtracks, but it knows no look-around and no backreferences.
+Python's `re` backtracks: a pattern such as `^(a+)+$` can hold the interpreter lock for years. The
+matcher here is Rust's regex crate, which pydantic-core brings along. It never backtracks, but it
+knows no look-around and no backreferences.
 """
 
 from __future__ import annotations
@@ -12,8 +13,17 @@ from typing import Any
 MAX_PATTERN_CHARS = 5_000
 MAX_PATTERN_STATES = 2_000  # by the estimate below
 
-# JSON Schema's dialect is ECMA-262, in which these are ASCII. `\Z` is Python's; servers written in Python send it.
-_ESCAPES = {"d": "[0-9]", "D": "[^0-9]", "w": "[0-9A-Za-z_]", "W": "[^0-9A-Za-z_]", "b": r"(?-u:\b)", "B": r"(?-u:\B)", "Z": r"\z"}
+# JSON Schema's dialect is ECMA-262, in which these are ASCII. `\Z` is Python's; servers written in
+# Python send it.
+_ESCAPES = {
+    "d": "[0-9]",
+    "D": "[^0-9]",
+    "w": "[0-9A-Za-z_]",
+    "W": "[^0-9A-Za-z_]",
+    "b": r"(?-u:\b)",
+    "B": r"(?-u:\B)",
+    "Z": r"\z",
+}
 _ESCAPES_IN_CLASS = {**_ESCAPES, "b": r"\x08"}
 _COUNTED = re.compile(r"\{([0-9]{1,6})(?:(,)([0-9]{1,6})?)?\}")
 _BRACES = re.compile(r"\{[0-9A-Za-z_=]{1,60}\}")  # of `\p{Letter}` and `\u{1F600}`
@@ -27,8 +37,9 @@ class UnsupportedPattern(ValueError):
 class Pattern:
     """A compiled pattern of JSON Schema. Raises `UnsupportedPattern` with the reason.
 
-    `states` estimates the size of its automaton. A match takes at most 15 ns for each state and character of the text
-    (measured with `[ab]{0,2000}a[ab]{2900}c`), nearly always far less, and holds the interpreter lock meanwhile.
+    `states` estimates the size of its automaton. A match takes at most 15 ns for each state and
+    character of the text (measured with `[ab]{0,2000}a[ab]{2900}c`), nearly always far less, and
+    holds the interpreter lock meanwhile.
     """
 
     __slots__ = ("_matches", "states")
@@ -53,7 +64,8 @@ class Pattern:
 
 
 def _translate(pattern: str) -> tuple[str, int]:
-    """Return the pattern in the dialect of Rust's regex crate, and the estimated number of its states."""
+    """Return the pattern in the dialect of Rust's regex crate, and the estimated number of its
+    states."""
     out: list[str] = []
     groups: list[list[int]] = [[]]  # of each open group the states of its parts
     at = 0
@@ -70,7 +82,9 @@ def _translate(pattern: str) -> tuple[str, int]:
         elif char == "(":
             if re.match(r"\(\?<?[=!]", pattern[at : at + 4]):
                 raise UnsupportedPattern("it has look-around")
-            opened = re.compile(r"\((?:\?(?:P?<\w{1,100}>|[a-z]{0,9}(?:-[a-z]{1,9})?[:)]))?").match(pattern, at)
+            opened = re.compile(r"\((?:\?(?:P?<\w{1,100}>|[a-z]{0,9}(?:-[a-z]{1,9})?[:)]))?").match(
+                pattern, at
+            )
             if opened is None:
                 raise UnsupportedPattern("it is no regular expression of ECMA-262")
             out.append(opened[0])
@@ -111,11 +125,16 @@ def _escape(pattern: str, at: int, known: dict[str, str]) -> tuple[str, int, int
         raise UnsupportedPattern("it has backreferences")
     braces = _BRACES.match(pattern, at + 2) if char in "pPux" else None
     states = _UNICODE_CLASS_STATES if char in "pP" else 4 if char in "sSux" else 1
-    return f"\\{char}{braces[0] if braces else ''}", states, at + 2 + (len(braces[0]) if braces else 0)
+    return (
+        f"\\{char}{braces[0] if braces else ''}",
+        states,
+        at + 2 + (len(braces[0]) if braces else 0),
+    )
 
 
 def _character_class(pattern: str, at: int) -> tuple[str, int, int]:
-    """Translate the class that begins at `at`, in which ECMA-262 knows neither nested classes nor set operations."""
+    """Translate the class that begins at `at`, in which ECMA-262 knows neither nested classes nor
+    set operations."""
     if pattern.startswith("[^]", at):
         return r"[\s\S]", 4, at + 3
     if pattern.startswith("[]", at):
@@ -132,7 +151,11 @@ def _character_class(pattern: str, at: int) -> tuple[str, int, int]:
             out.append(text)
             states += more
             continue
-        out.append(f"\\{pattern[at]}" if pattern[at] in "[&~" or pattern.startswith("--", at) else pattern[at])
+        out.append(
+            f"\\{pattern[at]}"
+            if pattern[at] in "[&~" or pattern.startswith("--", at)
+            else pattern[at]
+        )
         states += 0 if pattern[at].isascii() else 2
         at += 1
     if at == len(pattern):

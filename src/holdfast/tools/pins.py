@@ -1,4 +1,5 @@
-"""Pinning: a remote tool's definition is remembered when it is approved; another one under its name is held back until it is, too."""
+"""Pinning: a remote tool's definition is remembered when it is approved; another one under its name
+is held back until it is, too."""
 
 from __future__ import annotations
 
@@ -23,10 +24,12 @@ class _Pin(msgspec.Struct, frozen=True):
 
 
 class Pins:
-    """Which definitions were approved, by the tools' canonical names. In memory, or in the JSON file at `path`, whose folder is made if need be.
+    """Which definitions were approved, by the tools' canonical names. In memory, or in the JSON
+    file at `path`, whose folder is made if need be.
 
-    A tool that is seen for the first time is approved by that, or with `first="hold"` held back like one that has changed. Thread-safe, and
-    several processes may have one file: each adds its approvals to the others', under a lock on the file `{path}.lock`, and heeds theirs. Raises
+    A tool that is seen for the first time is approved by that, or with `first="hold"` held back
+    like one that has changed. Thread-safe, and several processes may have one file: each adds its
+    approvals to the others', under a lock on the file `{path}.lock`, and heeds theirs. Raises
     `ConfigurationError` for a file that cannot be read.
     """
 
@@ -37,23 +40,33 @@ class Pins:
         self._first = first
         self._lock = threading.Lock()
         self._held: dict[str, _Pin] = {}
-        self._told: dict[str, str] = {}  # the hash of the definition of which `check` told first, since the last approval
+        self._told: dict[
+            str, str
+        ] = {}  # the hash of the definition of which `check` told first, since the last approval
         self._read()
 
     def check(self, tool: Tool) -> str:
-        """ "" if this definition is approved, else what is other than in the one that was; two definitions are never told in the same words.
-        Raises `StoreError` if the file cannot be written, `ConfigurationError` if it is no file of pins any more."""
+        """ "" if this definition is approved, else what is other than in the one that was; two
+        definitions are never told in the same words. Raises `StoreError` if the file cannot be
+        written, `ConfigurationError` if it is no file of pins any more."""
         return self.check_all([tool]).get(tool.name, "")
 
     def check_all(self, tools: Iterable[Tool]) -> dict[str, str]:
-        """What `check` says of each tool that is not approved, by name; what is seen for the first time is written at once."""
+        """What `check` says of each tool that is not approved, by name; what is seen for the first
+        time is written at once."""
         pins = {tool.name: _pin(tool) for tool in tools}
         with self._lock:
             if any(not _same(self._held.get(name), pin) for name, pin in pins.items()):
                 self._read()  # another process may have approved it
             if self._first == "approve":
-                self._write(lambda: {name: pin for name, pin in pins.items() if name not in self._held})
-            return {name: self._change(name, pin) for name, pin in pins.items() if not _same(self._held.get(name), pin)}
+                self._write(
+                    lambda: {name: pin for name, pin in pins.items() if name not in self._held}
+                )
+            return {
+                name: self._change(name, pin)
+                for name, pin in pins.items()
+                if not _same(self._held.get(name), pin)
+            }
 
     def approve(self, tool: Tool) -> None:
         """Let this definition through from here on. Raises as `check`."""
@@ -62,11 +75,15 @@ class Pins:
             self._told.pop(tool.name, None)
 
     def __repr__(self) -> str:
-        return f"Pins({len(self._held)} tools{'' if self.path is None else f', {str(self.path)!r}'})"
+        return (
+            f"Pins({len(self._held)} tools{'' if self.path is None else f', {str(self.path)!r}'})"
+        )
 
     def _change(self, name: str, pin: _Pin) -> str:
         known = self._held.get(name)
-        text, whole = ("it is new", True) if known is None else _difference(known.definition, pin.definition)
+        text, whole = (
+            ("it is new", True) if known is None else _difference(known.definition, pin.definition)
+        )
         # A person approves what these words say: they must not fit a later definition as well.
         unique = self._told.setdefault(name, pin.hash) == pin.hash and whole
         return text if unique else f"{text} (definition {pin.hash})"
@@ -79,9 +96,12 @@ class Pins:
         try:
             self._held = msgspec.json.decode(self.path.read_bytes(), type=dict[str, _Pin])
         except FileNotFoundError:
-            return  # nothing was approved, or somebody has taken it away: what is known here is kept
+            # nothing was approved, or somebody has taken it away: what is known here is kept
+            return
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"Pins: {str(self.path)!r} is no file of pins: {error}.") from None
+            raise ConfigurationError(
+                f"Pins: {str(self.path)!r} is no file of pins: {error}."
+            ) from None
 
     def _write(self, made: Callable[[], dict[str, _Pin]]) -> None:
         """Add what `made` gives once the file was read under its lock."""
@@ -101,7 +121,9 @@ class Pins:
                     os.fsync(file.fileno())
                 beside.replace(self.path)
         except OSError as error:
-            raise StoreError(f"Pins: {str(self.path)!r} cannot be written: {type(error).__name__}: {error}.") from error
+            raise StoreError(
+                f"Pins: {str(self.path)!r} cannot be written: {type(error).__name__}: {error}."
+            ) from error
         self._held = held
 
 
@@ -110,12 +132,14 @@ def _locked(path: Path) -> Generator[None]:
     import fcntl
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.with_name(f"{path.name}.lock").open("ab") as file:  # it stays: whoever took it away would let two in
+    with path.with_name(f"{path.name}.lock").open(
+        "ab"
+    ) as file:  # it stays: whoever took it away would let two in
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-# --- definitions -----------------------------------------------------------------------------------
+# --- definitions ---
 
 
 def definition(tool: Tool) -> dict[str, Any]:
@@ -147,17 +171,27 @@ def _same(known: _Pin | None, pin: _Pin) -> bool:
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, bool]:
     """What changed, by its places, in a few words; and whether that is all of it."""
-    parts = [part for key in sorted({*before, *now}) for part in _places(key, before.get(key), now.get(key))]
+    parts = [
+        part
+        for key in sorted({*before, *now})
+        for part in _places(key, before.get(key), now.get(key))
+    ]
     if not parts:
         return "it is written otherwise", False
-    text = "; ".join(part for part, _ in parts[:5]) + (f"; and {len(parts) - 5} more" if len(parts) > 5 else "")
+    text = "; ".join(part for part, _ in parts[:5]) + (
+        f"; and {len(parts) - 5} more" if len(parts) > 5 else ""
+    )
     return text, len(parts) <= 5 and all(whole for _, whole in parts)
 
 
 def _places(place: str, before: Any, now: Any) -> list[tuple[str, bool]]:
     if isinstance(before, dict) and isinstance(now, dict):
         old, new = cast("dict[str, Any]", before), cast("dict[str, Any]", now)
-        return [found for key in sorted({*old, *new}) for found in _places(f"{place}.{key}", old.get(key), new.get(key))]
+        return [
+            found
+            for key in sorted({*old, *new})
+            for found in _places(f"{place}.{key}", old.get(key), new.get(key))
+        ]
     was, is_ = _sorted.encode(before).decode(), _sorted.encode(now).decode()
     if was == is_:  # as they are written: to Python, true is 1
         return []

@@ -1,7 +1,9 @@
-"""Where tools come from when only a module's name is known: declarations at import, and `ToolRegistry`.
+"""Where tools come from when only a module's name is known: declarations at import, and
+`ToolRegistry`.
 
-A module declares tools without any registry: `@tool` objects in its namespace, or `register_tool(name, factory)` at import. The
-declaration is noted on that module alone. A registry is an object that a caller makes, fills and passes on.
+A module declares tools without any registry: `@tool` objects in its namespace, or
+`register_tool(name, factory)` at import. The declaration is noted on that module alone. A registry
+is an object that a caller makes, fills and passes on.
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ _NOTE = "__holdfast_tools__"
 
 
 def register_tool(name: str, factory: Factory | Tool) -> None:
-    """Declare, at a module's import, that it makes the tool `name`: `factory()` returns a `Tool` (a class will do).
+    """Declare, at a module's import, that it makes the tool `name`: `factory()` returns a `Tool` (a
+    class will do).
 
-    The tool has the name `name`, whatever its own is. Equivalent to a note on the calling module; nothing global changes.
-    `ToolRegistry.import_module` reads it.
+    The tool has the name `name`, whatever its own is. Equivalent to a note on the calling module;
+    nothing global changes. `ToolRegistry.import_module` reads it.
     """
     names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]: the caller's module
     notes = cast("dict[str, Factory | Tool]", names.setdefault(_NOTE, {}))
@@ -32,12 +35,16 @@ def register_tool(name: str, factory: Factory | Tool) -> None:
 
 def _check(name: str, factory: Any) -> Factory | Tool:
     if not isinstance(factory, Tool) and not callable(factory):
-        raise ConfigurationError(f"register_tool({name!r}): factory takes a function that returns a Tool, or a Tool, not {factory!r}.")
+        raise ConfigurationError(
+            f"register_tool({name!r}): factory takes a function that returns a Tool, or a Tool, not"
+            f" {factory!r}."
+        )
     return cast("Factory | Tool", factory)
 
 
 class ToolRegistry:
-    """Tools by name, each with the module that declared it. One owner: not shared between threads while it is being filled."""
+    """Tools by name, each with the module that declared it. One owner: not shared between threads
+    while it is being filled."""
 
     def __init__(self) -> None:
         self._factories: dict[str, Factory | Tool] = {}
@@ -46,30 +53,43 @@ class ToolRegistry:
     def register_tool(self, name: str, factory: Factory | Tool) -> None:
         """Add or replace a tool. Its module is the factory's own."""
         self._factories[name] = _check(name, factory)
-        self._modules[name] = factory.module_qualname if isinstance(factory, Tool) else module_of(factory)
+        self._modules[name] = (
+            factory.module_qualname if isinstance(factory, Tool) else module_of(factory)
+        )
 
     def import_module(self, qualname: str) -> list[Tool]:
-        """Import a module, add the tools that it declares and return them; also when it was imported before.
+        """Import a module, add the tools that it declares and return them; also when it was
+        imported before.
 
-        Raises `ConfigurationError` when it cannot be imported, declares none or one of them cannot be made; then none is added.
+        Raises `ConfigurationError` when it cannot be imported, declares none or one of them cannot
+        be made; then none is added.
         """
         try:
             module = importlib.import_module(qualname)
         except (Exception, SystemExit) as error:
-            raise ConfigurationError(f"Module {qualname!r} cannot be imported: {type(error).__name__}: {error}") from error
+            raise ConfigurationError(
+                f"Module {qualname!r} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
         declared = declared_in(module)
         if not declared:
-            raise ConfigurationError(f"Module {qualname!r} declares no tools. Use @tool or register_tool(name, factory) in it.")
+            raise ConfigurationError(
+                f"Module {qualname!r} declares no tools. Use @tool or register_tool(name, factory)"
+                " in it."
+            )
         made = [_make(name, factory, qualname) for name, factory in declared.items()]
         self._factories.update(declared)
         self._modules.update(dict.fromkeys(declared, qualname))
         return made
 
     def create(self, name: str) -> Tool:
-        """The tool of that name, made by its factory. Raises `ToolNotFound` or `ConfigurationError`."""
+        """The tool of that name, made by its factory. Raises `ToolNotFound` or
+        `ConfigurationError`."""
         factory = self._factories.get(name)
         if factory is None:
-            raise ToolNotFound(f"No tool {name!r} is registered. There are: {', '.join(sorted(self._factories)) or 'none'}.")
+            raise ToolNotFound(
+                f"No tool {name!r} is registered. There are:"
+                f" {', '.join(sorted(self._factories)) or 'none'}."
+            )
         return _make(name, factory, self._modules[name])
 
     def get_tool_module_qualnames(self) -> dict[str, str]:
@@ -83,9 +103,13 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
     try:
         made: Any = factory()
     except Exception as error:
-        raise ConfigurationError(f"The factory of tool {name!r} in {module!r} failed: {type(error).__name__}: {error}") from error
+        raise ConfigurationError(
+            f"The factory of tool {name!r} in {module!r} failed: {type(error).__name__}: {error}"
+        ) from error
     if not isinstance(made, Tool):
-        raise ConfigurationError(f"The factory of tool {name!r} in {module!r} returned {made!r}, not a Tool.")
+        raise ConfigurationError(
+            f"The factory of tool {name!r} in {module!r} returned {made!r}, not a Tool."
+        )
     if made.name != name:
         made = made.renamed(name)
     made.module_qualname = module
@@ -94,9 +118,12 @@ def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
 
 
 def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
-    """The tools that a module declares, by name: `Tool` objects of its own in its namespace, and what it noted by `register_tool`."""
+    """The tools that a module declares, by name: `Tool` objects of its own in its namespace, and
+    what it noted by `register_tool`."""
     found: dict[str, Factory | Tool] = {
-        value.name: value for value in vars(module).values() if isinstance(value, Tool) and not _is_imported(value, module)
+        value.name: value
+        for value in vars(module).values()
+        if isinstance(value, Tool) and not _is_imported(value, module)
     }
     found.update(cast("dict[str, Factory | Tool]", vars(module).get(_NOTE, {})))
     return found
@@ -105,4 +132,8 @@ def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
 def _is_imported(tool: Tool, module: ModuleType) -> bool:
     """Whether the module that declares `tool` is another one that has it in its namespace too."""
     home = sys.modules.get(tool.module_qualname)
-    return home is not None and home is not module and any(value is tool for value in list(vars(home).values()))
+    return (
+        home is not None
+        and home is not module
+        and any(value is tool for value in list(vars(home).values()))
+    )

@@ -7,17 +7,27 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.content import (
+    AudioContent,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.nesting import MAX_DEPTH, too_deep
 
-OUTPUT = "holdfast/output"  # in a result's meta: its structured content is a run's output (`Agent(output_type=)`), which is kept whole
+# in a result's meta: its structured content is a run's output (`Agent(output_type=)`), which is
+# kept whole
+OUTPUT = "holdfast/output"
 
 _BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
 
 def as_result(tool: str, value: Any) -> ToolResult:
-    """A callback's return value as a result. Raises `ToolError` saying what may be returned instead."""
+    """A callback's return value as a result. Raises `ToolError` saying what may be returned
+    instead."""
     kind = cast("type[Any]", type(value))
     if kind is str:
         return ToolResult((TextContent(clean(value)),))
@@ -26,13 +36,20 @@ def as_result(tool: str, value: Any) -> ToolResult:
     if value is None:
         return ToolResult()
     if isinstance(value, str):
-        return ToolResult((TextContent(clean(str.__str__(value))),))  # not str(value), which is "Color.RED" for an enum
+        return ToolResult(
+            (TextContent(clean(str.__str__(value))),)
+        )  # not str(value), which is "Color.RED" for an enum
     if isinstance(value, ToolResult):
         return _checked(tool, value)
     if isinstance(value, _BLOCKS):
         return _checked(tool, ToolResult((value,)))
-    if isinstance(value, list | tuple) and any(isinstance(item, _BLOCKS) for item in cast("list[Any]", value)):
-        found = [TextContent(item) if isinstance(item, str) else item for item in cast("list[Any]", value)]
+    if isinstance(value, list | tuple) and any(
+        isinstance(item, _BLOCKS) for item in cast("list[Any]", value)
+    ):
+        found = [
+            TextContent(item) if isinstance(item, str) else item
+            for item in cast("list[Any]", value)
+        ]
         try:
             return _checked(tool, ToolResult(tuple(found)))
         except ConfigurationError as error:
@@ -42,7 +59,9 @@ def as_result(tool: str, value: Any) -> ToolResult:
         try:
             return _checked(tool, ToolResult.from_json(_json(tool, mcp)))
         except msgspec.ValidationError as error:
-            raise _refused(tool, value, f"which has the form of an MCP result with a wrong part: {error}") from None
+            raise _refused(
+                tool, value, f"which has the form of an MCP result with a wrong part: {error}"
+            ) from None
     data = _json(tool, value)
     return ToolResult((TextContent(data.decode()),), structured_content=msgspec.json.decode(data))
 
@@ -52,21 +71,25 @@ _MCP_TYPES = {"text", "image", "audio", "resource", "resource_link"}
 
 
 def _mcp_form(value: Any) -> dict[str, Any] | None:
-    """Return an MCP result (`CallToolResult`) that a callback returned as a dict or as the mcp package's model; None for other values."""
+    """Return an MCP result (`CallToolResult`) that a callback returned as a dict or as the mcp
+    package's model; None for other values."""
     if cast("type[Any]", type(value)).__name__ == "CallToolResult" and hasattr(value, "model_dump"):
         value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
     if not isinstance(value, dict) or not isinstance(value.get("content"), list):  # pyright: ignore[reportUnknownMemberType]
         return None
     found = cast("dict[str, Any]", value)
     content = cast("list[Any]", found["content"])
-    blocks = all(isinstance(block, dict) and cast("dict[str, Any]", block).get("type") in _MCP_TYPES for block in content)
+    blocks = all(
+        isinstance(block, dict) and cast("dict[str, Any]", block).get("type") in _MCP_TYPES
+        for block in content
+    )
     sure = bool(content) or isinstance(found.get("isError"), bool)
     return found if blocks and sure and found.keys() <= _MCP_KEYS else None
 
 
 def _checked(tool: str, result: ToolResult) -> ToolResult:
-    """A result that a callback built, as it will be read again: what cannot be stored is refused now, and later changes to its parts
-    do not reach it."""
+    """A result that a callback built, as it will be read again: what cannot be stored is refused
+    now, and later changes to its parts do not reach it."""
     content = result.content
     if (
         len(content) == 1
@@ -86,7 +109,7 @@ def _checked(tool: str, result: ToolResult) -> ToolResult:
         raise _refused(tool, result, f"which has a wrong part: {error}") from None
 
 
-# --- JSON ----------------------------------------------------------------------------------------
+# --- JSON ---
 
 
 def _models(value: Any) -> Any:
@@ -136,14 +159,21 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {clean(str(key)): _cleaned(item) for key, item in cast("dict[Any, Any]", value).items()}
-    return [_cleaned(item) for item in cast("list[Any]", value)] if isinstance(value, list | tuple) else value
+        return {
+            clean(str(key)): _cleaned(item) for key, item in cast("dict[Any, Any]", value).items()
+        }
+    return (
+        [_cleaned(item) for item in cast("list[Any]", value)]
+        if isinstance(value, list | tuple)
+        else value
+    )
 
 
 def _refused(tool: str, value: Any, why: str) -> ToolError:
     return ToolError(
-        f"{tool!r} returned {_describe(value)}, {why.rstrip('.')}. A tool returns a ToolResult, a str, content blocks, a JSON value, "
-        "a msgspec or pydantic model, or None. Its effect may have happened.",
+        f"{tool!r} returned {_describe(value)}, {why.rstrip('.')}. A tool returns a ToolResult, a"
+        " str, content blocks, a JSON value, a msgspec or pydantic model, or None. Its effect may"
+        " have happened.",
         retryable=False,
         max_retries=0,
     )
@@ -154,7 +184,7 @@ def _describe(value: Any) -> str:
     return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"
 
 
-# --- text ----------------------------------------------------------------------------------------
+# --- text ---
 
 
 def _sound(text: str) -> bool:
@@ -168,7 +198,8 @@ def _sound(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Return a plain `str` that UTF-8 can hold: lone surrogates, as from undecodable file names, become `?`."""
+    """Return a plain `str` that UTF-8 can hold: lone surrogates, as from undecodable file names,
+    become `?`."""
     if type(text) is not str:  # a subclass has no JSON
         text = str.__str__(text)
     return text if _sound(text) else text.encode(errors="replace").decode()

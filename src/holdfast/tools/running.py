@@ -1,4 +1,5 @@
-"""One attempt of a call: validated, hooked, bounded in time and number, its outcome classified. `ToolManager` makes calls of attempts."""
+"""One attempt of a call: validated, hooked, bounded in time and number, its outcome classified.
+`ToolManager` makes calls of attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ StartThread = Callable[[Callable[[], None], str], object]
 
 _LONGEST_MESSAGE = 10_000  # characters of an exception's message that a model is shown
 _LOOK = 0.05  # seconds between two looks whether the user has answered, once the time would be over
-_LONGEST_WAIT = 60.0  # seconds before a retry, however often the delay was doubled, and however long the service asks for
+# seconds before a retry, however often the delay was doubled, and however long the service asks for
+_LONGEST_WAIT = 60.0
 
 
 def start_thread(work: Callable[[], None], name: str) -> object:
@@ -41,26 +43,36 @@ async def _whole(work: Any) -> Any:
     try:
         return await work
     except SystemExit as error:
-        raise ToolError(f"The callback called sys.exit({error.code!r}).", retryable=False) from error
+        raise ToolError(
+            f"The callback called sys.exit({error.code!r}).", retryable=False
+        ) from error
 
 
 def checked(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
     """The arguments as the tool takes them. Raises `ToolError`."""
     try:
         found = tool.validate(arguments)
-        if any(type(value) in (dict, list) for value in found.values()):  # the journal's own; a callback may change what it is given
+        if any(
+            type(value) in (dict, list) for value in found.values()
+        ):  # the journal's own; a callback may change what it is given
             found = deepcopy(found)
         return found
     except ToolError:
         raise
     except Exception as error:  # the tool's own schema or types; trying again would not help
-        raise ToolError(f"{tool.name!r} was not run: {_said(error)}", retryable=False, max_retries=0) from error
+        raise ToolError(
+            f"{tool.name!r} was not run: {_said(error)}", retryable=False, max_retries=0
+        ) from error
 
 
-def attempt(tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread) -> ToolResult:
+def attempt(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
+) -> ToolResult:
     """Call the tool once with checked arguments. Raises `ToolError` for whatever it raises."""
     try:
-        if tool.timeout is not None and tool.isolation is None:  # an isolated one keeps its timeout itself, and can end the work
+        if (
+            tool.timeout is not None and tool.isolation is None
+        ):  # an isolated one keeps its timeout itself, and can end the work
             return _within(tool, arguments, context, start)
         return _called(tool, arguments, context)
     except ToolError:
@@ -79,7 +91,11 @@ def failed(error: ToolError) -> ToolResult:
 def _classified(name: str, error: Exception) -> ToolError:
     """Whatever a callback raised, by its type and status code, never by words in its message."""
     message = f"{name!r} failed: {_said(error)}"
-    kind = "timeout" if isinstance(error, TimeoutError) else _BY_STATUS.get(_status_of(error)) or _by_type(error)
+    kind = (
+        "timeout"
+        if isinstance(error, TimeoutError)
+        else _BY_STATUS.get(_status_of(error)) or _by_type(error)
+    )
     found = ToolTimeout(message) if isinstance(error, TimeoutError) else ToolError(message, kind)
     found.retry_after = _retry_after(error)
     return found
@@ -90,14 +106,25 @@ def _said(error: Exception) -> str:
         text = str(error)
     except Exception:  # a message that cannot be made must not hide the failure
         text = "(its message cannot be shown)"
-    return f"{type(error).__name__}: {text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + '...'}"
+    return (
+        f"{type(error).__name__}:"
+        f" {text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + '...'}"
+    )
 
 
-# HTTP status -> error type; requests, httpx, urllib and their kin hang it on the error or on its response.
+# HTTP status -> error type; requests, httpx, urllib and their kin hang it on the error or on its
+# response.
 _BY_STATUS = {
-    401: "authentication", 403: "authentication", 404: "not_found", 408: "timeout", 410: "not_found", 429: "rate_limit",
-    502: "network", 503: "network", 504: "timeout",
-}  # fmt: skip
+    401: "authentication",
+    403: "authentication",
+    404: "not_found",
+    408: "timeout",
+    410: "not_found",
+    429: "rate_limit",
+    502: "network",
+    503: "network",
+    504: "timeout",
+}
 
 
 def _status_of(error: Exception) -> int:
@@ -110,7 +137,8 @@ def _status_of(error: Exception) -> int:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Seconds that the service behind a tool asks to wait, by the error itself or its response's header; None where it does not say."""
+    """Seconds that the service behind a tool asks to wait, by the error itself or its response's
+    header; None where it does not say."""
     given: Any = getattr(error, "retry_after", None)
     if given is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
@@ -123,12 +151,23 @@ def _retry_after(error: Exception) -> float | None:
 
 
 def _by_type(error: Exception) -> str:
-    # By name, so that nothing is imported: the timeouts of subprocess, multiprocessing, psutil, gRPC and HTTP libraries, and the
-    # broken connections of the latter, are not the builtin ones.
+    # By name, so that nothing is imported: the timeouts of subprocess, multiprocessing, psutil,
+    # gRPC and HTTP libraries, and the broken connections of the latter, are not the builtin ones.
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {"Timeout", "TimeoutError", "TimeoutException", "TimeoutExpired", "DeadlineExceeded"}:
+    if kinds & {
+        "Timeout",
+        "TimeoutError",
+        "TimeoutException",
+        "TimeoutExpired",
+        "DeadlineExceeded",
+    }:
         return "timeout"
-    if isinstance(error, ConnectionError) or kinds & {"ConnectionError", "TransportError", "gaierror", "URLError"}:
+    if isinstance(error, ConnectionError) or kinds & {
+        "ConnectionError",
+        "TransportError",
+        "gaierror",
+        "URLError",
+    }:
         return "network"
     if isinstance(error, PermissionError):
         return "authentication"
@@ -136,7 +175,8 @@ def _by_type(error: Exception) -> str:
 
 
 def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | None:
-    """Seconds to wait before the next attempt, None for no further one. An effect that may have happened is not repeated unasked."""
+    """Seconds to wait before the next attempt, None for no further one. An effect that may have
+    happened is not repeated unasked."""
     if not error.retryable:
         return None
     if not tool.annotations.repeatable and tool.retry is None:
@@ -155,8 +195,11 @@ def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | Non
     return asked + min(delay, 1.0) if asked else delay
 
 
-def _within(tool: Tool, arguments: dict[str, Any], context: ToolContext, start_thread: StartThread) -> ToolResult:
-    """A call under its tool's timeout, on a thread of its own. A callback that ignores its cancellation is left behind, and said so."""
+def _within(
+    tool: Tool, arguments: dict[str, Any], context: ToolContext, start_thread: StartThread
+) -> ToolResult:
+    """A call under its tool's timeout, on a thread of its own. A callback that ignores its
+    cancellation is left behind, and said so."""
     timeout = cast(float, tool.timeout)
     token = Cancellation()
     inner = context.with_cancellation(token)
@@ -184,9 +227,13 @@ def _within(tool: Tool, arguments: dict[str, Any], context: ToolContext, start_t
         # One that heeds `cancelled` gets the moment it needs to clean up.
         stopped = done.wait(1.0)
         left = "" if stopped else " It did not stop when asked to and may still be running."
-        error = ToolTimeout(f"{tool.name!r} did not answer within {timeout:g} s and was given up.{left}")
+        error = ToolTimeout(
+            f"{tool.name!r} did not answer within {timeout:g} s and was given up.{left}"
+        )
         if not stopped and not tool.annotations.repeatable:
-            error.retryable = False  # whatever its `retry` says: two at once is not what it asked for
+            error.retryable = (
+                False  # whatever its `retry` says: two at once is not what it asked for
+            )
         raise error
     found = outcome[0]
     if isinstance(found, BaseException):

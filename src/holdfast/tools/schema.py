@@ -1,7 +1,9 @@
-"""From a callback or a JSON Schema to one validator: what the model is told, and what its arguments are held against.
+"""From a callback or a JSON Schema to one validator: what the model is told, and what its arguments
+are held against.
 
-There are two, and a tool has one of them: `from_signature` (pydantic, for callbacks without a schema) and `from_json_schema`
-(jsonschema, for schemas that were given). Both are made once; neither library is imported before a tool needs it.
+There are two, and a tool has one of them: `from_signature` (pydantic, for callbacks without a
+schema) and `from_json_schema` (jsonschema, for schemas that were given). Both are made once;
+neither library is imported before a tool needs it.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 
 class Parameters:
-    """What a callback takes: the names it can be given, those it must be, and where its `ToolContext` goes.
+    """What a callback takes: the names it can be given, those it must be, and where its
+    `ToolContext` goes.
 
-    What a `functools.partial` binds is neither shown nor accepted: it may be a secret, and it was decided.
+    What a `functools.partial` binds is neither shown nor accepted: it may be a secret, and it was
+    decided.
     """
 
     __slots__ = ("callback", "context", "fields", "required", "takes_any")
@@ -40,7 +44,10 @@ class Parameters:
         try:
             signature = inspect.signature(callback)
         except (TypeError, ValueError):  # some builtins have none
-            raise ConfigurationError(f"Tool {tool!r}: callback {callback!r} has no readable signature; wrap it in a function.") from None
+            raise ConfigurationError(
+                f"Tool {tool!r}: callback {callback!r} has no readable signature; wrap it in a"
+                " function."
+            ) from None
         self.callback, bound = unbound(callback)
         hints = self.hints()
         self.context: str | None = None
@@ -48,18 +55,28 @@ class Parameters:
         self.required: set[str] = set()
         self.takes_any = False
         for name, parameter in signature.parameters.items():
-            annotation = hints.get(name, Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation)
+            annotation = hints.get(
+                name,
+                Any if parameter.annotation is inspect.Parameter.empty else parameter.annotation,
+            )
             if name in bound:
                 continue
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 self.takes_any = True
             elif _is_context(annotation):
                 if self.context is not None:
-                    raise ConfigurationError(f"Tool {tool!r}: its callback has two ToolContext parameters, {self.context!r} and {name!r}.")
+                    raise ConfigurationError(
+                        f"Tool {tool!r}: its callback has two ToolContext parameters,"
+                        f" {self.context!r} and {name!r}."
+                    )
                 self.context = name
-            elif parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY):
+            elif parameter.kind in (
+                inspect.Parameter.VAR_POSITIONAL,
+                inspect.Parameter.POSITIONAL_ONLY,
+            ):
                 raise ConfigurationError(
-                    f"Tool {tool!r}: callback parameter {name!r} is positional-only; arguments of tools are named. Give it a plain parameter."
+                    f"Tool {tool!r}: callback parameter {name!r} is positional-only; arguments of"
+                    " tools are named. Give it a plain parameter."
                 )
             else:
                 empty = parameter.default is inspect.Parameter.empty
@@ -68,7 +85,8 @@ class Parameters:
                     self.required.add(name)
 
     def hints(self) -> dict[str, Any]:
-        """The annotations that can be resolved now, one by one if some name exists for the type checker alone or comes later."""
+        """The annotations that can be resolved now, one by one if some name exists for the type
+        checker alone or comes later."""
         found: Any = self.callback
         if inspect.isclass(found):
             found = found.__init__
@@ -112,17 +130,21 @@ def _is_context(annotation: Any) -> bool:
     return isinstance(annotation, typing.ForwardRef) and _is_context(annotation.__forward_arg__)
 
 
-# --- from a signature ----------------------------------------------------------------------------
+# --- from a signature ---
 
 
 def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], Validate]:
-    """The JSON Schema of a callback's parameters, and a validator that returns them as the Python objects it asks for."""
+    """The JSON Schema of a callback's parameters, and a validator that returns them as the Python
+    objects it asks for."""
     import pydantic
     from pydantic import BaseModel, ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
 
     class Quiet(GenerateJsonSchema):
-        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # a default that JSON cannot say is left out
+        ignored_warning_kinds = {
+            "skipped-choice",
+            "non-serializable-default",
+        }  # a default that JSON cannot say is left out
 
     docs = parse_docstring(inspect.getdoc(parameters.callback) or "")[1]
     hints = parameters.hints()  # again: a class may have been defined after the function
@@ -132,8 +154,9 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         annotation = hints.get(name, annotation)
         if isinstance(annotation, str):
             raise ConfigurationError(
-                f"Tool {tool!r}: parameter {name!r} is annotated {annotation!r}, which its module does not know at run time. "
-                "Import or define it at the top of the module, outside of `if TYPE_CHECKING`, or pass input_schema."
+                f"Tool {tool!r}: parameter {name!r} is annotated {annotation!r}, which its module"
+                " does not know at run time. Import or define it at the top of the module, outside"
+                " of `if TYPE_CHECKING`, or pass input_schema."
             )
         safe = name
         if name.startswith("_") or hasattr(BaseModel, name):  # names that pydantic keeps for itself
@@ -142,10 +165,18 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
                 safe += "_"
             renamed[safe] = name
             annotation = typing.Annotated[annotation, Field(alias=name)]
-        if name in docs and not _described(annotation) and not getattr(default, "description", None):
+        if (
+            name in docs
+            and not _described(annotation)
+            and not getattr(default, "description", None)
+        ):
             annotation = typing.Annotated[annotation, Field(description=docs[name])]
         fields[safe] = (annotation, default)
-    config = ConfigDict(extra="allow" if parameters.takes_any else "forbid", arbitrary_types_allowed=False, protected_namespaces=())
+    config = ConfigDict(
+        extra="allow" if parameters.takes_any else "forbid",
+        arbitrary_types_allowed=False,
+        protected_namespaces=(),
+    )
     try:
         model = create_model(f"{tool}_arguments", __config__=config, **fields)
         schema = model.model_json_schema(schema_generator=Quiet)
@@ -174,7 +205,11 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
     def read_again(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
         # pydantic reads "3" as 3 by itself, but not "[1, 2]" as a list.
         problems = error.errors(include_url=False)
-        texts = [(item["loc"], item["input"], _CONTAINERS[item["type"]]) for item in problems if item["type"] in _CONTAINERS]
+        texts = [
+            (item["loc"], item["input"], _CONTAINERS[item["type"]])
+            for item in problems
+            if item["type"] in _CONTAINERS
+        ]
         changed = _read_texts(arguments, texts) if texts else None
         if changed is not None:
             try:
@@ -187,14 +222,23 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
 
 
 _CONTAINERS = {
-    "list_type": ("array",), "tuple_type": ("array",), "set_type": ("array",), "frozen_set_type": ("array",), "iterable_type": ("array",),
-    "dict_type": ("object",), "mapping_type": ("object",), "model_type": ("object",), "model_attributes_type": ("object",),
+    "list_type": ("array",),
+    "tuple_type": ("array",),
+    "set_type": ("array",),
+    "frozen_set_type": ("array",),
+    "iterable_type": ("array",),
+    "dict_type": ("object",),
+    "mapping_type": ("object",),
+    "model_type": ("object",),
+    "model_attributes_type": ("object",),
     "dataclass_type": ("object",),
-}  # fmt: skip
+}
 
 
 def _described(annotation: Any) -> bool:
-    return any(getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ()))
+    return any(
+        getattr(extra, "description", None) for extra in getattr(annotation, "__metadata__", ())
+    )
 
 
 def _pydantic_problem(item: Any) -> str:
@@ -207,31 +251,49 @@ def _pydantic_problem(item: Any) -> str:
     return f"{where}: {message[0].lower()}{message[1:]}, not {_short(item['input'])}"
 
 
-# --- from a JSON Schema --------------------------------------------------------------------------
+# --- from a JSON Schema ---
 
 
-def check_schema(tool: str, schema: Any, argument: str = "input_schema", untrusted: bool = False) -> dict[str, Any]:
-    """Return a copy of `schema`. Raises `ConfigurationError` naming the argument for what cannot be a JSON Schema.
+def check_schema(
+    tool: str, schema: Any, argument: str = "input_schema", untrusted: bool = False
+) -> dict[str, Any]:
+    """Return a copy of `schema`. Raises `ConfigurationError` naming the argument for what cannot be
+    a JSON Schema.
 
-    The check of a trusted schema is shallow; the rest waits for the first call. One from outside (`untrusted`) is checked in
-    whole, and its work is counted.
+    The check of a trusted schema is shallow; the rest waits for the first call. One from outside
+    (`untrusted`) is checked in whole, and its work is counted.
     """
     if not isinstance(schema, Mapping):
-        raise ConfigurationError(f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}.")
+        raise ConfigurationError(
+            f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}."
+        )
     try:
-        found: dict[str, Any] = json.loads(json.dumps(dict(cast("Mapping[str, Any]", schema)), allow_nan=False))
+        found: dict[str, Any] = json.loads(
+            json.dumps(dict(cast("Mapping[str, Any]", schema)), allow_nan=False)
+        )
     except (TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"Tool {tool!r}: {argument} is not JSON: {error}.") from None
     kinds: Any = found.get("type", "object")
     for kind in cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]:
         if not isinstance(kind, str) or kind not in _TYPES:
-            raise ConfigurationError(f"Tool {tool!r}: {argument} has type {kind!r}, which is none of {', '.join(sorted(_TYPES))}.")
+            raise ConfigurationError(
+                f"Tool {tool!r}: {argument} has type {kind!r}, which is none of"
+                f" {', '.join(sorted(_TYPES))}."
+            )
     for key in ("properties", "$defs"):
         if not isinstance(found.get(key, {}), dict):
-            raise ConfigurationError(f"Tool {tool!r}: {argument} has {key} {_short(found[key])}; they are a dict of schemas by name.")
+            raise ConfigurationError(
+                f"Tool {tool!r}: {argument} has {key} {_short(found[key])}; they are a dict of"
+                " schemas by name."
+            )
     required: Any = found.get("required", [])
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in cast("list[Any]", required)):
-        raise ConfigurationError(f"Tool {tool!r}: {argument} has required {_short(required)}; it is a list of property names.")
+    if not isinstance(required, list) or not all(
+        isinstance(name, str) for name in cast("list[Any]", required)
+    ):
+        raise ConfigurationError(
+            f"Tool {tool!r}: {argument} has required {_short(required)}; it is a list of property"
+            " names."
+        )
     if untrusted:
         from holdfast.tools.untrusted import UnusableSchema, inspect_schema
 
@@ -242,24 +304,37 @@ def check_schema(tool: str, schema: Any, argument: str = "input_schema", untrust
     return found
 
 
-_ABOUT_NAMES = {"type", "properties", "required", "additionalProperties", "patternProperties", "$ref"}
+_ABOUT_NAMES = {
+    "type",
+    "properties",
+    "required",
+    "additionalProperties",
+    "patternProperties",
+    "$ref",
+}
 _ELSEWHERE = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
 
 
 def is_object(schema: Mapping[str, Any]) -> bool:
     """Whether a schema describes named arguments rather than one value."""
-    return schema.get("type", "object") == "object" and (not schema or not _ABOUT_NAMES.isdisjoint(schema))
+    return schema.get("type", "object") == "object" and (
+        not schema or not _ABOUT_NAMES.isdisjoint(schema)
+    )
 
 
 def is_composed(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema names its properties elsewhere too: in what it refers to or is put together from."""
+    """Whether a schema names its properties elsewhere too: in what it refers to or is put together
+    from."""
     return not _ELSEWHERE.isdisjoint(schema)
 
 
 def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
-    """The object schema of one argument `name` that is described by `schema`, whose definitions stay where its references look for them."""
+    """The object schema of one argument `name` that is described by `schema`, whose definitions
+    stay where its references look for them."""
     inner = dict(schema)
-    outer: dict[str, Any] = {key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner}
+    outer: dict[str, Any] = {
+        key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner
+    }
     outer |= {"type": "object", "properties": {name: inner}, "additionalProperties": False}
     if required:
         outer["required"] = [name]
@@ -273,12 +348,13 @@ def from_json_schema(
     explain: Explain | None = None,
     untrusted: bool = False,
 ) -> Validate:
-    """Return a validator by jsonschema, which is compiled at the first call. It reads text as a number, a boolean or JSON where the schema wants one.
+    """Return a validator by jsonschema, which is compiled at the first call. It reads text as a
+    number, a boolean or JSON where the schema wants one.
 
     Args:
-        known: If given, all other names are refused.
-        explain: Makes the error for `(tool, schema, problems)`; None makes a `ToolValidationError`.
-        untrusted: The schema comes from outside: its size and its work are bounded (see `holdfast.tools.untrusted`).
+        known: If given, all other names are refused. explain: Makes the error for `(tool, schema,
+        problems)`; None makes a `ToolValidationError`. untrusted: The schema comes from outside:
+        its size and its work are bounded (see `holdfast.tools.untrusted`).
 
     The validator raises `ConfigurationError` for a schema that is malformed or cannot be applied.
     """
@@ -290,8 +366,14 @@ def from_json_schema(
         try:
             return compiled[0](arguments)
         except Exception as error:  # a reference to what is not there, a schema that holds itself
-            what = "holds itself without end" if isinstance(error, RecursionError) else _first_line(error)
-            raise ConfigurationError(f"Tool {tool!r}: input_schema cannot be applied: {what}") from error
+            what = (
+                "holds itself without end"
+                if isinstance(error, RecursionError)
+                else _first_line(error)
+            )
+            raise ConfigurationError(
+                f"Tool {tool!r}: input_schema cannot be applied: {what}"
+            ) from error
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         problems = problems_of(arguments)
@@ -303,7 +385,9 @@ def from_json_schema(
             problems = problems_of(arguments)
         found = [_jsonschema_problem(problem) for problem in problems]
         if known is not None and not problems and not known >= arguments.keys():
-            found = [f"{name} is not one of its parameters" for name in arguments if name not in known]
+            found = [
+                f"{name} is not one of its parameters" for name in arguments if name not in known
+            ]
         if found:
             raise (explain or _explain)(tool, schema, found)
         return arguments
@@ -312,9 +396,11 @@ def from_json_schema(
 
 
 def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
-    """Return a function that says what of a tool's structured content does not fit its output schema from outside; "" if all fits.
+    """Return a function that says what of a tool's structured content does not fit its output
+    schema from outside; "" if all fits.
 
-    Content that cannot be checked fits: the schema is its server's own promise. A warning in the log says so.
+    Content that cannot be checked fits: the schema is its server's own promise. A warning in the
+    log says so.
     """
     from holdfast.tools.untrusted import Checker
 
@@ -326,10 +412,17 @@ def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
                 compiled.append(Checker(f"Tool {tool!r}: output_schema", schema))
             found = compiled[0].problems(content)
         except Exception as error:
-            _log.warning("Tool %r: its result is not checked against its output_schema: %s", tool, _first_line(error))
+            _log.warning(
+                "Tool %r: its result is not checked against its output_schema: %s",
+                tool,
+                _first_line(error),
+            )
             return ""
         more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
-        return "; ".join([_jsonschema_problem(one).removeprefix("arguments: ") for one in found[:3]]) + more
+        return (
+            "; ".join([_jsonschema_problem(one).removeprefix("arguments: ") for one in found[:3]])
+            + more
+        )
 
     return problem
 
@@ -352,7 +445,10 @@ def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
     try:
         kind.check_schema(schema, format_checker=FormatChecker(formats=()))
     except SchemaError as error:
-        raise ConfigurationError(f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at {error.json_path}.") from None
+        raise ConfigurationError(
+            f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at"
+            f" {error.json_path}."
+        ) from None
     kind = cast("Any", validators).extend(kind, {"pattern": _matches(kind.VALIDATORS["pattern"])})
     # An empty registry: the default one would fetch a remote $ref over the network.
     validator = kind(schema, registry=cast("Any", Registry)())
@@ -360,7 +456,8 @@ def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
 
 
 def _matches(check: Callable[..., Any]) -> Callable[..., Any]:
-    """jsonschema's `pattern`, but what is no pattern in Python (`\\p{L}` is one in JavaScript) is left to the tool to judge."""
+    """jsonschema's `pattern`, but what is no pattern in Python (`\\p{L}` is one in JavaScript) is
+    left to the tool to judge."""
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
         try:
@@ -372,9 +469,11 @@ def _matches(check: Callable[..., Any]) -> Callable[..., Any]:
     return pattern
 
 
-# --- text where something else is wanted ---------------------------------------------------------
+# --- text where something else is wanted ---
 
-Text = tuple[Sequence[Any], Any, Sequence[str]]  # where it stands, what stands there, the JSON types that are wanted
+Text = tuple[
+    Sequence[Any], Any, Sequence[str]
+]  # where it stands, what stands there, the JSON types that are wanted
 
 
 def _texts(problems: list[Any]) -> list[Text]:
@@ -393,7 +492,8 @@ def _texts(problems: list[Any]) -> list[Text]:
 
 
 def _read_texts(arguments: dict[str, Any], texts: Sequence[Text]) -> dict[str, Any] | None:
-    """Read strings as what is wanted where that loses nothing, as models often quote numbers and whole objects. None: nothing was."""
+    """Read strings as what is wanted where that loses nothing, as models often quote numbers and
+    whole objects. None: nothing was."""
     found: dict[str, Any] | None = None
     for path, text, wanted in texts:
         value = _read(text, wanted) if isinstance(text, str) else None
@@ -403,7 +503,8 @@ def _read_texts(arguments: dict[str, Any], texts: Sequence[Text]) -> dict[str, A
 
 
 def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
-    """A copy of `place` with `value` for `text` at `path`, whose end may name something that is not a place (pydantic's union members)."""
+    """A copy of `place` with `value` for `text` at `path`, whose end may name something that is not
+    a place (pydantic's union members)."""
     if isinstance(place, dict) and path and path[0] in place:
         items = cast("dict[Any, Any]", place)
         return {**items, path[0]: _replaced(items[path[0]], path[1:], text, value)}
@@ -444,16 +545,24 @@ def _jsonschema_problem(problem: Any) -> str:
     return f"{where or 'arguments'}: {_clip(str(problem.message))}"
 
 
-# --- shared --------------------------------------------------------------------------------------
+# --- shared ---
 
 
 def _explain(tool: str, schema: Mapping[str, Any], problems: list[str]) -> ToolValidationError:
     unique = list(dict.fromkeys(problems))
     more = f"; and {len(unique) - 5} more" if len(unique) > 5 else ""
     names = list(cast("dict[str, Any]", schema.get("properties", {})))
-    takes = f" It takes: {', '.join(names)}." if names else "" if is_composed(schema) else " It takes no arguments."
+    takes = (
+        f" It takes: {', '.join(names)}."
+        if names
+        else ""
+        if is_composed(schema)
+        else " It takes no arguments."
+    )
     said = "; ".join(unique[:5]).rstrip(".")
-    return ToolValidationError(f"{tool!r} was not run: {said}{more}.{takes} Send the call again with all of it right.")
+    return ToolValidationError(
+        f"{tool!r} was not run: {said}{more}.{takes} Send the call again with all of it right."
+    )
 
 
 def _short(value: Any) -> str:
@@ -470,7 +579,8 @@ def _first_line(error: Exception) -> str:
 
 
 def without_titles(schema: Any) -> Any:
-    """A schema without the titles that pydantic makes out of names; they cost tokens and say nothing. Properties named title stay."""
+    """A schema without the titles that pydantic makes out of names; they cost tokens and say
+    nothing. Properties named title stay."""
     if isinstance(schema, list):
         return [without_titles(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -478,7 +588,9 @@ def without_titles(schema: Any) -> Any:
     found: dict[str, Any] = {}
     for key, value in cast("dict[str, Any]", schema).items():
         if key in ("properties", "$defs", "patternProperties") and isinstance(value, dict):
-            found[key] = {name: without_titles(item) for name, item in cast("dict[str, Any]", value).items()}
+            found[key] = {
+                name: without_titles(item) for name, item in cast("dict[str, Any]", value).items()
+            }
         elif key in ("default", "const", "enum", "examples"):
             found[key] = value
         elif not (key == "title" and isinstance(value, str)):
@@ -486,13 +598,16 @@ def without_titles(schema: Any) -> Any:
     return found
 
 
-_SECTION = re.compile(r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?)\s*:?\s*$")
+_SECTION = re.compile(
+    r"^(Args|Arguments|Parameters|Returns|Return|Raises|Yields|Examples?|Notes?)\s*:?\s*$"
+)
 _GOOGLE = re.compile(r"^\*{0,2}(\w+)\s*(?:\(.*?\))?\s*:\s*(.*)$")
 _SPHINX = re.compile(r"^:param(?:\s+[^:]+)?\s+(\w+)\s*:\s*(.*)$")
 
 
 def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """A docstring's description and what it says of each parameter (Google's `Args:` or Sphinx's `:param x:`)."""
+    """A docstring's description and what it says of each parameter (Google's `Args:` or Sphinx's
+    `:param x:`)."""
     description: list[str] = []
     parameters: dict[str, str] = {}
     section, current, indent = "", "", 0

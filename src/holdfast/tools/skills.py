@@ -1,4 +1,5 @@
-"""Skills: know-how in folders with a `SKILL.md`, and microagents in Markdown files. A prompt tells of each in a line; a tool reads the rest."""
+"""Skills: know-how in folders with a `SKILL.md`, and microagents in Markdown files. A prompt tells
+of each in a line; a tool reads the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +12,16 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
-from holdfast.tools.skills_files import SKILL_FILES, Skill, front_matter, one_line, read_skill, skill_files, text_below, with_home
+from holdfast.tools.skills_files import (
+    SKILL_FILES,
+    Skill,
+    front_matter,
+    one_line,
+    read_skill,
+    skill_files,
+    text_below,
+    with_home,
+)
 from holdfast.tools.tool import Tool, ToolAnnotations
 
 _log = logging.getLogger(__name__)
@@ -23,16 +33,26 @@ _EACH, _TOTAL = 20_000, 60_000  # characters: some 5,000 and 15,000 tokens
 
 
 class Skills:
-    """The skills of an agent, by name, in the order in which they were found. `unreadable` says of files and folders why they were left out.
+    """The skills of an agent, by name, in the order in which they were found. `unreadable` says of
+    files and folders why they were left out.
 
-    At most `each` characters of one are shown without being asked for, and `total` of all in the prompt, as of all that were added to a
-    conversation. Frozen; the files are read again each time that the model asks for them.
+    At most `each` characters of one are shown without being asked for, and `total` of all in the
+    prompt, as of all that were added to a conversation. Frozen; the files are read again each time
+    that the model asks for them.
     """
 
-    def __init__(self, skills: Iterable[Skill], unreadable: Mapping[str, str] = {}, each: int = _EACH, total: int = _TOTAL) -> None:
+    def __init__(
+        self,
+        skills: Iterable[Skill],
+        unreadable: Mapping[str, str] = {},
+        each: int = _EACH,
+        total: int = _TOTAL,
+    ) -> None:
         for name, value in (("each", each), ("total", total)):
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigurationError(f"Skills: {name} takes a number of characters from 0, not {value!r}.")
+                raise ConfigurationError(
+                    f"Skills: {name} takes a number of characters from 0, not {value!r}."
+                )
         self._skills = {skill.name: skill for skill in skills}
         self.unreadable = dict(unreadable)
         self.each = each
@@ -57,8 +77,9 @@ class Skills:
                 yield skill, text
 
     def prompt(self) -> str:
-        """What the system prompt says of those that are not always shown: a name and a description each, and how to read one. "" if there
-        are none. Those that there is no room for are named."""
+        """What the system prompt says of those that are not always shown: a name and a description
+        each, and how to read one. "" if there are none. Those that there is no room for are named.
+        """
         shown = {skill.name for skill, _ in self.always()}
         listed = [skill for skill in self._skills.values() if skill.name not in shown]
         if not listed:
@@ -70,13 +91,18 @@ class Skills:
             left -= len(line) + 1
             if left < 0:
                 names = ", ".join([skill.name for skill in listed[number:][:_MOST_SKILLS]])
-                more = f", and {len(listed) - number - _MOST_SKILLS} more" if len(listed) - number > _MOST_SKILLS else ""
+                more = (
+                    f", and {len(listed) - number - _MOST_SKILLS} more"
+                    if len(listed) - number > _MOST_SKILLS
+                    else ""
+                )
                 lines.append(f"- Without a description here, to save room: {names}{more}")
                 break
             lines.append(line)
         head = (
-            "# Skills\n\nEach of these is know-how for one kind of task. Before a task that one of them fits, read it with the tool read_skill "
-            "and do as it says; a file that it names is read with the same tool."
+            "# Skills\n\nEach of these is know-how for one kind of task. Before a task that one of"
+            " them fits, read it with the tool read_skill and do as it says; a file that it names"
+            " is read with the same tool."
         )
         return "\n".join([head, "", *lines])
 
@@ -88,27 +114,31 @@ class Skills:
         return self._reader
 
     def tool(self, listed: bool = True) -> Tool:
-        """The tool by which a model reads them. If `listed`, it names them itself, in its description, or in its parameter's if that is too
-        long for APIs: at most 100 skills, 200 characters each. An agent whose system prompt has `prompt()` needs no second list."""
+        """The tool by which a model reads them. If `listed`, it names them itself, in its
+        description, or in its parameter's if that is too long for APIs: at most 100 skills, 200
+        characters each. An agent whose system prompt has `prompt()` needs no second list."""
         description, name = _told(self._skills.values() if listed else ())
 
         def read_skill(name: str, file: str | None = None, offset: int = 0) -> str:
             return self.read(name, file, offset)
 
         read_skill.__doc__ = (
-            f"Args:\n    name: {name}\n"
-            "    file: A file of the skill that its instructions name, relative to its folder. Leave it out for the instructions.\n"
-            "    offset: The first character to read, where the beginning is known."
+            f"Args:\n    name: {name}\n    file: A file of the skill that its instructions name,"
+            " relative to its folder. Leave it out for the instructions.\n    offset: The first"
+            " character to read, where the beginning is known."
         )
         return Tool.from_function(
             read_skill,
             description=description,
-            annotations=ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False),
+            annotations=ToolAnnotations(
+                read_only=True, destructive=False, idempotent=True, open_world=False
+            ),
             category="skills",
         )
 
     def read(self, name: str, file: str | None = None, offset: int = 0) -> str:
-        """What the tool answers, from a character on. Raises `ToolNotFound`, or `ToolError` for a path that leads out of the skill's folder."""
+        """What the tool answers, from a character on. Raises `ToolNotFound`, or `ToolError` for a
+        path that leads out of the skill's folder."""
         return self._read(name, file)[max(0, offset) :]
 
     def _read(self, name: str, file: str | None) -> str:
@@ -116,7 +146,9 @@ class Skills:
         if skill is None:
             near = difflib.get_close_matches(name, self._skills, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ToolNotFound(f"There is no skill {name!r}.{hint} There are: {', '.join(self._skills) or 'none'}.")
+            raise ToolNotFound(
+                f"There is no skill {name!r}.{hint} There are: {', '.join(self._skills) or 'none'}."
+            )
         if file is not None:
             return _file(skill, file)
         if not skill.folder and (skill.text or not skill.path):
@@ -125,7 +157,9 @@ class Skills:
         try:
             _, body = front_matter(text_below(path.parent, path.name))
         except FileNotFoundError:
-            raise ToolNotFound(f"The skill {name!r} is gone: there is no file {skill.path} any more.") from None
+            raise ToolNotFound(
+                f"The skill {name!r} is gone: there is no file {skill.path} any more."
+            ) from None
         except (OSError, ValueError) as error:
             raise ToolError(f"The skill {name!r} cannot be read: {error}.", "validation") from error
         return body.strip() + _beside(skill)
@@ -139,20 +173,27 @@ def shortened(skill: Skill, most: int) -> str:
     text = skill.text
     if len(text) <= most:
         return text
-    note = f'[{len(text) - most:,} of {len(text):,} characters are left out here to save room; read_skill(name="{skill.name}", offset={most}) shows them.]'
+    note = (
+        f"[{len(text) - most:,} of {len(text):,} characters are left out here to save room;"
+        f' read_skill(name="{skill.name}", offset={most}) shows them.]'
+    )
     return f"{text[:most]}\n\n{note}" if most else note
 
 
-def discover(folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH, total: int = _TOTAL) -> Skills:
-    """The skills and microagents of some folders; of two with one name, that of the earlier folder counts, so name the project's before
-    the user's.
+def discover(
+    folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH, total: int = _TOTAL
+) -> Skills:
+    """The skills and microagents of some folders; of two with one name, that of the earlier folder
+    counts, so name the project's before the user's.
 
-    A folder is a skill itself (it has a `SKILL.md`), has skills in folders and microagents in `.md` files, or is a repository: then
-    `.agents/skills/`, `skills/`, `microagents/`, `.openhands/microagents/` and `.holdfast/microagents/` are read. `~` is the user's home.
+    A folder is a skill itself (it has a `SKILL.md`), has skills in folders and microagents in `.md`
+    files, or is a repository: then `.agents/skills/`, `skills/`, `microagents/`,
+    `.openhands/microagents/` and `.holdfast/microagents/` are read. `~` is the user's home.
 
-    What cannot be read is left out and named, in `unreadable` and with a warning in the log: a folder that is not there, a file that
-    is too large or no UTF-8, a link that leads out of the folder. `each` and `total` are those of `Skills`. Raises `ConfigurationError` (a
-    `ValueError`) for what is no path.
+    What cannot be read is left out and named, in `unreadable` and with a warning in the log: a
+    folder that is not there, a file that is too large or no UTF-8, a link that leads out of the
+    folder. `each` and `total` are those of `Skills`. Raises `ConfigurationError` (a `ValueError`)
+    for what is no path.
     """
     if isinstance(folders, str | os.PathLike):
         raise ConfigurationError(f"discover takes a list of folders, not {folders!r}.")
@@ -168,10 +209,15 @@ def discover(folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH, to
             try:
                 if root not in path.resolve().parents:
                     raise ValueError(
-                        f"it is a link to {path.resolve()}, outside of {root}; name that folder in the config if it is to be read"
+                        f"it is a link to {path.resolve()}, outside of {root}; name that folder in"
+                        " the config if it is to be read"
                     )
                 skill = read_skill(path)
-            except (OSError, ValueError, RuntimeError) as error:  # a loop of links is a RuntimeError
+            except (
+                OSError,
+                ValueError,
+                RuntimeError,
+            ) as error:  # a loop of links is a RuntimeError
                 unreadable[str(path)] = str(error)
                 continue
             if skill.name in here:
@@ -179,11 +225,17 @@ def discover(folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH, to
                 continue
             here[skill.name] = skill
             if skill.name in found:
-                _log.info("The skill %s stands behind %s, which has the same name.", path, found[skill.name].path)
+                _log.info(
+                    "The skill %s stands behind %s, which has the same name.",
+                    path,
+                    found[skill.name].path,
+                )
                 continue
             found[skill.name] = skill
             for problem in skill.problems:
-                _log.warning("The skill %s is loaded, but breaks the specification: %s.", path, problem)
+                _log.warning(
+                    "The skill %s is loaded, but breaks the specification: %s.", path, problem
+                )
     for path, reason in unreadable.items():
         _log.warning("The skill %s was left out: %s", path, reason)
     return Skills(found.values(), unreadable, each, total)
@@ -194,17 +246,26 @@ def discover(folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH, to
 
 def _told(skills: Iterable[Skill]) -> tuple[str, str]:
     """What the tool says of itself, and of its parameter `name`."""
-    about, name = "Read a skill: its instructions, or another file of its folder.", "The skill's name, as in the list of skills."
+    about, name = (
+        "Read a skill: its instructions, or another file of its folder.",
+        "The skill's name, as in the list of skills.",
+    )
     lines = [_line(skill) for skill in skills]
     if not lines:
         return about, name
     if len(lines) > _MOST_SKILLS:
         lines = [*lines[:_MOST_SKILLS], f"... and {len(lines) - _MOST_SKILLS} more"]
-    about += " Each is know-how for one kind of task: before a task that one of them fits, read it and do as it says."
+    about += (
+        " Each is know-how for one kind of task: before a task that one of them fits, read it and"
+        " do as it says."
+    )
     whole = "\n".join([about, "", "The skills:", *[f"- {line}" for line in lines]])
     if len(whole) <= _LONGEST_DESCRIPTION:
         return whole, name
-    return f"{about} The parameter `name` lists them.", f"The skill's name, one of these. {' | '.join(lines)}"
+    return (
+        f"{about} The parameter `name` lists them.",
+        f"The skill's name, one of these. {' | '.join(lines)}",
+    )
 
 
 def _line(skill: Skill) -> str:
@@ -222,16 +283,24 @@ def _file(skill: Skill, file: str) -> str:
         raise ToolError(f"{skill.name!r} is one file alone; read it without `file`.", "validation")
     root = Path(skill.folder)
     if not file.strip() or "\0" in file:
-        raise ToolError(f"{file!r} is no path. Give one relative to the folder of the skill {skill.name!r}.", "validation")
+        raise ToolError(
+            f"{file!r} is no path. Give one relative to the folder of the skill {skill.name!r}.",
+            "validation",
+        )
     try:
         found = Path(os.path.realpath(root / file))
         relative = found.relative_to(os.path.realpath(root))
     except ValueError:
-        raise ToolError(f"{file!r} leads out of the folder of the skill {skill.name!r}. Give a path inside of it.", "validation") from None
+        raise ToolError(
+            f"{file!r} leads out of the folder of the skill {skill.name!r}. Give a path inside"
+            " of it.",
+            "validation",
+        ) from None
     if any(part.startswith(".") for part in relative.parts):
         raise ToolError(
-            f"{file!r} of the skill {skill.name!r} is hidden (a part of its path begins with a dot), and hidden files are not read: they hold "
-            "secrets more often than know-how. Give another file.",
+            f"{file!r} of the skill {skill.name!r} is hidden (a part of its path begins with a"
+            " dot), and hidden files are not read: they hold secrets more often than know-how."
+            " Give another file.",
             "validation",
         )
     try:
@@ -240,7 +309,9 @@ def _file(skill: Skill, file: str) -> str:
         raise _no_such_file(skill, file, [*_files(root)]) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ToolError(f"{file!r} of the skill {skill.name!r} cannot be read: {reason}.", "validation") from error
+        raise ToolError(
+            f"{file!r} of the skill {skill.name!r} cannot be read: {reason}.", "validation"
+        ) from error
 
 
 def _sent(skill: Skill, file: str) -> str:
@@ -254,12 +325,15 @@ def _sent(skill: Skill, file: str) -> str:
 def _no_such_file(skill: Skill, file: str, names: list[str]) -> ToolNotFound:
     near = difflib.get_close_matches(file, names, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return ToolNotFound(f"The skill {skill.name!r} has no file {file!r}.{hint} It has: {', '.join(names) or 'none'}.")
+    return ToolNotFound(
+        f"The skill {skill.name!r} has no file {file!r}.{hint} It has:"
+        f" {', '.join(names) or 'none'}."
+    )
 
 
 def as_text(skill: Skill) -> Skill:
-    """The skill without its folder, for another machine: its text, and its other files as far as they are text and fit into 256 KB. Raises
-    `ToolError` or `ToolNotFound` if it cannot be read."""
+    """The skill without its folder, for another machine: its text, and its other files as far as
+    they are text and fit into 256 KB. Raises `ToolError` or `ToolNotFound` if it cannot be read."""
     if not skill.path:
         return skill
     text = skill.text or Skills([msgspec.structs.replace(skill, folder="")]).read(skill.name)
@@ -273,14 +347,25 @@ def as_text(skill: Skill) -> Skill:
         if (left := left - len(found)) < 0:
             break
         files[name] = found
-    return Skill(skill.name, skill.description, "", triggers=skill.triggers, paths=skill.paths, always=skill.always, text=text, files=files)
+    return Skill(
+        skill.name,
+        skill.description,
+        "",
+        triggers=skill.triggers,
+        paths=skill.paths,
+        always=skill.always,
+        text=text,
+        files=files,
+    )
 
 
 def _files(root: Path) -> Iterator[str]:
     """The names of a skill's files, its own left out; at most so many."""
     count = 0
     for folder, folders, files in os.walk(root):
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and name != "__pycache__"
+        )
         for name in sorted(files):
             path = os.path.relpath(os.path.join(folder, name), root)
             if path in SKILL_FILES or name.startswith("."):
@@ -294,8 +379,12 @@ def _files(root: Path) -> Iterator[str]:
 
 def _beside(skill: Skill) -> str:
     if skill.files:
-        return f"\n\n(The other files of this skill, for read_skill alone: {', '.join(skill.files)}.)"
+        return (
+            f"\n\n(The other files of this skill, for read_skill alone: {', '.join(skill.files)}.)"
+        )
     if not skill.folder:
         return ""
     names = [*_files(Path(skill.folder))]
-    return f"\n\n(The folder of this skill is {skill.folder}." + (f" Its other files: {', '.join(names)}.)" if names else ")")
+    return f"\n\n(The folder of this skill is {skill.folder}." + (
+        f" Its other files: {', '.join(names)}.)" if names else ")"
+    )

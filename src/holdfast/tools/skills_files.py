@@ -1,7 +1,8 @@
-"""The files of skills and microagents: where they stand in a folder, what their front matter says, and reading them without leaving it.
+"""The files of skills and microagents: where they stand in a folder, what their front matter says,
+and reading them without leaving it.
 
-The rules are those of the Agent Skills specification (https://agentskills.io), whose validator is skills-ref. What breaks them is read
-all the same, where it can be.
+The rules are those of the Agent Skills specification (https://agentskills.io), whose validator is
+skills-ref. What breaks them is read all the same, where it can be.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ _LONGEST = {"name": 64, "description": 1024, "compatibility": 500}
 
 
 class Skill(Data, frozen=True):
-    """What is known of a skill before it is read. `path` is its file; `folder` what `read_skill` may read of it, "" for a microagent,
-    which is a file alone. `problems` say in what it breaks the specification.
+    """What is known of a skill before it is read. `path` is its file; `folder` what `read_skill`
+    may read of it, "" for a microagent, which is a file alone. `problems` say in what it breaks the
+    specification.
 
-    `triggers` are words of a user, `paths` globs of files that calls name, on which it is shown; `always` has it in the system prompt. `text` is what
-    is shown then, and all there is of a skill without a `path`, which has its other files in `files`, by name.
+    `triggers` are words of a user, `paths` globs of files that calls name, on which it is shown;
+    `always` has it in the system prompt. `text` is what is shown then, and all there is of a skill
+    without a `path`, which has its other files in `files`, by name.
     """
 
     name: str
@@ -54,7 +57,8 @@ class Skill(Data, frozen=True):
 
 
 def skill_files(root: Path, loose: bool = True) -> Iterator[Path]:
-    """The files of skills and microagents in a folder, by place and name; `loose`: also directly in it, if it is no repository."""
+    """The files of skills and microagents in a folder, by place and name; `loose`: also directly in
+    it, if it is no repository."""
     if loose and (own := _skill_file(root)) is not None:
         yield own
         return
@@ -62,7 +66,9 @@ def skill_files(root: Path, loose: bool = True) -> Iterator[Path]:
         yield from _skills_in(root / place)
     for place in NOTE_PLACES:
         yield from sorted((root / place).rglob("*.md"))
-    if loose and not any((root / place).is_dir() for place in (*SKILL_PLACES, *NOTE_PLACES, ".git")):
+    if loose and not any(
+        (root / place).is_dir() for place in (*SKILL_PLACES, *NOTE_PLACES, ".git")
+    ):
         yield from sorted(path for path in root.glob("*.md") if path.stem.lower() != "readme")
         yield from _skills_in(root)
 
@@ -81,11 +87,12 @@ def _skill_file(folder: Path) -> Path | None:
     return next((folder / name for name in SKILL_FILES if (folder / name).is_file()), None)
 
 
-# --- one file ------------------------------------------------------------------------------------
+# --- one file ---
 
 
 def read_skill(path: Path) -> Skill:
-    """A skill's metadata, or a microagent's. Raises `ValueError` or `OSError` if the file cannot be read at all."""
+    """A skill's metadata, or a microagent's. Raises `ValueError` or `OSError` if the file cannot be
+    read at all."""
     if path.stat().st_size > LARGEST:
         raise ValueError(f"it is larger than {LARGEST // 1024} KB")
     text = text_below(path.parent, path.name, follow=True)
@@ -97,7 +104,9 @@ def read_skill(path: Path) -> Skill:
     if is_skill:
         problems += validate(head, own)
     name = _said(head.get("name")) or own
-    description = _said(head.get("description")) or next((line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")), "")
+    description = _said(head.get("description")) or next(
+        (line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")), ""
+    )
     given = head.get("metadata")
     shown = shown_when(head)
     return Skill(
@@ -113,9 +122,9 @@ def read_skill(path: Path) -> Skill:
         tuple(problems),
         shown.paths,
         shown.always,
-        body.strip()
-        if shown.triggers or shown.paths or shown.always
-        else "",  # read once, here; the others are read when they are asked for
+        (
+            body.strip() if shown.triggers or shown.paths or shown.always else ""
+        ),  # read once, here; the others are read when they are asked for
     )
 
 
@@ -128,33 +137,45 @@ class Shown(NamedTuple):
 
 
 def shown_when(head: Mapping[str, Any]) -> Shown:
-    """What front matter says of it: `triggers`, `paths` and `always`, also in `metadata`, where a `SKILL.md` has room for them; OpenHands'
-    `type: repo` is always."""
+    """What front matter says of it: `triggers`, `paths` and `always`, also in `metadata`, where a
+    `SKILL.md` has room for them; OpenHands' `type: repo` is always."""
     more = head.get("metadata")
     inner: Mapping[str, Any] = more if isinstance(more, Map) else {}
 
     def words(key: str) -> tuple[str, ...]:
         found: list[str] = []
         for value, apart in ((head.get(key), False), (inner.get(key), True)):
-            members = value if isinstance(value, Seq) else _said(value).split(",") if apart else [value]
+            members = (
+                value if isinstance(value, Seq) else _said(value).split(",") if apart else [value]
+            )
             found += [word for member in members if (word := one_line(_said(member)))]
         return tuple(dict.fromkeys(found))
 
-    always = any(_said(value).lower() in ("true", "yes") for value in (head.get("always"), inner.get("always")))
-    return Shown(words("triggers"), words("paths"), always or _said(head.get("type")).lower() == "repo")
+    always = any(
+        _said(value).lower() in ("true", "yes")
+        for value in (head.get("always"), inner.get("always"))
+    )
+    return Shown(
+        words("triggers"), words("paths"), always or _said(head.get("type")).lower() == "repo"
+    )
 
 
 def validate(head: Mapping[str, Any], folder: str) -> list[str]:
-    """In what a `SKILL.md`'s front matter breaks the specification, as skills-ref has it; [] if in nothing."""
+    """In what a `SKILL.md`'s front matter breaks the specification, as skills-ref has it; [] if in
+    nothing."""
     problems: list[str] = []
     if unknown := sorted(set(head) - _KEYS):
-        problems.append(f"it has the unknown keys {', '.join(unknown)}; known are {', '.join(sorted(_KEYS))}")
+        problems.append(
+            f"it has the unknown keys {', '.join(unknown)}; known are {', '.join(sorted(_KEYS))}"
+        )
     for key, most in _LONGEST.items():
         value = head.get(key)
         if value is None and key == "compatibility":
             continue
         if not isinstance(value, str) or (not value.strip() and key != "compatibility"):
-            problems.append(f"{key} is missing" if value is None else f"{key} takes a text that is not empty")
+            problems.append(
+                f"{key} is missing" if value is None else f"{key} takes a text that is not empty"
+            )
         elif len(value.strip() if key == "name" else value) > most:
             problems.append(f"{key} has more than {most} characters")
     name = head.get("name")
@@ -167,14 +188,18 @@ def validate(head: Mapping[str, Any], folder: str) -> list[str]:
             or "--" in name
             or not all(c.isalnum() or c == "-" for c in name)
         ):
-            problems.append(f"the name {name!r} takes small letters and digits, with single hyphens between them")
+            problems.append(
+                f"the name {name!r} takes small letters and digits, with single hyphens between"
+                " them"
+            )
         if name != unicodedata.normalize("NFKC", folder):
             problems.append(f"the name {name!r} is not that of its folder, {folder!r}")
     return problems
 
 
 def front_matter(text: str) -> tuple[Map, str]:
-    """The YAML between the first two lines of `---`, all scalars as texts, and what comes after it. Raises `ValueError`."""
+    """The YAML between the first two lines of `---`, all scalars as texts, and what comes after it.
+    Raises `ValueError`."""
     head, body = _split(text)
     if head is None:
         return Map(Place("front matter")), text
@@ -205,7 +230,8 @@ def _split(text: str) -> tuple[str | None, str]:
 
 
 def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
-    """The front matter; what YAML cannot read, such as a colon in a description without quotes, line by line."""
+    """The front matter; what YAML cannot read, such as a colon in a description without quotes,
+    line by line."""
     try:
         return front_matter(text)
     except ValueError as error:
@@ -230,8 +256,8 @@ def one_line(text: str) -> str:
 
 
 def text_below(root: Path, *parts: str, follow: bool = False) -> str:
-    """A text file below a folder. Each part of the way is opened from the one before and, unless `follow`, no link is followed: what was
-    resolved a moment ago may be another thing by now."""
+    """A text file below a folder. Each part of the way is opened from the one before and, unless
+    `follow`, no link is followed: what was resolved a moment ago may be another thing by now."""
     if not parts:
         raise ValueError("it is a folder")
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
@@ -245,9 +271,13 @@ def text_below(root: Path, *parts: str, follow: bool = False) -> str:
     finally:
         os.close(at)
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):  # asked before open(), which raises for a folder and leaves the descriptor open
+    if not stat.S_ISREG(
+        found.st_mode
+    ):  # asked before open(), which raises for a folder and leaves the descriptor open
         os.close(fd)
-        raise ValueError("it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file")
+        raise ValueError(
+            "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file"
+        )
     with open(fd, "rb") as file:
         data = file.read(LARGEST + 1)
     if len(data) > LARGEST:

@@ -1,4 +1,5 @@
-"""Where tools come from that live elsewhere: the seam between `ToolManager` and the services (MCP servers, A2A agents) that offer them."""
+"""Where tools come from that live elsewhere: the seam between `ToolManager` and the services (MCP
+servers, A2A agents) that offer them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ Kind = Literal["mcp", "a2a"]
 
 
 class Health(msgspec.Struct, frozen=True):
-    """How a service answered when asked: `ok`, after `seconds`; `detail` is what it said, or why it did not."""
+    """How a service answered when asked: `ok`, after `seconds`; `detail` is what it said, or why it
+    did not."""
 
     id: str
     ok: bool
@@ -22,11 +24,13 @@ class Health(msgspec.Struct, frozen=True):
 
 
 class Source(Protocol):
-    """One remote service. Thread-safe; it holds at most one connection, opened at the first use and again after `close` or a crash."""
+    """One remote service. Thread-safe; it holds at most one connection, opened at the first use and
+    again after `close` or a crash."""
 
     @property
     def id(self) -> str:
-        """Its name in this agent: 1 to 64 letters, digits, `_` or `-`. Its tools are named `{id}.{tool}`."""
+        """Its name in this agent: 1 to 64 letters, digits, `_` or `-`. Its tools are named
+        `{id}.{tool}`."""
         ...
 
     @property
@@ -38,12 +42,14 @@ class Source(Protocol):
         ...
 
     def discover(self) -> list[Tool]:
-        """Connect if need be, and ask for its tools: each call asks anew. Bounded in time by the service's own settings. Raises `ToolError`,
-        whose message names the service and says what to do. A tool that cannot be used is left out, with a warning in the log."""
+        """Connect if need be, and ask for its tools: each call asks anew. Bounded in time by the
+        service's own settings. Raises `ToolError`, whose message names the service and says what to
+        do. A tool that cannot be used is left out, with a warning in the log."""
         ...
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed()`, on any thread and holding no lock, when the service says that its tools are no longer those it told."""
+        """Call `changed()`, on any thread and holding no lock, when the service says that its tools
+        are no longer those it told."""
         ...
 
     def health(self, timeout: float) -> Health:

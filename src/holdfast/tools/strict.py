@@ -21,7 +21,8 @@ _STRICT = {
 
 
 def is_strict(schema: Any, root: bool = True) -> bool:
-    """Whether strict mode takes a schema as it is. Keywords that only some models or hosts take there count as none."""
+    """Whether strict mode takes a schema as it is. Keywords that only some models or hosts take
+    there count as none."""
     try:
         if not schema.keys() <= _STRICT:
             return False
@@ -30,12 +31,20 @@ def is_strict(schema: Any, root: bool = True) -> bool:
         kinds: Any = schema.get("type") or ()
         properties: dict[str, Any] = schema.get("properties") or {}
         if ("object" in kinds or properties) and (
-            schema.get("additionalProperties") is not False or sorted(schema["required"]) != sorted(properties)
+            schema.get("additionalProperties") is not False
+            or sorted(schema["required"]) != sorted(properties)
         ):
             return False
         if kinds != "object" if root else not (kinds or "anyOf" in schema):
             return False
-        inner: list[Any] = [*properties.values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
-        return all(is_strict(each, False) for each in ([*inner, schema["items"]] if "array" in kinds else inner))
+        inner: list[Any] = [
+            *properties.values(),
+            *schema.get("$defs", {}).values(),
+            *schema.get("anyOf", ()),
+        ]
+        return all(
+            is_strict(each, False)
+            for each in ([*inner, schema["items"]] if "array" in kinds else inner)
+        )
     except (AttributeError, KeyError, TypeError):  # no schema, or not all of it
         return False

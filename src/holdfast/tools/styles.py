@@ -17,7 +17,14 @@ STYLES: tuple[str, ...] = get_args(Style)
 
 def openai_chat(tool: ToolDefinition, name: str) -> dict[str, Any]:
     """For OpenAI's Chat Completions and all that speak it."""
-    return {"type": "function", "function": {"name": name, "description": tool.description, "parameters": tool.input_schema}}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": tool.description,
+            "parameters": tool.input_schema,
+        },
+    }
 
 
 def openai_responses(tool: ToolDefinition, name: str) -> dict[str, Any]:
@@ -27,17 +34,24 @@ def openai_responses(tool: ToolDefinition, name: str) -> dict[str, Any]:
         "name": name,
         "description": tool.description,
         "parameters": tool.input_schema,
-        "strict": is_strict(tool.input_schema),  # never left out: the API then makes optional properties required
+        "strict": is_strict(
+            tool.input_schema
+        ),  # never left out: the API then makes optional properties required
     }
 
 
 def anthropic(tool: ToolDefinition, name: str) -> dict[str, Any]:
     """For Anthropic's Messages."""
-    return {"name": name, "description": tool.description, "input_schema": {"type": "object", **tool.input_schema}}
+    return {
+        "name": name,
+        "description": tool.description,
+        "input_schema": {"type": "object", **tool.input_schema},
+    }
 
 
 def gemini(tool: ToolDefinition, name: str) -> dict[str, Any]:
-    """For Gemini: one of the `functionDeclarations`. A name that begins with a digit or dash gets an underscore before it."""
+    """For Gemini: one of the `functionDeclarations`. A name that begins with a digit or dash gets
+    an underscore before it."""
     return {
         "name": f"_{name}" if name.lstrip("_")[:1] in _NO_LETTERS else name,
         "description": tool.description,

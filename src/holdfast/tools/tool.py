@@ -28,10 +28,11 @@ _NAME = re.compile(r"[A-Za-z0-9_.\-]{1,128}")  # MCP 2025-11-25, "Tool Names"
 
 
 class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What a tool does to the world, with MCP's defaults. They decide what may be repeated after a crash.
+    """What a tool does to the world, with MCP's defaults. They decide what may be repeated after a
+    crash.
 
-    `read_only` changes nothing; `destructive` may overwrite or delete; `idempotent`: doing it again changes nothing more;
-    `open_world` reaches beyond the machine.
+    `read_only` changes nothing; `destructive` may overwrite or delete; `idempotent`: doing it again
+    changes nothing more; `open_world` reaches beyond the machine.
     """
 
     read_only: bool = False
@@ -46,7 +47,8 @@ class ToolAnnotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often a failed call is tried again, and how long to wait first: `delay` seconds, doubled each time if exponential, no time if none."""
+    """How often a failed call is tried again, and how long to wait first: `delay` seconds, doubled
+    each time if exponential, no time if none."""
 
     max_retries: int = 0
     backoff: Literal["none", "fixed", "exponential"] = "exponential"
@@ -55,47 +57,63 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         given: dict[str, Any] = msgspec.structs.asdict(self)
         if not isinstance(given["max_retries"], int) or self.max_retries < 0:
-            raise ConfigurationError(f"RetryPolicy: max_retries takes a number from 0, not {self.max_retries!r}.")
+            raise ConfigurationError(
+                f"RetryPolicy: max_retries takes a number from 0, not {self.max_retries!r}."
+            )
         if given["backoff"] not in ("none", "fixed", "exponential"):
-            raise ConfigurationError(f"RetryPolicy: backoff takes 'none', 'fixed' or 'exponential', not {self.backoff!r}.")
+            raise ConfigurationError(
+                "RetryPolicy: backoff takes 'none', 'fixed' or 'exponential', not"
+                f" {self.backoff!r}."
+            )
         if not isinstance(given["delay"], int | float) or not self.delay >= 0:
-            raise ConfigurationError(f"RetryPolicy: delay takes a number of seconds from 0, not {self.delay!r}.")
+            raise ConfigurationError(
+                f"RetryPolicy: delay takes a number of seconds from 0, not {self.delay!r}."
+            )
 
 
 class Tool:
     """One thing that a model can do: an MCP tool, and the Python function that serves it.
 
-    Without a schema it is read from the callback's signature (pydantic's types, defaults and docstrings included). A schema that
-    is not an object describes the callback's only parameter. What the callback needs is required, and what it does not take is refused.
-    A callback may return a `ToolResult`, a str, a JSON value, a msgspec or pydantic model, or None. It may be `async def`: then it runs on the
-    loop thread of the agent's tools, and a cancel cancels it. A parameter annotated `ToolContext` is filled in and hidden from the model. A
-    subclass may override `call(arguments, context)` in place of a callback.
+    Without a schema it is read from the callback's signature (pydantic's types, defaults and
+    docstrings included). A schema that is not an object describes the callback's only parameter.
+    What the callback needs is required, and what it does not take is refused. A callback may return
+    a `ToolResult`, a str, a JSON value, a msgspec or pydantic model, or None. It may be `async
+    def`: then it runs on the loop thread of the agent's tools, and a cancel cancels it. A parameter
+    annotated `ToolContext` is filled in and hidden from the model. A subclass may override
+    `call(arguments, context)` in place of a callback.
 
-    `reconcile(call, context)` settles a call whose process died before it had a result, for a tool that may not simply be run again:
-    it returns the call's result if its effect has happened, None if it has not (the call is then run, under the same idempotency
-    key), and raises if it cannot tell. A subclass may define it as a method.
+    `reconcile(call, context)` settles a call whose process died before it had a result, for a tool
+    that may not simply be run again: it returns the call's result if its effect has happened, None
+    if it has not (the call is then run, under the same idempotency key), and raises if it cannot
+    tell. A subclass may define it as a method.
 
-    `isolation="process"` runs each call in a process of its own, which imports the callback by its name: when `timeout` passes or the call is
-    cancelled, that process is killed with all that it started. It inherits neither environment nor open files, and has no `context.runtime`.
+    `isolation="process"` runs each call in a process of its own, which imports the callback by its
+    name: when `timeout` passes or the call is cancelled, that process is killed with all that it
+    started. It inherits neither environment nor open files, and has no `context.runtime`.
 
-    Calls of one answer run in its order. `parallel=True` lets calls of this tool run beside neighbouring calls that are parallel too; None means
-    that a read-only tool is parallel and any other is not.
+    Calls of one answer run in its order. `parallel=True` lets calls of this tool run beside
+    neighbouring calls that are parallel too; None means that a read-only tool is parallel and any
+    other is not.
 
-    `timeout` is in seconds. `retry` says that a call that failed may be made again, whatever the annotations say; but one that a timeout left at work
-    only if the tool is read-only or idempotent. `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a `ValueError`)
-    naming the argument that does not fit.
+    `timeout` is in seconds. `retry` says that a call that failed may be made again, whatever the
+    annotations say; but one that a timeout left at work only if the tool is read-only or
+    idempotent. `module_qualname` is the module that declares the tool. Raises `ConfigurationError`
+    (a `ValueError`) naming the argument that does not fit.
     """
 
     tool_type = "local_function"
-    """Where it lives: `local_function`, `mcp_tool`, `a2a_tool`, or `custom`, which a subclass is unless it says otherwise."""
+    """Where it lives: `local_function`, `mcp_tool`, `a2a_tool`, or `custom`, which a subclass is
+    unless it says otherwise."""
     executor: str = ""
     """Who runs its calls: "" the process that has it, "client" a client of the agent server."""
     from_factory: bool = False
-    """Whether a `ToolRegistry` had the factory make it that its module declares, so that another process can do the same."""
+    """Whether a `ToolRegistry` had the factory make it that its module declares, so that another
+    process can do the same."""
     reconcile: Reconcile | None = None
     _parallel: bool | None = None
     untrusted: bool = False
-    """True if the schemas come from outside, such as from a server: what they may cost is bounded."""
+    """True if the schemas come from outside, such as from a server: what they may cost is bounded.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -120,15 +138,20 @@ class Tool:
         reconcile: Reconcile | None = None,
         isolation: Literal["process"] | None = None,
         parallel: bool | None = None,
-        inputSchema: dict[str, Any] | None = None,  # noqa: N803 - MCP's own spelling, as the proposal writes it
+        inputSchema: dict[str, Any] | None = None,  # noqa: N803 - MCP's spelling
     ) -> None:
         _check(name, description, annotations, category, timeout, retry)
         if reconcile is not None:
             if not callable(reconcile):
-                raise ConfigurationError(f"Tool {name!r}: reconcile takes a function of (call, context) or None, not {reconcile!r}.")
+                raise ConfigurationError(
+                    f"Tool {name!r}: reconcile takes a function of (call, context) or None, not"
+                    f" {reconcile!r}."
+                )
             self.reconcile = reconcile
         if parallel is not None and not isinstance(parallel, bool):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"Tool {name!r}: parallel takes True, False or None, not {parallel!r}.")
+            raise ConfigurationError(
+                f"Tool {name!r}: parallel takes True, False or None, not {parallel!r}."
+            )
         self._parallel = parallel
         if input_schema is not None and inputSchema is not None:
             raise ConfigurationError(f"Tool {name!r}: give input_schema or inputSchema, not both.")
@@ -139,10 +162,16 @@ class Tool:
         self.category = category
         self.timeout = timeout
         self.retry = retry
-        self._output_schema = None if output_schema is None else schemas.check_schema(name, output_schema, "output_schema", self.untrusted)
+        self._output_schema = (
+            None
+            if output_schema is None
+            else schemas.check_schema(name, output_schema, "output_schema", self.untrusted)
+        )
         self._given_schema = input_schema if input_schema is not None else inputSchema
         if self._given_schema is not None:
-            self._given_schema = schemas.check_schema(name, self._given_schema, untrusted=self.untrusted)
+            self._given_schema = schemas.check_schema(
+                name, self._given_schema, untrusted=self.untrusted
+            )
         self.is_async = inspect.iscoroutinefunction(type(self).call)
         self._wrapped: str | None = None
         self._schema: dict[str, Any] | None = None
@@ -151,7 +180,9 @@ class Tool:
         self._parameters: schemas.Parameters | None = None
         if callback is None:
             if type(self).call is Tool.call:
-                raise ConfigurationError(f"Tool {name!r}: callback takes a function; it is missing.")
+                raise ConfigurationError(
+                    f"Tool {name!r}: callback takes a function; it is missing."
+                )
             self.module_qualname = type(self).__module__
         else:
             self._take_callback(callback)
@@ -161,9 +192,13 @@ class Tool:
 
     def _take_callback(self, callback: Callback) -> None:
         if not callable(callback):
-            raise ConfigurationError(f"Tool {self.name!r}: callback takes a function, not {callback!r}.")
+            raise ConfigurationError(
+                f"Tool {self.name!r}: callback takes a function, not {callback!r}."
+            )
         plain = schemas.unbound(callback)[0]
-        self.is_async = inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(getattr(plain, "__call__", None))  # noqa: B004
+        self.is_async = inspect.iscoroutinefunction(plain) or inspect.iscoroutinefunction(
+            getattr(plain, "__call__", None)  # noqa: B004
+        )
         parameters = self._parameters = schemas.Parameters(self.name, callback)
         self._context_parameter = parameters.context
         given = self._given_schema
@@ -173,27 +208,48 @@ class Tool:
         if not schemas.is_object(given):
             if len(names) != 1:
                 raise ConfigurationError(
-                    f"Tool {self.name!r}: input_schema is not an object, so it describes the callback's only parameter; the callback has "
-                    f"{len(names)} ({', '.join(names) or 'none'}). Give an object schema with one property for each."
+                    f"Tool {self.name!r}: input_schema is not an object, so it describes the"
+                    f" callback's only parameter; the callback has {len(names)}"
+                    f" ({', '.join(names) or 'none'}). Give an object schema with one property for"
+                    " each."
                 )
             self._wrapped = names[0]
         elif not schemas.is_composed(given):
             properties = set(cast("dict[str, Any]", given.get("properties", {})))
-            unknown, missing = sorted(properties - set(names)), sorted(parameters.required - properties)
+            unknown, missing = (
+                sorted(properties - set(names)),
+                sorted(parameters.required - properties),
+            )
             if unknown and not parameters.takes_any:
-                raise ConfigurationError(f"Tool {self.name!r}: input_schema has {', '.join(unknown)}, which the callback does not take.")
+                raise ConfigurationError(
+                    f"Tool {self.name!r}: input_schema has {', '.join(unknown)}, which the callback"
+                    " does not take."
+                )
             if missing:
-                raise ConfigurationError(f"Tool {self.name!r}: the callback needs {', '.join(missing)}, which input_schema does not have.")
+                raise ConfigurationError(
+                    f"Tool {self.name!r}: the callback needs {', '.join(missing)}, which"
+                    " input_schema does not have."
+                )
 
     def _isolate(self, isolation: str) -> Isolated:
         from holdfast.tools.isolation import Isolated
 
         if isolation != "process":
-            raise ConfigurationError(f"Tool {self.name!r}: isolation takes 'process' or None, not {isolation!r}.")
+            raise ConfigurationError(
+                f"Tool {self.name!r}: isolation takes 'process' or None, not {isolation!r}."
+            )
         if self.callback is None or type(self).call is not Tool.call:
-            raise ConfigurationError(f"Tool {self.name!r}: isolation='process' runs a callback; this tool has its own `call`.")
+            raise ConfigurationError(
+                f"Tool {self.name!r}: isolation='process' runs a callback; this tool has its own"
+                " `call`."
+            )
         self.is_async = False  # here; in its process a coroutine is run to its end
-        return Isolated(self.name, self.callback, self._context_parameter is not None, self._given_schema is None)
+        return Isolated(
+            self.name,
+            self.callback,
+            self._context_parameter is not None,
+            self._given_schema is None,
+        )
 
     @property
     def parallel(self) -> bool:
@@ -211,21 +267,23 @@ class Tool:
 
     @property
     def output_schema(self) -> dict[str, Any] | None:
-        """The JSON Schema of a result's structured content, None if the tool promises none; a copy."""
+        """The JSON Schema of a result's structured content, None if the tool promises none; a
+        copy."""
         return copied(self._output_schema)
 
     @property
-    def inputSchema(self) -> dict[str, Any]:  # noqa: N802 - MCP's own spelling, as the proposal writes it
+    def inputSchema(self) -> dict[str, Any]:  # noqa: N802 - MCP's spelling
         """`input_schema` under its name in MCP."""
         return self.input_schema
 
     @property
-    def outputSchema(self) -> dict[str, Any] | None:  # noqa: N802
+    def outputSchema(self) -> dict[str, Any] | None:  # noqa: N802 - MCP's spelling
         """`output_schema` under its name in MCP."""
         return self.output_schema
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments as the callback takes them, checked once against the schema. Raises `ToolValidationError`."""
+        """The arguments as the callback takes them, checked once against the schema. Raises
+        `ToolValidationError`."""
         if self._validate is None:
             self._prepare()
         return cast("schemas.Validate", self._validate)(arguments)
@@ -243,7 +301,11 @@ class Tool:
             known: frozenset[str] | None = None
             if parameters is not None:
                 # What the callback cannot do without is required, whatever the schema says.
-                needed = [name for name in parameters.fields if name in parameters.required and name not in schema.get("required", ())]
+                needed = [
+                    name
+                    for name in parameters.fields
+                    if name in parameters.required and name not in schema.get("required", ())
+                ]
                 if needed:
                     schema["required"] = [*schema.get("required", ()), *needed]
                 if not parameters.takes_any:
@@ -258,7 +320,8 @@ class Tool:
     # --- running ---
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Do it: `arguments` were validated. Whatever a callback may return may be returned here; override it in a subclass."""
+        """Do it: `arguments` were validated. Whatever a callback may return may be returned here;
+        override it in a subclass."""
         assert self.callback is not None
         if self._isolated is not None:
             return self._isolated.call(arguments, context, self.timeout)
@@ -267,7 +330,8 @@ class Tool:
         return self.callback(**{**arguments, self._context_parameter: context})
 
     def run(self, arguments: dict[str, Any], context: ToolContext | None = None) -> ToolResult:
-        """Validate, call, and bring the outcome into MCP's form. Raises `ToolValidationError`, or what the callback raises."""
+        """Validate, call, and bring the outcome into MCP's form. Raises `ToolValidationError`, or
+        what the callback raises."""
         context = context or ToolContext()
         found = self.call(self.validate(arguments), context)
         return as_result(self.name, context.complete(found) if self.is_async else found)
@@ -279,7 +343,8 @@ class Tool:
         return self.callback(*args, **kwargs)
 
     def renamed(self, name: str) -> Tool:
-        """Return a copy of this tool under another name. Raises `ConfigurationError` for a name that a tool cannot have."""
+        """Return a copy of this tool under another name. Raises `ConfigurationError` for a name
+        that a tool cannot have."""
         _check(name, self.description, self.annotations, self.category, self.timeout, self.retry)
         found = copy(self)
         found.name = name
@@ -290,15 +355,17 @@ class Tool:
         return f"Tool({self.name!r})"
 
     def to_langchain(self) -> Any:
-        """This tool as LangChain's `StructuredTool`: see `holdfast.tools.langchain.to_langchain`. Raises `ConfigurationError` without langchain-core."""
+        """This tool as LangChain's `StructuredTool`: see `holdfast.tools.langchain.to_langchain`.
+        Raises `ConfigurationError` without langchain-core."""
         from holdfast.tools.langchain import to_langchain
 
         return to_langchain(self)
 
     @staticmethod
     def from_langchain(tool: Any, name: str | None = None, **options: Any) -> Tool:
-        """A LangChain tool as ours: see `holdfast.tools.langchain.from_langchain`, whose `annotations`, `category`, `timeout`, `retry` and `parallel` it takes.
-        Raises `ConfigurationError`."""
+        """A LangChain tool as ours: see `holdfast.tools.langchain.from_langchain`, whose
+        `annotations`, `category`, `timeout`, `retry` and `parallel` it takes. Raises
+        `ConfigurationError`."""
         from holdfast.tools.langchain import from_langchain
 
         return from_langchain(tool, name, **options)
@@ -319,7 +386,8 @@ class Tool:
         isolation: Literal["process"] | None = None,
         parallel: bool | None = None,
     ) -> Tool:
-        """A tool from a function's name, docstring and signature. Raises `ConfigurationError` if it has no usable name."""
+        """A tool from a function's name, docstring and signature. Raises `ConfigurationError` if it
+        has no usable name."""
         if not callable(function):
             raise ConfigurationError(f"from_function takes a function, not {function!r}.")
         plain = schemas.unbound(function)[0]
@@ -327,9 +395,19 @@ class Tool:
             description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]
         name = name if name is not None else str(getattr(plain, "__name__", type(plain).__name__))
         return cls(
-            name, description, function, None, output_schema, annotations, category, timeout, retry, reconcile=reconcile, isolation=isolation,
+            name,
+            description,
+            function,
+            None,
+            output_schema,
+            annotations,
+            category,
+            timeout,
+            retry,
+            reconcile=reconcile,
+            isolation=isolation,
             parallel=parallel,
-        )  # fmt: skip
+        )
 
 
 @overload
@@ -349,7 +427,8 @@ def tool(
     parallel: bool | None = None,
 ) -> Callable[[Callback], Tool]: ...
 def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
-    """`Tool.from_function` as a decorator, with or without arguments. The tool can still be called as the function."""
+    """`Tool.from_function` as a decorator, with or without arguments. The tool can still be called
+    as the function."""
     if function is not None:
         return Tool.from_function(function)
 
@@ -366,7 +445,8 @@ def module_of(callback: Callback) -> str:
 
 
 def _declaring_module() -> str:
-    """The module whose code makes a tool right now; empty if that is Holdfast itself, working on a caller's function."""
+    """The module whose code makes a tool right now; empty if that is Holdfast itself, working on a
+    caller's function."""
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]: the way to know one's caller
     while frame.f_globals.get("__name__") == __name__ and frame.f_back is not None:
         frame = frame.f_back
@@ -374,16 +454,28 @@ def _declaring_module() -> str:
     return "" if name.split(".", 1)[0] == __name__.split(".", 1)[0] else name
 
 
-def _check(name: Any, description: Any, annotations: Any, category: Any, timeout: Any, retry: Any) -> None:
+def _check(
+    name: Any, description: Any, annotations: Any, category: Any, timeout: Any, retry: Any
+) -> None:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(f"Tool: name takes 1 to 128 letters, digits, '_', '-' or '.', not {name!r}.")
+        raise ConfigurationError(
+            f"Tool: name takes 1 to 128 letters, digits, '_', '-' or '.', not {name!r}."
+        )
     if not isinstance(description, str):
         raise ConfigurationError(f"Tool {name!r}: description takes a str, not {description!r}.")
     if not isinstance(annotations, ToolAnnotations):
-        raise ConfigurationError(f"Tool {name!r}: annotations takes ToolAnnotations(...), not {annotations!r}.")
+        raise ConfigurationError(
+            f"Tool {name!r}: annotations takes ToolAnnotations(...), not {annotations!r}."
+        )
     if not isinstance(category, str):
         raise ConfigurationError(f"Tool {name!r}: category takes a str, not {category!r}.")
-    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= threading.TIMEOUT_MAX):
-        raise ConfigurationError(f"Tool {name!r}: timeout takes a number of seconds above 0 or None, not {timeout!r}.")
+    if timeout is not None and not (
+        isinstance(timeout, int | float) and 0 < timeout <= threading.TIMEOUT_MAX
+    ):
+        raise ConfigurationError(
+            f"Tool {name!r}: timeout takes a number of seconds above 0 or None, not {timeout!r}."
+        )
     if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ConfigurationError(f"Tool {name!r}: retry takes RetryPolicy(...) or None, not {retry!r}.")
+        raise ConfigurationError(
+            f"Tool {name!r}: retry takes RetryPolicy(...) or None, not {retry!r}."
+        )

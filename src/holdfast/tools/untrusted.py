@@ -1,8 +1,10 @@
-"""JSON Schemas from outside: checked in whole before their first use, and applied in a bounded number of steps.
+"""JSON Schemas from outside: checked in whole before their first use, and applied in a bounded
+number of steps.
 
-A schema of 1 KB can ask for unbounded work: twenty levels of `allOf` with two references each visit a million subschemas, and a
-pattern can backtrack for years. `inspect_schema` refuses the first kind by counting. `Checker` runs the rest on a budget: patterns in
-linear time, sets in place of quadratic comparisons, short messages in place of whole values.
+A schema of 1 KB can ask for unbounded work: twenty levels of `allOf` with two references each visit
+a million subschemas, and a pattern can backtrack for years. `inspect_schema` refuses the first kind
+by counting. `Checker` runs the rest on a budget: patterns in linear time, sets in place of
+quadratic comparisons, short messages in place of whole values.
 """
 
 from __future__ import annotations
@@ -17,9 +19,13 @@ from urllib.parse import unquote, urljoin
 
 from holdfast.tools.patterns import Pattern, UnsupportedPattern
 
-MAX_SCHEMA_NODES = 50_000  # JSON values; the largest schema of a public MCP server that we know has 3,000
+MAX_SCHEMA_NODES = (
+    50_000  # JSON values; the largest schema of a public MCP server that we know has 3,000
+)
 MAX_SCHEMA_DEPTH = 100  # JSON levels; each level of properties takes two
-MAX_EXPANSION = 5_000  # subschemas that one value is held against through `$ref`, `allOf` and their kin
+MAX_EXPANSION = (
+    5_000  # subschemas that one value is held against through `$ref`, `allOf` and their kin
+)
 
 # One step is one keyword applied to one value, 4 to 11 microseconds.
 _STEPS = 50_000
@@ -34,7 +40,8 @@ _log = logging.getLogger("holdfast.tools")
 
 
 class UnusableSchema(ValueError):
-    """A schema that is malformed or would take too much work. The message begins with a verb: "has ...", "takes ..."."""
+    """A schema that is malformed or would take too much work. The message begins with a verb: "has
+    ...", "takes ..."."""
 
 
 class TooMuchWork(Exception):
@@ -44,14 +51,15 @@ class TooMuchWork(Exception):
         super().__init__("checking this value takes too much work")
 
 
-# --- the schema itself ---------------------------------------------------------------------------
+# --- the schema itself ---
 
 
 class Inspected(NamedTuple):
     """The outcome of `inspect_schema`.
 
-    `expansion` is the largest number of subschemas that one value is held against. `missing` are references whose target is
-    not in the schema; nothing is fetched. `has_pattern_properties` is True if `patternProperties` occurs anywhere.
+    `expansion` is the largest number of subschemas that one value is held against. `missing` are
+    references whose target is not in the schema; nothing is fetched. `has_pattern_properties` is
+    True if `patternProperties` occurs anywhere.
     """
 
     expansion: int
@@ -60,21 +68,58 @@ class Inspected(NamedTuple):
 
 
 _SCHEMA_KEYS = (
-    "additionalItems", "additionalProperties", "contains", "contentSchema", "else", "if", "items", "not", "propertyNames", "then",
-    "unevaluatedItems", "unevaluatedProperties",
-)  # fmt: skip
+    "additionalItems",
+    "additionalProperties",
+    "contains",
+    "contentSchema",
+    "else",
+    "if",
+    "items",
+    "not",
+    "propertyNames",
+    "then",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
 _LIST_KEYS = ("allOf", "anyOf", "oneOf", "prefixItems")
-_MAP_KEYS = ("$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties")
+_MAP_KEYS = (
+    "$defs",
+    "definitions",
+    "dependencies",
+    "dependentSchemas",
+    "patternProperties",
+    "properties",
+)
 _REFERENCE_KEYS = ("$ref", "$dynamicRef", "$recursiveRef")
-_SAME_VALUE = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")  # applied to the value itself
-_COUNT_KEYS = ("maxContains", "maxItems", "maxLength", "maxProperties", "minContains", "minItems", "minLength", "minProperties")
+_SAME_VALUE = (
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "not",
+    "if",
+    "then",
+    "else",
+    "dependentSchemas",
+    "dependencies",
+)  # applied to the value itself
+_COUNT_KEYS = (
+    "maxContains",
+    "maxItems",
+    "maxLength",
+    "maxProperties",
+    "minContains",
+    "minItems",
+    "minLength",
+    "minProperties",
+)
 _NUMBER_KEYS = ("maximum", "minimum", "multipleOf")
 _TEXT_KEYS = ("$anchor", "$dynamicAnchor", "$id", "$ref", "$dynamicRef", "pattern")
 _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 class _Place(NamedTuple):
-    """A subschema: where it stands, the resource (`$id`) that it belongs to, and that resource's root."""
+    """A subschema: where it stands, the resource (`$id`) that it belongs to, and that resource's
+    root."""
 
     schema: dict[str, Any]
     path: str
@@ -194,7 +239,12 @@ class _Inspection:
             part = part.replace("~1", "/").replace("~0", "~")
             if isinstance(place, dict) and part in place:
                 place = cast("dict[str, Any]", place)[part]
-            elif isinstance(place, list) and part.isascii() and part.isdigit() and int(part) < len(cast("list[Any]", place)):
+            elif (
+                isinstance(place, list)
+                and part.isascii()
+                and part.isdigit()
+                and int(part) < len(cast("list[Any]", place))
+            ):
                 place = cast("list[Any]", place)[int(part)]
             else:
                 return None
@@ -203,7 +253,8 @@ class _Inspection:
     # the count
 
     def _count(self, start: _Place, counts: dict[int, int]) -> None:
-        """Count the subschemas that apply to one value, depth first and without recursion, each subschema once."""
+        """Count the subschemas that apply to one value, depth first and without recursion, each
+        subschema once."""
         if id(start.schema) in counts:
             return
         stack: list[tuple[_Place, list[dict[str, Any]]]] = [(start, self._same_value(start))]
@@ -213,14 +264,19 @@ class _Inspection:
             waiting = next((child for child in children if id(child) not in counts), None)
             if waiting is not None:
                 if id(waiting) in open_places:
-                    raise UnusableSchema(f"has {place.path or 'a root'} that refers to itself without end")
+                    raise UnusableSchema(
+                        f"has {place.path or 'a root'} that refers to itself without end"
+                    )
                 open_places.add(id(waiting))
                 inner = self._places[id(waiting)]
                 stack.append((inner, self._same_value(inner)))
                 continue
             counts[id(place.schema)] = total = 1 + sum(counts[id(child)] for child in children)
             if total > MAX_EXPANSION:
-                raise UnusableSchema(f"takes too much work: one value is held against more than {MAX_EXPANSION:,} subschemas")
+                raise UnusableSchema(
+                    f"takes too much work: one value is held against more than {MAX_EXPANSION:,}"
+                    " subschemas"
+                )
             open_places.discard(id(place.schema))
             stack.pop()
 
@@ -228,11 +284,16 @@ class _Inspection:
         found = [inner for _, key, inner in _inner(place.schema) if key in _SAME_VALUE]
         targets = self._targets(place)
         # A dynamic reference may come back to its own schema through another value only.
-        return found + [target for target in targets if target is not place.schema or "$dynamicAnchor" not in target]
+        return found + [
+            target
+            for target in targets
+            if target is not place.schema or "$dynamicAnchor" not in target
+        ]
 
 
 def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The subschemas of a schema that are objects, each with its path from there and its keyword."""
+    """The subschemas of a schema that are objects, each with its path from there and its
+    keyword."""
     for key in _SCHEMA_KEYS:
         value: Any = schema.get(key)
         if isinstance(value, dict):
@@ -252,7 +313,8 @@ def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _check_form(place: _Place) -> None:
-    """Raise `UnusableSchema` for a keyword whose value has the wrong form; unknown keywords say nothing."""
+    """Raise `UnusableSchema` for a keyword whose value has the wrong form; unknown keywords say
+    nothing."""
     schema = place.schema
 
     def refuse(key: str, takes: str) -> None:
@@ -271,26 +333,38 @@ def _check_form(place: _Place) -> None:
             if not isinstance(value, dict | bool):
                 refuse(key, "a schema")
         elif key in _LIST_KEYS:
-            if not isinstance(value, list) or not all(isinstance(inner, dict | bool) for inner in cast("list[Any]", value)):
+            if not isinstance(value, list) or not all(
+                isinstance(inner, dict | bool) for inner in cast("list[Any]", value)
+            ):
                 refuse(key, "a list of schemas")
         elif key in _MAP_KEYS:
             kinds = (dict, bool, list) if key == "dependencies" else (dict, bool)
-            if not isinstance(value, dict) or not all(isinstance(inner, kinds) for inner in cast("dict[str, Any]", value).values()):
+            if not isinstance(value, dict) or not all(
+                isinstance(inner, kinds) for inner in cast("dict[str, Any]", value).values()
+            ):
                 refuse(key, "a mapping of names to schemas")
         elif key == "required":
-            if not isinstance(value, list) or not all(isinstance(name, str) for name in cast("list[Any]", value)):
+            if not isinstance(value, list) or not all(
+                isinstance(name, str) for name in cast("list[Any]", value)
+            ):
                 refuse(key, "a list of property names")
         elif key == "enum":
             if not isinstance(value, list):
                 refuse(key, "a list of values")
         elif key == "dependentRequired":
-            if not isinstance(value, dict) or not all(isinstance(names, list) for names in cast("dict[str, Any]", value).values()):
+            if not isinstance(value, dict) or not all(
+                isinstance(names, list) for names in cast("dict[str, Any]", value).values()
+            ):
                 refuse(key, "a mapping of names to lists of names")
         elif key in _COUNT_KEYS:
             if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
                 refuse(key, "a whole number from 0")
         elif key in _NUMBER_KEYS:
-            if isinstance(value, bool) or not isinstance(value, int | float) or (key == "multipleOf" and value <= 0):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, int | float)
+                or (key == "multipleOf" and value <= 0)
+            ):
                 refuse(key, "a number")
         elif key in ("exclusiveMaximum", "exclusiveMinimum"):  # draft 4 has a boolean there
             if not isinstance(value, int | float):
@@ -305,9 +379,10 @@ def short(value: Any, limit: int = 200) -> str:
     return text if len(text) <= limit else text[:limit] + "..."
 
 
-# --- short representations -----------------------------------------------------------------------
+# --- short representations ---
 
-# jsonschema writes the whole value, and the whole `enum`, into each error. What it is given here shows itself in short.
+# jsonschema writes the whole value, and the whole `enum`, into each error. What it is given here
+# shows itself in short.
 
 
 class _Shorten(Repr):
@@ -315,13 +390,13 @@ class _Shorten(Repr):
         super().__init__()
         self.maxlevel, self.maxdict, self.maxlist, self.maxstring, self.maxlong = 4, 8, 12, 150, 60
 
-    def repr__Text(self, value: str, level: int) -> str:  # noqa: N802 - reprlib goes by the type's name
+    def repr__Text(self, value: str, level: int) -> str:  # noqa: N802 - reprlib looks methods up by type name
         return self.repr_str(value, level)
 
-    def repr__List(self, value: list[Any], level: int) -> str:  # noqa: N802
+    def repr__List(self, value: list[Any], level: int) -> str:  # noqa: N802 - reprlib looks methods up by type name
         return self.repr_list(value, level)
 
-    def repr__Dict(self, value: dict[str, Any], level: int) -> str:  # noqa: N802
+    def repr__Dict(self, value: dict[str, Any], level: int) -> str:  # noqa: N802 - reprlib looks methods up by type name
         return self.repr_dict(value, level)
 
 
@@ -364,13 +439,19 @@ class _Copied:
             return _Text(value)
         if isinstance(value, dict):
             items = cast("dict[str, Any]", value).items()
-            return _Dict({_Text(key): self._copy(item, drop) for key, item in items if key != drop or not isinstance(item, str)})
+            return _Dict(
+                {
+                    _Text(key): self._copy(item, drop)
+                    for key, item in items
+                    if key != drop or not isinstance(item, str)
+                }
+            )
         if isinstance(value, list | tuple):
             return _List([self._copy(item, drop) for item in cast("list[Any]", value)])
         return value
 
 
-# --- applying it ---------------------------------------------------------------------------------
+# --- applying it ---
 
 
 class _Budget(threading.local):
@@ -387,14 +468,18 @@ class _Budget(threading.local):
 class Checker:
     """A validator of values by a schema from outside. Thread-safe.
 
-    `name` stands for the schema in warnings. Patterns that cannot be matched in linear time are not enforced; each is named in
-    a warning. With `patternProperties` anywhere in the schema `unevaluatedProperties` is not enforced.
+    `name` stands for the schema in warnings. Patterns that cannot be matched in linear time are not
+    enforced; each is named in a warning. With `patternProperties` anywhere in the schema
+    `unevaluatedProperties` is not enforced.
 
     Raises `UnusableSchema`.
     """
 
     def __init__(self, name: str, schema: dict[str, Any]) -> None:
-        from jsonschema.validators import extend, validator_for  # pyright: ignore[reportUnknownVariableType]
+        from jsonschema.validators import (
+            extend,
+            validator_for,
+        )  # pyright: ignore[reportUnknownVariableType]
         from referencing import Registry
 
         self._name = name
@@ -408,7 +493,9 @@ class Checker:
         own: dict[str, Any] = {
             "pattern": self._pattern,
             "patternProperties": self._pattern_properties,
-            "additionalProperties": self._additional_properties(kind.VALIDATORS["additionalProperties"]),
+            "additionalProperties": self._additional_properties(
+                kind.VALIDATORS["additionalProperties"]
+            ),
             "uniqueItems": self._unique_items,
             "enum": self._enum,
         }
@@ -420,24 +507,36 @@ class Checker:
         for key in ("unevaluatedItems", "unevaluatedProperties"):
             if key in kind.VALIDATORS:
                 own[key] = self._unevaluated(key, kind.VALIDATORS[key])
-        metered = {key: self._metered(check, key not in ("const", "enum")) for key, check in {**kind.VALIDATORS, **own}.items()}
-        # A part with a `$schema` of its own would be judged by jsonschema's own validator of that draft.
+        metered = {
+            key: self._metered(check, key not in ("const", "enum"))
+            for key, check in {**kind.VALIDATORS, **own}.items()
+        }
+        # A part with a `$schema` of its own would be judged by jsonschema's own validator of that
+        # draft.
         self._schema: Any = _Copied(schema, "$schema").value
         # An empty registry: nothing is fetched.
-        self._validator: Any = cast("Any", extend)(kind, metered)(self._schema, registry=cast("Any", Registry)())
+        self._validator: Any = cast("Any", extend)(kind, metered)(
+            self._schema, registry=cast("Any", Registry)()
+        )
 
     def problems(self, value: Any) -> list[Any]:
-        """Return jsonschema's errors, at most 1,000. Raises `TooMuchWork`, or what jsonschema raises for a missing reference."""
+        """Return jsonschema's errors, at most 1,000. Raises `TooMuchWork`, or what jsonschema
+        raises for a missing reference."""
         copied = _Copied(value)
         self._budget.left = min(_STEPS + _STEPS_PER_NODE * copied.nodes, _MAX_STEPS)
         return list(islice(self._validator.iter_errors(copied.value), _MAX_ERRORS))
 
     def _metered(self, check: Callable[..., Any], walks: bool) -> Callable[..., Any]:
-        """Return a keyword's check that pays for itself, and, if it `walks` what the keyword holds, for that."""
+        """Return a keyword's check that pays for itself, and, if it `walks` what the keyword holds,
+        for that."""
         spend = self._budget.spend
 
         def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-            spend(1 + len(cast("list[Any]", wanted)) // 8 if walks and isinstance(wanted, list | dict) else 1)
+            spend(
+                1 + len(cast("list[Any]", wanted)) // 8
+                if walks and isinstance(wanted, list | dict)
+                else 1
+            )
             for error in check(validator, wanted, instance, schema) or ():
                 spend(_STEPS_PER_ERROR)
                 yield error
@@ -453,7 +552,9 @@ class Checker:
                 self._budget.spend(100 + found.states)
             except UnsupportedPattern as error:
                 found = None
-                _log.warning("%s: the pattern %s is not enforced: %s.", self._name, short(pattern), error)
+                _log.warning(
+                    "%s: the pattern %s is not enforced: %s.", self._name, short(pattern), error
+                )
             self._patterns[pattern] = found
         return self._patterns[pattern]
 
@@ -470,7 +571,9 @@ class Checker:
         if isinstance(instance, str) and not self._matches(wanted, instance, True):
             yield _error(f"{instance!r} does not match {wanted!r}")
 
-    def _pattern_properties(self, validator: Any, wanted: Mapping[str, Any], instance: Any, schema: Any) -> Iterator[Any]:
+    def _pattern_properties(
+        self, validator: Any, wanted: Mapping[str, Any], instance: Any, schema: Any
+    ) -> Iterator[Any]:
         if not isinstance(instance, dict):
             return
         for pattern, inner in wanted.items():
@@ -479,11 +582,17 @@ class Checker:
                     yield from validator.descend(value, inner, path=name, schema_path=pattern)
 
     def _additional_properties(self, check: Callable[..., Any]) -> Callable[..., Any]:
-        def additional(validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]) -> Any:
+        def additional(
+            validator: Any, wanted: Any, instance: Any, schema: Mapping[str, Any]
+        ) -> Any:
             patterns: Mapping[str, Any] = schema.get("patternProperties", {})
             if not patterns or not isinstance(instance, dict):
                 return check(validator, wanted, instance, schema)
-            names = [name for name in cast("dict[str, Any]", instance) if any(self._matches(one, name, True) for one in patterns)]
+            names = [
+                name
+                for name in cast("dict[str, Any]", instance)
+                if any(self._matches(one, name, True) for one in patterns)
+            ]
             known = {**schema.get("properties", {}), **dict.fromkeys(names, True)}
             return check(validator, wanted, instance, {"properties": known})
 
@@ -501,10 +610,14 @@ class Checker:
 
     def _unevaluated(self, key: str, check: Callable[..., Any]) -> Callable[..., Any]:
         def unevaluated(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
-            if not isinstance(instance, dict | list) or (key == "unevaluatedProperties" and self._inspected.has_pattern_properties):
+            if not isinstance(instance, dict | list) or (
+                key == "unevaluatedProperties" and self._inspected.has_pattern_properties
+            ):
                 return ()
             # jsonschema walks the expansion by itself, without the keywords above.
-            self._budget.spend(self._inspected.expansion * (1 + len(cast("list[Any]", instance)) // 8))
+            self._budget.spend(
+                self._inspected.expansion * (1 + len(cast("list[Any]", instance)) // 8)
+            )
             return check(validator, wanted, instance, schema)
 
         return unevaluated
@@ -519,7 +632,9 @@ class Checker:
         if self._canonical(instance) != self._canonical(wanted):
             yield _error(f"{wanted!r} was expected")
 
-    def _unique_items(self, validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    def _unique_items(
+        self, validator: Any, wanted: Any, instance: Any, schema: Any
+    ) -> Iterator[Any]:
         if wanted is True and isinstance(instance, list):
             items = cast("list[Any]", instance)
             if len({self._canonical(item) for item in items}) < len(items):
@@ -532,7 +647,8 @@ class Checker:
         return self._canonical(instance) in known
 
     def _canonical(self, value: Any) -> Any:
-        """A hashable stand-in that is equal for values that JSON Schema calls equal: 1 and 1.0 are, 1 and true are not."""
+        """A hashable stand-in that is equal for values that JSON Schema calls equal: 1 and 1.0 are,
+        1 and true are not."""
         if isinstance(value, bool):
             return bool, value
         if isinstance(value, dict):

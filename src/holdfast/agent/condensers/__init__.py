@@ -1,4 +1,5 @@
-"""What shortens long conversations: a window, the trimming of tool outputs, a model's summary, and several of these in a row."""
+"""What shortens long conversations: a window, the trimming of tool outputs, a model's summary, and
+several of these in a row."""
 
 from holdfast.agent.condenser import Condensed, Condenser
 from holdfast.agent.condensers.outputs import ToolOutputCondenser, read_output
@@ -7,7 +8,12 @@ from holdfast.agent.condensers.summary import LLMCondenser
 from holdfast.agent.condensers.window import WindowCondenser
 from holdfast.agent.condensers.work import Piece, Work
 
-SHIPPED = {"window": WindowCondenser, "tool_output": ToolOutputCondenser, "llm": LLMCondenser, "pipeline": Pipeline}
+SHIPPED = {
+    "window": WindowCondenser,
+    "tool_output": ToolOutputCondenser,
+    "llm": LLMCondenser,
+    "pipeline": Pipeline,
+}
 """By the names that `load_agent` knows them under."""
 
 __all__ = [

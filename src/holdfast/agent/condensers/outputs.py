@@ -1,4 +1,5 @@
-"""`ToolOutputCondenser`: long tool outputs are cut, oldest and largest first; `read_output` reads them whole."""
+"""`ToolOutputCondenser`: long tool outputs are cut, oldest and largest first; `read_output` reads
+them whole."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ PAGE = 10_000  # characters of an output that `read_output` gives at once
 
 
 class ToolOutputCondenser(msgspec.Struct, frozen=True):
-    """Cuts tool outputs of more than `over` characters down to their first `keep`, until a request has come down to the share `to` of where
-    it begins (`at`: tokens, or a share of the model's context window). First those that are old and large; those that the model has not
-    answered yet only if nothing else is left, and the request is still too long. The journal has them whole, and so has the agent's
-    tool `read_output`.
+    """Cuts tool outputs of more than `over` characters down to their first `keep`, until a request
+    has come down to the share `to` of where it begins (`at`: tokens, or a share of the model's
+    context window). First those that are old and large; those that the model has not answered yet
+    only if nothing else is left, and the request is still too long. The journal has them whole, and
+    so has the agent's tool `read_output`.
     """
 
     keep: int = 400
@@ -31,9 +33,14 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_begin("ToolOutputCondenser", self.at, self.to)
         if not isinstance(self.keep, int) or self.keep < 0:  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"ToolOutputCondenser: keep takes a number of characters from 0, not {self.keep!r}.")
+            raise ConfigurationError(
+                f"ToolOutputCondenser: keep takes a number of characters from 0, not {self.keep!r}."
+            )
         if not isinstance(self.over, int) or self.over < self.keep + 300:  # pyright: ignore[reportUnnecessaryIsInstance]: as above
-            raise ConfigurationError(f"ToolOutputCondenser: over takes at least keep + 300 characters, not {self.over!r}.")
+            raise ConfigurationError(
+                "ToolOutputCondenser: over takes at least keep + 300 characters, not"
+                f" {self.over!r}."
+            )
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -42,13 +49,19 @@ class ToolOutputCondenser(msgspec.Struct, frozen=True):
 
     def shorten(self, work: Work) -> Condensed | None:
         """See `Condenser`."""
-        last = max((piece.seq for piece in work.pieces if isinstance(piece.event, ev.Assistant)), default=0)
+        last = max(
+            (piece.seq for piece in work.pieces if isinstance(piece.event, ev.Assistant)), default=0
+        )
         found: list[tuple[bool, int, str, int]] = []
         small = tokens.trimmed(self.keep)
         for age, piece in enumerate(reversed(work.pieces), 1):
             for (call, result), size in zip(piece.results, piece.sizes, strict=True):
                 # By tokens, not by characters, which are not counted here: a picture is large, too.
-                if size * 4 > self.over and size > small and (len(text_of_result(result)) > self.over or size > self.over):
+                if (
+                    size * 4 > self.over
+                    and size > small
+                    and (len(text_of_result(result)) > self.over or size > self.over)
+                ):
                     found.append((piece.seq == last, -age * (size - small), call.id, size - small))
         found.sort()
         trimmed: dict[str, int] = {}
@@ -72,17 +85,25 @@ def _read(call_id: str, offset: int = 0, *, context: ToolContext) -> ToolResult:
     text = text_of_result(whole)
     if offset < 0 or (offset and offset >= len(text)):
         raise ToolError(
-            f"offset takes a number from 0 to {max(0, len(text) - 1)}: the output has {len(text):,} characters.", retryable=False
+            f"offset takes a number from 0 to {max(0, len(text) - 1)}: the output has {len(text):,}"
+            " characters.",
+            retryable=False,
         )
     page = text[offset : offset + PAGE]
     end = offset + len(page)
     content: list[Content] = [TextContent(page or "(no text)")]
     if end < len(text):
-        content.append(TextContent(f"[{len(text) - end:,} characters more; go on with offset={end}]"))
+        content.append(
+            TextContent(f"[{len(text) - end:,} characters more; go on with offset={end}]")
+        )
     if not offset:
         content += [block for block in whole.content if not isinstance(block, TextContent)]
     return ToolResult(tuple(content))
 
 
-read_output = Tool.from_function(_read, name="read_output", annotations=ToolAnnotations(read_only=True, idempotent=True, open_world=False))
+read_output = Tool.from_function(
+    _read,
+    name="read_output",
+    annotations=ToolAnnotations(read_only=True, idempotent=True, open_world=False),
+)
 """Reads a call's whole output. An agent gets it with a `ToolOutputCondenser`."""

@@ -1,4 +1,5 @@
-"""`Pipeline`: condensers one after the other, each only if those before it did not make enough room."""
+"""`Pipeline`: condensers one after the other, each only if those before it did not make enough
+room."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ _log = logging.getLogger("holdfast")
 
 
 class Pipeline(msgspec.Struct, frozen=True):
-    """Condensers, cheapest first: `Pipeline([ToolOutputCondenser(), LLMCondenser()])` cuts outputs, and asks a model for a summary only where
-    that is not enough. It begins at its own `at` and goes down to its own `to`. One whose model fails is passed over.
+    """Condensers, cheapest first: `Pipeline([ToolOutputCondenser(), LLMCondenser()])` cuts outputs,
+    and asks a model for a summary only where that is not enough. It begins at its own `at` and goes
+    down to its own `to`. One whose model fails is passed over.
 
     A condenser of your own sees the journal, not what those before it have done.
     """
@@ -31,14 +33,26 @@ class Pipeline(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_begin("Pipeline", self.at, self.to)
         given: Any = self.condensers
-        if not isinstance(given, list | tuple) or not given or not all(map(is_condenser, self.condensers)):
-            raise ConfigurationError(f"Pipeline: condensers takes a list of condensers, not {given!r}.")
+        if (
+            not isinstance(given, list | tuple)
+            or not given
+            or not all(map(is_condenser, self.condensers))
+        ):
+            raise ConfigurationError(
+                f"Pipeline: condensers takes a list of condensers, not {given!r}."
+            )
         msgspec.structs.force_setattr(self, "condensers", tuple(self.condensers))
 
     @property
     def tools(self) -> tuple[Tool, ...]:
         """What the agent gets with it."""
-        return tuple({tool.name: tool for condenser in self.condensers for tool in getattr(condenser, "tools", ())}.values())
+        return tuple(
+            {
+                tool.name: tool
+                for condenser in self.condensers
+                for tool in getattr(condenser, "tools", ())
+            }.values()
+        )
 
     def shorten(self, work: Work) -> Condensed | None:
         """See `Condenser`."""
@@ -65,10 +79,20 @@ class Pipeline(msgspec.Struct, frozen=True):
 
 def _both(first: Condensed, second: Condensed) -> Condensed:
     hidden = tuple(sorted({*first.hidden, *second.hidden}))
-    trimmed = {call_id: kept for call_id, kept in (first.trimmed | second.trimmed).items() if int(call_id.partition(".")[0]) not in hidden}
+    trimmed = {
+        call_id: kept
+        for call_id, kept in (first.trimmed | second.trimmed).items()
+        if int(call_id.partition(".")[0]) not in hidden
+    }
     cost = None if first.cost is None or second.cost is None else first.cost + second.cost
     usage: Usage = first.usage + second.usage
     replaced = tuple(sorted({*first.replaced, *second.replaced}))
     return Condensed(
-        hidden, second.summary if second.hidden else first.summary, trimmed, usage, cost, second.model or first.model, replaced
+        hidden,
+        second.summary if second.hidden else first.summary,
+        trimmed,
+        usage,
+        cost,
+        second.model or first.model,
+        replaced,
     )

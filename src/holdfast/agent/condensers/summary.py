@@ -1,4 +1,5 @@
-"""`LLMCondenser`: a model writes down what is needed to go on, and that stands for what was said."""
+"""`LLMCondenser`: a model writes down what is needed to go on, and that stands for what was
+said."""
 
 from __future__ import annotations
 
@@ -44,15 +45,23 @@ If there are notes from earlier, work them in: keep what still holds, correct wh
 HEADING = "[Earlier messages and answers were left out here. These notes were made of them:]"
 
 _ROOM = 6000  # tokens that notes may come to; a tenth of the target where that is less
-_CUTS = (4000, 1500, 500, 160)  # characters of one text or output that the model is shown, until all fits
+_CUTS = (
+    4000,
+    1500,
+    500,
+    160,
+)  # characters of one text or output that the model is shown, until all fits
 
 
 class LLMCondenser(msgspec.Struct, frozen=True):
-    """Has a model summarise what is oldest: goal, decisions and facts, files, state, open ends; earlier summaries are worked in.
+    """Has a model summarise what is oldest: goal, decisions and facts, files, state, open ends;
+    earlier summaries are worked in.
 
-    `llm` is the model that writes it; None: the agent's own. Its tokens and cost count as the conversation's. It begins at `at` (tokens, or
-    a share of the model's context window; None: only when the provider refuses, or when somebody asks for it) and goes down to the share
-    `to` of that. `keep` is how many of the last messages and answers stay at most; None: as many as there is room for.
+    `llm` is the model that writes it; None: the agent's own. Its tokens and cost count as the
+    conversation's. It begins at `at` (tokens, or a share of the model's context window; None: only
+    when the provider refuses, or when somebody asks for it) and goes down to the share `to` of
+    that. `keep` is how many of the last messages and answers stay at most; None: as many as there
+    is room for.
     """
 
     llm: Any = None
@@ -63,8 +72,12 @@ class LLMCondenser(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         check_begin("LLMCondenser", self.at, self.to)
         check_keep("LLMCondenser", self.keep)
-        if self.llm is not None and (isinstance(self.llm, type) or not callable(getattr(self.llm, "completion", None))):
-            raise ConfigurationError(f"LLMCondenser: llm takes an LLM, or None for the agent's own, not {self.llm!r}.")
+        if self.llm is not None and (
+            isinstance(self.llm, type) or not callable(getattr(self.llm, "completion", None))
+        ):
+            raise ConfigurationError(
+                f"LLMCondenser: llm takes an LLM, or None for the agent's own, not {self.llm!r}."
+            )
 
     def shorten(self, work: Work) -> Condensed | None:
         """See `Condenser`. Raises `LLMError`."""
@@ -78,7 +91,9 @@ class LLMCondenser(msgspec.Struct, frozen=True):
         while True:
             try:
                 answer: Completion = llm.completion(
-                    [Message((TextContent(prompt(work, hidden, budget)),))], system=SYSTEM, cancelled=work.cancelled
+                    [Message((TextContent(prompt(work, hidden, budget)),))],
+                    system=SYSTEM,
+                    cancelled=work.cancelled,
                 )
                 break
             except ContextTooLong:
@@ -88,17 +103,31 @@ class LLMCondenser(msgspec.Struct, frozen=True):
         notes = answer.text.strip()
         if not notes:
             raise BadResponse(f"{llm.model!r} was asked for a summary and wrote none.")
-        if tokens_of(notes) >= sum(piece.tokens for piece in hidden) + sum(piece.tokens for piece in work.summaries):
-            raise BadResponse(f"{llm.model!r} was asked for a summary and wrote one that is longer than what it is of.")
+        if tokens_of(notes) >= sum(piece.tokens for piece in hidden) + sum(
+            piece.tokens for piece in work.summaries
+        ):
+            raise BadResponse(
+                f"{llm.model!r} was asked for a summary and wrote one that is longer than what it"
+                " is of."
+            )
         cost = llm.cost(answer.usage) if answer.cost is None else answer.cost
-        return work.without(hidden, f"{HEADING}\n\n{notes}", usage=answer.usage, cost=cost, model=answer.model or llm.model)
+        return work.without(
+            hidden,
+            f"{HEADING}\n\n{notes}",
+            usage=answer.usage,
+            cost=cost,
+            model=answer.model or llm.model,
+        )
 
 
 def prompt(work: Work, hidden: list[Piece], budget: int) -> str:
     """What a model is asked to summarise `hidden` with: at most about `budget` tokens of it."""
     told = "\n\n".join([piece.event.text.removeprefix(HEADING).strip() for piece in work.summaries])
     begin = f"# Notes from earlier\n\n{told}\n\n" if told else ""
-    end = "\n\n# Your task\n\nWrite the notes about the messages above, in the sections that you were given."
+    end = (
+        "\n\n# Your task\n\nWrite the notes about the messages above, in the sections that you were"
+        " given."
+    )
     if work.instructions:
         end += f"\nWhoever asked for them wants this minded: {work.instructions}"
     room = max(0, budget - tokens_of(begin) - tokens_of(end))
@@ -114,7 +143,10 @@ def prompt(work: Work, hidden: list[Piece], budget: int) -> str:
             if room < 0:
                 break
             kept.append(line)
-        lines = [f"[{len(lines) - len(kept)} earlier messages are not shown here, for want of room.]", *reversed(kept)]
+        lines = [
+            f"[{len(lines) - len(kept)} earlier messages are not shown here, for want of room.]",
+            *reversed(kept),
+        ]
     return f"{begin}# Messages\n\n" + "\n\n".join(lines) + end
 
 
@@ -137,4 +169,7 @@ def _cut(text: str, limit: int) -> str:
     if len(text) <= limit:
         return text
     head = int(limit * 0.7)
-    return f"{text[:head]} [... {len(text) - limit:,} characters ...] {text[len(text) - (limit - head) :]}"
+    return (
+        f"{text[:head]} [... {len(text) - limit:,} characters ...]"
+        f" {text[len(text) - (limit - head) :]}"
+    )

@@ -12,11 +12,13 @@ NOTE = "[Earlier messages and answers were left out here to save room.]"
 
 
 class WindowCondenser(msgspec.Struct, frozen=True):
-    """Hides what is oldest. It begins at `at` (tokens, or a share of the model's context window; None: only when the provider refuses, or
-    when somebody asks for it) and goes down to the share `to` of that, so that it is seldom that a provider's cached prefix is broken.
+    """Hides what is oldest. It begins at `at` (tokens, or a share of the model's context window;
+    None: only when the provider refuses, or when somebody asks for it) and goes down to the share
+    `to` of that, so that it is seldom that a provider's cached prefix is broken.
 
-    `keep`: how many of the last messages and answers (with their results) stay at most; None: as many as there is room for. The first
-    message, the user's last one, and what the model has not answered yet stay in any case. A summary that stands from earlier stays.
+    `keep`: how many of the last messages and answers (with their results) stay at most; None: as
+    many as there is room for. The first message, the user's last one, and what the model has not
+    answered yet stay in any case. A summary that stands from earlier stays.
     """
 
     keep: int | None = None
@@ -34,14 +36,21 @@ class WindowCondenser(msgspec.Struct, frozen=True):
             return None
         before = [piece.event.text for piece in work.summaries]
         told = [text for text in before if text and text != NOTE]
-        return work.without(hidden, "\n\n".join([*(text.removesuffix(f"\n\n{NOTE}") for text in told), NOTE]))
+        return work.without(
+            hidden, "\n\n".join([*(text.removesuffix(f"\n\n{NOTE}") for text in told), NOTE])
+        )
 
 
 def oldest(work: Work, target: int, keep: int | None = None) -> list[Piece]:
-    """The oldest pieces without which a request has at most `target` tokens, and at least all but the last `keep` pieces."""
+    """The oldest pieces without which a request has at most `target` tokens, and at least all but
+    the last `keep` pieces."""
     hidden: list[Piece] = []
     left = work.tokens
-    outside: set[int] = set() if keep is None else {id(piece) for piece in work.pieces[: max(0, len(work.pieces) - keep)]}
+    outside: set[int] = (
+        set()
+        if keep is None
+        else {id(piece) for piece in work.pieces[: max(0, len(work.pieces) - keep)]}
+    )
     for piece in work.hideable:
         if left <= target and id(piece) not in outside:
             break

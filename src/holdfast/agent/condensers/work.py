@@ -1,4 +1,5 @@
-"""What a condenser works on: all that a model is shown now, in pieces that stay whole, with their tokens."""
+"""What a condenser works on: all that a model is shown now, in pieces that stay whole, with their
+tokens."""
 
 from __future__ import annotations
 
@@ -19,8 +20,9 @@ from holdfast.tools import Cancellation
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """What is hidden whole or not at all: a message, or an answer with the results of all its calls. `tokens` are those of all of it, `sizes` of
-    each result. A `summary` is what stands for earlier pieces; `seq` is then its place."""
+    """What is hidden whole or not at all: a message, or an answer with the results of all its
+    calls. `tokens` are those of all of it, `sizes` of each result. A `summary` is what stands for
+    earlier pieces; `seq` is then its place."""
 
     seq: int
     event: ev.Message | ev.Assistant
@@ -32,13 +34,17 @@ class Piece(msgspec.Struct, frozen=True):
     @property
     def from_user(self) -> bool:
         """Whether the user said it."""
-        return isinstance(self.event, ev.Message) and self.event.sender == "user" and not self.summary
+        return (
+            isinstance(self.event, ev.Message) and self.event.sender == "user" and not self.summary
+        )
 
 
 class Work:
-    """A conversation whose next request is to have at most `target` of its `tokens`. `limit` is how many are too many.
+    """A conversation whose next request is to have at most `target` of its `tokens`. `limit` is how
+    many are too many.
 
-    `llm` is the agent's model, `instructions` are what somebody who asked for it wants to be minded, `reason` says why it is to be done.
+    `llm` is the agent's model, `instructions` are what somebody who asked for it wants to be
+    minded, `reason` says why it is to be done.
     """
 
     def __init__(
@@ -60,7 +66,9 @@ class Work:
         self.llm = llm
         self.instructions = instructions
         self.reason = reason or ContextTooLong("The conversation is to be shortened.")
-        self.cancelled = Cancellation() if cancelled is None else cancelled  # one that is not raised is false
+        self.cancelled = (
+            Cancellation() if cancelled is None else cancelled
+        )  # one that is not raised is false
         self._journal = journal
 
     @cached_property
@@ -70,13 +78,29 @@ class Work:
 
     @cached_property
     def hideable(self) -> tuple[Piece, ...]:
-        """What may be hidden, in order: not the first message unless it is large, not the user's last one, and not the last answer and
-        what came behind it, which the model has not answered yet. Earlier summaries are not among them."""
-        last_user = max((index for index, piece in enumerate(self.pieces) if piece.from_user), default=-1)
-        last_answer = max((i for i, piece in enumerate(self.pieces) if isinstance(piece.event, ev.Assistant)), default=len(self.pieces))
-        first = 0 if self.pieces and self.pieces[0].from_user and self.pieces[0].tokens <= self.target // 4 else -1
+        """What may be hidden, in order: not the first message unless it is large, not the user's
+        last one, and not the last answer and what came behind it, which the model has not answered
+        yet. Earlier summaries are not among them."""
+        last_user = max(
+            (index for index, piece in enumerate(self.pieces) if piece.from_user), default=-1
+        )
+        last_answer = max(
+            (i for i, piece in enumerate(self.pieces) if isinstance(piece.event, ev.Assistant)),
+            default=len(self.pieces),
+        )
+        first = (
+            0
+            if self.pieces
+            and self.pieces[0].from_user
+            and self.pieces[0].tokens <= self.target // 4
+            else -1
+        )
         return tuple(
-            [piece for index, piece in enumerate(self.pieces[:last_answer]) if index not in (first, last_user) and not piece.summary]
+            [
+                piece
+                for index, piece in enumerate(self.pieces[:last_answer])
+                if index not in (first, last_user) and not piece.summary
+            ]
         )
 
     @property
@@ -85,7 +109,8 @@ class Work:
         return tuple([piece for piece in self.pieces if piece.summary])
 
     def without(self, pieces: Collection[Piece], summary: str, **more: Any) -> Condensed:
-        """What hides these, with one summary for them and for what the summaries stand for that are there."""
+        """What hides these, with one summary for them and for what the summaries stand for that are
+        there."""
         places = tuple([piece.seq for piece in self.summaries])
         hidden = tuple(sorted({piece.seq for piece in pieces}.union(places)))
         return Condensed(hidden, summary, replaced=places, **more)
@@ -100,14 +125,24 @@ class Work:
             if piece.seq in gone:
                 total -= piece.tokens
                 if piece.seq == place and found.summary:
-                    said = ev.Message(seq=place, id="", timestamp=ev.EPOCH, content=(TextContent(found.summary),), sender="holdfast")
+                    said = ev.Message(
+                        seq=place,
+                        id="",
+                        timestamp=ev.EPOCH,
+                        content=(TextContent(found.summary),),
+                        sender="holdfast",
+                    )
                     kept.append(Piece(place, said, tokens.text(found.summary), summary=True))
                     total += kept[-1].tokens
                 continue
             if any(call.id in found.trimmed for call, _ in piece.results):
                 sizes = tuple(
                     [
-                        min(size, tokens.trimmed(found.trimmed[call.id])) if call.id in found.trimmed else size
+                        (
+                            min(size, tokens.trimmed(found.trimmed[call.id]))
+                            if call.id in found.trimmed
+                            else size
+                        )
                         for (call, _), size in zip(piece.results, piece.sizes, strict=True)
                     ]
                 )
@@ -115,11 +150,22 @@ class Work:
                 piece = msgspec.structs.replace(piece, sizes=sizes, tokens=piece.tokens - saved)
                 total -= saved
             kept.append(piece)
-        return Work(kept, total, self.limit, self.target, self.llm, self.instructions, self.reason, self.cancelled, lambda: self.journal)
+        return Work(
+            kept,
+            total,
+            self.limit,
+            self.target,
+            self.llm,
+            self.instructions,
+            self.reason,
+            self.cancelled,
+            lambda: self.journal,
+        )
 
 
 def pieces_of(items: Sequence[Any], sizes: Sizes, summaries: Collection[str]) -> list[Piece]:
-    """The pieces of a transcript's items. `summaries` are the ids of the journal's condensations."""
+    """The pieces of a transcript's items. `summaries` are the ids of the journal's
+    condensations."""
     found: list[Piece] = []
     index, end = 0, len(items)
     while index < end:

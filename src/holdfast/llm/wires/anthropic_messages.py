@@ -1,6 +1,8 @@
-"""Anthropic's Messages wire: requests and errors. Answers are read in `anthropic_messages_answer`, streams in `anthropic_messages_stream`.
+"""Anthropic's Messages wire: requests and errors. Answers are read in `anthropic_messages_answer`,
+streams in `anthropic_messages_stream`.
 
-`native` is an answer's `content` array. It goes back as it came, but for what the API itself refuses: see `answer.echo`.
+`native` is an answer's `content` array. It goes back as it came, but for what the API itself
+refuses: see `answer.echo`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,14 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.content import Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
+from holdfast.content import (
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    TextContent,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.wires import Head, Names, Parser
@@ -38,10 +47,18 @@ _PICTURES = {
     "image/gif": "image/gif",
     "image/webp": "image/webp",
 }
-# `claude-opus-4-1-20250805`, `claude-3-7-sonnet-latest`, `anthropic/claude-sonnet-4.6`, `us.anthropic.claude-opus-4-20250514-v1:0`
+# `claude-opus-4-1-20250805`, `claude-3-7-sonnet-latest`, `anthropic/claude-sonnet-4.6`,
+# `us.anthropic.claude-opus-4-20250514-v1:0`
 _VERSION = re.compile(r"claude-(?:[a-z]+-)?(\d+)(?:[.-](\d{1,2})(?!\d))?")
 _NEWEST = (99, 0)
-_BUDGETS = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384, "xhigh": 32000, "max": 32000}
+_BUDGETS = {
+    "minimal": 1024,
+    "low": 2048,
+    "medium": 8192,
+    "high": 16384,
+    "xhigh": 32000,
+    "max": 32000,
+}
 _LEAST_BUDGET = 1024  # the API's
 
 
@@ -66,19 +83,25 @@ def family(model: str, host: str) -> str:
     return ""
 
 
-# --- fragments ---------------------------------------------------------------------------------------
+# --- fragments ---
 # One message each. A user's ends in `}]}`, where `body` puts a mark.
 
 
 def system(text: str) -> bytes:
-    """A system message in the midst of others: a user message that says so. A role for it is known to the newest models alone, and
-    they too take it in few places."""
+    """A system message in the midst of others: a user message that says so. A role for it is known
+    to the newest models alone, and they too take it in few places."""
     return user((TextContent(f"<system>\n{text}\n</system>"),))
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message: text, pictures, and PDF documents as blocks, the rest as text. The API refuses blank text."""
-    return _json({"role": "user", "content": _parts(content) or [{"type": "text", "text": "(empty message)"}]})
+    """A user message: text, pictures, and PDF documents as blocks, the rest as text. The API
+    refuses blank text."""
+    return _json(
+        {
+            "role": "user",
+            "content": _parts(content) or [{"type": "text", "text": "(empty message)"}],
+        }
+    )
 
 
 def _parts(content: Iterable[Content]) -> list[dict[str, Any]]:
@@ -86,7 +109,11 @@ def _parts(content: Iterable[Content]) -> list[dict[str, Any]]:
     for block in content:
         part = _media(block)
         if part is None:
-            text = f"[{block.mime_type}, {len(block.data)} bytes, not shown]" if isinstance(block, ImageContent) else as_text(block)
+            text = (
+                f"[{block.mime_type}, {len(block.data)} bytes, not shown]"
+                if isinstance(block, ImageContent)
+                else as_text(block)
+            )
             if not text.strip():
                 continue
             part = {"type": "text", "text": text}
@@ -113,13 +140,17 @@ def _media(block: Content) -> dict[str, Any] | None:
     return {"type": "image" if kind in _PICTURES else "document", "source": source}
 
 
-def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
+def assistant(
+    text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
+) -> bytes:
     """An answer of the model. b"" if nothing of it may be said: the API refuses empty messages."""
     blocks: list[bytes] = []
     if native:
         blocks = answer.echo(native, calls, names)
     else:
-        text = text if calls else text.rstrip()  # refused at the end of a request's last message, if that is an answer
+        text = (
+            text if calls else text.rstrip()
+        )  # refused at the end of a request's last message, if that is an answer
         if text and not text.isspace():
             blocks.append(_json({"type": "text", "text": text}))
         blocks += [answer.call_block(call, names) for call in calls]
@@ -127,8 +158,9 @@ def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: 
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """The answers to all calls of one answer, in one user message, as the API wants them. Pictures stand in the result itself, but
-    those of an error behind all results, since an error may hold text alone."""
+    """The answers to all calls of one answer, in one user message, as the API wants them. Pictures
+    stand in the result itself, but those of an error behind all results, since an error may hold
+    text alone."""
     blocks: list[dict[str, Any]] = []
     behind: list[dict[str, Any]] = []
     for call, result in batch:
@@ -140,14 +172,20 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
             text = result_text(result)
             block["content"] = text if text.strip() else "(no output)"
             if media:
-                behind += [{"type": "text", "text": f"Returned by {call.name} (call {answer.call_id(call)}):"}, *media]
+                behind += [
+                    {
+                        "type": "text",
+                        "text": f"Returned by {call.name} (call {answer.call_id(call)}):",
+                    },
+                    *media,
+                ]
         if result.is_error:
             block["is_error"] = True
         blocks.append(block)
     return _json({"role": "user", "content": blocks + behind})
 
 
-# --- requests ----------------------------------------------------------------------------------------
+# --- requests ---
 
 
 class MessagesHead(Head, frozen=True):
@@ -156,27 +194,40 @@ class MessagesHead(Head, frozen=True):
     marked: bool = True
 
 
-def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
+def head(
+    model: str,
+    system_prompt: str,
+    tools: Sequence[ToolDefinition],
+    parameters: Mapping[str, Any],
+    names: Names,
+) -> Head:
     """All of a request but its messages.
 
-    The API wants `max_tokens`. Without `max_output_tokens` it is 4096 for Claude 3, 8192 for Claude 3.5 and for models of other makers,
-    else 32000; more by the `reasoning_budget`, if there is one, up to what the model allows.
+    The API wants `max_tokens`. Without `max_output_tokens` it is 4096 for Claude 3, 8192 for Claude
+    3.5 and for models of other makers, else 32000; more by the `reasoning_budget`, if there is one,
+    up to what the model allows.
 
-    `reasoning_budget` (tokens) becomes `thinking` with that budget, which Claude 4.7 and later refuse; 0 turns it off, as does
-    `reasoning_effort` "none". Any other effort becomes `output_config.effort` with adaptive thinking for Claude 4.6 and later ("minimal"
-    is sent as "low", the least there is), and a budget for older models: 1024 (minimal), 2048, 8192, 16384, or 32000 (xhigh, max), at
-    most three quarters of `max_tokens`. From 4.7 on the thoughts themselves come only with `extra_body={"thinking": {"display":
-    "summarized"}}`. With thinking on, the API refuses a temperature other than 1 and forced tool choice; that is for it to say.
+    `reasoning_budget` (tokens) becomes `thinking` with that budget, which Claude 4.7 and later
+    refuse; 0 turns it off, as does `reasoning_effort` "none". Any other effort becomes
+    `output_config.effort` with adaptive thinking for Claude 4.6 and later ("minimal" is sent as
+    "low", the least there is), and a budget for older models: 1024 (minimal), 2048, 8192, 16384, or
+    32000 (xhigh, max), at most three quarters of `max_tokens`. From 4.7 on the thoughts themselves
+    come only with `extra_body={"thinking": {"display": "summarized"}}`. With thinking on, the API
+    refuses a temperature other than 1 and forced tool choice; that is for it to say.
 
-    `prompt_caching` (unless False) marks the system prompt, or without one the last tool; `body` marks two messages besides.
-    `extra_body` comes last and replaces what is of the same name; `thinking`, `output_config` and `tool_choice` are merged by key,
-    and its `tools` (the provider's own) stand behind ours.
+    `prompt_caching` (unless False) marks the system prompt, or without one the last tool; `body`
+    marks two messages besides. `extra_body` comes last and replaces what is of the same name;
+    `thinking`, `output_config` and `tool_choice` are merged by key, and its `tools` (the provider's
+    own) stand behind ours.
 
-    Raises `ConfigurationError` for `seed`, `response_format` without a schema, an effort that is not known, and for what Claude cannot
-    do: a budget below 1024, or one that leaves no room in the output limit; thinking before Claude 3.7.
+    Raises `ConfigurationError` for `seed`, `response_format` without a schema, an effort that is
+    not known, and for what Claude cannot do: a budget below 1024, or one that leaves no room in the
+    output limit; thinking before Claude 3.7.
     """
     if parameters.get("seed") is not None:
-        raise ConfigurationError("LLM: seed cannot be said on the wire anthropic_messages. Leave it out.")
+        raise ConfigurationError(
+            "LLM: seed cannot be said on the wire anthropic_messages. Leave it out."
+        )
     marked = parameters.get("prompt_caching") is not False
     body: dict[str, Any] = {"model": model, "max_tokens": _max_tokens(model, parameters)}
     for key in ("temperature", "top_p"):
@@ -196,15 +247,24 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
         if parameters.get("parallel_tool_calls") is False:
             body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     if system_prompt.strip():
-        body["system"] = [{"type": "text", "text": system_prompt, **({"cache_control": _EPHEMERAL} if marked else {})}]
+        body["system"] = [
+            {
+                "type": "text",
+                "text": system_prompt,
+                **({"cache_control": _EPHEMERAL} if marked else {}),
+            }
+        ]
     elif tools and marked:
         body["tools"][-1]["cache_control"] = _EPHEMERAL
     _merge(body, parameters.get("extra_body") or {})
-    return MessagesHead(_json(body)[:-1] + b',"messages":[', True, b"]}", b'],"stream":true}', marked)
+    return MessagesHead(
+        _json(body)[:-1] + b',"messages":[', True, b"]}", b'],"stream":true}', marked
+    )
 
 
 def _version(model: str) -> tuple[int, int] | None:
-    """The version of a Claude model by its name: the newest if the name has none. None for models of other makers."""
+    """The version of a Claude model by its name: the newest if the name has none. None for models
+    of other makers."""
     name = model.lower()
     found = _VERSION.search(name)
     if found:
@@ -251,25 +311,39 @@ def _thinking(model: str, parameters: Mapping[str, Any], limit: int) -> dict[str
         found["output_config"] = {"effort": "low" if effort == "minimal" else effort}
     elif effort not in _BUDGETS:
         if model:  # a head for no model is only hashed
-            raise ConfigurationError(f"LLM: reasoning_effort takes none, {', '.join(_BUDGETS)} for {model}, not {effort!r}.")
+            raise ConfigurationError(
+                f"LLM: reasoning_effort takes none, {', '.join(_BUDGETS)} for {model}, not"
+                f" {effort!r}."
+            )
     elif budget is None:  # leaving room for the answer
-        found["thinking"] = {"type": "enabled", "budget_tokens": max(_LEAST_BUDGET, min(_BUDGETS[effort], limit * 3 // 4))}
+        found["thinking"] = {
+            "type": "enabled",
+            "budget_tokens": max(_LEAST_BUDGET, min(_BUDGETS[effort], limit * 3 // 4)),
+        }
     return found
 
 
 def _check_room(model: str, version: tuple[int, int], budget: int | None, limit: int) -> None:
-    """Raises for thinking that the API refuses. What `extra_body` says of `thinking` is left to the API."""
+    """Raises for thinking that the API refuses. What `extra_body` says of `thinking` is left to the
+    API."""
     if version < (3, 7):
-        raise ConfigurationError(f"LLM: {model} cannot think; leave out reasoning_effort and reasoning_budget.")
+        raise ConfigurationError(
+            f"LLM: {model} cannot think; leave out reasoning_effort and reasoning_budget."
+        )
     if budget is not None and budget < _LEAST_BUDGET:
-        raise ConfigurationError(f"LLM: reasoning_budget takes 0 (off) or at least {_LEAST_BUDGET} tokens for {model}, not {budget}.")
+        raise ConfigurationError(
+            f"LLM: reasoning_budget takes 0 (off) or at least {_LEAST_BUDGET} tokens for {model},"
+            f" not {budget}."
+        )
     if budget is not None and budget >= limit:
         raise ConfigurationError(
-            f"LLM: reasoning_budget takes less than all that {model} may write, thinking and answer together: {limit} tokens, not {budget}."
+            f"LLM: reasoning_budget takes less than all that {model} may write, thinking and answer"
+            f" together: {limit} tokens, not {budget}."
         )
     if version < (4, 6) and limit <= _LEAST_BUDGET:
         raise ConfigurationError(
-            f"LLM: max_output_tokens must be above {_LEAST_BUDGET} for {model} to think, which takes that many at least; it is {limit}."
+            f"LLM: max_output_tokens must be above {_LEAST_BUDGET} for {model} to think, which"
+            f" takes that many at least; it is {limit}."
         )
 
 
@@ -281,17 +355,25 @@ def _format(wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     if kind == "text":
         return None
     raise ConfigurationError(
-        "LLM: response_format takes a schema on the wire anthropic_messages, which knows no JSON without one: "
-        f'{{"type": "json_schema", "json_schema": {{"name": ..., "schema": ...}}}}, not {dict(wanted)!r}.'
+        "LLM: response_format takes a schema on the wire anthropic_messages, which knows no JSON"
+        " without one: "
+        '{"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}, not'
+        f" {dict(wanted)!r}."
     )
 
 
 def _merge(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
     for key, value in extra.items():
         ours = cast("dict[str, Any]", body.get(key))
-        if key in ("thinking", "output_config", "tool_choice") and ours and isinstance(value, Mapping):
+        if (
+            key in ("thinking", "output_config", "tool_choice")
+            and ours
+            and isinstance(value, Mapping)
+        ):
             given = cast("Mapping[str, Any]", value)
-            other = key == "thinking" and given.get("type", ours["type"]) != ours["type"]  # whose keys are others
+            other = (
+                key == "thinking" and given.get("type", ours["type"]) != ours["type"]
+            )  # whose keys are others
             body[key] = given if other else {**ours, **given}
         elif key == "tools" and ours and isinstance(value, list | tuple):
             body[key] = [*ours, *cast("Sequence[Any]", value)]
@@ -306,9 +388,10 @@ _BACK = 20
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
     """A request: one copy of its bytes, whatever their number.
 
-    The cache is marked at the end of the last two user messages. The last one is where this request writes it. From a mark the API
-    looks for what was written before only 20 blocks back, which one answer with many calls and their results can exceed; so the
-    message that was the last one in the request before has a mark of its own, and is found however much came since.
+    The cache is marked at the end of the last two user messages. The last one is where this request
+    writes it. From a mark the API looks for what was written before only 20 blocks back, which one
+    answer with many calls and their results can exceed; so the message that was the last one in the
+    request before has a mark of its own, and is found however much came since.
     """
     suffix = head.stream_suffix if stream else head.suffix
     if not fragments:
@@ -322,12 +405,14 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
                 left -= 1
                 if not left:
                     break
-    parts[0] = head.prefix + (_OPENING if parts[0].startswith(_ASSISTANT) else b"") + parts[0]  # the first must be a user's
+    parts[0] = (
+        head.prefix + (_OPENING if parts[0].startswith(_ASSISTANT) else b"") + parts[0]
+    )  # the first must be a user's
     parts[-1] += suffix
     return b",".join(parts)
 
 
-# --- answers -----------------------------------------------------------------------------------------
+# --- answers ---
 
 
 def stream() -> Parser:
@@ -337,6 +422,9 @@ def stream() -> Parser:
     return MessagesStream()
 
 
-def error(status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower case."""
+def error(
+    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
+) -> LLMError:
+    """The error that a response of another status than 200 means. Header names are in lower
+    case."""
     return http_error(status, headers, body, url, model)

@@ -1,4 +1,5 @@
-"""Answers of the Messages wire: read, plain or as the blocks that a stream was put together to, and given back as part of a request."""
+"""Answers of the Messages wire: read, plain or as the blocks that a stream was put together to, and
+given back as part of a request."""
 
 from __future__ import annotations
 
@@ -25,9 +26,14 @@ _decoder = msgspec.json.Decoder()
 _blocks = msgspec.json.Decoder(list[dict[str, Any]])
 
 _STOP_REASONS = {
-    "end_turn": "stop", "stop_sequence": "stop", "tool_use": "tool_calls", "max_tokens": "length",
-    "model_context_window_exceeded": "length", "refusal": "content_filter", "pause_turn": "pause",
-}  # fmt: skip
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "refusal": "content_filter",
+    "pause_turn": "pause",
+}
 _THOUGHTS = ("thinking", "redacted_thinking")
 _TEXT = {"type", "text"}
 _CALL = {"type", "id", "name", "input", "caller"}
@@ -50,7 +56,8 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, `ContentFiltered` for a refusal that says nothing, or `BadResponse`."""
+    """A plain answer. Raises the error that it reports, `ContentFiltered` for a refusal that says
+    nothing, or `BadResponse`."""
     return read_answer(data, _answers, _read, "a message")
 
 
@@ -58,15 +65,31 @@ def _read(answer: _Answer, data: bytes) -> Completion:
     if answer.error or answer.type == "error":
         raise reported_error(decode(data))
     blocks = _blocks.decode(answer.content)  # what has no content is empty, which is no JSON
-    return completion_of(blocks, answer.stop_reason, answer.stop_details, answer.usage, answer.id, answer.model, answer.content)
+    return completion_of(
+        blocks,
+        answer.stop_reason,
+        answer.stop_details,
+        answer.usage,
+        answer.id,
+        answer.model,
+        answer.content,
+    )
 
 
 def completion_of(
-    blocks: list[dict[str, Any]], stop: Any, details: Any, usage: Any, id: Any, model: Any, raw: msgspec.Raw | None = None
+    blocks: list[dict[str, Any]],
+    stop: Any,
+    details: Any,
+    usage: Any,
+    id: Any,
+    model: Any,
+    raw: msgspec.Raw | None = None,
 ) -> Completion:
-    """A completion of a message's parts, plain or put together from a stream. `raw` is the JSON of `blocks`, where there is one.
+    """A completion of a message's parts, plain or put together from a stream. `raw` is the JSON of
+    `blocks`, where there is one.
 
-    Raises `ContentFiltered` for a refusal that says nothing, and `lenient.MISSHAPEN` for blocks of another shape.
+    Raises `ContentFiltered` for a refusal that says nothing, and `lenient.MISSHAPEN` for blocks of
+    another shape.
     """
     texts: list[str] = []
     thoughts: list[str] = []
@@ -81,15 +104,28 @@ def completion_of(
             if text:
                 texts += (GAP, text) if gap and texts else (text,)
                 gap = False
-                more = more or bool(calls) or (len(block) > 2 and any(value and key not in _TEXT for key, value in block.items()))
+                more = (
+                    more
+                    or bool(calls)
+                    or (
+                        len(block) > 2
+                        and any(value and key not in _TEXT for key, value in block.items())
+                    )
+                )
             continue
         gap = True
         if kind == "tool_use":
             given: Any = block.get("id")
-            provider_id = given if isinstance(given, str) and given not in seen else ""  # a result must find its call
+            provider_id = (
+                given if isinstance(given, str) and given not in seen else ""
+            )  # a result must find its call
             seen.add(provider_id)
             calls.append(read_call(str(block.get("name") or ""), block.get("input"), provider_id))
-            more = more or not _says_nothing(block.get("caller")) or any(value and key not in _CALL for key, value in block.items())
+            more = (
+                more
+                or not _says_nothing(block.get("caller"))
+                or any(value and key not in _CALL for key, value in block.items())
+            )
             continue
         more = True
         if kind == "thinking" and block["thinking"]:
@@ -127,31 +163,51 @@ def _native(blocks: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Ra
 def _refused(details: Any) -> ContentFiltered:
     known = cast("dict[str, Any]", details) if isinstance(details, dict) else {}
     why = ": ".join(str(known[key]) for key in ("category", "explanation") if known.get(key))
-    return ContentFiltered(f"The model refused to answer{f' ({shorten(why)})' if why else ''}.", code="refusal")
+    return ContentFiltered(
+        f"The model refused to answer{f' ({shorten(why)})' if why else ''}.", code="refusal"
+    )
 
 
 def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. The API's `input_tokens` are those that no cache was asked for."""
+    """Token counts, zero where there are none. The API's `input_tokens` are those that no cache was
+    asked for."""
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
-    read, written = count(usage, "cache_read_input_tokens"), count(usage, "cache_creation_input_tokens")
+    read, written = (
+        count(usage, "cache_read_input_tokens"),
+        count(usage, "cache_creation_input_tokens"),
+    )
     thought = count(usage.get("output_tokens_details"), "thinking_tokens")
-    return Usage(count(usage, "input_tokens") + read + written, count(usage, "output_tokens"), read, written, thought)
+    return Usage(
+        count(usage, "input_tokens") + read + written,
+        count(usage, "output_tokens"),
+        read,
+        written,
+        thought,
+    )
 
 
-# --- back to the API ---------------------------------------------------------------------------------
+# --- back to the API ---
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call, in the letters that the API allows; others are replaced, with a checksum so that two ids stay two."""
+    """The id of a call, in the letters that the API allows; others are replaced, with a checksum so
+    that two ids stay two."""
     id = wire_id(call)
     return id if _ID.fullmatch(id) else f"{_NOT_ID.sub('_', id)}_{crc32(id.encode()):08x}"
 
 
 def call_block(call: ToolCall, names: Names) -> bytes:
     """A call as the API takes it: the input must be an object, also if the model gave none."""
-    return _json({"type": "tool_use", "id": call_id(call), "name": wire_name(call.name, names), "input": _input(call)})
+    return _json(
+        {
+            "type": "tool_use",
+            "id": call_id(call),
+            "name": wire_name(call.name, names),
+            "input": _input(call),
+        }
+    )
 
 
 def _input(call: ToolCall) -> dict[str, Any]:
@@ -178,15 +234,19 @@ def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[b
     """The blocks of an answer, byte for byte but for what the API gives and does not take:
 
     - blank text, white space at the very end, and thinking as the last block
-    - `caller` where it is null or the model itself ("Extra inputs are not permitted", without a beta header)
+    - `caller` where it is null or the model itself ("Extra inputs are not permitted", without a
+      beta header)
     - `file_id` in citations
-    - a call whose input is no object, or was edited; a call that `calls` does not have, since no result would follow
+    - a call whose input is no object, or was edited; a call that `calls` does not have, since no
+      result would follow
     """
     kept: list[tuple[_Block, bytes]] = []
     waiting = list(calls)
     blocks = _known.decode(native)
     # If they are the same calls by their names, they go in order, whatever their ids are by now.
-    paired = [block.name for block in blocks if block.type == "tool_use"] == [wire_name(call.name, names) for call in calls]
+    paired = [block.name for block in blocks if block.type == "tool_use"] == [
+        wire_name(call.name, names) for call in calls
+    ]
     for block, raw in zip(blocks, cast("list[bytes]", _raws.decode(native)), strict=True):
         changes: dict[str, Any] = {}
         if block.type == "text":
@@ -218,7 +278,9 @@ def echo(native: msgspec.Raw, calls: Sequence[ToolCall], names: Names) -> list[b
 def _without_file(citation: Any) -> Any:
     if not isinstance(citation, dict):
         return citation
-    return {key: value for key, value in cast("dict[str, Any]", citation).items() if key != "file_id"}
+    return {
+        key: value for key, value in cast("dict[str, Any]", citation).items() if key != "file_id"
+    }
 
 
 def _called(waiting: list[ToolCall], id: Any) -> ToolCall | None:

@@ -1,4 +1,5 @@
-"""The Messages wire, streamed: content blocks in pieces in, the same completion out as from a plain answer."""
+"""The Messages wire, streamed: content blocks in pieces in, the same completion out as from a plain
+answer."""
 
 from __future__ import annotations
 
@@ -19,16 +20,30 @@ _decoder = msgspec.json.Decoder()
 class MessagesStream(StreamParser):
     """Reads one streamed answer.
 
-    What makes it complete is its `stop_reason`, in `message_delta`; `message_stop` says that nothing more comes. A `message_stop`
-    alone does not make it complete.
+    What makes it complete is its `stop_reason`, in `message_delta`; `message_stop` says that
+    nothing more comes. A `message_stop` alone does not make it complete.
     """
 
-    __slots__ = ("_blocks", "_calls", "_details", "_gap", "_id", "_model", "_open", "_said", "_stop", "_thought", "_usage")
+    __slots__ = (
+        "_blocks",
+        "_calls",
+        "_details",
+        "_gap",
+        "_id",
+        "_model",
+        "_open",
+        "_said",
+        "_stop",
+        "_thought",
+        "_usage",
+    )
 
     def __init__(self) -> None:
         super().__init__()
         self._blocks: list[_Block] = []
-        self._open: dict[int, _Block] = {}  # by the index that the server uses; the last one to begin at it
+        self._open: dict[
+            int, _Block
+        ] = {}  # by the index that the server uses; the last one to begin at it
         self._calls = 0
         self._stop: Any = None
         self._details: Any = None
@@ -85,7 +100,14 @@ class MessagesStream(StreamParser):
             block.number = self._calls
             self._calls += 1
             given = start.get("input")
-            self._told.append(Delta("tool", _json(given).decode() if given else "", block.number, str(start.get("name") or "")))
+            self._told.append(
+                Delta(
+                    "tool",
+                    _json(given).decode() if given else "",
+                    block.number,
+                    str(start.get("name") or ""),
+                )
+            )
 
     def _delta(self, block: _Block, delta: dict[str, Any]) -> None:
         match delta["type"]:
@@ -107,7 +129,10 @@ class MessagesStream(StreamParser):
             case "signature_delta":
                 block.start["signature"] = delta["signature"]
             case "citations_delta":
-                block.start["citations"] = [*(block.start.get("citations") or ()), delta["citation"]]
+                block.start["citations"] = [
+                    *(block.start.get("citations") or ()),
+                    delta["citation"],
+                ]
             case _:  # compaction_delta, and whatever comes to be
                 for key, value in delta.items():
                     if key != "type":
@@ -145,7 +170,8 @@ class _Block:
             pieces.append(piece)
 
     def whole(self) -> dict[str, Any]:
-        """The block as a plain answer has it. Arguments of a call that are no object stay text, for `read_call` to say why."""
+        """The block as a plain answer has it. Arguments of a call that are no object stay text, for
+        `read_call` to say why."""
         block = dict(self.start)
         for key, pieces in self.pieces.items():
             text = "".join(pieces)
@@ -167,7 +193,8 @@ def _object(text: str, call: bool) -> Any:
 
 
 def _joined(old: Any, new: Any) -> Any:
-    """What a key of a block holds after a piece of an unknown kind: strings and lists are joined, anything else is replaced."""
+    """What a key of a block holds after a piece of an unknown kind: strings and lists are joined,
+    anything else is replaced."""
     if new is None:
         return old
     if isinstance(old, str) and isinstance(new, str):
@@ -178,11 +205,14 @@ def _joined(old: Any, new: Any) -> Any:
 
 
 def _count(usage: dict[str, Any], new: dict[str, Any] | None) -> None:
-    """Counts that came later replace those before them, but for nulls and zeros: not every event repeats what was cached."""
+    """Counts that came later replace those before them, but for nulls and zeros: not every event
+    repeats what was cached."""
     for key, value in (new or {}).items():
         if isinstance(value, dict):
             inner: Any = usage.get(key)
-            usage[key] = inner = dict(cast("dict[str, Any]", inner)) if isinstance(inner, dict) else {}
+            usage[key] = inner = (
+                dict(cast("dict[str, Any]", inner)) if isinstance(inner, dict) else {}
+            )
             _count(inner, cast("dict[str, Any]", value))
         elif value:
             usage[key] = value

@@ -6,7 +6,15 @@ from binascii import b2a_base64
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
 
 _json = msgspec.json.Encoder().encode
 
@@ -29,24 +37,36 @@ def as_text(block: Content) -> str:
             return f"[{block.name or 'resource'}: {block.uri}]"
         case EmbeddedResource():
             text = block.resource.get("text")
-            return text if isinstance(text, str) else f"[resource {block.resource.get('uri', '')}, not shown]"
+            return (
+                text
+                if isinstance(text, str)
+                else f"[resource {block.resource.get('uri', '')}, not shown]"
+            )
 
 
 def mention(block: Content, kind: str) -> Content:
-    """What stands in a result's text for a block of this MIME type that is shown behind it; the block itself if `kind` is empty, or for
-    a picture, which `result_text` counts."""
-    return TextContent(f"({kind}, shown below)") if kind and not isinstance(block, ImageContent) else block
+    """What stands in a result's text for a block of this MIME type that is shown behind it; the
+    block itself if `kind` is empty, or for a picture, which `result_text` counts."""
+    return (
+        TextContent(f"({kind}, shown below)")
+        if kind and not isinstance(block, ImageContent)
+        else block
+    )
 
 
 def result_text(result: ToolResult, pictures: str = "shown below") -> str:
-    """A tool's result as text that is never empty. `pictures` says where those of the result are."""
+    """A tool's result as text that is never empty. `pictures` says where those of the result
+    are."""
     texts = [as_text(block) for block in result.content if not isinstance(block, ImageContent)]
     count = len(result.content) - len(texts)
     text = "\n".join(texts)
     if not text and not result.content and result.structured_content is not None:
         text = _json(result.structured_content).decode()
     if not text and result.is_error:
-        text = f"Error: {result.error.message if result.error and result.error.message else 'the tool failed without saying why.'}"
+        text = (
+            "Error:"
+            f" {result.error.message if result.error and result.error.message else 'the tool failed without saying why.'}"
+        )
     if not text:
         text = f"({count} image{'s' if count > 1 else ''}, {pictures})" if count else "(no output)"
     return text

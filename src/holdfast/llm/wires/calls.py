@@ -1,4 +1,5 @@
-"""Tool calls as models write them: argument text into arguments, and back into text that every server takes."""
+"""Tool calls as models write them: argument text into arguments, and back into text that every
+server takes."""
 
 from __future__ import annotations
 
@@ -19,17 +20,22 @@ _POSITION = re.compile(r" \(byte (\d+)\)")
 
 
 def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
-    """A call as a model gave it. Nothing for arguments means none; an object within a JSON string is taken for the object, and
-    line breaks within strings for what they are. These go back as proper JSON; else `raw` is the text to the letter.
+    """A call as a model gave it. Nothing for arguments means none; an object within a JSON string
+    is taken for the object, and line breaks within strings for what they are. These go back as
+    proper JSON; else `raw` is the text to the letter.
 
-    What cannot be read as an object leaves `arguments` empty, the text in `raw`, and in `invalid` one sentence that says why.
+    What cannot be read as an object leaves `arguments` empty, the text in `raw`, and in `invalid`
+    one sentence that says why.
     """
     if not isinstance(arguments, str):  # some servers send the object itself
         arguments = "" if arguments is None else _encoder.encode(arguments).decode()
     if not arguments.strip():
         return ToolCall("", name, {}, provider_id)
     if too_deep(arguments):
-        why = f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as text."
+        why = (
+            f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as"
+            " text."
+        )
         return ToolCall("", name, {}, provider_id, whole(arguments), why)
     proper = True
     try:
@@ -49,7 +55,9 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
         return ToolCall("", name, {}, provider_id, arguments, _why(arguments, str(error)))
     if not isinstance(found, dict):
         kind = _KINDS.get(type(found).__name__, "a number")
-        return ToolCall("", name, {}, provider_id, arguments, f"The arguments are {kind}, not a JSON object.")
+        return ToolCall(
+            "", name, {}, provider_id, arguments, f"The arguments are {kind}, not a JSON object."
+        )
     known = cast("dict[str, Any]", found)
     raw = "" if not proper or _encoder.encode(known) == arguments.encode() else arguments
     return ToolCall("", name, known, provider_id, raw)
@@ -57,20 +65,27 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
 
 def _why(text: str, reason: str) -> str:
     if "truncated" in reason:
-        return f"The arguments are not valid JSON: they end, unfinished, at byte {len(text.encode())}."
+        return (
+            f"The arguments are not valid JSON: they end, unfinished, at byte {len(text.encode())}."
+        )
     place = _POSITION.search(reason)
     reason = reason.removeprefix("JSON is malformed: ")
     if place is None:
         return f"The arguments are not valid JSON: {reason}."
     at = int(place[1])
     near = text.encode()[max(0, at - 20) : at + 20].decode(errors="ignore")
-    return f"The arguments are not valid JSON: {_POSITION.sub('', reason)} at byte {at}, near {near!r}."
+    return (
+        f"The arguments are not valid JSON: {_POSITION.sub('', reason)} at byte {at}, near"
+        f" {near!r}."
+    )
 
 
 def wire_arguments(call: ToolCall) -> str:
-    """The arguments of a call as they go back to a model: the provider's own text, unless that is no JSON.
+    """The arguments of a call as they go back to a model: the provider's own text, unless that is
+    no JSON.
 
-    Several servers parse the arguments that they are sent and would refuse every later request of the conversation.
+    Several servers parse the arguments that they are sent and would refuse every later request of
+    the conversation.
     """
     if call.invalid:
         return _encoder.encode({"invalid_json": call.raw}).decode()
@@ -90,7 +105,8 @@ def digest(text: str) -> str:
 
 
 def wire_name(name: str, names: Names) -> str:
-    """A tool's name on the wire; one that is not in the table any more gets the name that it would have there."""
+    """A tool's name on the wire; one that is not in the table any more gets the name that it would
+    have there."""
     known = names.get(name)
     if known is None:
         from holdfast.tools.names import wire_name as made

@@ -1,4 +1,5 @@
-"""What a provider says went wrong, as one of our errors: by status, by its own code, and where it has none by its words."""
+"""What a provider says went wrong, as one of our errors: by status, by its own code, and where it
+has none by its words."""
 
 from __future__ import annotations
 
@@ -26,24 +27,47 @@ from holdfast.llm.retry import duration, retry_after
 
 SHOWN = 300  # characters of an answer that is shown in a message
 
-# The words of servers that give this failure no code of its own: vLLM, llama.cpp, LM Studio, Ollama, TGI, Anthropic, Bedrock, Gemini.
+# The words of servers that give this failure no code of its own: vLLM, llama.cpp, LM Studio,
+# Ollama, TGI, Anthropic, Bedrock, Gemini.
 _TOO_LONG = re.compile(
-    r"maximum context length|context[ _]length|context window|context size|prompt is too long|input is too long"
-    r"|too many (input )?tokens|exceeds? the (maximum|max) (number of )?(input )?tokens|input token count|max_model_len"
+    r"maximum context length|context[ _]length|context window|context size|prompt is too long|input"
+    r" is too long"
+    r"|too many (input )?tokens|exceeds? the (maximum|max) (number of )?(input )?tokens|input token"
+    r" count|max_model_len"
     r"|reduce the length of the (messages|prompt|input)",
     re.IGNORECASE,
 )
-_COME_BACK = re.compile(r"per (minute|hour|day)|please wait|try again|retry (in|after)", re.IGNORECASE)  # a rate, not a size
-_BAD_KEY = re.compile(r"API key (not valid|not found|expired)|(incorrect|invalid) api key|unregistered callers", re.IGNORECASE)
-_NO_CREDIT = re.compile(r"credit balance is too low|insufficient (account )?(balance|credits?|funds|quota)", re.IGNORECASE)
-_FILTERED = re.compile(r"content management policy|flagged as potentially violating|requires moderation", re.IGNORECASE)
-_FULL = re.compile(r"overload|(at|over|no|insufficient) capacity|capacity exceeded|high demand", re.IGNORECASE)
+_COME_BACK = re.compile(
+    r"per (minute|hour|day)|please wait|try again|retry (in|after)", re.IGNORECASE
+)  # a rate, not a size
+_BAD_KEY = re.compile(
+    r"API key (not valid|not found|expired)|(incorrect|invalid) api key|unregistered callers",
+    re.IGNORECASE,
+)
+_NO_CREDIT = re.compile(
+    r"credit balance is too low|insufficient (account )?(balance|credits?|funds|quota)",
+    re.IGNORECASE,
+)
+_FILTERED = re.compile(
+    r"content management policy|flagged as potentially violating|requires moderation", re.IGNORECASE
+)
+_FULL = re.compile(
+    r"overload|(at|over|no|insufficient) capacity|capacity exceeded|high demand", re.IGNORECASE
+)
 _TRY_AGAIN = re.compile(
-    r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?) ?(ms|s|m|h|seconds?|minutes?)((?:\d+(?:\.\d+)?(?:ms|s|m))*)", re.IGNORECASE
+    r"(?:try again|retry) (?:in|after) (\d+(?:\.\d+)?)"
+    r" ?(ms|s|m|h|seconds?|minutes?)((?:\d+(?:\.\d+)?(?:ms|s|m))*)",
+    re.IGNORECASE,
 )
 
-_TOO_LONG_CODES = {"context_length_exceeded", "exceed_context_size_error", "context_window_exceeded", "request_too_large"}
-# OpenAI's code for any text above its limit, such as an id or a tool's description. In what a message says it is a matter of length.
+_TOO_LONG_CODES = {
+    "context_length_exceeded",
+    "exceed_context_size_error",
+    "context_window_exceeded",
+    "request_too_large",
+}
+# OpenAI's code for any text above its limit, such as an id or a tool's description. In what a
+# message says it is a matter of length.
 _STRING_TOO_LONG = "string_above_max_length"
 _SAID = re.compile(r"input|(messages|input)\W.*\b(content|output)\b.*")
 _NAMED = re.compile(r"'((?:messages|input)\b[^']*)'")
@@ -64,7 +88,13 @@ _NO_QUOTA_CODES = {
     "account_deactivated",
     "exceeded_current_quota_error",
 }
-_NO_MODEL_CODES = {"model_not_found", "not_found_error", "NotFoundError", "DeploymentNotFound", "model_decommissioned"}
+_NO_MODEL_CODES = {
+    "model_not_found",
+    "not_found_error",
+    "NotFoundError",
+    "DeploymentNotFound",
+    "model_decommissioned",
+}
 _BAD_KEY_CODES = {"API_KEY_INVALID", "invalid_api_key"}
 _FULL_CODES = {
     "overloaded_error",
@@ -101,9 +131,20 @@ _BY_CODE: dict[str, int] = {
     "vector_store_timeout": 504,
     **dict.fromkeys(
         (
-            "invalid_image", "invalid_image_format", "invalid_base64_image", "invalid_image_url", "image_too_large", "image_too_small",
-            "image_parse_error", "image_content_policy_violation", "invalid_image_mode", "image_file_too_large",
-            "unsupported_image_media_type", "empty_image_file", "failed_to_download_image", "image_file_not_found",
+            "invalid_image",
+            "invalid_image_format",
+            "invalid_base64_image",
+            "invalid_image_url",
+            "image_too_large",
+            "image_too_small",
+            "image_parse_error",
+            "image_content_policy_violation",
+            "invalid_image_mode",
+            "image_file_too_large",
+            "unsupported_image_media_type",
+            "empty_image_file",
+            "failed_to_download_image",
+            "image_file_not_found",
         ),
         400,
     ),
@@ -131,19 +172,30 @@ _BY_CODE: dict[str, int] = {
     "UNIMPLEMENTED": 501,
     "UNAVAILABLE": 503,
     "DEADLINE_EXCEEDED": 504,
-}  # fmt: skip
+}
 _ENVELOPES = {"error", "response.failed", "failed"}  # what only says that it is an error
 
-_REQUEST_IDS = ("x-request-id", "request-id", "apim-request-id", "x-amzn-requestid", "x-ms-request-id", "x-goog-request-id", "cf-ray")
+_REQUEST_IDS = (
+    "x-request-id",
+    "request-id",
+    "apim-request-id",
+    "x-amzn-requestid",
+    "x-ms-request-id",
+    "x-goog-request-id",
+    "cf-ray",
+)
 
-# What looks like a key of a provider, in case a server repeats one in full that is not ours to recognize.
-_KEYS = re.compile(r"\b(?:sk|gsk|xai|pplx|hf|csk|fw|nvapi|r8)[-_][\w-]{16,}|\bAIza[\w-]{30,}|(?<=Bearer )\S{8,}")
+# What looks like a key of a provider, in case a server repeats one in full that is not ours to
+# recognize.
+_KEYS = re.compile(
+    r"\b(?:sk|gsk|xai|pplx|hf|csk|fw|nvapi|r8)[-_][\w-]{16,}|\bAIza[\w-]{30,}|(?<=Bearer )\S{8,}"
+)
 
 
 class Said(msgspec.Struct):
-    """What an error body says: the message, the codes (most telling first), whether it was a JSON error at all, and what else it tells:
-    the parameter that is wrong, an id for the provider's support, seconds to wait, headers of an upstream, whether a quota of the day
-    is used up."""
+    """What an error body says: the message, the codes (most telling first), whether it was a JSON
+    error at all, and what else it tells: the parameter that is wrong, an id for the provider's
+    support, seconds to wait, headers of an upstream, whether a quota of the day is used up."""
 
     message: str = ""
     codes: list[str] = []
@@ -156,8 +208,8 @@ class Said(msgspec.Struct):
 
 
 def read_error(body: bytes) -> Said:
-    """Whatever shape it has: OpenAI's, Anthropic's, Gemini's (also in a list), FastAPI's `detail`, a bare string, or a proxy's
-    HTML page."""
+    """Whatever shape it has: OpenAI's, Anthropic's, Gemini's (also in a list), FastAPI's `detail`,
+    a bare string, or a proxy's HTML page."""
     try:
         return said(msgspec.json.decode(body))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -173,8 +225,16 @@ def said(found: Any) -> Said:
         if not isinstance(found, dict):
             break
         level = cast("dict[str, Any]", found)
-        codes = [str(level[key]) for key in ("code", "type", "status") if isinstance(level.get(key), str | int)]
-        what.codes[:0] = [code for code in codes if code not in _ENVELOPES and len(code) < 80 and not re.search(r"\s", code)]
+        codes = [
+            str(level[key])
+            for key in ("code", "type", "status")
+            if isinstance(level.get(key), str | int)
+        ]
+        what.codes[:0] = [
+            code
+            for code in codes
+            if code not in _ENVELOPES and len(code) < 80 and not re.search(r"\s", code)
+        ]
         text = level.get("message") or level.get("detail") or level.get("msg")
         if text:
             what.message = text if isinstance(text, str) else msgspec.json.encode(text).decode()
@@ -193,12 +253,17 @@ def said(found: Any) -> Said:
 
 
 def _read_details(details: Any, what: Said) -> None:
-    """Google's (https://google.aip.dev/193): `ErrorInfo.reason`, `RetryInfo.retryDelay`, `QuotaFailure.violations[].quotaId`."""
+    """Google's (https://google.aip.dev/193): `ErrorInfo.reason`, `RetryInfo.retryDelay`,
+    `QuotaFailure.violations[].quotaId`."""
     for detail in cast("list[Any]", details) if isinstance(details, list) else []:
         if not isinstance(detail, dict):
             continue
         part = cast("dict[str, Any]", detail)
-        reason, delay, violations = part.get("reason"), part.get("retryDelay"), part.get("violations")
+        reason, delay, violations = (
+            part.get("reason"),
+            part.get("retryDelay"),
+            part.get("violations"),
+        )
         if isinstance(reason, str) and reason:
             what.codes.insert(0, reason)
         if isinstance(delay, str):
@@ -215,7 +280,10 @@ def _read_metadata(metadata: Any, what: Said) -> None:
     if isinstance(part.get("raw"), str):
         what.message = f"{what.message}: {part['raw']}"
     if isinstance(part.get("headers"), dict):
-        what.headers = {name.lower(): str(value) for name, value in cast("dict[str, Any]", part["headers"]).items()}
+        what.headers = {
+            name.lower(): str(value)
+            for name, value in cast("dict[str, Any]", part["headers"]).items()
+        }
 
 
 def shorten(text: str) -> str:
@@ -226,19 +294,30 @@ def shorten(text: str) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + " [...]"
 
 
-def http_error(status: int, headers: Mapping[str, str], body: bytes, url: str, model: str) -> LLMError:
+def http_error(
+    status: int, headers: Mapping[str, str], body: bytes, url: str, model: str
+) -> LLMError:
     """The error for a response of another status than 200. `headers` have names in lower case."""
     what = read_error(body)
     error = _error(status, what, url, model, headers.get("location", ""))
-    error.request_id = next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "") or what.request_id
-    error.retry_after = _first(retry_after(headers, status=status), retry_after(what.headers, status=status), _asked(error, what))
+    error.request_id = (
+        next((headers[name] for name in _REQUEST_IDS if headers.get(name)), "") or what.request_id
+    )
+    error.retry_after = _first(
+        retry_after(headers, status=status),
+        retry_after(what.headers, status=status),
+        _asked(error, what),
+    )
     return error
 
 
 def reported_error(found: Any, url: str = "", model: str = "") -> LLMError:
-    """The error for an error object that came with status 200, alone or in a stream. Without a known code: `ServerError`."""
+    """The error for an error object that came with status 200, alone or in a stream. Without a
+    known code: `ServerError`."""
     what = said(found)
-    status = next((int(code) for code in what.codes if code.isdecimal() and 400 <= int(code) < 600), 0)
+    status = next(
+        (int(code) for code in what.codes if code.isdecimal() and 400 <= int(code) < 600), 0
+    )
     if not status:
         status = next((_BY_CODE[code] for code in what.codes if code in _BY_CODE), 0)
     error = _error(status or (400 if _too_long(what) else 500), what, url, model, "")
@@ -253,14 +332,17 @@ def _first(*found: float | None) -> float | None:
 
 
 def _asked(error: LLMError, what: Said) -> float | None:
-    """How long the body asks to wait, in a field or, as OpenAI's errors in a stream do, in words."""
+    """How long the body asks to wait, in a field or, as OpenAI's errors in a stream do, in
+    words."""
     if what.retry_after is not None or not isinstance(error, RateLimited):
         return what.retry_after
     found = _TRY_AGAIN.search(what.message)
     if found is None:
         return None
     number, unit, rest = found.groups()
-    return duration(f"{number}{unit.lower() if unit.lower() == 'ms' else unit[0].lower()}{rest.lower()}")
+    return duration(
+        f"{number}{unit.lower() if unit.lower() == 'ms' else unit[0].lower()}{rest.lower()}"
+    )
 
 
 def _too_long(what: Said) -> bool:
@@ -284,15 +366,31 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
 
     if 300 <= status < 400:
         to = location.partition("?")[0] or "nowhere"  # a query may hold a signature
-        return make(BadRequest, f"{at} redirects ({status}) to {to}; redirects are not followed: set base_url to it.")
+        return make(
+            BadRequest,
+            f"{at} redirects ({status}) to {to}; redirects are not followed: set base_url to it.",
+        )
     if codes & _NO_QUOTA_CODES or status == 402 or (status < 500 and _NO_CREDIT.search(message)):
         return make(RateLimited, f"No quota or credit left at {at} ({status}): {message}", False)
-    if status < 500 and (codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))):
-        return make(ContentFiltered, f"The provider's content filter stopped the request ({status}): {message}")
+    if status < 500 and (
+        codes & _FILTERED_CODES or (status in (400, 403) and _FILTERED.search(message))
+    ):
+        return make(
+            ContentFiltered,
+            f"The provider's content filter stopped the request ({status}): {message}",
+        )
     if _does_not_fit(status, what):
-        return make(ContextTooLong, f"The request does not fit {model or 'the model'} ({status}): {message}")
-    if status == 401 or (status in (400, 403) and (codes & _BAD_KEY_CODES or _BAD_KEY.search(message))):
-        return make(AuthenticationError, f"The API key was refused ({status}): check api_key for {at}. The provider says: {message}")
+        return make(
+            ContextTooLong, f"The request does not fit {model or 'the model'} ({status}): {message}"
+        )
+    if status == 401 or (
+        status in (400, 403) and (codes & _BAD_KEY_CODES or _BAD_KEY.search(message))
+    ):
+        return make(
+            AuthenticationError,
+            f"The API key was refused ({status}): check api_key for {at}. The provider says:"
+            f" {message}",
+        )
     if status in (400, 403, 404, 405) and codes & _NO_MODEL_CODES:
         return make(ModelNotFound, f"{at} has no model {model!r} ({status}): {message}")
     if status == 403 or (status == 400 and "FAILED_PRECONDITION" in codes):
@@ -300,12 +398,18 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
     if status in (404, 405):
         if what.json and ("model" in message.lower() or "no endpoints found" in message.lower()):
             return make(ModelNotFound, f"{at} has no model {model!r} ({status}): {message}")
-        return make(ModelNotFound, f"No such path ({status}): {at}. A base_url usually ends in /v1. The server says: {message}")
+        return make(
+            ModelNotFound,
+            f"No such path ({status}): {at}. A base_url usually ends in /v1. The server says:"
+            f" {message}",
+        )
     if status in (408, 504):
         return make(LLMTimeout, f"{at} gave up waiting ({status}): {message}")
     if status == 409:
         return make(BadRequest, f"The request met another one (409) at {at}: {message}", True)
-    if status in (498, 529) or codes & _FULL_CODES or (status >= 500 and _FULL.search(message)):  # 498: Groq's flex tier
+    if (
+        status in (498, 529) or codes & _FULL_CODES or (status >= 500 and _FULL.search(message))
+    ):  # 498: Groq's flex tier
         return make(Overloaded, f"The provider is overloaded ({status}) at {at}: {message}")
     if status == 429 and what.daily:
         return make(RateLimited, f"The quota of the day is used up (429) at {at}: {message}", False)
@@ -314,11 +418,15 @@ def _error(status: int, what: Said, url: str, model: str, location: str) -> LLME
     if status >= 500:
         return make(ServerError, f"The provider failed ({status}) at {at}: {message}")
     if "tool_use_failed" in codes:  # Groq: what the model wrote is no tool call
-        return make(BadResponse, f"The model's tool call could not be read ({status}) at {at}: {message}")
+        return make(
+            BadResponse, f"The model's tool call could not be read ({status}) at {at}: {message}"
+        )
     return make(BadRequest, f"The request was refused ({status}) at {at}: {message}")
 
 
 def _does_not_fit(status: int, what: Said) -> bool:
     if status == 429:  # a request larger than what the limit lets through in a minute never fits
-        return what.message.startswith("Request too large") or (_too_long(what) and not _COME_BACK.search(what.message))
+        return what.message.startswith("Request too large") or (
+            _too_long(what) and not _COME_BACK.search(what.message)
+        )
     return status == 413 or (status in (400, 422) and _too_long(what))

@@ -1,11 +1,13 @@
-"""The Gemini wire (`generateContent`), spoken by Google's Gemini API and by Vertex AI: requests and errors.
+"""The Gemini wire (`generateContent`), spoken by Google's Gemini API and by Vertex AI: requests and
+errors.
 
-Answers are read in `gemini_answer`, streams in `gemini_stream`. An answer that says more than text and calls goes back as the very
-content that came: Gemini signs its thoughts, and Gemini 3 refuses a history in which a signature is lost or moved to another part.
+Answers are read in `gemini_answer`, streams in `gemini_stream`. An answer that says more than text
+and calls goes back as the very content that came: Gemini signs its thoughts, and Gemini 3 refuses a
+history in which a signature is lost or moved to another part.
 
 `base_url` is `https://generativelanguage.googleapis.com/v1beta`, or Vertex AI's
-`https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google`, which wants an OAuth token:
-`headers={"Authorization": "Bearer ..."}`.
+`https://{region}-aiplatform.googleapis.com/v1/projects/{project}/locations/{region}/publishers/google`,
+which wants an OAuth token: `headers={"Authorization": "Bearer ..."}`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, ToolCall, ToolResult
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    ToolCall,
+    ToolResult,
+)
 from holdfast.errors import ConfigurationError, LLMError
 from holdfast.events import ToolDefinition
 from holdfast.llm.wires import Head, Names, Parser
@@ -34,14 +43,15 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 _json = _encoder.encode
 
-# Gemini 3 refuses a call of the current turn without a signature. By Google's documentation of thought signatures this word stands in
-# for it, on Gemini API and Vertex AI alike, for calls that another model made. Models before, which need no signature, are sent it as
-# well: a fragment does not know who reads it.
+# Gemini 3 refuses a call of the current turn without a signature. By Google's documentation of
+# thought signatures this word stands in for it, on Gemini API and Vertex AI alike, for calls that
+# another model made. Models before, which need no signature, are sent it as well: a fragment does
+# not know who reads it.
 _NO_SIGNATURE = "skip_thought_signature_validator"
 
 _USER = b'{"role":"user"'
-# A request begins and ends with a user's content, or is refused: the beginning may have been condensed away, and an answer may end in a
-# pause, at another provider.
+# A request begins and ends with a user's content, or is refused: the beginning may have been
+# condensed away, and an answer may end in a pause, at another provider.
 _OPENING = b'{"role":"user","parts":[{"text":"(what came before is not shown)"}]},'
 _GO_ON = b'{"role":"user","parts":[{"text":"Go on."}]}'
 
@@ -57,20 +67,38 @@ _PLAIN = {
     "stop": "stopSequences",
     "seed": "seed",
 }
-_LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH", "xhigh": "HIGH", "max": "HIGH"}
+_LEVELS = {
+    "none": "MINIMAL",
+    "minimal": "MINIMAL",
+    "low": "LOW",
+    "medium": "MEDIUM",
+    "high": "HIGH",
+    "xhigh": "HIGH",
+    "max": "HIGH",
+}
 # Tokens, for models before Gemini 3, which know no levels; 24576 is the most that 2.5 Flash takes.
-_BUDGETS = {"none": 0, "minimal": 512, "low": 2048, "medium": 8192, "high": 24576, "xhigh": 24576, "max": 24576}
+_BUDGETS = {
+    "none": 0,
+    "minimal": 512,
+    "low": 2048,
+    "medium": 8192,
+    "high": 24576,
+    "xhigh": 24576,
+    "max": 24576,
+}
 _LEAST_OF_PRO = 128  # 2.5 Pro cannot but think
 
 
 def path(model: str, stream: bool) -> str:
-    """Behind the base URL's path. A model's full name (`models/...`, `tunedModels/...`, `publishers/...`) is used as it is."""
+    """Behind the base URL's path. A model's full name (`models/...`, `tunedModels/...`,
+    `publishers/...`) is used as it is."""
     full = model if model.startswith(_FULL_NAMES) else f"models/{model}"
     return f"/{quote(full, safe='/-._~@:')}:{'streamGenerateContent?alt=sse' if stream else 'generateContent'}"
 
 
 def headers(api_key: str) -> dict[str, str]:
-    """The headers of every request; without a key there is none of it, since Vertex AI takes a token instead."""
+    """The headers of every request; without a key there is none of it, since Vertex AI takes a
+    token instead."""
     found = {"Content-Type": "application/json", "Accept": "*/*"}
     if api_key:
         found["x-goog-api-key"] = api_key
@@ -87,17 +115,21 @@ def call_id(call: ToolCall, family: str = "") -> str:
     return call.provider_id
 
 
-# --- fragments ---------------------------------------------------------------------------------------
+# --- fragments ---
 
 
 def system(text: str) -> bytes:
-    """A system message in the midst: the API knows none there, so it is a user's and says what it is."""
+    """A system message in the midst: the API knows none there, so it is a user's and says what it
+    is."""
     return _content([{"text": f"<system>\n{text}\n</system>"}])
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message: text, pictures, sound, and resources of a kind that the models read, such as PDF."""
-    return _content([_media(block) or {"text": as_text(block)} for block in content] or [{"text": ""}])
+    """A user message: text, pictures, sound, and resources of a kind that the models read, such as
+    PDF."""
+    return _content(
+        [_media(block) or {"text": as_text(block)} for block in content] or [{"text": ""}]
+    )
 
 
 def _content(parts: list[dict[str, Any]]) -> bytes:
@@ -137,10 +169,14 @@ _natives = msgspec.json.Decoder(_Native)
 _shapes = msgspec.json.Decoder(_Parts)
 
 
-def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
-    """An answer of the model: the content that it came as, to the byte if its calls are still called the same.
+def assistant(
+    text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
+) -> bytes:
+    """An answer of the model: the content that it came as, to the byte if its calls are still
+    called the same.
 
-    Without `native`, or if its calls are not the answer's, a content is made of text and calls, with the word for a missing signature.
+    Without `native`, or if its calls are not the answer's, a content is made of text and calls,
+    with the word for a missing signature.
     """
     if native:
         content = _natives.decode(native).content
@@ -148,7 +184,8 @@ def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: 
         found = [part.function_call for part in parts if part.function_call]
         if len(found) == len(calls):
             same = all(
-                one.name == _name(call, names) and (one.id or "") == call.provider_id for one, call in zip(found, calls, strict=True)
+                one.name == _name(call, names) and (one.id or "") == call.provider_id
+                for one, call in zip(found, calls, strict=True)
             )
             signed = not calls or any(part.thought_signature for part in parts)
             if same and signed:
@@ -164,15 +201,18 @@ def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: 
 
 
 def _function_call(call: ToolCall, names: Names) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": _name(call, names), "args": {"invalid_json": call.raw} if call.invalid else call.arguments}
+    found: dict[str, Any] = {
+        "name": _name(call, names),
+        "args": {"invalid_json": call.raw} if call.invalid else call.arguments,
+    }
     if call.provider_id:
         found["id"] = call.provider_id
     return found
 
 
 def _mended(raw: msgspec.Raw, calls: Sequence[ToolCall], names: Names, signed: bool) -> bytes:
-    """A content whose calls have the names and ids that their results will have: a model may call a tool by a name that no tool has,
-    or two calls by one id."""
+    """A content whose calls have the names and ids that their results will have: a model may call a
+    tool by a name that no tool has, or two calls by one id."""
     content: Any = _decoder.decode(raw)
     entries = [part for part in content["parts"] if part.get("functionCall")]
     for part, call in zip(entries, calls, strict=True):
@@ -190,10 +230,12 @@ def _name(call: ToolCall, names: Names) -> str:
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """One `functionResponse` for each call, all in one content, which the API counts. Pictures and sound follow in a content of
-    their own: within the response only Gemini 3 takes them, and beside it they upset the count.
+    """One `functionResponse` for each call, all in one content, which the API counts. Pictures and
+    sound follow in a content of their own: within the response only Gemini 3 takes them, and beside
+    it they upset the count.
 
-    The response is `{"output": ...}` or `{"error": ...}`: the text, or the structured content of a result that has nothing else.
+    The response is `{"output": ...}` or `{"error": ...}`: the text, or the structured content of a
+    result that has nothing else.
     """
     responses: list[dict[str, Any]] = []
     shown: list[dict[str, Any]] = []
@@ -203,35 +245,59 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
         if result.content or output is None:
             media = [_media(block) for block in result.content]
             if any(media):
-                shown.append({"text": f"Returned by {known}" + (f" (call {call.provider_id}):" if call.provider_id else ":")})
+                shown.append(
+                    {
+                        "text": (
+                            f"Returned by {known}"
+                            + (f" (call {call.provider_id}):" if call.provider_id else ":")
+                        )
+                    }
+                )
                 shown += [data for data in media if data]
                 kinds = [data["inlineData"]["mimeType"] if data else "" for data in media]
-                result = msgspec.structs.replace(result, content=tuple(map(mention, result.content, kinds)))
+                result = msgspec.structs.replace(
+                    result, content=tuple(map(mention, result.content, kinds))
+                )
             output = result_text(result)
-        found: dict[str, Any] = {"name": known, "response": {"error" if result.is_error else "output": output}}
+        found: dict[str, Any] = {
+            "name": known,
+            "response": {"error" if result.is_error else "output": output},
+        }
         if call.provider_id:
             found["id"] = call.provider_id
         responses.append({"functionResponse": found})
     return _content(responses) + (b"," + _content(shown) if shown else b"")
 
 
-# --- requests ----------------------------------------------------------------------------------------
+# --- requests ---
 
 
-def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
+def head(
+    model: str,
+    system_prompt: str,
+    tools: Sequence[ToolDefinition],
+    parameters: Mapping[str, Any],
+    names: Names,
+) -> Head:
     """All of a request but its messages.
 
-    Tools' schemas go as they are (`parametersJsonSchema`). `extra_body` comes last: what is an object on both sides
-    (`generationConfig`, its `thinkingConfig`, `toolConfig`) is merged, `tools` come beside ours, all else replaces what is of the same
-    name. With a `cachedContent` in it, system prompt and tools are left to the cache: the API refuses them beside it.
+    Tools' schemas go as they are (`parametersJsonSchema`). `extra_body` comes last: what is an
+    object on both sides (`generationConfig`, its `thinkingConfig`, `toolConfig`) is merged, `tools`
+    come beside ours, all else replaces what is of the same name. With a `cachedContent` in it,
+    system prompt and tools are left to the cache: the API refuses them beside it.
 
     Raises `ConfigurationError` for what the API cannot be told.
     """
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
     if "contents" in extra:
-        raise ConfigurationError("LLM: extra_body takes the provider's own parameters, not 'contents'.")
+        raise ConfigurationError(
+            "LLM: extra_body takes the provider's own parameters, not 'contents'."
+        )
     if parameters.get("parallel_tool_calls") is False:
-        raise ConfigurationError("LLM: parallel_tool_calls=False cannot be said to Gemini, which has no such setting; leave it out.")
+        raise ConfigurationError(
+            "LLM: parallel_tool_calls=False cannot be said to Gemini, which has no such setting;"
+            " leave it out."
+        )
     body: dict[str, Any] = {}
     if "cachedContent" not in extra:
         if system_prompt:
@@ -239,7 +305,13 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
         if tools:
             from holdfast.tools import styles
 
-            body["tools"] = [{"functionDeclarations": [styles.gemini(tool, wire_name(tool.name, names)) for tool in tools]}]
+            body["tools"] = [
+                {
+                    "functionDeclarations": [
+                        styles.gemini(tool, wire_name(tool.name, names)) for tool in tools
+                    ]
+                }
+            ]
     config = _generation_config(model, parameters)
     if config:
         body["generationConfig"] = config
@@ -251,7 +323,10 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
             value = _merged(cast("dict[str, Any]", ours), cast("dict[str, Any]", value))
         body[key] = value
     if b'"streamFunctionCallArguments":true' in _json(extra.get("toolConfig")):
-        raise ConfigurationError("LLM: extra_body with streamFunctionCallArguments is not understood: arguments come whole without it.")
+        raise ConfigurationError(
+            "LLM: extra_body with streamFunctionCallArguments is not understood: arguments come"
+            " whole without it."
+        )
     prefix = _json(body)[:-1] + (b',"contents":[' if body else b'"contents":[')
     return Head(prefix, True, b"]}", b"]}")
 
@@ -291,19 +366,26 @@ def _budget(tokens: int) -> dict[str, Any]:
 
 def _version(model: str) -> tuple[int, int]:
     found = _VERSION.search(model)
-    return (int(found[1]), int(found[2] or 0)) if found else (9, 0)  # a name without a number, gemini-flash-latest, is a new one's
+    return (
+        (int(found[1]), int(found[2] or 0)) if found else (9, 0)
+    )  # a name without a number, gemini-flash-latest, is a new one's
 
 
 def _effort(model: str, effort: str) -> dict[str, Any]:
-    """A level, or for models before Gemini 3 a budget. What a model lacks becomes the nearest that it has."""
+    """A level, or for models before Gemini 3 a budget. What a model lacks becomes the nearest that
+    it has."""
     if effort not in _LEVELS:
-        raise ConfigurationError(f"LLM: reasoning_effort takes one of {', '.join(_LEVELS)} for Gemini, not {effort!r}.")
+        raise ConfigurationError(
+            f"LLM: reasoning_effort takes one of {', '.join(_LEVELS)} for Gemini, not {effort!r}."
+        )
     version = _version(model)
     if version < (3, 0):
         least = _LEAST_OF_PRO if "pro" in model else 0
         return _budget(max(_BUDGETS[effort], least))
     level = _LEVELS[effort]
-    if level == "MINIMAL" and not ("flash" in model and version < (3, 7)):  # neither Pro models have it nor Flash since 3.7
+    if level == "MINIMAL" and not (
+        "flash" in model and version < (3, 7)
+    ):  # neither Pro models have it nor Flash since 3.7
         level = "LOW"
     if level == "MEDIUM" and version == (3, 0) and "pro" in model:  # has LOW and HIGH alone
         level = "HIGH"
@@ -322,7 +404,7 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
     return b",".join(parts)
 
 
-# --- answers -----------------------------------------------------------------------------------------
+# --- answers ---
 
 
 def stream() -> Parser:
@@ -332,6 +414,9 @@ def stream() -> Parser:
     return GeminiStream()
 
 
-def error(status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower case."""
+def error(
+    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
+) -> LLMError:
+    """The error that a response of another status than 200 means. Header names are in lower
+    case."""
     return http_error(status, headers, body, url, model)

@@ -1,4 +1,5 @@
-"""Reading answers of the Gemini wire: a plain one whole, or the candidate that a stream was put together to."""
+"""Reading answers of the Gemini wire: a plain one whole, or the candidate that a stream was put
+together to."""
 
 from __future__ import annotations
 
@@ -20,18 +21,35 @@ _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
 
 _STOP_REASONS = {
-    "STOP": "stop", "FINISH_REASON_UNSPECIFIED": "stop", "MAX_TOKENS": "length",
-    "SAFETY": "content_filter", "RECITATION": "content_filter", "LANGUAGE": "content_filter", "BLOCKLIST": "content_filter",
-    "PROHIBITED_CONTENT": "content_filter", "SPII": "content_filter", "MODEL_ARMOR": "content_filter", "IMAGE_SAFETY": "content_filter",
-    "IMAGE_PROHIBITED_CONTENT": "content_filter", "IMAGE_RECITATION": "content_filter",
-}  # fmt: skip
-# The model meant to call a tool and failed at it: without a call, what it wrote is no answer. It often succeeds when asked again.
-_BROKEN = {"MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS", "MALFORMED_RESPONSE"}
-# What belongs to a candidate beside its content. It is kept for whoever shows sources; the API takes back only the content.
+    "STOP": "stop",
+    "FINISH_REASON_UNSPECIFIED": "stop",
+    "MAX_TOKENS": "length",
+    "SAFETY": "content_filter",
+    "RECITATION": "content_filter",
+    "LANGUAGE": "content_filter",
+    "BLOCKLIST": "content_filter",
+    "PROHIBITED_CONTENT": "content_filter",
+    "SPII": "content_filter",
+    "MODEL_ARMOR": "content_filter",
+    "IMAGE_SAFETY": "content_filter",
+    "IMAGE_PROHIBITED_CONTENT": "content_filter",
+    "IMAGE_RECITATION": "content_filter",
+}
+# The model meant to call a tool and failed at it: without a call, what it wrote is no answer. It
+# often succeeds when asked again.
+_BROKEN = {
+    "MALFORMED_FUNCTION_CALL",
+    "UNEXPECTED_TOOL_CALL",
+    "TOO_MANY_TOOL_CALLS",
+    "MALFORMED_RESPONSE",
+}
+# What belongs to a candidate beside its content. It is kept for whoever shows sources; the API
+# takes back only the content.
 METADATA = ("groundingMetadata", "citationMetadata", "urlContextMetadata")
 
-# Function names begin with a letter or an underscore; ours may begin with a digit or a dash, and then get an underscore.
-# Names that look as if they had got one get one more, so that every name has its own and finds back.
+# Function names begin with a letter or an underscore; ours may begin with a digit or a dash, and
+# then get an underscore. Names that look as if they had got one get one more, so that every name
+# has its own and finds back.
 _NEEDS_ONE = re.compile(r"_*[0-9-]")
 _HAS_ONE = re.compile(r"_+[0-9-]")
 
@@ -61,9 +79,11 @@ _lists = msgspec.json.Decoder(list[Any])
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer, or all chunks of a streamed one as a JSON array, which is what a stream without `alt=sse` is.
+    """A plain answer, or all chunks of a streamed one as a JSON array, which is what a stream
+    without `alt=sse` is.
 
-    Raises the error that it reports, `ContentFiltered` for a prompt that was blocked, or `BadResponse` for what is no answer.
+    Raises the error that it reports, `ContentFiltered` for a prompt that was blocked, or
+    `BadResponse` for what is no answer.
     """
     if data.lstrip()[:1] == b"[":
         return read_answer(data, _lists, _read_chunks, "one of Gemini's")
@@ -76,7 +96,13 @@ def _read(answer: _Answer, data: bytes) -> Completion:
     candidate = answer.candidates[0] if answer.candidates else None
     if candidate is None and not block_reason(answer.prompt_feedback):
         raise bad_answer("one of Gemini's: it has no candidates", data)
-    return completion_of(candidate or Candidate(), answer.usage_metadata, answer.response_id, answer.model_version, answer.prompt_feedback)
+    return completion_of(
+        candidate or Candidate(),
+        answer.usage_metadata,
+        answer.response_id,
+        answer.model_version,
+        answer.prompt_feedback,
+    )
 
 
 def _read_chunks(chunks: list[Any], data: bytes) -> Completion:
@@ -87,7 +113,9 @@ def _read_chunks(chunks: list[Any], data: bytes) -> Completion:
     return parser.finish()
 
 
-def completion_of(candidate: Candidate, usage: Any, id: Any, model: Any, feedback: Any) -> Completion:
+def completion_of(
+    candidate: Candidate, usage: Any, id: Any, model: Any, feedback: Any
+) -> Completion:
     """A completion of a candidate, plain or put together from a stream. Raises as `parse` does."""
     content, parts = _parts(candidate.content)
     texts: list[str] = []
@@ -103,7 +131,9 @@ def completion_of(candidate: Candidate, usage: Any, id: Any, model: Any, feedbac
             if not isinstance(called.get("args"), dict | None):  # refused when it goes back
                 said = {"invalid_json": calls[-1].raw} if calls[-1].invalid else calls[-1].arguments
                 part, changed = {**part, "functionCall": {**called, "args": said}}, True
-            more = more or any(value and key not in ("name", "args", "id") for key, value in called.items())
+            more = more or any(
+                value and key not in ("name", "args", "id") for key, value in called.items()
+            )
         elif not any(part.values()):  # says nothing, and an empty part is refused
             changed = True
             continue
@@ -144,7 +174,9 @@ def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         return {}, []
     content = cast("dict[str, Any]", found if isinstance(found, dict) else {"parts": "none"})
     parts: Any = content.get("parts") or []
-    if not isinstance(parts, list) or not all(isinstance(part, dict) for part in cast("list[Any]", parts)):
+    if not isinstance(parts, list) or not all(
+        isinstance(part, dict) for part in cast("list[Any]", parts)
+    ):
         raise BadResponse(f"The answer has a content that is none: {_shown(bytes(raw))}")
     return content, cast("list[dict[str, Any]]", parts)
 
@@ -152,8 +184,16 @@ def _parts(raw: msgspec.Raw) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def _call(found: Any, seen: set[str]) -> ToolCall:
     called = cast("dict[str, Any]", found if isinstance(found, dict) else {})
     name: Any = called.get("name")
-    if not isinstance(name, str) or not name or called.get("partialArgs") or called.get("willContinue"):
-        raise BadResponse(f"The answer has a function call that is none, or only a piece of one: {_shown(_json(found))}")
+    if (
+        not isinstance(name, str)
+        or not name
+        or called.get("partialArgs")
+        or called.get("willContinue")
+    ):
+        raise BadResponse(
+            "The answer has a function call that is none, or only a piece of one:"
+            f" {_shown(_json(found))}"
+        )
     id: Any = called.get("id")
     id = id if isinstance(id, str) and id not in seen else ""  # a result must find its call
     seen.add(id)
@@ -164,9 +204,18 @@ def _call(found: Any, seen: set[str]) -> ToolCall:
 
 
 def _native(own: msgspec.Raw, candidate: Candidate, kept: list[dict[str, Any]]) -> msgspec.Raw:
-    """`{"content": ..., and what metadata there is}`; nothing if there is nothing beyond the fields of a completion."""
-    metadata = zip(METADATA, (candidate.grounding_metadata, candidate.citation_metadata, candidate.url_context_metadata), strict=True)
-    found = [b',"%b":%b' % (key.encode(), bytes(value)) for key, value in metadata if bytes(value) not in (b"", b"{}", b"null")]
+    """`{"content": ..., and what metadata there is}`; nothing if there is nothing beyond the fields
+    of a completion."""
+    metadata = zip(
+        METADATA,
+        (candidate.grounding_metadata, candidate.citation_metadata, candidate.url_context_metadata),
+        strict=True,
+    )
+    found = [
+        b',"%b":%b' % (key.encode(), bytes(value))
+        for key, value in metadata
+        if bytes(value) not in (b"", b"{}", b"null")
+    ]
     if not own:
         if not found:
             return NO_NATIVE
@@ -179,12 +228,19 @@ def _stop_reason(candidate: Candidate, calls: bool, parts: bool, feedback: Any) 
     finish = candidate.finish_reason if isinstance(candidate.finish_reason, str) else ""
     blocked = block_reason(feedback)
     if blocked and not parts:
-        raise ContentFiltered(f"The provider's content filter stopped the prompt: {blocked}", code=blocked.partition(":")[0])
+        raise ContentFiltered(
+            f"The provider's content filter stopped the prompt: {blocked}",
+            code=blocked.partition(":")[0],
+        )
     said = shorten(str(candidate.finish_message or "no reason given"))
     if finish == "MISSING_THOUGHT_SIGNATURE" and not calls:
-        raise BadRequest(f"The provider misses a thought signature in the conversation: {said}", code=finish)
+        raise BadRequest(
+            f"The provider misses a thought signature in the conversation: {said}", code=finish
+        )
     if not calls and (finish in _BROKEN or (finish == "OTHER" and not parts)):
-        raise BadResponse(f"The model broke off its answer (finishReason {finish}): {said}", code=finish)
+        raise BadResponse(
+            f"The model broke off its answer (finishReason {finish}): {said}", code=finish
+        )
     reason = _STOP_REASONS.get(finish, finish or "stop")
     if calls and (reason == "stop" or finish in _BROKEN or finish == "MISSING_THOUGHT_SIGNATURE"):
         return "tool_calls"
@@ -200,7 +256,8 @@ def block_reason(feedback: Any) -> str:
 
 
 def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. Thoughts are counted beside the candidate, results of server tools beside the prompt."""
+    """Token counts, zero where there are none. Thoughts are counted beside the candidate, results
+    of server tools beside the prompt."""
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
@@ -220,7 +277,8 @@ def name_to_wire(name: str) -> str:
 
 
 def name_from_wire(name: str) -> str:
-    """The inverse of `name_to_wire`. Also without the namespace that models sometimes write before a name: `default_api.`."""
+    """The inverse of `name_to_wire`. Also without the namespace that models sometimes write before
+    a name: `default_api.`."""
     if name[:12] in ("default_api.", "default_api:"):
         name = name[12:]
     return name[1:] if _HAS_ONE.match(name) else name

@@ -9,7 +9,13 @@ import msgspec
 from holdfast.errors import StreamInterrupted
 from holdfast.llm.completion import NO_NATIVE, Completion, Delta
 from holdfast.llm.wires.failures import reported_error
-from holdfast.llm.wires.gemini_answer import METADATA, Candidate, block_reason, completion_of, name_from_wire
+from holdfast.llm.wires.gemini_answer import (
+    METADATA,
+    Candidate,
+    block_reason,
+    completion_of,
+    name_from_wire,
+)
 from holdfast.llm.wires.lenient import clean, decode, whole
 from holdfast.llm.wires.sse import EventReader
 from holdfast.llm.wires.streams import StreamParser
@@ -22,8 +28,9 @@ _STRAY_LINES = 1000  # more than any error has
 class GeminiStream(StreamParser):
     """Reads one streamed answer.
 
-    What makes it complete is a `finishReason`. There is no end mark, and some models say STOP in every chunk: what comes behind it
-    belongs to the answer. Pieces of text are put together, but never with one that has a signature.
+    What makes it complete is a `finishReason`. There is no end mark, and some models say STOP in
+    every chunk: what comes behind it belongs to the answer. Pieces of text are put together, but
+    never with one that has a signature.
     """
 
     __slots__ = (
@@ -62,7 +69,8 @@ class GeminiStream(StreamParser):
         return self._finish is not None or self._feedback is not None
 
     def finish(self) -> Completion:
-        """As the base has it. An error that came as bare JSON, which is how servers end a stream that fails, is raised as such."""
+        """As the base has it. An error that came as bare JSON, which is how servers end a stream
+        that fails, is raised as such."""
         try:
             return super().finish()
         except StreamInterrupted:
@@ -74,12 +82,16 @@ class GeminiStream(StreamParser):
     def _answer(self) -> Completion:
         self._close()
         content: dict[str, Any] = {"parts": self._parts, "role": "model"}
-        metadata = [_raw(self._metadata[key]) if key in self._metadata else NO_NATIVE for key in METADATA]
+        metadata = [
+            _raw(self._metadata[key]) if key in self._metadata else NO_NATIVE for key in METADATA
+        ]
         candidate = Candidate(_raw(content), self._finish, self._message, *metadata)
         return completion_of(candidate, self._usage, self._id, self._model, self._feedback)
 
     def _event(self, name: bytes, data: bytes) -> None:
-        if data[:1] == b"[" and data.strip() != b"[DONE]":  # an error may come as an array, as it does for a failed request
+        if (
+            data[:1] == b"[" and data.strip() != b"[DONE]"
+        ):  # an error may come as an array, as it does for a failed request
             try:
                 items: Any = clean(decode(data))
             except (ValueError, RecursionError):  # the latter from `clean`
@@ -93,7 +105,9 @@ class GeminiStream(StreamParser):
     def _take(self, name: bytes, found: dict[str, Any]) -> None:
         usage = found.get("usageMetadata")
         if usage:
-            self._usage.update(usage)  # the last count of each kind: chunks in the midst leave some out
+            self._usage.update(
+                usage
+            )  # the last count of each kind: chunks in the midst leave some out
         if found.get("modelVersion"):
             self._model = found["modelVersion"]
         if found.get("responseId"):
@@ -101,7 +115,9 @@ class GeminiStream(StreamParser):
         if block_reason(found.get("promptFeedback")):
             self._feedback = found["promptFeedback"]
         for candidate in found.get("candidates") or ():
-            if candidate.get("index"):  # another alternative (candidateCount > 1): the first is the answer
+            if candidate.get(
+                "index"
+            ):  # another alternative (candidateCount > 1): the first is the answer
                 continue
             content = candidate.get("content")
             if content:
@@ -133,7 +149,9 @@ class GeminiStream(StreamParser):
         called = part.get("functionCall")
         if called is not None:
             name = name_from_wire(called.get("name") or "")
-            self._told.append(Delta("tool", _json(clean(called.get("args") or {})).decode(), self._number, name))
+            self._told.append(
+                Delta("tool", _json(clean(called.get("args") or {})).decode(), self._number, name)
+            )
             self._number += 1
 
     def _close(self) -> None:
@@ -145,7 +163,8 @@ class GeminiStream(StreamParser):
 
 
 class _Reader(EventReader):
-    """Also keeps the lines that belong to no event: some servers end a stream that fails with the error as bare JSON."""
+    """Also keeps the lines that belong to no event: some servers end a stream that fails with the
+    error as bare JSON."""
 
     __slots__ = ("_stray",)
 
@@ -177,7 +196,8 @@ def _raw(value: Any) -> msgspec.Raw:
 
 
 def _merged(old: Any, new: dict[str, Any]) -> dict[str, Any]:
-    """Metadata after another chunk: key by key; of lists what is new is added, since each chunk cites its own sources."""
+    """Metadata after another chunk: key by key; of lists what is new is added, since each chunk
+    cites its own sources."""
     merged: dict[str, Any] = dict(old or {})
     for key, value in new.items():
         before = merged.get(key)

@@ -1,4 +1,5 @@
-"""JSON as models and their servers write it, where that is not quite JSON, or not of the shape that it should have."""
+"""JSON as models and their servers write it, where that is not quite JSON, or not of the shape that
+it should have."""
 
 from __future__ import annotations
 
@@ -16,15 +17,21 @@ A = TypeVar("A")
 _decoder = msgspec.json.Decoder()
 _encoder = msgspec.json.Encoder()
 
-# What reading JSON of another shape raises; also text that cannot be encoded, numbers without end, and nesting without end.
+# What reading JSON of another shape raises; also text that cannot be encoded, numbers without end,
+# and nesting without end.
 MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 
 
-def read_answer(data: bytes, decoder: msgspec.json.Decoder[T], make: Callable[[T, bytes], A], what: str) -> A:
-    """`make(what data says, data)`, where data may be as little JSON as `decode` takes. `BadResponse` for anything that is not `what`;
-    an `LLMError` of `make` goes through."""
+def read_answer(
+    data: bytes, decoder: msgspec.json.Decoder[T], make: Callable[[T, bytes], A], what: str
+) -> A:
+    """`make(what data says, data)`, where data may be as little JSON as `decode` takes.
+    `BadResponse` for anything that is not `what`; an `LLMError` of `make` goes through."""
     if too_deep(data, MAX_DOCUMENT_DEPTH):
-        raise BadResponse(f"The answer is nested deeper than {MAX_DOCUMENT_DEPTH} levels; no tool call or text needs that.")
+        raise BadResponse(
+            f"The answer is nested deeper than {MAX_DOCUMENT_DEPTH} levels; no tool call or text"
+            " needs that."
+        )
     try:
         try:
             found = decoder.decode(data)
@@ -43,7 +50,9 @@ def bad_answer(what: str, data: bytes, error: Exception | None = None) -> BadRes
     from holdfast.llm.wires.failures import shorten
 
     why = f" ({error!r})" if type(error) in (AttributeError, KeyError, TypeError) else ""
-    return BadResponse(f"The answer is not {what}{why}: {shorten(data[:5000].decode('utf-8', 'replace'))}")
+    return BadResponse(
+        f"The answer is not {what}{why}: {shorten(data[:5000].decode('utf-8', 'replace'))}"
+    )
 
 
 def count(found: Any, key: str) -> int:
@@ -53,8 +62,9 @@ def count(found: Any, key: str) -> int:
 
 
 def decode(data: bytes | str) -> Any:
-    """What JSON text says. Also takes control characters within strings, NaN (as None), and half surrogate pairs, which servers
-    send that cut UTF-16 text into pieces. Raises `ValueError` for anything else."""
+    """What JSON text says. Also takes control characters within strings, NaN (as None), and half
+    surrogate pairs, which servers send that cut UTF-16 text into pieces. Raises `ValueError` for
+    anything else."""
     try:
         return _decoder.decode(data)
     except RecursionError:
@@ -69,7 +79,8 @@ def decode(data: bytes | str) -> Any:
 
 
 def whole(text: str) -> str:
-    """Text whose surrogate pairs came in two pieces, put together; a half that stayed alone becomes U+FFFD."""
+    """Text whose surrogate pairs came in two pieces, put together; a half that stayed alone becomes
+    U+FFFD."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -6,15 +6,38 @@ from functools import lru_cache
 
 # What a model's name begins with -> who made it.
 _MAKERS = {
-    "gpt-oss": "openai's open models", "gpt": "openai", "chatgpt": "openai", "o1": "openai", "o3": "openai", "o4": "openai", "codex": "openai",
-    "claude": "anthropic", "gemini": "google", "gemma": "google", "deepseek": "deepseek", "qwen": "qwen", "qwq": "qwen",
-    "kimi": "moonshot", "glm": "zhipu", "grok": "xai", "mistral": "mistral", "magistral": "mistral", "devstral": "mistral",
-    "codestral": "mistral", "ministral": "mistral", "pixtral": "mistral", "llama": "meta", "minimax": "minimax", "nova": "amazon", "command": "cohere",
-}  # fmt: skip
+    "gpt-oss": "openai's open models",
+    "gpt": "openai",
+    "chatgpt": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4": "openai",
+    "codex": "openai",
+    "claude": "anthropic",
+    "gemini": "google",
+    "gemma": "google",
+    "deepseek": "deepseek",
+    "qwen": "qwen",
+    "qwq": "qwen",
+    "kimi": "moonshot",
+    "glm": "zhipu",
+    "grok": "xai",
+    "mistral": "mistral",
+    "magistral": "mistral",
+    "devstral": "mistral",
+    "codestral": "mistral",
+    "ministral": "mistral",
+    "pixtral": "mistral",
+    "llama": "meta",
+    "minimax": "minimax",
+    "nova": "amazon",
+    "command": "cohere",
+}
 
 
 @lru_cache(256)  # asked for every item of every request, of a handful of names
 def maker(model: str) -> str:
-    """Who made a model, by its name: `deepseek/deepseek-chat` is `deepseek`'s. Empty when the name does not tell."""
+    """Who made a model, by its name: `deepseek/deepseek-chat` is `deepseek`'s. Empty when the name
+    does not tell."""
     name = model.rpartition("/")[2].lower()
     return next((owner for start, owner in _MAKERS.items() if name.startswith(start)), "")

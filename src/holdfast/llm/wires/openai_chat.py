@@ -1,9 +1,11 @@
-"""The OpenAI Chat Completions wire, spoken by OpenAI and by most other servers: requests and errors.
+"""The OpenAI Chat Completions wire, spoken by OpenAI and by most other servers: requests and
+errors.
 
-Answers are read in `openai_chat_answer`, streams in `openai_chat_stream`. What goes back to a provider with its own answers, beyond
-text and calls, is only what `native` has: what `tool_calls` entries hold besides (thought signatures in `extra_content`),
-`reasoning_details`, and the reasoning text of answers that called tools, which DeepSeek and gpt-oss servers want until the turn is
-over, and refuse after it.
+Answers are read in `openai_chat_answer`, streams in `openai_chat_stream`. What goes back to a
+provider with its own answers, beyond text and calls, is only what `native` has: what `tool_calls`
+entries hold besides (thought signatures in `extra_content`), `reasoning_details`, and the reasoning
+text of answers that called tools, which DeepSeek and gpt-oss servers want until the turn is over,
+and refuse after it.
 """
 
 from __future__ import annotations
@@ -37,10 +39,14 @@ _json = _encoder.encode
 
 # Parameters that go into the body under their own names.
 _PLAIN = ("temperature", "top_p", "stop", "seed", "reasoning_effort")
-_CACHES = ("api.openai.com",)  # Azure takes a cache key for OpenAI's models alone, and a deployment's name need not tell its model
+_CACHES = (
+    "api.openai.com",
+)  # Azure takes a cache key for OpenAI's models alone, and a deployment's name need not tell its model
 _ASSISTANT = b'{"role":"assistant"'
-_GO_ON = b'{"role":"user","content":"Go on."}'  # behind an answer that broke off with a pause, at another provider
-# OpenAI deprecated max_tokens, and its reasoning models refuse it; hardly another server knows the new name.
+# behind an answer that broke off with a pause, at another provider
+_GO_ON = b'{"role":"user","content":"Go on."}'
+# OpenAI deprecated max_tokens, and its reasoning models refuse it; hardly another server knows the
+# new name.
 _NEW_MAX = re.compile(r"(.*/)?(o\d|gpt-5|codex|chatgpt)", re.IGNORECASE)
 
 
@@ -60,18 +66,20 @@ def family(model: str, host: str) -> str:
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call: Mistral wants exactly 9 letters and digits, OpenAI at most 40 characters. What fits is left as it is."""
+    """The id of a call: Mistral wants exactly 9 letters and digits, OpenAI at most 40 characters.
+    What fits is left as it is."""
     id = wire_id(call)
     if family == "mistral":
         return id if len(id) == 9 and id.isascii() and id.isalnum() else digest(id)[:9]
     return "call_" + digest(id)[:32] if family == "openai" and len(id) > 40 else id
 
 
-# --- fragments ---------------------------------------------------------------------------------------
+# --- fragments ---
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message. Text alone goes as a str, which every server takes; pictures, sound and PDF files as parts."""
+    """A user message. Text alone goes as a str, which every server takes; pictures, sound and PDF
+    files as parts."""
     return parts.user(content, _part)
 
 
@@ -84,11 +92,19 @@ def _part(block: Content) -> dict[str, Any]:
         return {"type": "file", "file": file}
     if isinstance(block, AudioContent):
         kind = block.mime_type.rpartition("/")[2].removeprefix("x-")
-        return {"type": "input_audio", "input_audio": {"data": base64(block.data), "format": "mp3" if kind == "mpeg" else kind}}
+        return {
+            "type": "input_audio",
+            "input_audio": {
+                "data": base64(block.data),
+                "format": "mp3" if kind == "mpeg" else kind,
+            },
+        }
     return {"type": "text", "text": as_text(block)}
 
 
-def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
+def assistant(
+    text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
+) -> bytes:
     """An answer of the model, with what must go back of its `native` form."""
     message: dict[str, Any] = {"role": "assistant", "content": text or (None if calls else "")}
     own: dict[str, Any] = _decoder.decode(native) if native else {}
@@ -105,14 +121,20 @@ def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: 
         entries: list[Any] = own.get("tool_calls") or []
         if len(entries) != len(calls):
             entries = [{} for _ in calls]
-        message["tool_calls"] = [_call(call, entry, names) for call, entry in zip(calls, entries, strict=True)]
+        message["tool_calls"] = [
+            _call(call, entry, names) for call, entry in zip(calls, entries, strict=True)
+        ]
     return _json(message)
 
 
 def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]:
-    """A call with all that its `entry` has besides: signatures. Its id is the one that its result will have, its arguments are the
-    entry's own text where that is JSON."""
-    said: dict[str, Any] = {**entry} or {"id": "", "type": "function", "function": {"name": wire_name(call.name, names)}}
+    """A call with all that its `entry` has besides: signatures. Its id is the one that its result
+    will have, its arguments are the entry's own text where that is JSON."""
+    said: dict[str, Any] = {**entry} or {
+        "id": "",
+        "type": "function",
+        "function": {"name": wire_name(call.name, names)},
+    }
     said["id"] = wire_id(call)
     said.setdefault("type", "function")
     said["function"] = {**said["function"], "arguments": wire_arguments(call)}
@@ -120,27 +142,38 @@ def _call(call: ToolCall, entry: dict[str, Any], names: Names) -> dict[str, Any]
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
-    """A tool message for each call: text, which is all that the role takes. Pictures follow in a user message. PDF files do not: a
-    server that knows no files would refuse the conversation from then on, for what a tool chose to return."""
+    """A tool message for each call: text, which is all that the role takes. Pictures follow in a
+    user message. PDF files do not: a server that knows no files would refuse the conversation from
+    then on, for what a tool chose to return."""
     shown: list[dict[str, Any]] = []
     found: list[bytes] = []
     for call, result in batch:
         pictures = [parts.picture(block) for block in result.content]
         if any(pictures):
-            shown.append({"type": "text", "text": f"Returned by {call.name} (call {wire_id(call)}):"})
+            shown.append(
+                {"type": "text", "text": f"Returned by {call.name} (call {wire_id(call)}):"}
+            )
             shown += [{"type": "image_url", "image_url": {"url": url}} for url in pictures if url]
-            result = msgspec.structs.replace(result, content=tuple(map(mention, result.content, map(_kind, result.content))))
-        found.append(_json({"role": "tool", "tool_call_id": wire_id(call), "content": result_text(result)}))
+            result = msgspec.structs.replace(
+                result, content=tuple(map(mention, result.content, map(_kind, result.content)))
+            )
+        found.append(
+            _json({"role": "tool", "tool_call_id": wire_id(call), "content": result_text(result)})
+        )
     if shown:
         found.append(_json({"role": "user", "content": shown}))
     return b",".join(found)
 
 
 def _kind(block: Content) -> str:
-    return str(block.resource["mimeType"]) if isinstance(block, EmbeddedResource) and parts.picture(block) else ""
+    return (
+        str(block.resource["mimeType"])
+        if isinstance(block, EmbeddedResource) and parts.picture(block)
+        else ""
+    )
 
 
-# --- requests ----------------------------------------------------------------------------------------
+# --- requests ---
 
 
 class ChatHead(Head, frozen=True):
@@ -149,34 +182,50 @@ class ChatHead(Head, frozen=True):
     closed: bool = False
 
 
-def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
+def head(
+    model: str,
+    system_prompt: str,
+    tools: Sequence[ToolDefinition],
+    parameters: Mapping[str, Any],
+    names: Names,
+) -> Head:
     """All of a request but its messages.
 
-    `max_output_tokens` is sent as `max_completion_tokens` to OpenAI's and Azure's hosts and for models named o1, o3, gpt-5, ...;
-    as `max_tokens` otherwise. `cache_key` goes to OpenAI alone. `extra_body` comes last and replaces what is of the same name, but its
-    `tools` stand behind ours, and `stream_options` None leaves these out.
+    `max_output_tokens` is sent as `max_completion_tokens` to OpenAI's and Azure's hosts and for
+    models named o1, o3, gpt-5, ...; as `max_tokens` otherwise. `cache_key` goes to OpenAI alone.
+    `extra_body` comes last and replaces what is of the same name, but its `tools` stand behind
+    ours, and `stream_options` None leaves these out.
     """
     body: dict[str, Any] = {"model": model}
     if parameters.get("reasoning_budget") is not None:
         raise ConfigurationError(
-            "LLM: reasoning_budget cannot be said on the wire openai_chat. Give reasoning_effort, or extra_body in the server's own words."
+            "LLM: reasoning_budget cannot be said on the wire openai_chat. Give reasoning_effort,"
+            " or extra_body in the server's own words."
         )
     for key in _PLAIN:
         if parameters.get(key) is not None:
             body[key] = parameters[key]
     form: Mapping[str, Any] | None = parameters.get("response_format")
     if form is not None:
-        body["response_format"] = {**form, "json_schema": parts.named(form["json_schema"])} if form.get("json_schema") else form
+        body["response_format"] = (
+            {**form, "json_schema": parts.named(form["json_schema"])}
+            if form.get("json_schema")
+            else form
+        )
     host = str(parameters.get("host", ""))
     limit = parameters.get("max_output_tokens")
     if limit is not None:
-        new = host == "api.openai.com" or host.endswith(".openai.azure.com") or _NEW_MAX.match(model)
+        new = (
+            host == "api.openai.com" or host.endswith(".openai.azure.com") or _NEW_MAX.match(model)
+        )
         body["max_completion_tokens" if new else "max_tokens"] = limit
     if tools:
         from holdfast.tools import styles
 
         body["tools"] = [styles.openai_chat(tool, wire_name(tool.name, names)) for tool in tools]
-        if parameters.get("parallel_tool_calls") is not None:  # refused by OpenAI where there are no tools
+        if (
+            parameters.get("parallel_tool_calls") is not None
+        ):  # refused by OpenAI where there are no tools
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     extra: Mapping[str, Any] = parameters.get("extra_body") or {}
     body.update(parts.cache_key(parameters, _CACHES))
@@ -186,11 +235,17 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
     own = extra.get("tools")
     if isinstance(own, list | tuple):  # tools that the provider runs itself stand beside ours
         body["tools"] = [*body.get("tools", ()), *cast("Sequence[Any]", own)]
-    body.update((key, value) for key, value in extra.items() if key not in ("stream_options", "tools"))
+    body.update(
+        (key, value) for key, value in extra.items() if key not in ("stream_options", "tools")
+    )
     prefix = _json(body)[:-1] + b',"messages":['
     if system_prompt:
         prefix += system(system_prompt)
-    streamed = b'],"stream":true}' if options is None else b'],"stream":true,"stream_options":' + _json(options) + b"}"
+    streamed = (
+        b'],"stream":true}'
+        if options is None
+        else b'],"stream":true,"stream_options":' + _json(options) + b"}"
+    )
     return ChatHead(prefix, not system_prompt, b"]}", streamed, family(model, host) == "mistral")
 
 
@@ -210,7 +265,7 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
     return b",".join(said)
 
 
-# --- answers -----------------------------------------------------------------------------------------
+# --- answers ---
 
 
 def stream() -> Parser:
@@ -220,6 +275,9 @@ def stream() -> Parser:
     return ChatStream()
 
 
-def error(status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower case."""
+def error(
+    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
+) -> LLMError:
+    """The error that a response of another status than 200 means. Header names are in lower
+    case."""
     return http_error(status, headers, body, url, model)

@@ -1,4 +1,5 @@
-"""Reading answers of the Chat Completions wire: a plain one whole, or the message that a stream was put together to."""
+"""Reading answers of the Chat Completions wire: a plain one whole, or the message that a stream was
+put together to."""
 
 from __future__ import annotations
 
@@ -19,11 +20,20 @@ _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
 
 _STOP_REASONS = {
-    "stop": "stop", "eos": "stop", "eos_token": "stop", "end_turn": "stop", "stop_sequence": "stop",
-    "tool_calls": "tool_calls", "function_call": "tool_calls", "tool_use": "tool_calls",
-    "length": "length", "max_tokens": "length", "model_length": "length",
-    "content_filter": "content_filter", "sensitive": "content_filter",
-}  # fmt: skip
+    "stop": "stop",
+    "eos": "stop",
+    "eos_token": "stop",
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "tool_use": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "content_filter": "content_filter",
+    "sensitive": "content_filter",
+}
 # OpenRouter, DeepSeek, Zhipu, vLLM: the server broke off, whatever came before.
 _BROKEN = {"error", "insufficient_system_resource", "network_error", "abort"}
 _BASIC = {"role", "content", "tool_calls", "refusal"}
@@ -61,29 +71,56 @@ def _read(answer: _Answer, data: bytes) -> Completion:
     message: Any = _decoder.decode(choice.message)
     if not isinstance(message, dict):
         raise bad_answer("a chat completion: it has no message", data)
-    return completion_of(cast("dict[str, Any]", message), choice.finish_reason, answer.usage, answer.id, answer.model, choice.message)
+    return completion_of(
+        cast("dict[str, Any]", message),
+        choice.finish_reason,
+        answer.usage,
+        answer.id,
+        answer.model,
+        choice.message,
+    )
 
 
-def completion_of(message: dict[str, Any], finish: Any, usage: Any, id: Any, model: Any, raw: msgspec.Raw | None = None) -> Completion:
+def completion_of(
+    message: dict[str, Any],
+    finish: Any,
+    usage: Any,
+    id: Any,
+    model: Any,
+    raw: msgspec.Raw | None = None,
+) -> Completion:
     """A completion of a message's parts, plain or put together from a stream."""
     text, reasoning = _text_and_reasoning(message)
     entries: list[Any] = message.get("tool_calls") or []
     if not isinstance(entries, list):  # pyright: ignore[reportUnnecessaryIsInstance]: a server's JSON
-        raise BadResponse(f"The answer has tool calls that are none: {shorten(_json(entries).decode())}")
+        raise BadResponse(
+            f"The answer has tool calls that are none: {shorten(_json(entries).decode())}"
+        )
     calls: list[ToolCall] = []
     seen: set[str] = set()
-    more = any(value and key not in _BASIC and (entries or key not in REASONING) for key, value in message.items())
+    more = any(
+        value and key not in _BASIC and (entries or key not in REASONING)
+        for key, value in message.items()
+    )
     for entry in entries:
         item = cast("dict[str, Any]", entry) if isinstance(entry, dict) else {}
         if not isinstance(item.get("function"), dict):
-            raise BadResponse(f"The answer has a tool call that is none: {shorten(_json(entry).decode())}")
+            raise BadResponse(
+                f"The answer has a tool call that is none: {shorten(_json(entry).decode())}"
+            )
         id_given = item.get("id") or ""
-        provider_id = id_given if isinstance(id_given, str) and id_given not in seen else ""  # a result must find its call
+        provider_id = (
+            id_given if isinstance(id_given, str) and id_given not in seen else ""
+        )  # a result must find its call
         seen.add(provider_id)
         function: dict[str, Any] = item["function"]
-        calls.append(read_call(str(function.get("name") or ""), function.get("arguments"), provider_id))
+        calls.append(
+            read_call(str(function.get("name") or ""), function.get("arguments"), provider_id)
+        )
         more = more or any(value and key not in _CALL for key, value in item.items())
-        more = more or any(value and key not in ("name", "arguments") for key, value in function.items())
+        more = more or any(
+            value and key not in ("name", "arguments") for key, value in function.items()
+        )
     more = more or isinstance(message.get("content"), list)
     return Completion(
         text,
@@ -100,13 +137,18 @@ def completion_of(message: dict[str, Any], finish: Any, usage: Any, id: Any, mod
 
 def _text_and_reasoning(message: dict[str, Any]) -> tuple[str, str]:
     content: Any = message.get("content")
-    reasoning = next((message[key] for key in REASONING if isinstance(message.get(key), str) and message[key]), "")
+    reasoning = next(
+        (message[key] for key in REASONING if isinstance(message.get(key), str) and message[key]),
+        "",
+    )
     if isinstance(content, list):  # Mistral: text and thinking as parts
         parts = cast("list[Any]", content)
         reasoning = reasoning or "".join(_texts(part.get("thinking")) for part in _objects(parts))
         content = _texts(parts)
     refusal: Any = message.get("refusal")
-    return (content if isinstance(content, str) else "") or (refusal if isinstance(refusal, str) else ""), reasoning
+    return (content if isinstance(content, str) else "") or (
+        refusal if isinstance(refusal, str) else ""
+    ), reasoning
 
 
 def _texts(parts: Any) -> str:
@@ -114,7 +156,11 @@ def _texts(parts: Any) -> str:
 
 
 def _objects(parts: Any) -> list[dict[str, Any]]:
-    return [part for part in cast("list[Any]", parts) if isinstance(part, dict)] if isinstance(parts, list) else []
+    return (
+        [part for part in cast("list[Any]", parts) if isinstance(part, dict)]
+        if isinstance(parts, list)
+        else []
+    )
 
 
 def _stop_reason(finish: Any, calls: bool) -> str:
@@ -126,7 +172,8 @@ def _stop_reason(finish: Any, calls: bool) -> str:
 
 
 def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. xAI counts reasoning beside the output rather than in it: its total shows that."""
+    """Token counts, zero where there are none. xAI counts reasoning beside the output rather than
+    in it: its total shows that."""
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
@@ -135,5 +182,7 @@ def read_usage(found: Any) -> Usage:
     thought = count(usage.get("completion_tokens_details"), "reasoning_tokens")
     if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
         made += thought
-    cached = count(details, "cached_tokens") or count(usage, "prompt_cache_hit_tokens")  # the latter is DeepSeek's
+    cached = count(details, "cached_tokens") or count(
+        usage, "prompt_cache_hit_tokens"
+    )  # the latter is DeepSeek's
     return Usage(given, made, cached, count(details, "cache_write_tokens"), thought)

@@ -1,4 +1,5 @@
-"""The OpenAI Chat Completions wire, streamed: deltas in, the same completion out as from a plain answer."""
+"""The OpenAI Chat Completions wire, streamed: deltas in, the same completion out as from a plain
+answer."""
 
 from __future__ import annotations
 
@@ -14,17 +15,37 @@ from holdfast.llm.wires.streams import StreamParser
 _encoder = msgspec.json.Encoder()
 
 # Strings that each delta repeats whole; all others come in pieces to be joined.
-_WHOLE = {"role", "id", "type", "format", "name", "signature", "encrypted_content", "thought_signature"}
+_WHOLE = {
+    "role",
+    "id",
+    "type",
+    "format",
+    "name",
+    "signature",
+    "encrypted_content",
+    "thought_signature",
+}
 
 
 class ChatStream(StreamParser):
     """Reads one streamed answer.
 
-    What makes an answer complete is its `finish_reason`. `[DONE]` alone does not: proxies write it behind a stream that broke
-    off, too. And without `[DONE]` it is complete, since some servers never send it.
+    What makes an answer complete is its `finish_reason`. `[DONE]` alone does not: proxies write it
+    behind a stream that broke off, too. And without `[DONE]` it is complete, since some servers
+    never send it.
     """
 
-    __slots__ = ("_calls", "_content", "_extra", "_finish", "_id", "_model", "_reasoning", "_refusal", "_usage")
+    __slots__ = (
+        "_calls",
+        "_content",
+        "_extra",
+        "_finish",
+        "_id",
+        "_model",
+        "_reasoning",
+        "_refusal",
+        "_usage",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +65,10 @@ class ChatStream(StreamParser):
         return self._finish is not None
 
     def _answer(self) -> Completion:
-        message: dict[str, Any] = {"role": "assistant", "content": whole("".join(self._content)) or None}
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": whole("".join(self._content)) or None,
+        }
         if self._refusal:
             message["refusal"] = whole("".join(self._refusal))
         for key, pieces in self._reasoning.items():
@@ -106,13 +130,16 @@ class ChatStream(StreamParser):
                 self._delta({"content": item["text"]})
 
     def _piece(self, piece: dict[str, Any]) -> None:
-        """A piece of a tool call: of which one, the `index` says, or where it is left out a new id."""
+        """A piece of a tool call: of which one, the `index` says, or where it is left out a new
+        id."""
         index = piece.get("index")
         function: dict[str, Any] = piece.get("function") or {}
         id, name = piece.get("id") or "", function.get("name") or ""
-        call = next((call for call in reversed(self._calls) if index is None or call.index == index), None)
-        # A new id with a name is a new call even at an old index: Gemini's servers number all of a batch 0. A new id alone is not:
-        # vLLM once made one up for every piece.
+        call = next(
+            (call for call in reversed(self._calls) if index is None or call.index == index), None
+        )
+        # A new id with a name is a new call even at an old index: Gemini's servers number all of a
+        # batch 0. A new id alone is not: vLLM once made one up for every piece.
         if call is None or (id and name and call.id and id != call.id):
             call = _Call(len(self._calls), index, id)
             self._calls.append(call)
@@ -140,13 +167,17 @@ class _Call:
         self.extra: dict[str, Any] = {}
         self.function: dict[str, Any] = {}
 
-    def take(self, id: str, name: str, arguments: str, piece: dict[str, Any], function: dict[str, Any]) -> bool:
+    def take(
+        self, id: str, name: str, arguments: str, piece: dict[str, Any], function: dict[str, Any]
+    ) -> bool:
         """Add a piece; whether it was the first with a name."""
         first = bool(name) and not self.name
         self.id = self.id or id
         if first:
             self.name = name
-        elif name and name != self.name and not self.arguments:  # a name in pieces; servers that repeat it repeat it whole
+        elif (
+            name and name != self.name and not self.arguments
+        ):  # a name in pieces; servers that repeat it repeat it whole
             self.name += name
         if arguments:
             self.arguments.append(arguments)
@@ -167,13 +198,16 @@ class _Call:
 
 
 def merge(into: dict[str, Any], key: str, new: Any) -> None:
-    """Add a piece to a key of a streamed object, in place: strings are joined, objects merged, lists merged by `index`."""
+    """Add a piece to a key of a streamed object, in place: strings are joined, objects merged,
+    lists merged by `index`."""
     old = into.get(key)
     if type(old) is not type(new):
         if new is not None:
             into[key] = new
     elif isinstance(old, str) and key not in _WHOLE:
-        into[key] = None  # else there are two that hold the text, and all of it is copied for each piece
+        into[key] = (
+            None  # else there are two that hold the text, and all of it is copied for each piece
+        )
         old += new
         into[key] = old
     elif isinstance(old, dict):
@@ -193,12 +227,17 @@ def merge(into: dict[str, Any], key: str, new: Any) -> None:
 
 
 def _same(items: list[Any], value: Any) -> int | None:
-    """Which of `items` a piece goes on: the last of its index and type. Pieces without an index stand for themselves."""
+    """Which of `items` a piece goes on: the last of its index and type. Pieces without an index
+    stand for themselves."""
     if not isinstance(value, dict) or "index" not in value:
         return None
     piece = cast("dict[str, Any]", value)
     for place in range(len(items) - 1, -1, -1):
         item: Any = items[place]
-        if isinstance(item, dict) and item.get("index") == piece["index"] and item.get("type") == piece.get("type"):  # pyright: ignore[reportUnknownMemberType]: a server's JSON
+        if (
+            isinstance(item, dict)
+            and item.get("index") == piece["index"]
+            and item.get("type") == piece.get("type")
+        ):  # pyright: ignore[reportUnknownMemberType]: a server's JSON
             return place
     return None

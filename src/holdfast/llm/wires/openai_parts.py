@@ -11,7 +11,9 @@ from holdfast.content import Content, EmbeddedResource, ImageContent, TextConten
 from holdfast.llm.wires.blocks import base64
 from holdfast.llm.wires.calls import digest
 
-LONGEST = 64  # of item ids, Responses' call ids, and cache keys alike: "string too long. Expected a string with maximum length 64"
+# of item ids, Responses' call ids, and cache keys alike: "string too long. Expected a string with
+# maximum length 64"
+LONGEST = 64
 
 _json = msgspec.json.Encoder().encode
 
@@ -32,9 +34,15 @@ def system(text: str) -> bytes:
 
 
 def user(content: Sequence[Content], part: Callable[[Content], Part]) -> bytes:
-    """A user message. Text alone goes as a str, which every server takes; anything else as parts."""
+    """A user message. Text alone goes as a str, which every server takes; anything else as
+    parts."""
     if all(isinstance(block, TextContent) for block in content):
-        return _json({"role": "user", "content": "\n".join([cast(TextContent, block).text for block in content])})
+        return _json(
+            {
+                "role": "user",
+                "content": "\n".join([cast(TextContent, block).text for block in content]),
+            }
+        )
     return _json({"role": "user", "content": [part(block) for block in content]})
 
 
@@ -47,7 +55,8 @@ def picture(block: Content) -> str:
 
 
 def document(block: Content) -> Part | None:
-    """Name and data of a PDF file in a resource, as both APIs call them; None for any other block."""
+    """Name and data of a PDF file in a resource, as both APIs call them; None for any other
+    block."""
     kind, blob = _blob(block)
     if kind != "application/pdf":
         return None
@@ -62,9 +71,14 @@ def _blob(block: Content) -> tuple[str, str]:
 
 
 def cache_key(parameters: Mapping[str, Any], hosts: tuple[str, ...]) -> dict[str, str]:
-    """`prompt_cache_key`, if the request goes to a host that ends so and caching was not turned off."""
+    """`prompt_cache_key`, if the request goes to a host that ends so and caching was not turned
+    off."""
     key = str(parameters.get("cache_key") or "")
-    if not key or parameters.get("prompt_caching") is False or not str(parameters.get("host")).endswith(hosts):
+    if (
+        not key
+        or parameters.get("prompt_caching") is False
+        or not str(parameters.get("host")).endswith(hosts)
+    ):
         return {}
     return {"prompt_cache_key": key if len(key) <= LONGEST else digest(key)}
 

@@ -1,12 +1,15 @@
-"""The OpenAI Responses wire, spoken by OpenAI and Azure, and by some servers of open models: requests and errors.
+"""The OpenAI Responses wire, spoken by OpenAI and Azure, and by some servers of open models:
+requests and errors.
 
-It is used without the provider's memory: nothing is stored there, and every request carries the whole history. What a
-reasoning model thought goes back as the encrypted items that it came in; an answer's own items, kept in `native`, go back
-verbatim but for what the API refuses:
+It is used without the provider's memory: nothing is stored there, and every request carries the
+whole history. What a reasoning model thought goes back as the encrypted items that it came in; an
+answer's own items, kept in `native`, go back verbatim but for what the API refuses:
 
-- `status` of reasoning items, null fields that a server filled in, ids longer than 64 characters, sources without a URL
-- reasoning with nothing behind it (an answer that was cut off), and reasoning that is neither encrypted nor shown, of which only a
-  provider that had stored it would know; the ids of items that stood behind the latter
+- `status` of reasoning items, null fields that a server filled in, ids longer than 64 characters,
+  sources without a URL
+- reasoning with nothing behind it (an answer that was cut off), and reasoning that is neither
+  encrypted nor shown, of which only a provider that had stored it would know; the ids of items that
+  stood behind the latter
 
 Answers are read in `openai_responses_answer`, streams in `openai_responses_stream`.
 """
@@ -39,10 +42,18 @@ _json = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder()
 
 ENCRYPTED = "reasoning.encrypted_content"
-# Models that think. All others refuse to be asked for encrypted reasoning, and to be sent it, gpt-5-chat too.
+# Models that think. All others refuse to be asked for encrypted reasoning, and to be sent it,
+# gpt-5-chat too.
 _THINKS = re.compile(r"(.*/)?(ft:)?(o\d|gpt-([5-9]|[12]\d)(?!\d)|codex)(?!.*-chat)", re.IGNORECASE)
-_OPENAIS = re.compile(r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE)  # other names, such as a deployment's, tell nothing
-_CACHES = ("api.openai.com", ".openai.azure.com", ".services.ai.azure.com", ".cognitiveservices.azure.com")
+_OPENAIS = re.compile(
+    r"(.*/)?(ft:)?(chat)?gpt-(?!oss)", re.IGNORECASE
+)  # other names, such as a deployment's, tell nothing
+_CACHES = (
+    "api.openai.com",
+    ".openai.azure.com",
+    ".services.ai.azure.com",
+    ".cognitiveservices.azure.com",
+)
 _PLAIN = ("temperature", "top_p", "max_output_tokens")
 # Parameters that this API does not have -> what has them.
 _UNKNOWN = {
@@ -79,11 +90,12 @@ def family(model: str, host: str) -> str:
     return "plain" if _OPENAIS.match(model) and not _THINKS.match(model) else ""
 
 
-# --- fragments ---------------------------------------------------------------------------------------
+# --- fragments ---
 
 
 def user(content: Sequence[Content]) -> bytes:
-    """A user message: text alone as a str, pictures and PDF files as parts. The API takes no sound."""
+    """A user message: text alone as a str, pictures and PDF files as parts. The API takes no
+    sound."""
     return parts.user(content, _part)
 
 
@@ -92,7 +104,9 @@ def _part(block: Content) -> dict[str, Any]:
     if url:
         return {"type": "input_image", "image_url": url, "detail": "auto"}
     file = parts.document(block)
-    return {"type": "input_file", **file} if file else {"type": "input_text", "text": as_text(block)}
+    return (
+        {"type": "input_file", **file} if file else {"type": "input_text", "text": as_text(block)}
+    )
 
 
 def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
@@ -105,21 +119,32 @@ def results(batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes
             if all(part["type"] == "input_text" for part in output):
                 output = ""
             elif result.is_error and not result.text:
-                output.insert(0, {"type": "input_text", "text": result_text(ToolResult((), is_error=True, error=result.error))})
+                output.insert(
+                    0,
+                    {
+                        "type": "input_text",
+                        "text": result_text(ToolResult((), is_error=True, error=result.error)),
+                    },
+                )
         output = output or result_text(result)
-        found.append(_json({"type": "function_call_output", "call_id": call_id(call), "output": output}))
+        found.append(
+            _json({"type": "function_call_output", "call_id": call_id(call), "output": output})
+        )
     return b",".join(found)
 
 
 def call_id(call: ToolCall, family: str = "") -> str:
-    """The id of a call as this API takes it: another provider's may be too long or hold other characters."""
+    """The id of a call as this API takes it: another provider's may be too long or hold other
+    characters."""
     id = wire_id(call)
     if len(id) <= parts.LONGEST and id.isascii() and id.replace("_", "").replace("-", "").isalnum():
         return id
     return "call_" + digest(id)[:32]
 
 
-def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
+def assistant(
+    text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = ""
+) -> bytes:
     """An answer of the model: its own items, or a message and its calls."""
     found: list[Any] = _echo(calls, native, family != "plain") if native else []
     if not found:
@@ -132,7 +157,8 @@ def assistant(text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: 
 
 
 def _echo(calls: Sequence[ToolCall], native: msgspec.Raw, thinks: bool) -> list[Any]:
-    """The provider's items as they go back, reasoning only to a model that `thinks`; none if they are not those of `calls`."""
+    """The provider's items as they go back, reasoning only to a model that `thinks`; none if they
+    are not those of `calls`."""
     try:
         looks, raws = _looks.decode(native), _raws.decode(native)
     except msgspec.DecodeError:
@@ -148,14 +174,21 @@ def _echo(calls: Sequence[ToolCall], native: msgspec.Raw, thinks: bool) -> list[
         changed = look.status is None or not (look.id is msgspec.UNSET or _is_id(look.id))
         call = None
         if look.type == "reasoning":
-            if not thinks or (not look.encrypted_content and bytes(look.content) in (b"", b"null", b"[]")):
+            if not thinks or (
+                not look.encrypted_content and bytes(look.content) in (b"", b"null", b"[]")
+            ):
                 orphaned = True
                 continue
             changed = changed or look.status is not msgspec.UNSET or bytes(look.content) == b"null"
         elif look.type == "function_call":
             call = calls[number]
             number += 1
-            changed = changed or orphaned or look.arguments != wire_arguments(call) or look.call_id != call_id(call)
+            changed = (
+                changed
+                or orphaned
+                or look.arguments != wire_arguments(call)
+                or look.call_id != call_id(call)
+            )
         elif look.type == "message":
             changed = changed or orphaned
         elif look.action is not msgspec.UNSET:
@@ -171,9 +204,15 @@ def _is_id(id: Any) -> bool:
 def _action(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
-    action = {key: value for key, value in cast("dict[str, Any]", given).items() if value is not None}
+    action = {
+        key: value for key, value in cast("dict[str, Any]", given).items() if value is not None
+    }
     if isinstance(action.get("sources"), list):
-        action["sources"] = [source for source in action["sources"] if not isinstance(source, dict) or "url" in source]
+        action["sources"] = [
+            source
+            for source in action["sources"]
+            if not isinstance(source, dict) or "url" in source
+        ]
         if not action["sources"]:
             del action["sources"]
     return action
@@ -181,7 +220,9 @@ def _action(given: Any) -> Any:
 
 def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> bytes:
     """An item without what the API refuses of it."""
-    if (orphaned and item.get("type") in ("message", "function_call")) or not _is_id(item.get("id")):
+    if (orphaned and item.get("type") in ("message", "function_call")) or not _is_id(
+        item.get("id")
+    ):
         item.pop("id", None)
     for key in ("status", "content", "encrypted_content"):
         if item.get(key) is None or (key == "status" and item.get("type") == "reasoning"):
@@ -194,22 +235,33 @@ def _mended(item: dict[str, Any], call: ToolCall | None, orphaned: bool) -> byte
     return _json(item)
 
 
-# --- requests ----------------------------------------------------------------------------------------
+# --- requests ---
 
 
-def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
+def head(
+    model: str,
+    system_prompt: str,
+    tools: Sequence[ToolDefinition],
+    parameters: Mapping[str, Any],
+    names: Names,
+) -> Head:
     """All of a request but its input.
 
-    Encrypted reasoning is asked for where the model thinks: by its name, or since `reasoning_effort` was given. Summaries of
-    reasoning are not, since OpenAI refuses the request of an organization that it has not verified: `extra_body={"reasoning":
-    {"summary": "auto"}}` does. `cache_key` goes to OpenAI and Azure alone. What `extra_body` has comes last and replaces what is of the
-    same name, but in `reasoning` and `text` only key by key, and its `tools` and `include` are added to ours.
+    Encrypted reasoning is asked for where the model thinks: by its name, or since
+    `reasoning_effort` was given. Summaries of reasoning are not, since OpenAI refuses the request
+    of an organization that it has not verified: `extra_body={"reasoning": {"summary": "auto"}}`
+    does. `cache_key` goes to OpenAI and Azure alone. What `extra_body` has comes last and replaces
+    what is of the same name, but in `reasoning` and `text` only key by key, and its `tools` and
+    `include` are added to ours.
 
-    Raises `ConfigurationError` for `stop`, `seed` and `reasoning_budget`, which the API does not have, and for `input` in `extra_body`.
+    Raises `ConfigurationError` for `stop`, `seed` and `reasoning_budget`, which the API does not
+    have, and for `input` in `extra_body`.
     """
     for key, instead in _UNKNOWN.items():
         if parameters.get(key) not in (None, [], ""):
-            raise ConfigurationError(f"LLM: {key} is nothing that the wire openai_responses can say. {instead}")
+            raise ConfigurationError(
+                f"LLM: {key} is nothing that the wire openai_responses can say. {instead}"
+            )
     body: dict[str, Any] = {"model": model, "store": False}
     if system_prompt:
         body["instructions"] = system_prompt
@@ -226,7 +278,9 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
     if tools:
         from holdfast.tools import styles
 
-        body["tools"] = [styles.openai_responses(tool, wire_name(tool.name, names)) for tool in tools]
+        body["tools"] = [
+            styles.openai_responses(tool, wire_name(tool.name, names)) for tool in tools
+        ]
         if parameters.get("parallel_tool_calls") is not None:
             body["parallel_tool_calls"] = parameters["parallel_tool_calls"]
     body.update(parts.cache_key(parameters, _CACHES))
@@ -236,7 +290,10 @@ def head(model: str, system_prompt: str, tools: Sequence[ToolDefinition], parame
 
 def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
     if "input" in extra:
-        raise ConfigurationError("LLM: extra_body takes the provider's own parameters, not 'input', which is the conversation.")
+        raise ConfigurationError(
+            "LLM: extra_body takes the provider's own parameters, not 'input', which is the"
+            " conversation."
+        )
     for key, value in extra.items():
         ours = body.get(key)
         if key in ("reasoning", "text") and ours and isinstance(value, Mapping):
@@ -253,7 +310,11 @@ def _add(body: dict[str, Any], extra: Mapping[str, Any]) -> None:
 
 def _format(given: Mapping[str, Any]) -> Mapping[str, Any]:
     """A `response_format` of Chat Completions, which nests what this API has in one object."""
-    return {"type": "json_schema", **parts.named(given["json_schema"])} if isinstance(given.get("json_schema"), Mapping) else given
+    return (
+        {"type": "json_schema", **parts.named(given["json_schema"])}
+        if isinstance(given.get("json_schema"), Mapping)
+        else given
+    )
 
 
 def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
@@ -267,7 +328,7 @@ def body(head: Head, fragments: Sequence[bytes], stream: bool) -> bytes:
     return b",".join(said)
 
 
-# --- answers -----------------------------------------------------------------------------------------
+# --- answers ---
 
 
 def stream() -> Parser:
@@ -277,6 +338,9 @@ def stream() -> Parser:
     return ResponseStream()
 
 
-def error(status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
-    """The error that a response of another status than 200 means. Header names are in lower case."""
+def error(
+    status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
+) -> LLMError:
+    """The error that a response of another status than 200 means. Header names are in lower
+    case."""
     return http_error(status, headers, body, url, model)

@@ -1,4 +1,5 @@
-"""Reading answers of the Responses wire: a plain one whole, or the items that a stream was put together to."""
+"""Reading answers of the Responses wire: a plain one whole, or the items that a stream was put
+together to."""
 
 from __future__ import annotations
 
@@ -18,13 +19,24 @@ NAME = "openai_responses"
 _json = msgspec.json.Encoder().encode
 _items = msgspec.json.Decoder(list[dict[str, Any]])
 
-_REASONS = {"max_output_tokens": "length", "max_tokens": "length", "content_filter": "content_filter"}
+_REASONS = {
+    "max_output_tokens": "length",
+    "max_tokens": "length",
+    "content_filter": "content_filter",
+}
 # What of an item is told by text and calls, or says nothing that anybody needs again.
 _MESSAGE = {"id", "type", "role", "status", "content"}
 _PART = {"type", "text"}
 _CALL = {"id", "type", "status", "call_id", "name", "arguments"}
 # Items by which a provider asks its client for something that is no function.
-_ASKS = {"custom_tool_call", "local_shell_call", "shell_call", "apply_patch_call", "computer_call", "mcp_approval_request"}
+_ASKS = {
+    "custom_tool_call",
+    "local_shell_call",
+    "shell_call",
+    "apply_patch_call",
+    "computer_call",
+    "mcp_approval_request",
+}
 
 
 class _Answer(msgspec.Struct):
@@ -41,7 +53,8 @@ _answers = msgspec.json.Decoder(_Answer)
 
 
 def parse(data: bytes) -> Completion:
-    """A plain answer. Raises the error that it reports, or `BadResponse` for what is no whole answer."""
+    """A plain answer. Raises the error that it reports, or `BadResponse` for what is no whole
+    answer."""
     return read_answer(data, _answers, _read, "a response")
 
 
@@ -50,28 +63,49 @@ def _read(answer: _Answer, data: bytes) -> Completion:
     if not answer.output:
         raise bad_answer("a response: it has no output", data)
     items = _items.decode(answer.output)
-    return completion_of(items, answer.status, answer.incomplete_details, answer.usage, answer.id, answer.model, answer.output)
+    return completion_of(
+        items,
+        answer.status,
+        answer.incomplete_details,
+        answer.usage,
+        answer.id,
+        answer.model,
+        answer.output,
+    )
 
 
 def check_status(status: Any, error: Any) -> None:
     """Raises for an answer that failed, was cancelled, or is not there yet."""
     if error or status == "failed":
-        raise reported_error(error or {"code": "server_error", "message": "the answer failed, without a reason given"})
+        raise reported_error(
+            error
+            or {"code": "server_error", "message": "the answer failed, without a reason given"}
+        )
     if status == "cancelled":
         raise ServerError("The provider cancelled its answer.")
     if status in ("queued", "in_progress"):
-        pending = BadResponse(f"The provider answers in the background (status {status!r}), which is not waited for: leave out background.")
+        pending = BadResponse(
+            f"The provider answers in the background (status {status!r}), which is not waited for:"
+            " leave out background."
+        )
         pending.retryable = False
         raise pending
 
 
 def completion_of(
-    items: list[dict[str, Any]], status: Any, details: Any, usage: Any, id: Any, model: Any, raw: msgspec.Raw | None = None
+    items: list[dict[str, Any]],
+    status: Any,
+    details: Any,
+    usage: Any,
+    id: Any,
+    model: Any,
+    raw: msgspec.Raw | None = None,
 ) -> Completion:
-    """A completion of an answer's items, plain or put together from a stream. `raw` is their JSON, where it is there already.
+    """A completion of an answer's items, plain or put together from a stream. `raw` is their JSON,
+    where it is there already.
 
-    Raises `ContentFiltered` for an answer that was filtered before it said anything, `BadResponse` and `ValueError`, `TypeError`,
-    `AttributeError` for items of another shape.
+    Raises `ContentFiltered` for an answer that was filtered before it said anything, `BadResponse`
+    and `ValueError`, `TypeError`, `AttributeError` for items of another shape.
     """
     texts: list[str] = []
     reasoning: list[str] = []
@@ -96,15 +130,25 @@ def completion_of(
                 asks.append(item)
     reason = "tool_calls" if calls else "stop"
     if status == "incomplete":
-        said_why: Any = cast("dict[str, Any]", details).get("reason") if isinstance(details, dict) else None
-        reason = _REASONS.get(str(said_why), str(said_why)) if said_why else "length"  # cut off, whyever: never a whole answer
+        said_why: Any = (
+            cast("dict[str, Any]", details).get("reason") if isinstance(details, dict) else None
+        )
+        reason = (
+            _REASONS.get(str(said_why), str(said_why)) if said_why else "length"
+        )  # cut off, whyever: never a whole answer
         if reason == "content_filter" and not calls and not any(texts):
-            raise ContentFiltered("The provider's content filter stopped the answer before it said anything.")
+            raise ContentFiltered(
+                "The provider's content filter stopped the answer before it said anything."
+            )
     elif status and status != "completed":
         reason = str(status)
     elif asks and not calls:
-        answered = {item.get("call_id") for item in items if str(item.get("type")).endswith("_output")}
-        reason = next((str(item["type"]) for item in asks if item.get("call_id") not in answered), reason)
+        answered = {
+            item.get("call_id") for item in items if str(item.get("type")).endswith("_output")
+        }
+        reason = next(
+            (str(item["type"]) for item in asks if item.get("call_id") not in answered), reason
+        )
     return Completion(
         whole("".join(texts)),
         whole("\n\n".join(reasoning)),
@@ -130,7 +174,8 @@ def _native(items: list[dict[str, Any]], raw: msgspec.Raw | None) -> msgspec.Raw
 
 
 def _read_message(item: dict[str, Any], texts: list[str]) -> bool:
-    """Add a message's texts; whether it says more than these. A refusal is text, as in Chat Completions."""
+    """Add a message's texts; whether it says more than these. A refusal is text, as in Chat
+    Completions."""
     more = any(value and key not in _MESSAGE for key, value in item.items())
     content: Any = item.get("content")
     if isinstance(content, str):
@@ -153,11 +198,17 @@ def _read_call(item: dict[str, Any], seen: set[str]) -> ToolCall:
     if not isinstance(name, str):
         raise BadResponse(f"The answer has a tool call that is none: {_shown(_json(clean(item)))}")
     given: Any = item.get("call_id") or item.get("id") or ""
-    provider_id = whole(given) if isinstance(given, str) and given not in seen else ""  # a result must find its call
+    provider_id = (
+        whole(given) if isinstance(given, str) and given not in seen else ""
+    )  # a result must find its call
     seen.add(provider_id)
     call = read_call(whole(name), item.get("arguments"), provider_id)
-    if item.get("status") == "incomplete" and not item.get("arguments"):  # cut off before the first of them, which is not "none"
-        return msgspec.structs.replace(call, invalid="The arguments are not valid JSON: they end, unfinished, at byte 0.")
+    if item.get("status") == "incomplete" and not item.get(
+        "arguments"
+    ):  # cut off before the first of them, which is not "none"
+        return msgspec.structs.replace(
+            call, invalid="The arguments are not valid JSON: they end, unfinished, at byte 0."
+        )
     return call
 
 
@@ -169,16 +220,22 @@ def message_text(item: dict[str, Any]) -> str:
 
 
 def thoughts(item: dict[str, Any]) -> list[str]:
-    """What can be read of a reasoning item: its summaries, or the reasoning itself, which open models show."""
+    """What can be read of a reasoning item: its summaries, or the reasoning itself, which open
+    models show."""
     for key in ("summary", "content"):
-        found = [str(part["text"]) for part in cast("list[dict[str, Any]]", item.get(key) or []) if part.get("text")]
+        found = [
+            str(part["text"])
+            for part in cast("list[dict[str, Any]]", item.get(key) or [])
+            if part.get("text")
+        ]
         if found:
             return found
     return []
 
 
 def read_usage(found: Any) -> Usage:
-    """Token counts, zero where there are none. Where reasoning was counted beside the output rather than in it, the total shows that."""
+    """Token counts, zero where there are none. Where reasoning was counted beside the output rather
+    than in it, the total shows that."""
     if not isinstance(found, dict):
         return Usage()
     usage = cast("dict[str, Any]", found)
@@ -187,7 +244,9 @@ def read_usage(found: Any) -> Usage:
     thought = count(usage.get("output_tokens_details"), "reasoning_tokens")
     if thought and (thought > made or count(usage, "total_tokens") == given + made + thought):
         made += thought
-    return Usage(given, made, count(details, "cached_tokens"), count(details, "cache_write_tokens"), thought)
+    return Usage(
+        given, made, count(details, "cached_tokens"), count(details, "cache_write_tokens"), thought
+    )
 
 
 def _shown(data: bytes) -> str:

@@ -1,4 +1,5 @@
-"""The OpenAI Responses wire, streamed: events in, the same completion out as from a plain answer."""
+"""The OpenAI Responses wire, streamed: events in, the same completion out as from a plain
+answer."""
 
 from __future__ import annotations
 
@@ -7,7 +8,12 @@ from typing import Any, cast
 from holdfast.errors import BadResponse
 from holdfast.llm.completion import Completion, Delta
 from holdfast.llm.wires.lenient import whole
-from holdfast.llm.wires.openai_responses_answer import check_status, completion_of, message_text, thoughts
+from holdfast.llm.wires.openai_responses_answer import (
+    check_status,
+    completion_of,
+    message_text,
+    thoughts,
+)
 from holdfast.llm.wires.streams import StreamParser
 
 _TEXT = {"response.output_text.delta", "response.refusal.delta"}
@@ -23,8 +29,9 @@ _ENDS = {
 class ResponseStream(StreamParser):
     """Reads one streamed answer.
 
-    Its items are those of the `response.output_item.done` events: all servers send them, and what OpenAI encrypts is in them as
-    its client sends it back (the last event has it encrypted anew). The items of that event count where it has more of them.
+    Its items are those of the `response.output_item.done` events: all servers send them, and what
+    OpenAI encrypts is in them as its client sends it back (the last event has it encrypted anew).
+    The items of that event count where it has more of them.
     """
 
     __slots__ = ("_calls", "_heard", "_items", "_place", "_response", "_status")
@@ -54,7 +61,14 @@ class ResponseStream(StreamParser):
         if missing and len(items) < len(self._heard):
             raise BadResponse("The stream ended without an item of which it had sent pieces.")
         details = response.get("incomplete_details")
-        return completion_of(items, self._status, details, response.get("usage"), response.get("id"), response.get("model"))
+        return completion_of(
+            items,
+            self._status,
+            details,
+            response.get("usage"),
+            response.get("id"),
+            response.get("model"),
+        )
 
     def _take(self, name: bytes, found: dict[str, Any]) -> None:
         kind = found.get("type") or name.decode("utf-8", "replace")
@@ -66,7 +80,11 @@ class ResponseStream(StreamParser):
                 self._heard.add(place)
                 self._told.append(Delta("tool", _text(found), self._calls[place]))
         elif kind in _REASONING:
-            place = (found.get("output_index"), found.get("summary_index"), found.get("content_index"))
+            place = (
+                found.get("output_index"),
+                found.get("summary_index"),
+                found.get("content_index"),
+            )
             if self._place not in (None, place):
                 self._told.append(Delta("reasoning", "\n\n"))
             self._place = place

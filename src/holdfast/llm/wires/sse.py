@@ -1,13 +1,16 @@
-"""Server-sent events: bytes cut anywhere in, the data of whole events out (WHATWG HTML, section 9.2.6)."""
+"""Server-sent events: bytes cut anywhere in, the data of whole events out (WHATWG HTML, section
+9.2.6)."""
 
 from __future__ import annotations
 
 
 class EventReader:
-    """Reads an event stream. Takes LF, CRLF and CR line ends, `data:` with or without a space, comments, a byte order mark.
+    """Reads an event stream. Takes LF, CRLF and CR line ends, `data:` with or without a space,
+    comments, a byte order mark.
 
-    `feed` gives the events that a chunk completes, as (event name, data). `rest` gives what stood unfinished at the end: the
-    standard drops it, but servers forget the last blank line, and what is cut in the middle does not parse anyway.
+    `feed` gives the events that a chunk completes, as (event name, data). `rest` gives what stood
+    unfinished at the end: the standard drops it, but servers forget the last blank line, and what
+    is cut in the middle does not parse anyway.
     """
 
     __slots__ = ("_data", "_line", "_name", "_skip_lf", "_started")
@@ -40,7 +43,9 @@ class EventReader:
             if line:
                 self._take(line)
             elif self._data:
-                events.append((self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data)))
+                events.append(
+                    (self._name, self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+                )
                 self._data = []
                 self._name = b""
             else:

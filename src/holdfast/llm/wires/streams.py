@@ -1,4 +1,5 @@
-"""What the stream parsers of all wires share: events out of bytes, JSON out of events, deltas to whoever listens."""
+"""What the stream parsers of all wires share: events out of bytes, JSON out of events, deltas to
+whoever listens."""
 
 from __future__ import annotations
 
@@ -14,10 +15,11 @@ from holdfast.llm.wires.sse import EventReader
 
 
 class StreamParser:
-    """Reads one streamed answer, cut into chunks anywhere. A wire says what an event adds (`_take`), when the answer is complete
-    (`finished`) and what it is then (`_answer`).
+    """Reads one streamed answer, cut into chunks anywhere. A wire says what an event adds
+    (`_take`), when the answer is complete (`finished`) and what it is then (`_answer`).
 
-    `_take` puts what is to be told into `_told`: callbacks run when the event has been taken in whole.
+    `_take` puts what is to be told into `_told`: callbacks run when the event has been taken in
+    whole.
     """
 
     __slots__ = ("_events", "_late", "_told", "done")
@@ -30,12 +32,14 @@ class StreamParser:
 
     @property
     def finished(self) -> bool:
-        """Whether the answer is complete; there may be more to come that is not needed, or only counts tokens."""
+        """Whether the answer is complete; there may be more to come that is not needed, or only
+        counts tokens."""
         raise NotImplementedError
 
     @property
     def closed(self) -> bool:
-        """Whether it is finished, and no content came with the finish or behind it (see `wires.Parser`)."""
+        """Whether it is finished, and no content came with the finish or behind it (see
+        `wires.Parser`)."""
         return self.finished and not self._late
 
     def _take(self, name: bytes, found: dict[str, Any]) -> None:
@@ -47,7 +51,8 @@ class StreamParser:
         raise NotImplementedError
 
     def feed(self, chunk: bytes, on_delta: OnDelta | None = None) -> None:
-        """Take in some bytes, and tell `on_delta` what they say. Raises the error that the stream reports, or `BadResponse`."""
+        """Take in some bytes, and tell `on_delta` what they say. Raises the error that the stream
+        reports, or `BadResponse`."""
         for name, data in self._events.feed(chunk):
             self._event(name, data)
             if self._told:
@@ -65,9 +70,13 @@ class StreamParser:
                     self._event(name, data)
             except BadResponse:  # a last event that was cut off
                 if self.finished and not self.closed:
-                    raise StreamInterrupted("The stream ended in the midst of a piece of the answer.") from None
+                    raise StreamInterrupted(
+                        "The stream ended in the midst of a piece of the answer."
+                    ) from None
         if not self.finished:
-            raise StreamInterrupted("The stream ended before the answer was complete: what came is not a whole answer.")
+            raise StreamInterrupted(
+                "The stream ended before the answer was complete: what came is not a whole answer."
+            )
         try:
             answer = self._answer()
             labels = (answer.stop_reason, answer.model, answer.response_id)
@@ -78,7 +87,9 @@ class StreamParser:
         except LLMError:
             raise
         except MISSHAPEN as error:
-            raise BadResponse(f"The stream came to an answer of another shape ({error!r}).") from error
+            raise BadResponse(
+                f"The stream came to an answer of another shape ({error!r})."
+            ) from error
 
     def _event(self, name: bytes, data: bytes) -> None:
         if self.done or not data.strip():
@@ -94,13 +105,20 @@ class StreamParser:
             raise BadResponse(f"The stream has an event that is no object: {_shown(data)}")
         event = cast("dict[str, Any]", found)
         try:
-            if event.get("error") or name == b"error" or event.get("object") == "error" or event.get("type") == "error":
+            if (
+                event.get("error")
+                or name == b"error"
+                or event.get("object") == "error"
+                or event.get("type") == "error"
+            ):
                 raise reported_error(event)
             self._take(name, event)
         except LLMError:
             raise
         except MISSHAPEN as error:
-            raise BadResponse(f"The stream has an event of another shape: {_shown(data)}") from error
+            raise BadResponse(
+                f"The stream has an event of another shape: {_shown(data)}"
+            ) from error
 
 
 def _shown(data: bytes) -> str:

@@ -6,7 +6,8 @@ The model is told of the tools in its system prompt and writes a call as
     {"name": "read_file", "arguments": {"path": "a.txt"}}
     </tool_call>
 
-which is how many open models were trained to; results come in a user message, each within `<tool_result>`.
+which is how many open models were trained to; results come in a user message, each within
+`<tool_result>`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ the results in the next message, within <tool_result>. Never write a <tool_resul
 
 
 class TextCalls:
-    """`inner`, spoken without tools of its own. Unless it `reads`, what an answer says stays text, whatever it looks like."""
+    """`inner`, spoken without tools of its own. Unless it `reads`, what an answer says stays text,
+    whatever it looks like."""
 
     def __init__(self, inner: Wire, reads: bool = True) -> None:
         self.inner = inner
@@ -60,12 +62,24 @@ class TextCalls:
         """Calls as text have no ids: their results stand in order."""
         return ""
 
-    def assistant(self, text: str, calls: Sequence[ToolCall], native: msgspec.Raw, names: Names, family: str = "") -> bytes:
-        """An answer, its calls written as the model wrote them. Of one whose calls are partly the provider's own, text and calls alone."""
+    def assistant(
+        self,
+        text: str,
+        calls: Sequence[ToolCall],
+        native: msgspec.Raw,
+        names: Names,
+        family: str = "",
+    ) -> bytes:
+        """An answer, its calls written as the model wrote them. Of one whose calls are partly the
+        provider's own, text and calls alone."""
         if any(call.provider_id for call in calls):
             native = NO_NATIVE
         parts = [text] if text else []
-        parts += [f'{OPEN}\n{{"name": {_string(wire_name(c.name, names))}, "arguments": {wire_arguments(c)}}}\n{CLOSE}' for c in calls]
+        parts += [
+            f'{OPEN}\n{{"name": {_string(wire_name(c.name, names))}, "arguments":'
+            f" {wire_arguments(c)}}}\n{CLOSE}"
+            for c in calls
+        ]
         return self.inner.assistant("\n".join(parts), (), native, names, family)
 
     def results(self, batch: Sequence[tuple[ToolCall, ToolResult]], names: Names) -> bytes:
@@ -73,19 +87,37 @@ class TextCalls:
         found: list[Content] = []
         for call, result in batch:
             error = ' error="true"' if result.is_error else ""
-            said = f"{RESULT} name={_string(wire_name(call.name, names))}{error}>\n{result_text(result)}\n</tool_result>"
+            said = (
+                f"{RESULT}"
+                f" name={_string(wire_name(call.name, names))}{error}>\n{result_text(result)}\n</tool_result>"
+            )
             found.append(TextContent(said))
             found += [block for block in result.content if isinstance(block, ImageContent)]
         return self.inner.user(found)
 
-    def head(self, model: str, system_prompt: str, tools: Sequence[ToolDefinition], parameters: Mapping[str, Any], names: Names) -> Head:
+    def head(
+        self,
+        model: str,
+        system_prompt: str,
+        tools: Sequence[ToolDefinition],
+        parameters: Mapping[str, Any],
+        names: Names,
+    ) -> Head:
         """The tools stand in the system prompt."""
         if tools:
             told = [
-                _json({"name": wire_name(t.name, names), "description": t.description, "parameters": t.input_schema}).decode()
+                _json(
+                    {
+                        "name": wire_name(t.name, names),
+                        "description": t.description,
+                        "parameters": t.input_schema,
+                    }
+                ).decode()
                 for t in tools
             ]
-            system_prompt = "\n\n".join([part for part in (system_prompt, PROMPT + "\n" + "\n".join(told)) if part])
+            system_prompt = "\n\n".join(
+                [part for part in (system_prompt, PROMPT + "\n" + "\n".join(told)) if part]
+            )
         return self.inner.head(model, system_prompt, (), parameters, names)
 
     def parse(self, data: bytes) -> Completion:
@@ -96,17 +128,27 @@ class TextCalls:
         """A parser for one streamed answer."""
         return _Stream(self.inner.stream(), self._with_calls, self.reads)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = "") -> LLMError:
+    def error(
+        self, status: int, headers: Mapping[str, str], body: bytes, url: str = "", model: str = ""
+    ) -> LLMError:
         """As the inner wire's."""
         return self.inner.error(status, headers, body, url, model)
 
     def _with_calls(self, answer: Completion) -> Completion:
-        text, written = read_text(answer.text, answer.stop_reason in _CUT_OFF) if self.reads else (answer.text, [])
-        native = NO_NATIVE if answer.calls else answer.native  # which would show the provider its own calls, but no results of them
+        text, written = (
+            read_text(answer.text, answer.stop_reason in _CUT_OFF)
+            if self.reads
+            else (answer.text, [])
+        )
+        native = (
+            NO_NATIVE if answer.calls else answer.native
+        )  # which would show the provider its own calls, but no results of them
         if not written:
             return msgspec.structs.replace(answer, native=native, wire=self.name)
         calls = (*answer.calls, *written)
-        return msgspec.structs.replace(answer, text=text, calls=calls, stop_reason="tool_calls", native=native, wire=self.name)
+        return msgspec.structs.replace(
+            answer, text=text, calls=calls, stop_reason="tool_calls", native=native, wire=self.name
+        )
 
 
 _CUT_OFF = ("length", "content_filter")
@@ -117,14 +159,19 @@ def _string(text: str) -> str:
 
 
 class _Stream:
-    """The inner parser. Text goes on to whoever listens, as it comes, until a call may have begun: what is behind that is told at the
-    end. Only then is it known whether the model was still thinking, gave an example, or called."""
+    """The inner parser. Text goes on to whoever listens, as it comes, until a call may have begun:
+    what is behind that is told at the end. Only then is it known whether the model was still
+    thinking, gave an example, or called."""
 
-    def __init__(self, inner: Parser, with_calls: Callable[[Completion], Completion], reads: bool) -> None:
+    def __init__(
+        self, inner: Parser, with_calls: Callable[[Completion], Completion], reads: bool
+    ) -> None:
         self._inner = inner
         self._with_calls = with_calls
         self._ahead = Ahead() if reads else None
-        self._blank: list[str] = []  # white space at the end of what came, which falls away before calls
+        self._blank: list[
+            str
+        ] = []  # white space at the end of what came, which falls away before calls
         self._told = 0  # characters
         self._listener: OnDelta | None = None
 

@@ -1,12 +1,14 @@
 """Finding the calls that a model wrote as text, and nothing that is none.
 
-A call is `<tool_call>` with JSON behind it, up to where that JSON ends: an argument may hold `</tool_call>`. None are
+A call is `<tool_call>` with JSON behind it, up to where that JSON ends: an argument may hold
+`</tool_call>`. None are
 
 - the tag in prose, with no JSON behind it, or in backticks
-- what a model thinks, from `<think>` (or `<thinking>`) at the beginning of a line to `</think>`; the opening tag may be in the prompt rather
-  than in the answer, and then all before `</think>` was thought
-- an example: a call within a code fence that holds more than calls, or that more text follows. Some models fence their calls, too: those
-  stand at the end of the answer, in a fence of their own
+- what a model thinks, from `<think>` (or `<thinking>`) at the beginning of a line to `</think>`;
+  the opening tag may be in the prompt rather than in the answer, and then all before `</think>` was
+  thought
+- an example: a call within a code fence that holds more than calls, or that more text follows. Some
+  models fence their calls, too: those stand at the end of the answer, in a fence of their own
 - what comes behind a made-up `<tool_result>`, which falls away
 """
 
@@ -49,10 +51,11 @@ class _Cut(msgspec.Struct):
 
 
 def read_text(said: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
-    """What an answer says besides its calls, and these. White space falls away behind the text, and before it where calls come first.
+    """What an answer says besides its calls, and these. White space falls away behind the text, and
+    before it where calls come first.
 
-    A call that has no end was forgotten to be closed, or cut short by a stop sequence, and is an invalid call if its JSON has no end
-    either; if the answer was `cut_off`, it is text.
+    A call that has no end was forgotten to be closed, or cut short by a stop sequence, and is an
+    invalid call if its JSON has no end either; if the answer was `cut_off`, it is text.
     """
     cuts, end = _find(said, cut_off)
     kept: list[_Cut] = []
@@ -71,7 +74,9 @@ def read_text(said: str, cut_off: bool = False) -> tuple[str, list[ToolCall]]:
         texts.append(said[at : found.start])
         at = found.end
     text = "".join([*texts, said[at:end]]).rstrip()
-    return text if texts[0].strip() else text.lstrip(), [call for found in kept for call in found.calls]
+    return text if texts[0].strip() else text.lstrip(), [
+        call for found in kept for call in found.calls
+    ]
 
 
 def _find(said: str, cut_off: bool) -> tuple[list[_Cut], int]:
@@ -97,7 +102,11 @@ def _find(said: str, cut_off: bool) -> tuple[list[_Cut], int]:
             elif _begins_line(said, start, indented=True):
                 fence = _Fence(start, at, len(cuts))
         elif word == RESULT:
-            if fence is None and cuts and (not cuts[-1].fenced or _blank(said, cuts[-1].end, start)):
+            if (
+                fence is None
+                and cuts
+                and (not cuts[-1].fenced or _blank(said, cuts[-1].end, start))
+            ):
                 end = start
                 break
         elif fence is not None or said[start - 1 : start] != "`":
@@ -119,7 +128,8 @@ class _Fence(msgspec.Struct):
     before: int
 
     def close(self, said: str, cuts: list[_Cut], start: int, end: int) -> list[_Cut]:
-        """The cuts once it ends: its own as one with the fence, or none if it holds anything else."""
+        """The cuts once it ends: its own as one with the fence, or none if it holds anything
+        else."""
         own = cuts[self.before :]
         at = self.inside
         for found in own:
@@ -128,7 +138,10 @@ class _Fence(msgspec.Struct):
             at = found.end
         if not own or not _blank(said, at, start):
             return cuts[: self.before]
-        return [*cuts[: self.before], _Cut(self.start, end, [call for found in own for call in found.calls], True)]
+        return [
+            *cuts[: self.before],
+            _Cut(self.start, end, [call for found in own for call in found.calls], True),
+        ]
 
 
 def _blank(said: str, start: int, end: int) -> bool:
@@ -143,7 +156,8 @@ def _begins_line(said: str, at: int, indented: bool = False) -> bool:
 
 
 def _calls(said: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
-    """The calls of the JSON that begins at `at`, and where they end. Without calls it is text up to there."""
+    """The calls of the JSON that begins at `at`, and where they end. Without calls it is text up to
+    there."""
     calls: list[ToolCall] = []
     while True:
         try:
@@ -170,7 +184,9 @@ def _calls(said: str, at: int, cut_off: bool) -> tuple[list[ToolCall], int]:
 
 def _unfinished(said: str, error: Exception) -> bool:
     """Whether JSON is wrong only in that it stops."""
-    return getattr(error, "msg", "").startswith("Unterminated") or getattr(error, "pos", 0) >= len(said.rstrip())
+    return getattr(error, "msg", "").startswith("Unterminated") or getattr(error, "pos", 0) >= len(
+        said.rstrip()
+    )
 
 
 @lru_cache(1)
@@ -196,8 +212,8 @@ def _unreadable(text: str) -> ToolCall:
 
 
 class Ahead:
-    """Reads the text of a stream as far ahead as to say that no call has begun in it. `feed` gives what can be told; from the first tag that
-    may open a call outside of thinking, nothing."""
+    """Reads the text of a stream as far ahead as to say that no call has begun in it. `feed` gives
+    what can be told; from the first tag that may open a call outside of thinking, nothing."""
 
     __slots__ = ("_called", "_first", "_held", "_last", "_thinks")
 
@@ -232,11 +248,17 @@ class Ahead:
             if word.startswith("```"):
                 found = _FENCE.match(text, start)
                 fence = start, found.end() if found is not None else at
-                if not self._thinks and OPEN.startswith(text[fence[1] : fence[1] + len(OPEN)]) and len(text) - fence[1] < len(OPEN):
+                if (
+                    not self._thinks
+                    and OPEN.startswith(text[fence[1] : fence[1] + len(OPEN)])
+                    and len(text) - fence[1] < len(OPEN)
+                ):
                     return start
             elif word.startswith("<think"):
                 before = text[start - 1 : start] if start else self._last
-                self._thinks = self._thinks or before == "\n" or (self._first and not text[:start].strip())
+                self._thinks = (
+                    self._thinks or before == "\n" or (self._first and not text[:start].strip())
+                )
             elif word.startswith("</think"):
                 self._thinks = False
             elif word == OPEN and not self._thinks:
@@ -246,12 +268,17 @@ class Ahead:
                     start = fence[0]
                 if behind == len(text):  # more is needed to tell
                     return start
-                if text[behind] in "{[" or (len(text) - behind < 3 and not text[behind:].strip("`")):
+                if text[behind] in "{[" or (
+                    len(text) - behind < 3 and not text[behind:].strip("`")
+                ):
                     self._called = text[behind] in "{["
                     return start
         if text.endswith("`") and not text.endswith("```"):
             return len(text.rstrip("`"))
         begun = text.rfind("<", max(at, len(text) - _LONGEST_TAG))
-        if begun >= 0 and any(one.startswith(text[begun:]) for one in (OPEN, "<think>", "<thinking>", "</think>", "</thinking>")):
+        if begun >= 0 and any(
+            one.startswith(text[begun:])
+            for one in (OPEN, "<think>", "<thinking>", "</think>", "</thinking>")
+        ):
             return begun
         return len(text)

@@ -1,4 +1,5 @@
-"""The page that the server has at `/`: its files, which need no key, since nothing in them is anybody's. What it shows it asks of the API, with a key."""
+"""The page that the server has at `/`: its files, which need no key, since nothing in them is
+anybody's. What it shows it asks of the API, with a key."""
 
 from __future__ import annotations
 
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
 
 _TYPES = MappingProxyType({".html": "text/html", ".css": "text/css", ".js": "text/javascript"})
 
-# Its own files alone, no frames, no forms that leave; `require-trusted-types-for`: no text ever becomes HTML.
+# Its own files alone, no frames, no forms that leave; `require-trusted-types-for`: no text ever
+# becomes HTML.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'"
+    " data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for"
+    " 'script'; trusted-types 'none'"
 )
 
 
@@ -37,7 +40,8 @@ class File(NamedTuple):
 
 
 def files() -> Mapping[str, File]:
-    """Return the page's files by their paths on the server. Scripts are sent without their comments; lines keep their numbers."""
+    """Return the page's files by their paths on the server. Scripts are sent without their
+    comments; lines keep their numbers."""
     found: dict[str, File] = {}
     for path in sorted(Path(__file__).parent.iterdir()):
         if (media_type := _TYPES.get(path.suffix)) is not None:
@@ -45,7 +49,9 @@ def files() -> Mapping[str, File]:
             if path.suffix == ".js":
                 body = _COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), body)
             place = "/" if path.name == "index.html" else f"/page/{path.name}"
-            found[place] = File(body, f"{media_type}; charset=utf-8", f'"{sha256(body).hexdigest()[:20]}"')
+            found[place] = File(
+                body, f"{media_type}; charset=utf-8", f'"{sha256(body).hexdigest()[:20]}"'
+            )
     return MappingProxyType(found)
 
 
@@ -56,7 +62,8 @@ def add(app: FastAPI, found: Mapping[str, File]) -> None:
 
 
 def _sending(file: File) -> Any:
-    # It is asked for again each time, so that a newer server's page is seen at once, and sent only if it is another one.
+    # It is asked for again each time, so that a newer server's page is seen at once, and sent only
+    # if it is another one.
     headers = {
         "ETag": file.etag,
         "Cache-Control": "no-cache",

@@ -1,4 +1,5 @@
-"""What becomes of a conversation whose worker dies: it goes on in another one, until that has got it nowhere too often."""
+"""What becomes of a conversation whose worker dies: it goes on in another one, until that has got
+it nowhere too often."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ MOST = 3  # deaths without anything new in the journal between them: whatever it
 
 
 class WorkerDied(StoreError):
-    """The worker process of a conversation ended, or had to be ended; `how` says why. Others do not notice."""
+    """The worker process of a conversation ended, or had to be ended; `how` says why. Others do not
+    notice."""
 
     def __init__(self, id: str, how: str) -> None:
         super().__init__(f"The worker process of conversation {id!r} {how}.")
@@ -35,7 +37,10 @@ def how_it_ended(status: int | None) -> str:
         return "could not be ended"
     if status >= 0:
         return f"ended with exit status {status}"
-    return f"was ended by {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
+    return (
+        "was ended by"
+        f" {signal.Signals(-status).name if -status in set(signal.Signals) else f'signal {-status}'}"
+    )
 
 
 class Deaths:
@@ -59,8 +64,8 @@ class Deaths:
 
 
 def write_end(store: Store, id: str, how: str, times: int) -> bool:
-    """End a run that kills its workers: calls that had begun are answered, their outcome unknown, then ERROR and why. False if nothing is being
-    run. Raises `StoreError`."""
+    """End a run that kills its workers: calls that had begun are answered, their outcome unknown,
+    then ERROR and why. False if nothing is being run. Raises `StoreError`."""
     journal = Journal(store, id, utc_now, random_id, lambda: None)
     try:
         with journal:
@@ -69,11 +74,25 @@ def write_end(store: Store, id: str, how: str, times: int) -> bool:
                 return False
             for item in list(fold.open.values()):
                 if item.attempt and not item.runner:
-                    result = ToolResult.failure(f"The process that ran this call {how}. {UNKNOWN}", "unknown", meta={"outcome": "unknown"})
+                    result = ToolResult.failure(
+                        f"The process that ran this call {how}. {UNKNOWN}",
+                        "unknown",
+                        meta={"outcome": "unknown"},
+                    )
                     journal.add(ev.ToolResult, call_id=item.call.id, result=result)
-            message = f"The worker process of this conversation {how}, as did {times - 1} before it, without getting any further."
-            journal.add(ev.Error, error=WorkerDied.__name__, message=message, details={"how": how, "times": times})
-            journal.add(ev.Status, status=ConversationStatus.ERROR.value, reason=WorkerDied.__name__)
+            message = (
+                f"The worker process of this conversation {how}, as did {times - 1} before it,"
+                " without getting any further."
+            )
+            journal.add(
+                ev.Error,
+                error=WorkerDied.__name__,
+                message=message,
+                details={"how": how, "times": times},
+            )
+            journal.add(
+                ev.Status, status=ConversationStatus.ERROR.value, reason=WorkerDied.__name__
+            )
             return True
     finally:
         journal.close()

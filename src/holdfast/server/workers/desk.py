@@ -1,4 +1,5 @@
-"""The server's side of a worker's store: it has the leases, does what the worker asks for its own conversations, and ends what it leaves."""
+"""The server's side of a worker's store: it has the leases, does what the worker asks for its own
+conversations, and ends what it leaves."""
 
 from __future__ import annotations
 
@@ -19,10 +20,13 @@ _log = logging.getLogger("holdfast")
 
 
 class Desk:
-    """The conversation `id` of `store`, for one worker, and those that its calls spawned. `notify` is the store's word that something came, and must
-    not block; `moved` is told when the journal has grown by more than beginnings of calls. `do` is the listening thread's."""
+    """The conversation `id` of `store`, for one worker, and those that its calls spawned. `notify`
+    is the store's word that something came, and must not block; `moved` is told when the journal
+    has grown by more than beginnings of calls. `do` is the listening thread's."""
 
-    def __init__(self, store: Store, id: str, notify: Callable[[], None], moved: Callable[[], None]) -> None:
+    def __init__(
+        self, store: Store, id: str, notify: Callable[[], None], moved: Callable[[], None]
+    ) -> None:
         self.id = id
         self.status = ""
         self._store = store
@@ -47,7 +51,12 @@ class Desk:
             case ms.Inbox(_, id):
                 waiting = store.commands(self._held(id))
                 return [
-                    (one.number, one.key, b"" if isinstance(one.command, cmd.Unreadable) else cmd.encode(one.command)) for one in waiting
+                    (
+                        one.number,
+                        one.key,
+                        b"" if isinstance(one.command, cmd.Unreadable) else cmd.encode(one.command),
+                    )
+                    for one in waiting
                 ]
             case ms.Post(_, command, key, id):
                 return store.post(self._ours(id), cmd.decode(command), key)
@@ -68,7 +77,14 @@ class Desk:
                 return store.list(spawned_by=id) if children else store.list([id])
             case ms.Bound(_, budget, id):
                 lease = self._held(id)
-                store.bound(lease, None if budget is None else msgspec.structs.replace(budget, root=lease.conversation_id))
+                store.bound(
+                    lease,
+                    (
+                        None
+                        if budget is None
+                        else msgspec.structs.replace(budget, root=lease.conversation_id)
+                    ),
+                )
             case ms.Reserve(_, wanted, id):
                 lease = self._held(id)
                 self._check_spending([wanted.key], wanted.roots)
@@ -79,14 +95,23 @@ class Desk:
         return None
 
     def _ours(self, id: str) -> str:
-        """An id that the worker gave, \"\" for its own conversation's. Raises `ConversationNotFound` for one that did not come of that."""
+        """An id that the worker gave, \"\" for its own conversation's. Raises
+        `ConversationNotFound` for one that did not come of that."""
         id = id or self.id
         if id not in self._family:
             there = self._store.list([id])
-            spawner = there[0].spawner if there else next((known for known in self._family if id.startswith(f"{known}.")), "")
+            spawner = (
+                there[0].spawner
+                if there
+                else next((known for known in self._family if id.startswith(f"{known}.")), "")
+            )
             if not spawner or self._ours(spawner) not in self._family:
                 raise ConversationNotFound(f"No conversation {id!r} in the store of this worker.")
-            if not there and (recorded := getattr(self._store, "recorded", None)) is not None and recorded(id):
+            if (
+                not there
+                and (recorded := getattr(self._store, "recorded", None)) is not None
+                and recorded(id)
+            ):
                 raise ConfigurationError(f"Conversation {id!r} exists, and was spawned by no call.")
             self._family.add(id)
         return id
@@ -94,12 +119,16 @@ class Desk:
     def _held(self, id: str) -> Lease:
         lease = self._leases.get(id or self.id)
         if lease is None:
-            raise Fenced(f"The worker of conversation {self.id!r} has no lease of {id or self.id!r}.")
+            raise Fenced(
+                f"The worker of conversation {self.id!r} has no lease of {id or self.id!r}."
+            )
         return lease
 
     def _append(self, request: ms.Append) -> bool:
         id, events = request.summary.id, [ev.decode(data) for data in request.events]
-        if id not in self._leases or (id != self.id and request.summary.spawner not in self._family):
+        if id not in self._leases or (
+            id != self.id and request.summary.spawner not in self._family
+        ):
             raise StoreError(f"The worker of conversation {self.id!r} writes to no other one.")
         self._check_settled(request.settled)
         blobs = [Blob(seq, data) for seq, data in request.blobs]
@@ -107,7 +136,9 @@ class Desk:
         if (wanted := request.reserved) is not None:
             self._check_spending([wanted.key], wanted.roots)
             more["reserved"] = wanted
-        held = self._store.append(self._held(id), events, request.summary, taken=request.taken, blobs=blobs, **more)
+        held = self._store.append(
+            self._held(id), events, request.summary, taken=request.taken, blobs=blobs, **more
+        )
         if events and id == self.id:
             self.status = request.summary.status
             if any(not isinstance(event, ev.ToolCallStarted) for event in events):
@@ -115,13 +146,21 @@ class Desk:
         return held
 
     def _check_settled(self, settled: Sequence[Settlement]) -> None:
-        self._check_spending([one.key for one in settled if one.key], [root for one in settled for root in one.roots])
+        self._check_spending(
+            [one.key for one in settled if one.key], [root for one in settled for root in one.roots]
+        )
 
     def _check_spending(self, keys: Sequence[str], roots: Sequence[str]) -> None:
         """Raises `StoreError` for reservations, or budgets, of other conversations."""
-        ours = self._family.union(*([budget.root for budget in lease.budgets] for lease in self._leases.values()))
-        if not ours.issuperset(roots) or not all(key.rpartition("#")[0] in self._family for key in keys):
-            raise StoreError(f"The worker of conversation {self.id!r} spends from no other one's budget.")
+        ours = self._family.union(
+            *([budget.root for budget in lease.budgets] for lease in self._leases.values())
+        )
+        if not ours.issuperset(roots) or not all(
+            key.rpartition("#")[0] in self._family for key in keys
+        ):
+            raise StoreError(
+                f"The worker of conversation {self.id!r} spends from no other one's budget."
+            )
 
     def release(self, id: str = "") -> None:
         """Give a lease back, if it is held."""
@@ -130,13 +169,15 @@ class Desk:
             self._store.release(lease)
 
     def end(self) -> None:
-        """The worker is dead: end what its calls have started and left, then give the lease back. In this order, or the next one would begin
-        the same beside it."""
+        """The worker is dead: end what its calls have started and left, then give the lease back.
+        In this order, or the next one would begin the same beside it."""
         if self._marks:
             from holdfast.runtime import processes
 
             if not processes.end_owned(self._marks, ours=True):
-                _log.error("conversation %s: processes that a dead worker left could not be ended", self.id)
+                _log.error(
+                    "conversation %s: processes that a dead worker left could not be ended", self.id
+                )
         for id in list(self._leases):
             with suppress(StoreError):
                 self.release(id)

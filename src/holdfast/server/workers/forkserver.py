@@ -1,9 +1,12 @@
-"""The fork server: a process with one thread and Holdfast in memory, of which each worker is a fork; it watches over them and ends them.
+"""The fork server: a process with one thread and Holdfast in memory, of which each worker is a
+fork; it watches over them and ends them.
 
-Started by its path with a bare Python (`forkserver.py CONTROL_FD PARENT_PID FOLDER SYS_PATH...`), by a server that may have threads already: it
-is a new program, and inherits none of them. It holds no code of clients. A worker's orphans are the worker's own; when it dies they come here, and
-are ended. When the server is gone (the control socket ends), so are, a moment later, all workers, whatever these have started, `FOLDER`, and
-this process. When this process is killed, the kernel kills the workers.
+Started by its path with a bare Python (`forkserver.py CONTROL_FD PARENT_PID FOLDER SYS_PATH...`),
+by a server that may have threads already: it is a new program, and inherits none of them. It holds
+no code of clients. A worker's orphans are the worker's own; when it dies they come here, and are
+ended. When the server is gone (the control socket ends), so are, a moment later, all workers,
+whatever these have started, `FOLDER`, and this process. When this process is killed, the kernel
+kills the workers.
 """
 
 import gc
@@ -24,7 +27,8 @@ BORN, ENDED = 1, 2
 
 
 def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> None:
-    """Fork and watch until the server is gone. `workers` are their pids, and the server's numbers of them."""
+    """Fork and watch until the server is gone. `workers` are their pids, and the server's numbers
+    of them."""
     signals, wake = os.pipe()
     os.set_blocking(signals, False)
     os.set_blocking(wake, False)
@@ -71,7 +75,8 @@ def serve(control: socket.socket, parent: int, workers: "dict[int, int]") -> Non
 
 
 def _become(channel: int, parent: int, memory: int) -> None:
-    """In a new worker: a session of its own, a limit, no signals of others'; then its work, from which nothing returns."""
+    """In a new worker: a session of its own, a limit, no signals of others'; then its work, from
+    which nothing returns."""
     import resource
 
     from holdfast.tools.isolation.child import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
@@ -81,7 +86,11 @@ def _become(channel: int, parent: int, memory: int) -> None:
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     if os.getppid() != parent:
         os._exit(71)
-    for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM):  # what is ignored here would be by commands
+    for number in (
+        signal.SIGCHLD,
+        signal.SIGHUP,
+        signal.SIGTERM,
+    ):  # what is ignored here would be by commands
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it would hold secrets
@@ -128,7 +137,8 @@ def _reap(workers: "dict[int, int]", control: socket.socket) -> None:
 
 
 def _sweep(workers: "dict[int, int]") -> None:
-    """End what a dead worker has left, whatever session or environment it has. All children here that are no workers are that."""
+    """End what a dead worker has left, whatever session or environment it has. All children here
+    that are no workers are that."""
     deadline = time.monotonic() + 2.0  # a fork bomb may outrun this
     while time.monotonic() < deadline:
         try:
@@ -157,7 +167,8 @@ def _kill(pid: int) -> None:
 
 
 def _few_arenas() -> None:
-    """Have glibc's malloc reserve no 64 MB of address space for each thread: it would count against a worker's limit."""
+    """Have glibc's malloc reserve no 64 MB of address space for each thread: it would count against
+    a worker's limit."""
     import ctypes
 
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

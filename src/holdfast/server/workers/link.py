@@ -1,4 +1,5 @@
-"""The channel between the server and one worker: frames over a stream socket, requests both ways, and what waits for an answer."""
+"""The channel between the server and one worker: frames over a stream socket, requests both ways,
+and what waits for an answer."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class _Slot:
 class Link:
     """`listen` is one thread's; all else may be called from any.
 
-    `handle` is given what is no answer, on the listening thread; `stated` the states that come with answers, before whoever asked goes on.
+    `handle` is given what is no answer, on the listening thread; `stated` the states that come with
+    answers, before whoever asked goes on.
     """
 
     def __init__(
@@ -70,9 +72,15 @@ class Link:
 
     # --- asking ---
 
-    def ask(self, kind: type[Request], *fields: Any, type: type[T] | Any = None, timeout: float | None = None) -> T:
-        """Send `kind(number, *fields)` and wait for its answer, read as `type`. Raises what the other side raised, what `end` was given, or
-        `TimeoutError`."""
+    def ask(
+        self,
+        kind: type[Request],
+        *fields: Any,
+        type: type[T] | Any = None,
+        timeout: float | None = None,
+    ) -> T:
+        """Send `kind(number, *fields)` and wait for its answer, read as `type`. Raises what the
+        other side raised, what `end` was given, or `TimeoutError`."""
         slot = _Slot()
         with self._lock:
             if self._broken is not None:
@@ -84,7 +92,9 @@ class Link:
             try:
                 self.send(kind(number, *fields))
             except OSError as error:
-                if not slot.wait(30.0):  # the listening thread is about to say what became of the other side
+                if not slot.wait(
+                    30.0
+                ):  # the listening thread is about to say what became of the other side
                     raise StoreError("The other process is gone.") from error
             else:
                 if not slot.wait(timeout):
@@ -121,7 +131,9 @@ class Link:
         finally:
             self._sending.release()
 
-    def answer(self, number: int, work: Callable[[], Any], state: Callable[[], State | None] = lambda: None) -> None:
+    def answer(
+        self, number: int, work: Callable[[], Any], state: Callable[[], State | None] = lambda: None
+    ) -> None:
         """Send what `work` returns, or raises, as the answer to a request."""
         try:
             value = _encoder.encode(work())
@@ -192,6 +204,7 @@ def _framed(message: msgspec.Struct) -> bytes:
     data = _encoder.encode(message)
     if len(data) > LARGEST:
         raise StoreError(
-            f"What is to be written has {len(data):,} bytes at once; between a worker and its server {LARGEST:,} go. Nothing was written."
+            f"What is to be written has {len(data):,} bytes at once; between a worker and its"
+            f" server {LARGEST:,} go. Nothing was written."
         )
     return len(data).to_bytes(4, "big") + data

@@ -37,15 +37,17 @@ _decoder = msgspec.msgpack.Decoder(ms.FromWorker)
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """Seconds: `heartbeat` within which a worker that is asked something says that it lives, `grace` within which it stops after an interrupt or
-    a close, and calls that were given up end."""
+    """Seconds: `heartbeat` within which a worker that is asked something says that it lives,
+    `grace` within which it stops after an interrupt or a close, and calls that were given up end.
+    """
 
     heartbeat: float = 30.0
     grace: float = 10.0
 
 
 class Talk:
-    """What is said with one worker, whatever it is for: its socket is heard on a thread of its own, until the process is gone."""
+    """What is said with one worker, whatever it is for: its socket is heard on a thread of its own,
+    until the process is gone."""
 
     def __init__(self, id: str, process: Process, patience: Patience) -> None:
         self.id = id
@@ -59,7 +61,9 @@ class Talk:
         self._why = ""  # it was ended, because it
         self._pinged: float | None = None
         self._handling = False  # this process is busy with what it said
-        self._thread = threading.Thread(target=self._listen, name=f"holdfast-worker-{id}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._listen, name=f"holdfast-worker-{id}", daemon=True
+        )
 
     def start(self) -> None:
         """Begin to listen."""
@@ -71,7 +75,8 @@ class Talk:
         self.process.kill()
 
     def tend(self, now: float, late: bool) -> None:
-        """Look whether it lives. Called about twice a second, or `late`: then this process may have heard as little as it. Does not wait."""
+        """Look whether it lives. Called about twice a second, or `late`: then this process may have
+        heard as little as it. Does not wait."""
         heartbeat = self.patience.heartbeat
         if late or self._handling or self.gone.is_set() or not self.link.waiting():
             self._pinged = None
@@ -148,7 +153,8 @@ class Talk:
 
 
 class WorkerLive(Talk):
-    """See `Live`. `order` makes what the worker is told of a record; `moved` is told that the conversation got on."""
+    """See `Live`. `order` makes what the worker is told of a record; `moved` is told that the
+    conversation got on."""
 
     def __init__(
         self,
@@ -180,7 +186,8 @@ class WorkerLive(Talk):
         self._warnings: list[str] = []
 
     def open(self, order: ms.Order, hosted: bool) -> ms.Made:
-        """Have the conversation opened. Raises what keeps its agent from being made, and `WorkerDied`."""
+        """Have the conversation opened. Raises what keeps its agent from being made, and
+        `WorkerDied`."""
         made: ms.Made = self.link.ask(ms.Open, order, hosted, type=ms.Made)
         self._hosted = hosted
         self._desk.status = self._desk.status or made.status
@@ -215,7 +222,8 @@ class WorkerLive(Talk):
         self.link.ask(ms.Obey, cmd.encode(command), key)
 
     def drive(self) -> bool:
-        """Do what there is to do, if it is to be driven at all; whether there is more by now. Raises `StoreError`."""
+        """Do what there is to do, if it is to be driven at all; whether there is more by now.
+        Raises `StoreError`."""
         if not (self._hosted or self.running):
             return False
         with self._lock:
@@ -228,7 +236,8 @@ class WorkerLive(Talk):
                 self._interrupted = None
 
     def hand_over(self) -> None:
-        """See `Live.hand_over`. A request that the socket does not take at once is lost; the pool repeats it."""
+        """See `Live.hand_over`. A request that the socket does not take at once is lost; the pool
+        repeats it."""
         self.link.nudge(ms.HandOver())
 
     # --- what it is ---
@@ -238,7 +247,11 @@ class WorkerLive(Talk):
         """Where it stands."""
         if self.gone.is_set() and self.died is None:
             return ConversationStatus.CLOSED
-        return ConversationStatus.ERROR if self.failure is not None else ConversationStatus(self._desk.status or "idle")
+        return (
+            ConversationStatus.ERROR
+            if self.failure is not None
+            else ConversationStatus(self._desk.status or "idle")
+        )
 
     @property
     def busy(self) -> bool:
@@ -282,7 +295,8 @@ class WorkerLive(Talk):
         return None
 
     def set_tools(self, record: Record, built: Built) -> None:
-        """Have these tools in place of those that were given before; the model is told before its next answer."""
+        """Have these tools in place of those that were given before; the model is told before its
+        next answer."""
         made: ms.Made = self.link.ask(ms.SetTools, self._order(record), type=ms.Made)
         self._standings, self._warnings = made.standings, made.warnings
 
@@ -304,7 +318,8 @@ class WorkerLive(Talk):
     # --- what comes by itself ---
 
     def tend(self, now: float, late: bool) -> None:
-        """As `Talk.tend`; and that it stops when it was told to, and that no call which was given up runs on at rest."""
+        """As `Talk.tend`; and that it stops when it was told to, and that no call which was given
+        up runs on at rest."""
         super().tend(now, late)
         if self._news:
             self._tell_news()
@@ -313,7 +328,9 @@ class WorkerLive(Talk):
             if self.status is RUNNING:  # it was resumed meanwhile
                 self._interrupted = None
             else:
-                self.kill(f"did not stop within {self.patience.grace:g} s of an interrupt, and was ended")
+                self.kill(
+                    f"did not stop within {self.patience.grace:g} s of an interrupt, and was ended"
+                )
         if not self._state.left or self._driving or self.closing:
             self._lingers = None
         elif self._lingers is None:
@@ -339,7 +356,8 @@ class WorkerLive(Talk):
                     self._handling = False
 
     def _tell_news(self) -> None:
-        """What the store calls, on a thread that serves others too: it must not wait for a worker that does not read."""
+        """What the store calls, on a thread that serves others too: it must not wait for a worker
+        that does not read."""
         self._news = True
         if self.link.nudge(ms.News()):
             self._news = False

@@ -1,6 +1,8 @@
-"""What the server and a worker say to each other, as MessagePack. What has JSON of its own (events, commands, an agent's form) goes as that.
+"""What the server and a worker say to each other, as MessagePack. What has JSON of its own (events,
+commands, an agent's form) goes as that.
 
-A request has a `number`, under which its `Done` or `Failed` comes back; both sides ask, each with numbers of its own.
+A request has a `number`, under which its `Done` or `Failed` comes back; both sides ask, each with
+numbers of its own.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
 
 
 class State(msgspec.Struct, frozen=True, array_like=True):
-    """How a conversation stands in its worker: the `at`-th time that this was told. `left` are calls that were given up and still run; `children`
-    says whether any that its calls spawned are at work."""
+    """How a conversation stands in its worker: the `at`-th time that this was told. `left` are
+    calls that were given up and still run; `children` says whether any that its calls spawned are
+    at work."""
 
     at: int
     running: bool
@@ -62,12 +65,13 @@ class Failed(_Message, frozen=True):
     state: State | None = None
 
 
-# --- the server asks -----------------------------------------------------------------------------
+# --- the server asks ---
 
 
 class Order(Data, frozen=True, kw_only=True):
-    """What an agent is made of, where and how. `form`, `tools` and `options` are JSON; `patterns` is the policy, but for what is `refused`
-    (modules, and why). `folder` is the worker's own, `path` where modules are looked for."""
+    """What an agent is made of, where and how. `form`, `tools` and `options` are JSON; `patterns`
+    is the policy, but for what is `refused` (modules, and why). `folder` is the worker's own,
+    `path` where modules are looked for."""
 
     id: str
     form: bytes
@@ -87,7 +91,8 @@ class Order(Data, frozen=True, kw_only=True):
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True):
-    """What became of an order. `stuck` are modules whose import did not end; `status` and `last_seq` are those of the journal."""
+    """What became of an order. `stuck` are modules whose import did not end; `status` and
+    `last_seq` are those of the journal."""
 
     standings: list[ToolStanding]
     warnings: list[str]
@@ -157,7 +162,22 @@ class HandOver(_Message, frozen=True):
     """End `Drive` at the next step boundary."""
 
 
-FromServer = Check | Open | Drive | Obey | Begin | GoOn | Look | SetTools | Close | Ping | News | HandOver | Done | Failed
+FromServer = (
+    Check
+    | Open
+    | Drive
+    | Obey
+    | Begin
+    | GoOn
+    | Look
+    | SetTools
+    | Close
+    | Ping
+    | News
+    | HandOver
+    | Done
+    | Failed
+)
 
 
 # --- the worker asks: the store's methods, for its own conversation, "", or the child `id` -----------
@@ -284,11 +304,26 @@ class Pong(_Message, frozen=True):
     """It lives."""
 
 
-StoreRequest = Acquire | Renew | Release | Leave | Append | Read | Tail | GetBlob | Post | Inbox | Listed | Bound | Reserve | Settle
+StoreRequest = (
+    Acquire
+    | Renew
+    | Release
+    | Leave
+    | Append
+    | Read
+    | Tail
+    | GetBlob
+    | Post
+    | Inbox
+    | Listed
+    | Bound
+    | Reserve
+    | Settle
+)
 FromWorker = StoreRequest | Told | Logged | Importing | Pong | Done | Failed
 
 
-# --- errors --------------------------------------------------------------------------------------
+# --- errors ---
 
 
 def fault_of(error: BaseException) -> Fault:
@@ -297,7 +332,9 @@ def fault_of(error: BaseException) -> Fault:
         kind = next(kind for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
         made: Any = error.__reduce__()  # a class, and what it is called with
         arguments: tuple[Any, ...] = made[1]
-        if kind is not HoldfastError and all(isinstance(one, str | int | float | None) for one in arguments):
+        if kind is not HoldfastError and all(
+            isinstance(one, str | int | float | None) for one in arguments
+        ):
             return Fault(kind.__name__, list(arguments))
         return Fault(kind.__name__, [str(error)])
     return Fault("StoreError", [f"{type(error).__name__}: {error}"])

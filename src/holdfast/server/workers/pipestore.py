@@ -1,4 +1,5 @@
-"""`PipeStore`: the store of a worker, which is the server's, for the conversation that the worker has and what comes of it."""
+"""`PipeStore`: the store of a worker, which is the server's, for the conversation that the worker
+has and what comes of it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class PipeStore:
-    """See `Store`: the conversation `id`, and those that its calls spawn. The leases are the server's, which gives them back if this process ends."""
+    """See `Store`: the conversation `id`, and those that its calls spawn. The leases are the
+    server's, which gives them back if this process ends."""
 
     def __init__(self, link: Link, id: str) -> None:
         self._link = link
@@ -70,18 +72,30 @@ class PipeStore:
     ) -> bool:
         """See `Store.append`."""
         data = ev.records(events)
-        encoded = [ev.encode(event) if type(event) is ev.Damaged else one for event, one in zip(events, data, strict=True)]
+        encoded = [
+            ev.encode(event) if type(event) is ev.Damaged else one
+            for event, one in zip(events, data, strict=True)
+        ]
         kept = [(blob.seq, blob.data) for blob in blobs]
-        return self._link.ask(ms.Append, encoded, summary, list(taken), kept, list(settled), reserved, type=bool)
+        return self._link.ask(
+            ms.Append, encoded, summary, list(taken), kept, list(settled), reserved, type=bool
+        )
 
-    def read(self, conversation_id: str, after_seq: int = 0, limit: int | None = None) -> list[AnyEvent]:
+    def read(
+        self, conversation_id: str, after_seq: int = 0, limit: int | None = None
+    ) -> list[AnyEvent]:
         """See `Store.read`."""
-        found = self._link.ask(ms.Read, after_seq, limit, self._which(conversation_id), type=list[bytes])
+        found = self._link.ask(
+            ms.Read, after_seq, limit, self._which(conversation_id), type=list[bytes]
+        )
         return [ev.decode(data) for data in found]
 
     def tail(self, conversation_id: str) -> list[AnyEvent]:
         """See `Store.tail`."""
-        return [ev.decode(data) for data in self._link.ask(ms.Tail, self._which(conversation_id), type=list[bytes])]
+        return [
+            ev.decode(data)
+            for data in self._link.ask(ms.Tail, self._which(conversation_id), type=list[bytes])
+        ]
 
     def bound(self, lease: Lease, budget: Budget | None) -> None:
         """See `Store.bound`."""
@@ -89,13 +103,17 @@ class PipeStore:
 
     def reserve(self, lease: Lease, wanted: Reservation) -> Shortage | None:
         """See `Store.reserve`."""
-        return self._link.ask(ms.Reserve, wanted, self._which(lease.conversation_id), type=Shortage | None)
+        return self._link.ask(
+            ms.Reserve, wanted, self._which(lease.conversation_id), type=Shortage | None
+        )
 
     def settle(self, settled: Sequence[Settlement]) -> None:
         """See `Store.settle`."""
         self._link.ask(ms.Settle, list(settled))
 
-    def follow(self, conversation_id: str, after_seq: int = 0, timeout: float | None = None) -> Iterator[AnyEvent]:
+    def follow(
+        self, conversation_id: str, after_seq: int = 0, timeout: float | None = None
+    ) -> Iterator[AnyEvent]:
         """Raises `StoreError`: whoever follows does so at the server."""
         raise StoreError("A worker's store cannot be followed; the server's feed can.")
 
@@ -105,19 +123,32 @@ class PipeStore:
 
     def post(self, conversation_id: str, command: Command, key: str | None = None) -> bool:
         """See `Store.post`."""
-        return self._link.ask(ms.Post, cmd.encode(command), key, self._which(conversation_id), type=bool)
+        return self._link.ask(
+            ms.Post, cmd.encode(command), key, self._which(conversation_id), type=bool
+        )
 
     def commands(self, lease: Lease) -> list[Posted]:
         """See `Store.commands`."""
-        found = self._link.ask(ms.Inbox, self._which(lease.conversation_id), type=list[tuple[int, str, bytes]])
-        return [Posted(number, key, command) for number, key, data in found if (command := cmd.posted(data)) is not None]
+        found = self._link.ask(
+            ms.Inbox, self._which(lease.conversation_id), type=list[tuple[int, str, bytes]]
+        )
+        return [
+            Posted(number, key, command)
+            for number, key, data in found
+            if (command := cmd.posted(data)) is not None
+        ]
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         """Raises `StoreError`: forks are made at the server."""
         raise StoreError("A worker has one conversation, and makes no fork of it; the server does.")
 
     def list(
-        self, ids: Sequence[str] | None = None, *, status: str | None = None, waiting: bool = False, spawned_by: str | None = None
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        status: str | None = None,
+        waiting: bool = False,
+        spawned_by: str | None = None,
     ) -> list[Summary]:
         """See `Store.list`, of the conversations that there are for this worker."""
         found: list[Summary] = []
@@ -126,7 +157,15 @@ class PipeStore:
         else:
             for id in dict.fromkeys([self._id] if ids is None else ids):
                 found += self._link.ask(ms.Listed, self._which(id), type=list[Summary])
-        return [one for one in found if (ids is None or one.id in ids) and status in (None, one.status)] if not waiting else []
+        return (
+            [
+                one
+                for one in found
+                if (ids is None or one.id in ids) and status in (None, one.status)
+            ]
+            if not waiting
+            else []
+        )
 
     def delete(self, conversation_id: str) -> None:
         """Raises `StoreError`: the server removes conversations."""

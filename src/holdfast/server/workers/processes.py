@@ -1,4 +1,5 @@
-"""Worker processes as the server has them: started by a fork server, which tells how each ended, and which is started anew if it dies."""
+"""Worker processes as the server has them: started by a fork server, which tells how each ended,
+and which is started anew if it dies."""
 
 from __future__ import annotations
 
@@ -27,9 +28,12 @@ _LAST = 10.0  # seconds for the fork server to end with all that is left
 
 
 class Process:
-    """A worker process. `channel` is this side of its socket, `folder` its own, which goes with it. `status` is how it ended, as `Popen.returncode`."""
+    """A worker process. `channel` is this side of its socket, `folder` its own, which goes with it.
+    `status` is how it ended, as `Popen.returncode`."""
 
-    def __init__(self, owner: Processes, home: _ForkServer, number: int, channel: socket.socket, folder: Path) -> None:
+    def __init__(
+        self, owner: Processes, home: _ForkServer, number: int, channel: socket.socket, folder: Path
+    ) -> None:
         self.channel = channel
         self.folder = folder
         self.number = number
@@ -45,7 +49,8 @@ class Process:
             self._home.kill(self.number)
 
     def end(self, seconds: float = 0.5) -> int | None:
-        """Wait `seconds` for its end, and see to it then. Returns its status, None if that is not known. The folder stays until `forget`."""
+        """Wait `seconds` for its end, and see to it then. Returns its status, None if that is not
+        known. The folder stays until `forget`."""
         if not self.ended.wait(seconds):
             self.kill()
             if not self.ended.wait(_ENDING):
@@ -60,7 +65,8 @@ class Process:
 
 
 class Processes:
-    """`memory`: the address space, in bytes, of a worker, 0 for no limit. The fork server is started here and now, in the background. Thread-safe."""
+    """`memory`: the address space, in bytes, of a worker, 0 for no limit. The fork server is
+    started here and now, in the background. Thread-safe."""
 
     def __init__(self, memory: int = 0) -> None:
         self._memory = memory
@@ -72,7 +78,8 @@ class Processes:
         self._home = _ForkServer()
 
     def start(self) -> Process:
-        """A new worker, which waits for what it is to do. Raises `StoreError` if there can be none."""
+        """A new worker, which waits for what it is to do. Raises `StoreError` if there can be
+        none."""
         try:
             with self._lock:
                 if self._closed:
@@ -109,7 +116,11 @@ class Processes:
     def pids(self) -> list[int]:
         """Those of the workers that live."""
         with self._lock:
-            return [process.pid for process in self._living.values() if process.pid and not process.ended.is_set()]
+            return [
+                process.pid
+                for process in self._living.values()
+                if process.pid and not process.ended.is_set()
+            ]
 
     @property
     def folder(self) -> str:
@@ -122,7 +133,8 @@ class Processes:
         return self._home.pid
 
     def close(self) -> None:
-        """End the fork server and what it has started. Idempotent; does nothing in a forked child."""
+        """End the fork server and what it has started. Idempotent; does nothing in a forked
+        child."""
         if not self._process.here:
             return
         with self._lock:
@@ -132,7 +144,8 @@ class Processes:
 
 
 class _ForkServer:
-    """One fork server process, and the thread that hears what it tells. Its folder is removed by it, or here."""
+    """One fork server process, and the thread that hears what it tells. Its folder is removed by
+    it, or here."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="holdfast-workers-")
@@ -144,7 +157,15 @@ class _ForkServer:
         with theirs:
             # -P: the folder of its file would come first on its path.
             self._process = subprocess.Popen(
-                [sys.executable, "-P", forkserver.__file__, str(theirs.fileno()), str(os.getpid()), self.folder, *path],
+                [
+                    sys.executable,
+                    "-P",
+                    forkserver.__file__,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    self.folder,
+                    *path,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -193,7 +214,9 @@ class _ForkServer:
 
     def _told(self, what: int, number: int, value: int) -> None:
         with self._lock:
-            process = self._workers.pop(number, None) if what == ENDED else self._workers.get(number)
+            process = (
+                self._workers.pop(number, None) if what == ENDED else self._workers.get(number)
+            )
         if process is not None and what == BORN:
             process.pid = value
         elif process is not None:
@@ -213,7 +236,9 @@ class _ForkServer:
             self._process.kill()
             _, said = self._process.communicate()
         if said:
-            _log.error("the fork server of workers failed: %s", said[-2000:].decode(errors="replace"))
+            _log.error(
+                "the fork server of workers failed: %s", said[-2000:].decode(errors="replace")
+            )
         self._thread.join()
         self._control.close()
         shutil.rmtree(self.folder, ignore_errors=True)

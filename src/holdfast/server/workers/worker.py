@@ -1,4 +1,5 @@
-"""What runs in a worker: one conversation, as in any process, over a `PipeStore`; driven on the main thread, asked on others."""
+"""What runs in a worker: one conversation, as in any process, over a `PipeStore`; driven on the
+main thread, asked on others."""
 
 from __future__ import annotations
 
@@ -56,7 +57,9 @@ def work(channel: int) -> None:
 class _Narrowed(Policy):
     """A policy without modules that are known to harm whoever imports them."""
 
-    def __init__(self, patterns: Sequence[str], refused: dict[str, str], import_timeout: float) -> None:
+    def __init__(
+        self, patterns: Sequence[str], refused: dict[str, str], import_timeout: float
+    ) -> None:
         super().__init__(patterns, entry_points=False, import_timeout=import_timeout)
         self._refused = refused
 
@@ -72,7 +75,9 @@ class _Announcer:
         self._names = names
         self._tell = tell
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """None, always."""
         if name in self._names:
             self._names.discard(name)
@@ -96,7 +101,8 @@ class _Log(logging.Handler):
 
 
 class Worker:
-    """`run` is the main thread's. Whatever is wrong with the socket, or with memory for a thread, ends the process."""
+    """`run` is the main thread's. Whatever is wrong with the socket, or with memory for a thread,
+    ends the process."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._link = Link(channel, _decoder, self._handle)
@@ -109,7 +115,8 @@ class Worker:
         self._live: LocalLive | None = None
 
     def run(self) -> None:
-        """Listen on a thread, and drive on this one, until the server is gone or has closed the conversation."""
+        """Listen on a thread, and drive on this one, until the server is gone or has closed the
+        conversation."""
         logging.getLogger("holdfast").addHandler(_Log(self._link))
         logging.getLogger("holdfast").propagate = False
         threading.Thread(target=self._listen, name="holdfast-link", daemon=True).start()
@@ -139,7 +146,9 @@ class Worker:
                 if self._live is not None:
                     self._live.hand_over()
             case ms.Close():
-                threading.Thread(target=self._close, args=(message,), name="holdfast-close", daemon=True).start()
+                threading.Thread(
+                    target=self._close, args=(message,), name="holdfast-close", daemon=True
+                ).start()
             case _:
                 self._asked.submit(self._answer, message.number, lambda: self._do(message))
 
@@ -184,7 +193,8 @@ class Worker:
         if self._runtime is None and order.workdir:
             from holdfast.runtime import LocalRuntime
 
-            # What it keeps for itself alone is in this worker's folder, which the server removes if this process cannot.
+            # What it keeps for itself alone is in this worker's folder, which the server removes if
+            # this process cannot.
             tempfile.tempdir = order.folder
             try:
                 self._runtime = LocalRuntime(order.workdir)
@@ -195,16 +205,31 @@ class Worker:
         wanted = Wanted(DEFAULT, json.loads(order.form), order.secrets, tools, options)
         policy = _Narrowed(order.patterns, order.refused, order.import_timeout)
         # Any module that a client may name: by its tools, or in the agent's form.
-        names = {module for module in (*options.modules.values(), *(tool.module for tool in tools), *_named(wanted.form)) if module}
+        names = {
+            module
+            for module in (
+                *options.modules.values(),
+                *(tool.module for tool in tools),
+                *_named(wanted.form),
+            )
+            if module
+        }
         announcer = _Announcer(names, lambda module: self._link.send(ms.Importing(module)))
         sys.meta_path.insert(0, announcer)
         try:
-            built = building.build(wanted, [] if self._runtime is None else self._runtime.tools, policy, order.variables)
+            built = building.build(
+                wanted,
+                [] if self._runtime is None else self._runtime.tools,
+                policy,
+                order.variables,
+            )
         finally:
             sys.meta_path.remove(announcer)
             self._link.send(ms.Importing(""))
         prefix = "holdfast-import "
-        return built, [one.name[len(prefix) :] for one in threading.enumerate() if one.name.startswith(prefix)]
+        return built, [
+            one.name[len(prefix) :] for one in threading.enumerate() if one.name.startswith(prefix)
+        ]
 
     def _open(self, order: ms.Order, hosted: bool) -> ms.Made:
         if self._live is not None:
@@ -214,7 +239,9 @@ class Worker:
         built, stuck = self._build(order)
         self._store = PipeStore(self._link, order.id)
         options = msgspec.json.decode(order.options, type=Options)
-        record = Record(0, DEFAULT, order.id, "", 0, "", False, b"", b"", options, None, datetime.now(UTC))
+        record = Record(
+            0, DEFAULT, order.id, "", 0, "", False, b"", b"", options, None, datetime.now(UTC)
+        )
         live = LocalLive(record, built, self._store, self._runtime, self._note, self._leave)
         live.hosted = hosted
         self._live = live
@@ -238,11 +265,21 @@ class Worker:
             return None
         with self._lock:  # the state that is told later is the later one
             self._states += 1
-            left = 0 if live.busy else sum(one.name.startswith("holdfast-call-") for one in threading.enumerate())
+            left = (
+                0
+                if live.busy
+                else sum(one.name.startswith("holdfast-call-") for one in threading.enumerate())
+            )
             failure = live.failure
             offers = [(one.call_id, one.runner, one.timeout) for one in live.offers()]
             return ms.State(
-                self._states, live.running, live.to_do, left, offers, None if failure is None else ms.fault_of(failure), live.children_busy
+                self._states,
+                live.running,
+                live.to_do,
+                left,
+                offers,
+                None if failure is None else ms.fault_of(failure),
+                live.children_busy,
             )
 
     def _close(self, message: ms.Close) -> None:

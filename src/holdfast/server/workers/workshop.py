@@ -1,4 +1,5 @@
-"""The workers of a host: conversations are opened in them, what clients ask for is tried in others first, and all of them are looked after."""
+"""The workers of a host: conversations are opened in them, what clients ask for is tried in others
+first, and all of them are looked after."""
 
 from __future__ import annotations
 
@@ -33,8 +34,12 @@ _log = logging.getLogger("holdfast")
 T = TypeVar("T")
 
 _TICK = 0.5  # seconds from one look at the workers to the next
-_LATE = 3.0  # seconds after which such a look is late: the machine is busy, or this process was stopped
-_HARMS = 60.0  # seconds for which a module that ended its importer is not tried again for a new request
+_LATE = (
+    3.0  # seconds after which such a look is late: the machine is busy, or this process was stopped
+)
+_HARMS = (
+    60.0  # seconds for which a module that ended its importer is not tried again for a new request
+)
 _KNOWN = 1000  # modules of that kind
 _TRIES = 20  # workers that one request may end by what it has imported
 
@@ -42,12 +47,22 @@ _VARIABLE = re.compile(rb"\$\{([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class Workshop:
-    """`memory`: the address space of a worker in MB, 0 for no limit. Thread-safe; all methods but `close` may block for as long as imports do."""
+    """`memory`: the address space of a worker in MB, 0 for no limit. Thread-safe; all methods but
+    `close` may block for as long as imports do."""
 
-    def __init__(self, store: Store, policy: Policy, variables: Mapping[str, str], deaths: Deaths, memory: int, patience: Patience) -> None:
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy,
+        variables: Mapping[str, str],
+        deaths: Deaths,
+        memory: int,
+        patience: Patience,
+    ) -> None:
         if memory and memory < 256:
             raise ConfigurationError(
-                f"worker_memory takes 0, or 256 MB and more, of which a worker needs some 100 to begin with; not {memory!r}."
+                "worker_memory takes 0, or 256 MB and more, of which a worker needs some 100 to"
+                f" begin with; not {memory!r}."
             )
         self._store = store
         self._policy = policy
@@ -56,14 +71,17 @@ class Workshop:
         self._patience = patience
         self._lock = threading.Lock()
         self._talks: set[Talk] = set()
-        self._harms: dict[str, tuple[str, float]] = {}  # modules that end whoever imports them: how, and when that was seen
+        self._harms: dict[
+            str, tuple[str, float]
+        ] = {}  # modules that end whoever imports them: how, and when that was seen
         self._stop = threading.Event()
         self._timer: threading.Thread | None = None
         self.processes = Processes(memory * 1024 * 1024)
 
     def check(self, wanted: Wanted, workdir: str) -> Built:
-        """Make an agent in a worker that is thrown away, so that nothing of the client's is imported here or where a conversation runs. The agent
-        of what this returns is a stand-in. Raises what keeps it from being made."""
+        """Make an agent in a worker that is thrown away, so that nothing of the client's is
+        imported here or where a conversation runs. The agent of what this returns is a stand-in.
+        Raises what keeps it from being made."""
         tried = time.monotonic()
         refused = {module: how for module, (how, at) in self._harms.items() if tried - at < _HARMS}
 
@@ -79,7 +97,11 @@ class Workshop:
         _, made = self._tried(order, make, lambda _: None)
         with self._lock:
             for module in {one.module for one in made.standings}:
-                if module in self._harms and self._harms[module][1] < tried and module not in refused:
+                if (
+                    module in self._harms
+                    and self._harms[module][1] < tried
+                    and module not in refused
+                ):
                     del self._harms[module]
         return Built(Agent(ScriptedLLM([])), {}, made.standings, made.warnings)
 
@@ -91,16 +113,30 @@ class Workshop:
         note: Callable[[str, Callable[[], bytes]], None],
         leave: Callable[[], None],
     ) -> WorkerLive:
-        """The conversation of a record, in a worker of its own. `leave` is called when it is closed, and not if this raises: what keeps its agent from
-        being made, or `WorkerDied`."""
+        """The conversation of a record, in a worker of its own. `leave` is called when it is
+        closed, and not if this raises: what keeps its agent from being made, or `WorkerDied`."""
         id = record.store_id
 
         def ordered(record: Record) -> ms.Order:
-            return self._order(id, wanted(record), workdir, {module: how for module, (how, _) in self._harms.items()})
+            return self._order(
+                id,
+                wanted(record),
+                workdir,
+                {module: how for module, (how, _) in self._harms.items()},
+            )
 
         def make(order: ms.Order) -> tuple[WorkerLive, ms.Made]:
             process = self.processes.start()
-            live = WorkerLive(record, process, self._store, self._patience, ordered, note, leave, lambda: self._deaths.none(id))
+            live = WorkerLive(
+                record,
+                process,
+                self._store,
+                self._patience,
+                ordered,
+                note,
+                leave,
+                lambda: self._deaths.none(id),
+            )
             self._talk(live)
             try:
                 order = msgspec.structs.replace(order, folder=str(process.folder))
@@ -122,17 +158,30 @@ class Workshop:
 
     # --- workers ---
 
-    def _tried(self, order: ms.Order, make: Callable[[ms.Order], tuple[T, ms.Made]], end: Callable[[T], None]) -> tuple[T, ms.Made]:
-        """What `make` makes of an order, without the modules that are found to harm those who import them."""
+    def _tried(
+        self,
+        order: ms.Order,
+        make: Callable[[ms.Order], tuple[T, ms.Made]],
+        end: Callable[[T], None],
+    ) -> tuple[T, ms.Made]:
+        """What `make` makes of an order, without the modules that are found to harm those who
+        import them."""
         for _ in range(_TRIES):
             try:
                 found, made = make(order)
             except _Harmed as harmed:
                 if harmed.module in order.refused:
                     raise harmed.died from None
-                harms = {harmed.module: f"the process that imported the module {harmed.module!r} {harmed.died.how}"}
+                harms = {
+                    harmed.module: (
+                        f"the process that imported the module {harmed.module!r} {harmed.died.how}"
+                    )
+                }
             else:
-                harms = {module: f"the import of the module {module!r} did not end in time" for module in made.stuck}
+                harms = {
+                    module: f"the import of the module {module!r} did not end in time"
+                    for module in made.stuck
+                }
                 if not harms:
                     return found, made
                 end(found)  # or that import would go on beside the conversation
@@ -142,7 +191,10 @@ class Workshop:
                     self._harms.clear()
                 self._harms.update({module: (how, now) for module, how in harms.items()})
             order = msgspec.structs.replace(order, refused={**order.refused, **harms})
-        raise ConfigurationError(f"More than {_TRIES} modules that were named for tools ended the process that imported them.")
+        raise ConfigurationError(
+            f"More than {_TRIES} modules that were named for tools ended the process that imported"
+            " them."
+        )
 
     def _asked(self, talk: Talk, kind: type[ms.Request], order: ms.Order) -> Any:
         return self._reworded(talk, lambda: talk.link.ask(kind, order, type=ms.Made))
@@ -159,7 +211,9 @@ class Workshop:
         with self._lock:
             self._talks.add(talk)
             if self._timer is None and not self._stop.is_set():
-                self._timer = threading.Thread(target=self._tend, name="holdfast-workers-timer", daemon=True)
+                self._timer = threading.Thread(
+                    target=self._tend, name="holdfast-workers-timer", daemon=True
+                )
                 self._timer.start()
         talk.start()
         return talk
@@ -186,7 +240,8 @@ class Workshop:
     # --- orders ---
 
     def _order(self, id: str, wanted: Wanted, workdir: str, refused: dict[str, str]) -> ms.Order:
-        """What a worker is told: of the server's variables only those that the agent may have, and asks for."""
+        """What a worker is told: of the server's variables only those that the agent may have, and
+        asks for."""
         form = wanted.form
         if wanted.tenant == DEFAULT:
             named = {name.decode() for name in _VARIABLE.findall(msgspec.json.encode(form))}
@@ -200,7 +255,14 @@ class Workshop:
             variables=known,
             tools=msgspec.json.encode(wanted.tools),
             options=msgspec.json.encode(wanted.options),
-            patterns=[*self._policy.patterns, *(pattern for package in self._policy.packages for pattern in (package, f"{package}.*"))],
+            patterns=[
+                *self._policy.patterns,
+                *(
+                    pattern
+                    for package in self._policy.packages
+                    for pattern in (package, f"{package}.*")
+                ),
+            ],
             refused=refused,
             import_timeout=self._policy.import_timeout,
             workdir=workdir,

@@ -1,4 +1,5 @@
-"""What a configuration says of A2A agents: where they are, what proves who asks, how long to wait, and whom else to trust with that."""
+"""What a configuration says of A2A agents: where they are, what proves who asks, how long to wait,
+and whom else to trust with that."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ import msgspec
 from holdfast.errors import ConfigurationError
 
 CARD_PATH = "/.well-known/agent-card.json"  # A2A 1.0, section 8.2
-_AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # no dot: it separates agent and skill in a tool's name
+_AGENT_ID = re.compile(
+    r"[A-Za-z0-9_-]{1,64}"
+)  # no dot: it separates agent and skill in a tool's name
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -30,12 +33,17 @@ class Remote(msgspec.Struct, frozen=True):
 
     @property
     def card_url(self) -> str:
-        """Where its card is: `url` itself if that names a JSON file, else the well-known place below it."""
+        """Where its card is: `url` itself if that names a JSON file, else the well-known place
+        below it."""
         return self.url if self.url.endswith(".json") else self.url.rstrip("/") + CARD_PATH
 
     def credentials(self) -> dict[str, str]:
         """The headers that prove who asks, for `trusted_origins` and nobody else."""
-        return {**self.headers, "Authorization": f"Bearer {self.token}"} if self.token else dict(self.headers)
+        return (
+            {**self.headers, "Authorization": f"Bearer {self.token}"}
+            if self.token
+            else dict(self.headers)
+        )
 
     def trusted_origins(self) -> set[str]:
         return {origin(self.url), *map(origin, self.origins)}
@@ -62,52 +70,90 @@ def origin(url: str) -> str:
 
 
 def read_agents(config: Any, timeout: float, call_timeout: float | None) -> dict[str, Remote]:
-    """The agents of a configuration, by id. Raises `ConfigurationError` naming the agent and the key that does not fit."""
+    """The agents of a configuration, by id. Raises `ConfigurationError` naming the agent and the
+    key that does not fit."""
     config = {} if config is None else config
     if not isinstance(config, Mapping):
-        raise ConfigurationError(f"A2AClient: config takes a mapping of agent ids to agents, not {type(config).__name__}.")
-    defaults = {"timeout": seconds("A2AClient: timeout", timeout), "call_timeout": _limit("A2AClient: call_timeout", call_timeout)}
-    return {_id(name): _agent(name, given, defaults) for name, given in cast("Mapping[Any, Any]", config).items()}
+        raise ConfigurationError(
+            "A2AClient: config takes a mapping of agent ids to agents, not"
+            f" {type(config).__name__}."
+        )
+    defaults = {
+        "timeout": seconds("A2AClient: timeout", timeout),
+        "call_timeout": _limit("A2AClient: call_timeout", call_timeout),
+    }
+    return {
+        _id(name): _agent(name, given, defaults)
+        for name, given in cast("Mapping[Any, Any]", config).items()
+    }
 
 
 def _id(name: Any) -> str:
     if not isinstance(name, str) or not _AGENT_ID.fullmatch(name):
-        raise ConfigurationError(f"A2A agent {name!r}: an id takes 1 to 64 letters, digits, '_' or '-'.")
+        raise ConfigurationError(
+            f"A2A agent {name!r}: an id takes 1 to 64 letters, digits, '_' or '-'."
+        )
     return name
 
 
 def _agent(name: str, given: Any, defaults: dict[str, Any]) -> Remote:
     if not isinstance(given, Mapping) or "url" not in given:
-        raise ConfigurationError(f"A2A agent {name!r} takes a mapping with url: the address of the agent, or of its card.")
+        raise ConfigurationError(
+            f"A2A agent {name!r} takes a mapping with url: the address of the agent, or of its"
+            " card."
+        )
     fields = {field.name: field for field in msgspec.structs.fields(Remote)}
     values = dict(defaults)
     for key, value in cast("Mapping[Any, Any]", given).items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigurationError(f"A2A agent {name!r} has an unknown key {key!r}.{hint} It takes: {', '.join(fields)}.")
+            raise ConfigurationError(
+                f"A2A agent {name!r} has an unknown key {key!r}.{hint} It takes:"
+                f" {', '.join(fields)}."
+            )
         try:
             values[key] = msgspec.convert(value, fields[key].type)
-        except msgspec.ValidationError as error:  # it names types and never shows the value, which may be secret
+        except (
+            msgspec.ValidationError
+        ) as error:  # it names types and never shows the value, which may be secret
             raise ConfigurationError(f"A2A agent {name!r}: {key}: {error}.") from None
     seconds(f"A2A agent {name!r}: timeout", values["timeout"])
     _limit(f"A2A agent {name!r}: call_timeout", values["call_timeout"])
     _check_address(name, values["url"])
     for one in values.get("origins", []):
         if not origin(one):
-            raise ConfigurationError(f"A2A agent {name!r}: origins takes addresses such as 'https://host:8443', not {one!r}.")
+            raise ConfigurationError(
+                f"A2A agent {name!r}: origins takes addresses such as 'https://host:8443', not"
+                f" {one!r}."
+            )
     secrets = [values.get("token") or "", *values.get("headers", {}).items()]
-    if any(not _sendable(part) for pair in secrets for part in ([pair] if isinstance(pair, str) else pair)):
-        raise ConfigurationError(f"A2A agent {name!r}: token and headers take printable ASCII, without line breaks.")
-    if values.get("token") and any(key.lower() == "authorization" for key in values.get("headers", {})):
-        raise ConfigurationError(f"A2A agent {name!r}: give token or an Authorization header, not both.")
+    if any(
+        not _sendable(part)
+        for pair in secrets
+        for part in ([pair] if isinstance(pair, str) else pair)
+    ):
+        raise ConfigurationError(
+            f"A2A agent {name!r}: token and headers take printable ASCII, without line breaks."
+        )
+    if values.get("token") and any(
+        key.lower() == "authorization" for key in values.get("headers", {})
+    ):
+        raise ConfigurationError(
+            f"A2A agent {name!r}: give token or an Authorization header, not both."
+        )
     return Remote(**values)
 
 
 def _check_address(name: str, url: str) -> None:
     parts = urlsplit(url)
-    if parts.username or parts.password or parts.query or parts.fragment:  # they would stand in logs and errors
-        raise ConfigurationError(f"A2A agent {name!r}: url takes no user, password, query or fragment; secrets go to token or headers.")
+    if (
+        parts.username or parts.password or parts.query or parts.fragment
+    ):  # they would stand in logs and errors
+        raise ConfigurationError(
+            f"A2A agent {name!r}: url takes no user, password, query or fragment; secrets go to"
+            " token or headers."
+        )
     if not origin(url):
         raise ConfigurationError(f"A2A agent {name!r}: url takes an http:// or https:// address.")
 

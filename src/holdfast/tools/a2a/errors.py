@@ -1,4 +1,5 @@
-"""What went wrong between us and an A2A agent: the few words and the error type, by exception type, protocol error and HTTP status."""
+"""What went wrong between us and an A2A agent: the few words and the error type, by exception type,
+protocol error and HTTP status."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ _KIND_OF_STATUS = {
     504: "timeout",
 }
 
-# The protocol's errors (A2A 1.0, section 3.3.2), by the SDK's class for each; its codes and reasons are mapped to them.
+# The protocol's errors (A2A 1.0, section 3.3.2), by the SDK's class for each; its codes and reasons
+# are mapped to them.
 _KIND_OF_ERROR = {
     "TaskNotFoundError": "not_found",
     "MethodNotFoundError": "not_found",
@@ -38,7 +40,8 @@ _KIND_OF_ERROR = {
 
 
 def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
-    """What went wrong, in a few words that end in a full stop, and its error type. `limit`: how many seconds we waited."""
+    """What went wrong, in a few words that end in a full stop, and its error type. `limit`: how
+    many seconds we waited."""
     import httpx
     from a2a.utils.errors import A2AError
 
@@ -49,12 +52,19 @@ def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
             kind = _kind_of(error) or _KIND_OF_STATUS.get(status, "internal")
             said = _said(one.response)
             hint = " It may want another token." if kind == "authentication" else ""
-            hint = " It sent us elsewhere, which is not followed; give the address that it names." if 300 <= status < 400 else hint
+            hint = (
+                " It sent us elsewhere, which is not followed; give the address that it names."
+                if 300 <= status < 400
+                else hint
+            )
             return _sentence(f"HTTP {status}{': ' * bool(said)}{said}") + hint, kind
         if isinstance(one, TimeoutError | httpx.TimeoutException):
             return f"it did not answer within {limit:g} s.", "timeout"
         if isinstance(one, httpx.RequestError | OSError):
-            return _sentence(f"{type(one).__name__}: {one}" if str(one) else type(one).__name__), "network"
+            return (
+                _sentence(f"{type(one).__name__}: {one}" if str(one) else type(one).__name__),
+                "network",
+            )
     last = chain[-1]
     if isinstance(error, A2AError):
         return _sentence(str(error)), _kind_of(error) or "internal"
@@ -62,14 +72,19 @@ def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
 
 
 def _said(response: Any) -> str:
-    """The message of an error in JSON, as both versions of the protocol write it; "" for whatever else stands there."""
+    """The message of an error in JSON, as both versions of the protocol write it; "" for whatever
+    else stands there."""
     try:
         found: Any = json.loads(response.content)
     except (ValueError, RuntimeError):  # RuntimeError: httpx's for a body that was not read
         return ""
-    places: list[Any] = [found, cast("dict[str, Any]", found).get("error")] if isinstance(found, dict) else []
+    places: list[Any] = (
+        [found, cast("dict[str, Any]", found).get("error")] if isinstance(found, dict) else []
+    )
     for place in places:
-        if isinstance(place, dict) and isinstance(message := cast("dict[str, Any]", place).get("message"), str):
+        if isinstance(place, dict) and isinstance(
+            message := cast("dict[str, Any]", place).get("message"), str
+        ):
             return message
     return ""
 

@@ -1,4 +1,5 @@
-"""One message to an A2A agent and what comes of it: a stream, or a task that is asked after until it has settled."""
+"""One message to an A2A agent and what comes of it: a stream, or a task that is asked after until
+it has settled."""
 
 from __future__ import annotations
 
@@ -16,22 +17,39 @@ if TYPE_CHECKING:
     from a2a.types import Artifact, Message, StreamResponse, Task, TaskStatus
 
 TERMINAL = frozenset({"completed", "failed", "canceled", "rejected"})
-SETTLED = TERMINAL | {"input-required", "auth-required"}  # nothing more comes before we say something
-_FIRST_WAIT, _LONGEST_WAIT = 0.2, 5.0  # seconds between two questions after a task; each waits half as long again as the one before
-_PATIENCE = 3  # questions in a row that may fail before a task counts as lost: a proxy that restarts, a lost packet
+SETTLED = TERMINAL | {
+    "input-required",
+    "auth-required",
+}  # nothing more comes before we say something
+_FIRST_WAIT, _LONGEST_WAIT = (
+    0.2,
+    5.0,
+)  # seconds between two questions after a task; each waits half as long again as the one before
+# questions in a row that may fail before a task counts as lost: a proxy that restarts, a lost
+# packet
+_PATIENCE = 3
 _PASSING = ("network", "timeout", "rate_limit")
 
 
 class Exchange:
-    """Follows one message. `task_id` is known as soon as the agent has told it, which `known` tells.
+    """Follows one message. `task_id` is known as soon as the agent has told it, which `known`
+    tells.
 
     `tell` gets what the agent says while it works. Everything runs on the loop thread.
     """
 
-    def __init__(self, client: Client, message: dict[str, Any], answered: str, timeout: float, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        message: dict[str, Any],
+        answered: str,
+        timeout: float,
+        tell: Callable[[str], None],
+    ) -> None:
         import asyncio
 
-        self._answered = answered  # the question that this message answers: an agent may show the task as it was before
+        # the question that this message answers: an agent may show the task as it was before
+        self._answered = answered
 
         self._client = client
         self._message = message
@@ -51,8 +69,9 @@ class Exchange:
             self.known.set()
 
     async def run(self, look_first: bool) -> Answer:
-        """Send the message and follow its task until it has settled. `look_first`: the task may have gone on by itself meanwhile, as one
-        that waited for an authorisation does; then the message is only sent if it still waits."""
+        """Send the message and follow its task until it has settled. `look_first`: the task may
+        have gone on by itself meanwhile, as one that waited for an authorisation does; then the
+        message is only sent if it still waits."""
         if look_first:
             answered, self._answered = self._answered, ""
             await self._ask()
@@ -69,7 +88,9 @@ class Exchange:
         from a2a.types import SendMessageConfiguration, SendMessageRequest
         from google.protobuf.json_format import ParseDict
 
-        request = SendMessageRequest(configuration=SendMessageConfiguration(return_immediately=True))
+        request = SendMessageRequest(
+            configuration=SendMessageConfiguration(return_immediately=True)
+        )
         ParseDict(self._message, request.message)
         heard = False
         self.state = ""
@@ -82,11 +103,15 @@ class Exchange:
                     if self._reply is not None or self.state in SETTLED:
                         return
         except Exception as error:
-            # The line broke, but the task may well go on; if it has ended, asking after it will tell.
+            # The line broke, but the task may well go on; if it has ended, asking after it will
+            # tell.
             if not (heard and self.task_id and reason_of(error)[1] in _PASSING):
                 raise
         if not self.task_id:
-            raise ToolError("it answered with neither a task nor a message; its effect may have happened.", retryable=False)
+            raise ToolError(
+                "it answered with neither a task nor a message; its effect may have happened.",
+                retryable=False,
+            )
 
     def _take(self, event: StreamResponse) -> None:
         match event.WhichOneof("payload"):
@@ -123,7 +148,9 @@ class Exchange:
 
     def _take_status(self, status: TaskStatus) -> None:
         self.question = _question_of(status)
-        self.state = "submitted" if self._answered and self.question == self._answered else _state_of(status)
+        self.state = (
+            "submitted" if self._answered and self.question == self._answered else _state_of(status)
+        )
         self._words = status.message if status.HasField("message") else None
         if self.state not in SETTLED:
             text = (text_of(self._words.parts) if self._words is not None else "") or self.state
@@ -154,14 +181,21 @@ class Exchange:
         from a2a.types import GetTaskRequest
 
         async with asyncio.timeout(self._timeout):
-            self._take_task(await self._client.get_task(GetTaskRequest(id=self.task_id, history_length=1), context=limited(self._timeout)))
+            self._take_task(
+                await self._client.get_task(
+                    GetTaskRequest(id=self.task_id, history_length=1),
+                    context=limited(self._timeout),
+                )
+            )
 
     async def cancel_task(self) -> None:
         """Ask the agent to stop the task, if there is one that has not ended."""
         from a2a.types import CancelTaskRequest
 
         if self.task_id and self.state not in TERMINAL:
-            await self._client.cancel_task(CancelTaskRequest(id=self.task_id), context=limited(self._timeout))
+            await self._client.cancel_task(
+                CancelTaskRequest(id=self.task_id), context=limited(self._timeout)
+            )
 
     # --- the answer ---
 
@@ -178,7 +212,11 @@ class Exchange:
 def _append(artifact: Artifact, more: Artifact) -> None:
     """The next piece of an artifact. A text that comes in pieces is one text."""
     pieces = list(more.parts)
-    if pieces and artifact.parts and all(part.WhichOneof("content") == "text" for part in (artifact.parts[-1], pieces[0])):
+    if (
+        pieces
+        and artifact.parts
+        and all(part.WhichOneof("content") == "text" for part in (artifact.parts[-1], pieces[0]))
+    ):
         artifact.parts[-1].text += pieces.pop(0).text
     artifact.parts.extend(pieces)
 

@@ -1,4 +1,5 @@
-"""Connections to A2A agents: who may get the credentials, the card, the calls under way and their ends; and the thread on which they live."""
+"""Connections to A2A agents: who may get the credentials, the card, the calls under way and their
+ends; and the thread on which they live."""
 
 from __future__ import annotations
 
@@ -30,8 +31,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_LARGEST_RESPONSE = 64 * 2**20  # bytes of one response, a stream's included: an agent that never stops must not fill our memory
-_FAREWELL = 3.0  # seconds for telling an agent that a task is no longer wanted, which nobody waits for but `close`
+_LARGEST_RESPONSE = (
+    64 * 2**20
+)  # bytes of one response, a stream's included: an agent that never stops must not fill our memory
+# seconds for telling an agent that a task is no longer wanted, which nobody waits for but `close`
+_FAREWELL = 3.0
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -44,7 +48,8 @@ class Card(msgspec.Struct, frozen=True):
 
 
 class Link:
-    """One agent: its card, and the HTTP connections to it. Used on the loop thread; after `end` it stays closed."""
+    """One agent: its card, and the HTTP connections to it. Used on the loop thread; after `end` it
+    stays closed."""
 
     def __init__(self, name: str, remote: Remote) -> None:
         import asyncio
@@ -83,34 +88,59 @@ class Link:
         if self._http is None:
             self._http = self._open_http()
         async with asyncio.timeout(self._remote.timeout):
-            base, _, path = self._remote.card_url.rpartition("/" if self._remote.url.endswith(".json") else CARD_PATH)
-            card = await A2ACardResolver(self._http, base, path or CARD_PATH).get_agent_card(http_kwargs={"timeout": self._remote.timeout})
+            base, _, path = self._remote.card_url.rpartition(
+                "/" if self._remote.url.endswith(".json") else CARD_PATH
+            )
+            card = await A2ACardResolver(self._http, base, path or CARD_PATH).get_agent_card(
+                http_kwargs={"timeout": self._remote.timeout}
+            )
             self._keep_usable(card)
             # The card's own order of transports is the agent's preference.
             config = ClientConfig(
-                httpx_client=self._http, supported_protocol_bindings=[TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON]
+                httpx_client=self._http,
+                supported_protocol_bindings=[
+                    TransportProtocol.JSONRPC,
+                    TransportProtocol.HTTP_JSON,
+                ],
             )
             client = ClientFactory(config).create(card)
             spoken = card.supported_interfaces[0]
-            if card.capabilities.extended_agent_card and self._remote.credentials():  # it may name skills that only some may use
+            if (
+                card.capabilities.extended_agent_card and self._remote.credentials()
+            ):  # it may name skills that only some may use
                 try:
-                    card = await client.get_extended_agent_card(GetExtendedAgentCardRequest(), context=limited(self._remote.timeout))
+                    card = await client.get_extended_agent_card(
+                        GetExtendedAgentCardRequest(), context=limited(self._remote.timeout)
+                    )
                 except Exception as error:
                     said = self._remote.redact(reason_of(error, self._remote.timeout)[0])
-                    _log.warning("A2A agent %r did not give its extended card, so its public one is used: %s", self.name, said)
+                    _log.warning(
+                        "A2A agent %r did not give its extended card, so its public one is"
+                        " used: %s",
+                        self.name,
+                        said,
+                    )
         self._client = client
         return _read(card, spoken)
 
     def _keep_usable(self, card: AgentCard) -> None:
-        """Leave in a card the endpoints that we can speak to and that may have the credentials. Raises `ToolError` if none is."""
+        """Leave in a card the endpoints that we can speak to and that may have the credentials.
+        Raises `ToolError` if none is."""
         found: list[AgentInterface] = []
         for one in card.supported_interfaces:
             one.url = urljoin(self._remote.card_url, one.url)
             if one.protocol_binding in ("JSONRPC", "HTTP+JSON") and origin(one.url):
                 found.append(one)
         if not found:
-            named = ", ".join(sorted({one.protocol_binding for one in card.supported_interfaces})) or "none"
-            raise ToolError(f"its card names no endpoint for JSONRPC or HTTP+JSON over HTTP; it has {clip(named)}.", retryable=False)
+            named = (
+                ", ".join(sorted({one.protocol_binding for one in card.supported_interfaces}))
+                or "none"
+            )
+            raise ToolError(
+                "its card names no endpoint for JSONRPC or HTTP+JSON over HTTP; it has"
+                f" {clip(named)}.",
+                retryable=False,
+            )
         allowed = found
         if self._remote.credentials():
             trusted = self._remote.trusted_origins()
@@ -118,8 +148,9 @@ class Link:
         if not allowed:
             others = ", ".join(sorted({origin(one.url) for one in found}))
             raise ToolError(
-                f"its card names {clip(others)} as its endpoint, but its token and headers were given for {origin(self._remote.url)}, so nothing "
-                "was sent. If that host may have them, add it to the agent's origins.",
+                f"its card names {clip(others)} as its endpoint, but its token and headers were"
+                f" given for {origin(self._remote.url)}, so nothing was sent. If that host may have"
+                " them, add it to the agent's origins.",
                 "authentication",
             )
         kept = [type(one).FromString(one.SerializeToString()) for one in allowed]
@@ -140,7 +171,10 @@ class Link:
                 async for chunk in self._stream:
                     left -= len(chunk)
                     if left < 0:
-                        raise ToolError(f"it sent more than {_LARGEST_RESPONSE >> 20} MiB in one response.", retryable=False)
+                        raise ToolError(
+                            f"it sent more than {_LARGEST_RESPONSE >> 20} MiB in one response.",
+                            retryable=False,
+                        )
                     yield chunk
 
             async def aclose(self) -> None:
@@ -154,8 +188,12 @@ class Link:
             response.stream = Bounded(response.stream)
 
         return httpx.AsyncClient(
-            timeout=httpx.Timeout(self._remote.timeout, read=None),  # an agent may think as long as the call's limit lets it
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0),
+            timeout=httpx.Timeout(
+                self._remote.timeout, read=None
+            ),  # an agent may think as long as the call's limit lets it
+            limits=httpx.Limits(
+                max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0
+            ),
             trust_env=False,
             headers={"Accept-Encoding": "identity"},
             event_hooks={"request": [introduce], "response": [bound]},
@@ -163,9 +201,11 @@ class Link:
 
     # --- calls ---
 
-    async def call(self, message: dict[str, Any], answered: str, look_first: bool, tell: Callable[[str], None]) -> Answer:
-        """Send a message and follow it to its answer; see `Exchange`. When this is cancelled, the agent is told in the background.
-        Raises `ToolError`."""
+    async def call(
+        self, message: dict[str, Any], answered: str, look_first: bool, tell: Callable[[str], None]
+    ) -> Answer:
+        """Send a message and follow it to its answer; see `Exchange`. When this is cancelled, the
+        agent is told in the background. Raises `ToolError`."""
         import asyncio
 
         task = asyncio.current_task()
@@ -173,7 +213,9 @@ class Link:
         self._calls.add(task)
         try:
             async with self._named("failed the call"):
-                exchange = Exchange(await self._connected(), message, answered, self._remote.timeout, tell)
+                exchange = Exchange(
+                    await self._connected(), message, answered, self._remote.timeout, tell
+                )
                 work = asyncio.create_task(exchange.run(look_first))
                 try:
                     return await asyncio.shield(work)
@@ -193,18 +235,28 @@ class Link:
     async def _named(self, what: str) -> AsyncGenerator[None]:
         """Whatever goes wrong inside, as a `ToolError` that names the agent."""
         if self._ended:
-            raise ToolError(f"A2A agent {self.name!r} was closed while it was being used; call again.", "network")
+            raise ToolError(
+                f"A2A agent {self.name!r} was closed while it was being used; call again.",
+                "network",
+            )
         try:
             yield
         except Exception as error:
-            text, kind = (str(error), error.error_type) if isinstance(error, ToolError) else reason_of(error, self._remote.timeout)
+            text, kind = (
+                (str(error), error.error_type)
+                if isinstance(error, ToolError)
+                else reason_of(error, self._remote.timeout)
+            )
             said = self._remote.redact(f"A2A agent {self.name!r} {what}: {text}")
             if kind == "timeout":
                 raise ToolTimeout(said) from None
-            raise ToolError(said, kind, retryable=error.retryable if isinstance(error, ToolError) else None) from None
+            raise ToolError(
+                said, kind, retryable=error.retryable if isinstance(error, ToolError) else None
+            ) from None
 
     async def end(self) -> None:
-        """Cancel the calls under way, tell their agents, and close the connections. Idempotent; takes some seconds at most."""
+        """Cancel the calls under way, tell their agents, and close the connections. Idempotent;
+        takes some seconds at most."""
         import asyncio
 
         self._ended = True
@@ -221,7 +273,8 @@ class Link:
 
 
 async def _leave(exchange: Exchange, work: asyncio.Task[Answer]) -> None:
-    """Stop following an exchange, and have its task cancelled; if the agent has not told which that is, wait a moment for it to."""
+    """Stop following an exchange, and have its task cancelled; if the agent has not told which that
+    is, wait a moment for it to."""
     import asyncio
 
     with contextlib.suppress(Exception):  # nobody is left to tell
@@ -245,14 +298,20 @@ def _read(card: AgentCard, spoken: AgentInterface) -> Card:
         )
         for skill in card.skills
     ]
-    return Card(card.name, card.version, f"A2A {spoken.protocol_version or '1.0'} over {spoken.protocol_binding}", tuple(skills))
+    return Card(
+        card.name,
+        card.version,
+        f"A2A {spoken.protocol_version or '1.0'} over {spoken.protocol_binding}",
+        tuple(skills),
+    )
 
 
-# --- the thread ----------------------------------------------------------------------------------
+# --- the thread ---
 
 
 class Hub:
-    """The links of one client, and the thread that they share: there while any of them is open. Thread-safe."""
+    """The links of one client, and the thread that they share: there while any of them is open.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -260,19 +319,27 @@ class Hub:
         self._links: dict[str, Link] = {}
         self._abandoned: weakref.finalize[Any, Any] | None = None
 
-    def submit(self, name: str, remote: Remote, work: Callable[[Link], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run `work(link)` on the thread, with the link to that agent, which is opened if need be. Raises `ToolError`."""
+    def submit(
+        self, name: str, remote: Remote, work: Callable[[Link], Coroutine[Any, Any, T]]
+    ) -> Future[T]:
+        """Run `work(link)` on the thread, with the link to that agent, which is opened if need be.
+        Raises `ToolError`."""
         try:
-            importlib.import_module("a2a.client")  # 0.3 s, here and not on the loop, where it would eat the deadlines
+            importlib.import_module(
+                "a2a.client"
+            )  # 0.3 s, here and not on the loop, where it would eat the deadlines
         except ImportError as error:
             raise ToolError(
-                f"A2A agent {name!r} needs a package that is not installed ({error}): pip install 'holdfast[a2a]'.", "not_found"
+                f"A2A agent {name!r} needs a package that is not installed ({error}): pip install"
+                " 'holdfast[a2a]'.",
+                "not_found",
             ) from None
         with self._lock:
             if self._thread is None:
                 links = self._links = {}
                 self._thread = LoopThread("holdfast-a2a", lambda: _end(links))
-                # For a client that is dropped without being closed. It only asks: a garbage collector must not wait.
+                # For a client that is dropped without being closed. It only asks: a garbage
+                # collector must not wait.
                 self._abandoned = weakref.finalize(self, self._thread.stop)
                 self._abandoned.atexit = False  # the thread closes itself there, and waits
             link = self._links.get(name)

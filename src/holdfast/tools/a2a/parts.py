@@ -1,4 +1,5 @@
-"""What is said to A2A agents and what they say, without a connection: skills as schemas, arguments as parts, answers as results."""
+"""What is said to A2A agents and what they say, without a connection: skills as schemas, arguments
+as parts, answers as results."""
 
 from __future__ import annotations
 
@@ -12,7 +13,16 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, EmbeddedResource, ErrorInfo, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ErrorInfo,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
 from holdfast.errors import ToolError, ToolValidationError
 from holdfast.tools.results import clean
 
@@ -20,13 +30,23 @@ if TYPE_CHECKING:
     from a2a.types import Part
 
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
-_OLD_MODES = {"text": "text/plain", "data": "application/json", "file": "*/*"}  # what agents of 0.2 wrote
-_PICTURES = {"image/png", "image/jpeg", "image/gif", "image/webp"}  # what models can see; an SVG would be refused by their APIs
+_OLD_MODES = {
+    "text": "text/plain",
+    "data": "application/json",
+    "file": "*/*",
+}  # what agents of 0.2 wrote
+_PICTURES = {
+    "image/png",
+    "image/jpeg",
+    "image/gif",
+    "image/webp",
+}  # what models can see; an SVG would be refused by their APIs
 _SHOWN_EXAMPLES = 3
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """One skill of a card. `tool` is its part of the tool's name, `modes` the MIME types that it takes."""
+    """One skill of a card. `tool` is its part of the tool's name, `modes` the MIME types that it
+    takes."""
 
     id: str
     description: str
@@ -39,8 +59,9 @@ class Skill(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct):
-    """How far an agent came with one message: the task's ids and state ("completed", "input-required", ...; "" for a lone message),
-    which question it waits on, the parts that are the answer, and the parts by which it comments on its state."""
+    """How far an agent came with one message: the task's ids and state ("completed",
+    "input-required", ...; "" for a lone message), which question it waits on, the parts that are
+    the answer, and the parts by which it comments on its state."""
 
     state: str = ""
     task_id: str = ""
@@ -50,13 +71,17 @@ class Answer(msgspec.Struct):
     words: list[Any] = []
 
 
-# --- what is said --------------------------------------------------------------------------------
+# --- what is said ---
 
 
 def describe(agent: str, description: str, examples: Iterable[str]) -> str:
     """A skill's description for a model."""
     shown = [f"- {example.strip()}" for example in examples if example.strip()][:_SHOWN_EXAMPLES]
-    texts = [description.strip(), "\n".join(["Examples of messages:", *shown]) if shown else "", f"Done by another agent, {agent}."]
+    texts = [
+        description.strip(),
+        "\n".join(["Examples of messages:", *shown]) if shown else "",
+        f"Done by another agent, {agent}.",
+    ]
     return "\n\n".join(text for text in texts if text)
 
 
@@ -64,11 +89,16 @@ def schema_of(skill: Skill) -> dict[str, Any]:
     """The arguments of a skill: a message, and data and files if it takes them."""
     modes = [_OLD_MODES.get(mode.strip().lower(), mode.strip().lower()) for mode in skill.modes]
     text = not modes or any(mode.startswith("text/") or mode == "*/*" for mode in modes)
-    data = any(mode == "application/json" or mode.endswith("+json") or mode == "*/*" for mode in modes)
+    data = any(
+        mode == "application/json" or mode.endswith("+json") or mode == "*/*" for mode in modes
+    )
     kinds = [mode for mode in modes if mode not in ("text/plain", "application/json")]
     properties: dict[str, Any] = {}
     if text:
-        about = "What the agent is to do, in full: it does not see this conversation, only what it is sent."
+        about = (
+            "What the agent is to do, in full: it does not see this conversation, only what it is"
+            " sent."
+        )
         properties["message"] = {"type": "string", "description": about}
     if data:
         properties["data"] = {"type": "object", "description": "Structured input."}
@@ -83,10 +113,24 @@ def schema_of(skill: Skill) -> dict[str, Any]:
             "bytes": {"type": "string", "description": "Its content in base64."},
             "uri": {"type": "string", "description": "Where the agent can fetch it."},
         }
-        items = {"type": "object", "properties": file, "required": ["mime_type"], "additionalProperties": False}
-        properties["files"] = {"type": "array", "items": items, "description": "Files, each with one of text, bytes or uri."}
+        items = {
+            "type": "object",
+            "properties": file,
+            "required": ["mime_type"],
+            "additionalProperties": False,
+        }
+        properties["files"] = {
+            "type": "array",
+            "items": items,
+            "description": "Files, each with one of text, bytes or uri.",
+        }
     required = ["message"] if text else list(properties)[:1]
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def parts_of(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
@@ -99,7 +143,10 @@ def parts_of(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     for number, file in enumerate(cast("list[dict[str, Any]]", arguments.get("files", []))):
         given = [key for key in ("text", "bytes", "uri") if key in file]
         if len(given) != 1:
-            raise ToolValidationError(f"{tool!r}: files[{number}] takes one of text, bytes or uri; it has {' and '.join(given) or 'none'}.")
+            raise ToolValidationError(
+                f"{tool!r}: files[{number}] takes one of text, bytes or uri; it has"
+                f" {' and '.join(given) or 'none'}."
+            )
         part: dict[str, Any] = {"mediaType": file["mime_type"], "filename": file.get("name", "")}
         match given[0]:
             case "text":
@@ -108,7 +155,9 @@ def parts_of(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
                 try:
                     base64.b64decode(file["bytes"], validate=True)
                 except binascii.Error as error:
-                    raise ToolValidationError(f"{tool!r}: files[{number}].bytes is not base64: {error}.") from None
+                    raise ToolValidationError(
+                        f"{tool!r}: files[{number}].bytes is not base64: {error}."
+                    ) from None
                 part["raw"] = file["bytes"]
             case _:
                 part["url"] = file["uri"]
@@ -116,32 +165,54 @@ def parts_of(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     return parts
 
 
-# --- what they say -------------------------------------------------------------------------------
+# --- what they say ---
 
 # state -> error type (none: no error) and what the model should know
 _STATES: dict[str, tuple[str, str]] = {
-    "failed": ("unknown", "The agent reports that this task failed. Another try may need another request."),
-    "rejected": ("validation", "The agent refused this task. Ask for something else, or in another way; the same request will be refused."),
-    "canceled": ("cancelled", "The task was cancelled on the agent's side before it was done. Call again if it is still wanted."),
-    "auth-required": ("authentication", "The agent needs an authorisation that only the user can give, as it says above."),
+    "failed": (
+        "unknown",
+        "The agent reports that this task failed. Another try may need another request.",
+    ),
+    "rejected": (
+        "validation",
+        (
+            "The agent refused this task. Ask for something else, or in another way; the same"
+            " request will be refused."
+        ),
+    ),
+    "canceled": (
+        "cancelled",
+        (
+            "The task was cancelled on the agent's side before it was done. Call again if it is"
+            " still wanted."
+        ),
+    ),
+    "auth-required": (
+        "authentication",
+        "The agent needs an authorisation that only the user can give, as it says above.",
+    ),
     "input-required": ("", "The agent needs an answer before it can go on."),
 }
 _GOES_ON = {
     "auth-required": "Ask the user for it; then call {name} again, which goes on with this task.",
-    "input-required": "Call {name} again with the answer as the message; that goes on with this task.",
+    "input-required": (
+        "Call {name} again with the answer as the message; that goes on with this task."
+    ),
 }
 
 
 def result_of(agent: str, name: str, answer: Answer, remembered: bool) -> ToolResult:
-    """An answer as the result of the tool `name`. `remembered`: whether the next call would go on with the task.
-    Raises `ToolError` for parts that cannot be read."""
+    """An answer as the result of the tool `name`. `remembered`: whether the next call would go on
+    with the task. Raises `ToolError` for parts that cannot be read."""
     try:
         parts = [*answer.parts, *answer.words]
         content = [block for part in parts for block in _blocks(agent, part)]
         data = [_json(part) for part in parts if part.WhichOneof("content") == "data"]
     except ValueError as error:  # such as NaN, which JSON cannot say
         raise ToolError(
-            f"{name!r} was answered with what cannot be read ({error}). Its effect may have happened.", retryable=False
+            f"{name!r} was answered with what cannot be read ({error}). Its effect may have"
+            " happened.",
+            retryable=False,
         ) from None
     meta = {"taskId": answer.task_id, "contextId": answer.context_id, "state": answer.state}
     meta = {key: value for key, value in meta.items() if value}
@@ -150,7 +221,11 @@ def result_of(agent: str, name: str, answer: Answer, remembered: bool) -> ToolRe
         return ToolResult(tuple(content), structured, meta)
     kind, note = _STATES[answer.state]
     if answer.state in _GOES_ON:
-        again = _GOES_ON[answer.state] if remembered else "Call {name} again with the whole request and what was missing."
+        again = (
+            _GOES_ON[answer.state]
+            if remembered
+            else "Call {name} again with the whole request and what was missing."
+        )
         note = f"{note} {again.format(name=name)}"
     said = "\n".join(block.text for block in content if isinstance(block, TextContent))
     content.append(TextContent(note))
@@ -199,7 +274,10 @@ def _file(agent: str, part: Any, kind: str) -> Content:
         return ImageContent(part.raw, kind)
     if kind.startswith("audio/"):
         return AudioContent(part.raw, kind)
-    resource: dict[str, Any] = {"uri": f"a2a://{agent}/{quote(part.filename)}", "mimeType": part.media_type or "application/octet-stream"}
+    resource: dict[str, Any] = {
+        "uri": f"a2a://{agent}/{quote(part.filename)}",
+        "mimeType": part.media_type or "application/octet-stream",
+    }
     if kind.startswith("text/") or kind == "application/json" or kind.endswith(("+json", "+xml")):
         try:
             return EmbeddedResource({**resource, "text": part.raw.decode()})

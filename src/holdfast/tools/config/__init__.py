@@ -1,4 +1,5 @@
-"""The tools of an agent from a YAML file, a JSON file or a mapping: `read` says what is in it, `build` makes it.
+"""The tools of an agent from a YAML file, a JSON file or a mapping: `read` says what is in it,
+`build` makes it.
 
     local_functions:
       - function: my_tools:search          # or module: my_tools and function: search
@@ -43,7 +44,8 @@ SCHEMA = Path(__file__).with_name("tools.schema.json")  # the published JSON Sch
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """One tool of a config: its `target` (`module:qualname`, or a builtin's name), and the other keys beside it, as they were read."""
+    """One tool of a config: its `target` (`module:qualname`, or a builtin's name), and the other
+    keys beside it, as they were read."""
 
     target: str
     options: dict[str, Any]
@@ -51,9 +53,10 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Parsed(msgspec.Struct, frozen=True):
-    """What a config says, as plain data: nothing is imported, connected to or looked for yet. `repr` shows no values, of which some are
-    secret. Services have the keys that `MCPClient` takes; `concurrency`, `result_limit` and `hooks` are by canonical name or pattern, those
-    of `functions` and `builtin` are still beside these. Folders are absolute."""
+    """What a config says, as plain data: nothing is imported, connected to or looked for yet.
+    `repr` shows no values, of which some are secret. Services have the keys that `MCPClient` takes;
+    `concurrency`, `result_limit` and `hooks` are by canonical name or pattern, those of `functions`
+    and `builtin` are still beside these. Folders are absolute."""
 
     place: Place
     functions: tuple[Entry, ...] = ()
@@ -69,12 +72,15 @@ class Parsed(msgspec.Struct, frozen=True):
 
     def __repr__(self) -> str:
         names = [entry.target for entry in (*self.functions, *self.builtin)]
-        return f"Parsed({self.place}: {', '.join([*names, *self.mcp_servers, *self.a2a_agents, *self.skills]) or 'empty'})"
+        return (
+            f"Parsed({self.place}:"
+            f" {', '.join([*names, *self.mcp_servers, *self.a2a_agents, *self.skills]) or 'empty'})"
+        )
 
 
 class Built(msgspec.Struct, frozen=True):
-    """What a config gives a `ToolManager`: `ToolManager(**built.arguments())`. The services have not been connected to. The tool that reads
-    the skills is among the tools, and lists them."""
+    """What a config gives a `ToolManager`: `ToolManager(**built.arguments())`. The services have
+    not been connected to. The tool that reads the skills is among the tools, and lists them."""
 
     tools: tuple[Tool, ...]
     sources: tuple[Service, ...] = ()
@@ -87,28 +93,40 @@ class Built(msgspec.Struct, frozen=True):
 
     def arguments(self) -> dict[str, Any]:
         """All but the skills, as the arguments of a `ToolManager`."""
-        return {name: value for name, value in msgspec.structs.asdict(self).items() if name != "skills"}
+        return {
+            name: value for name, value in msgspec.structs.asdict(self).items() if name != "skills"
+        }
 
 
-# --- reading -------------------------------------------------------------------------------------
+# --- reading ---
 
 
-def read(source: Source, *, variables: Mapping[str, Any] | None = None, base: str | os.PathLike[str] | None = None) -> Parsed:
-    """What a config says. `source` is the path of a YAML file (JSON, if it ends in .json), or a mapping. `variables` is what `${NAME}` in it
-    stands for; the environment is never looked at. Relative folders start at `base`: the file's own folder, or the current one
-    for a mapping.
+def read(
+    source: Source,
+    *,
+    variables: Mapping[str, Any] | None = None,
+    base: str | os.PathLike[str] | None = None,
+) -> Parsed:
+    """What a config says. `source` is the path of a YAML file (JSON, if it ends in .json), or a
+    mapping. `variables` is what `${NAME}` in it stands for; the environment is never looked at.
+    Relative folders start at `base`: the file's own folder, or the current one for a mapping.
 
-    Raises `ConfigurationError` for the first thing that does not fit: in which file, on which line, under which keys, and what to write
-    instead. Spellings of earlier systems load with a `DeprecationWarning`.
+    Raises `ConfigurationError` for the first thing that does not fit: in which file, on which line,
+    under which keys, and what to write instead. Spellings of earlier systems load with a
+    `DeprecationWarning`.
     """
     document, folder = load(source)
     return parse(fill(document, variables or {}), Path(base) if base is not None else folder)
 
 
 def parse(document: Any, base: Path | None) -> Parsed:
-    """`read` for a document that was loaded and whose variables are filled in, such as a section of another one."""
+    """`read` for a document that was loaded and whose variables are filled in, such as a section of
+    another one."""
     if not isinstance(document, Map):
-        raise ConfigurationError(f"A tool config takes a mapping of {', '.join(TOOLS.keys)}; it is {type(document).__name__}.")
+        raise ConfigurationError(
+            f"A tool config takes a mapping of {', '.join(TOOLS.keys)}; it is"
+            f" {type(document).__name__}."
+        )
     place, base = document.place, Path.cwd() if base is None else base.absolute()
     found = TOOLS.read(legacy.modern(document), place)
     if "mcp_servers" in found and "mcpServers" in found:
@@ -182,25 +200,34 @@ class _Rules:
                 rules[pattern] = given[name]
 
 
-# --- building ------------------------------------------------------------------------------------
+# --- building ---
 
 
 def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool = True) -> Built:
-    """Import the functions, take the builtins, look for skills and make clients for the services, which connect to nothing yet.
+    """Import the functions, take the builtins, look for skills and make clients for the services,
+    which connect to nothing yet.
 
-    `builtins` are the preset tools that the host offers: a list of tools (`runtime.tools`), or a mapping of names to tools or to
-    functions that make one (their arguments: the entry's `parameters`). Raises `ConfigurationError` with the place in the config of what
-    cannot be made. A hook that cannot be imported is no error here: it lets nothing through. `list_skills=False` is for a caller whose system
-    prompt lists the skills (`built.skills.prompt()`), which the tool that reads them then does not do.
+    `builtins` are the preset tools that the host offers: a list of tools (`runtime.tools`), or a
+    mapping of names to tools or to functions that make one (their arguments: the entry's
+    `parameters`). Raises `ConfigurationError` with the place in the config of what cannot be made.
+    A hook that cannot be imported is no error here: it lets nothing through. `list_skills=False` is
+    for a caller whose system prompt lists the skills (`built.skills.prompt()`), which the tool that
+    reads them then does not do.
     """
     rules = _Rules()
-    rules.hooks, rules.concurrency, rules.result_limit = list(parsed.hooks), dict(parsed.concurrency), dict(parsed.result_limit)
+    rules.hooks, rules.concurrency, rules.result_limit = (
+        list(parsed.hooks),
+        dict(parsed.concurrency),
+        dict(parsed.result_limit),
+    )
     tools: dict[str, Tool] = {}
     known = known_builtins(builtins)
 
     def add(tool: Tool, entry: Entry) -> None:
         if tool.name in tools:
-            raise entry.place.error(f"there are two tools named {tool.name!r}. Give one of them another name.")
+            raise entry.place.error(
+                f"there are two tools named {tool.name!r}. Give one of them another name."
+            )
         tools[tool.name] = tool
         rules.add(tool.name, entry.options)
 
@@ -213,7 +240,9 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
         reader = skills.tool(list_skills)
         add(reader, Entry(reader.name, {}, parsed.place.at("skills")))
     for id in parsed.mcp_servers.keys() & parsed.a2a_agents.keys():
-        raise parsed.place.at("a2a_agents").error(f"{id!r} is an MCP server too. Servers and agents have ids of their own.")
+        raise parsed.place.at("a2a_agents").error(
+            f"{id!r} is an MCP server too. Servers and agents have ids of their own."
+        )
     sources: list[Service] = []
     if parsed.mcp_servers:
         from holdfast.tools.mcp import MCPClient
@@ -239,15 +268,20 @@ def build(parsed: Parsed, builtins: Builtins | None = None, *, list_skills: bool
 
 
 def load_object(target: str, place: Place) -> Any:
-    """What `module:qualname` names. Raises `ConfigurationError` with the place if it cannot be imported."""
+    """What `module:qualname` names. Raises `ConfigurationError` with the place if it cannot be
+    imported."""
     module, _, qualname = target.partition(":")
     try:
         found: Any = import_module(module)
     except (Exception, SystemExit) as error:  # a module may do anything when it is imported
-        raise place.error(f"module {module!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise place.error(
+            f"module {module!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     for part in qualname.split("."):
         if not hasattr(found, part):
-            near = difflib.get_close_matches(part, [name for name in dir(found) if not name.startswith("__")], 1)
+            near = difflib.get_close_matches(
+                part, [name for name in dir(found) if not name.startswith("__")], 1
+            )
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise place.error(f"{module!r} has no {qualname!r}.{hint}")
         found = getattr(found, part)
@@ -266,29 +300,42 @@ def _local(entry: Entry) -> Tool:
 def _made(found: Any, entry: Entry) -> Tool:
     options, parameters = _tool_options(entry.options), entry.options.get("parameters")
     if isinstance(found, type) and issubclass(found, Tool):
-        return _changed(call_with(cast("Any", found), parameters, entry.target, entry.place), options, entry)
+        return _changed(
+            call_with(cast("Any", found), parameters, entry.target, entry.place), options, entry
+        )
     if parameters is not None:
         raise entry.place.error(f"parameters are for a Tool subclass; {entry.target!r} is none.")
     if isinstance(found, Tool):
         return _changed(found, options, entry)
     function: Any = cast("object", found)
     if not callable(function):
-        raise entry.place.error(f"{entry.target!r} is neither a function nor a Tool, but {type(function).__name__}.")
+        raise entry.place.error(
+            f"{entry.target!r} is neither a function nor a Tool, but {type(function).__name__}."
+        )
     return Tool.from_function(function, **options)
 
 
 def call_with(function: Any, parameters: Mapping[str, Any] | None, name: str, place: Place) -> Any:
-    """What `function(**parameters)` returns. Raises `ConfigurationError` with the place for whatever it raises."""
+    """What `function(**parameters)` returns. Raises `ConfigurationError` with the place for
+    whatever it raises."""
     try:
         return function(**(parameters or {}))
     except Exception as error:
-        said = str(error) if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+        said = (
+            str(error)
+            if isinstance(error, ConfigurationError)
+            else f"{type(error).__name__}: {error}"
+        )
         raise place.error(f"{name!r} cannot be made with these parameters: {said}") from error
 
 
 def _tool_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of an entry as arguments of a `Tool`."""
-    options = {key: given[key] for key in ("name", "description", "category", "timeout", "isolation", "parallel") if key in given}
+    options = {
+        key: given[key]
+        for key in ("name", "description", "category", "timeout", "isolation", "parallel")
+        if key in given
+    }
     if "retry" in given:
         options["retry"] = RetryPolicy(**given["retry"])
     if "annotations" in given:
@@ -297,15 +344,20 @@ def _tool_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(tool: Tool, options: Mapping[str, Any], entry: Entry) -> Tool:
-    """A tool that stands in a module, under the config's name and so on; the module's own stays as it is."""
+    """A tool that stands in a module, under the config's name and so on; the module's own stays as
+    it is."""
     if "isolation" in options:
-        raise entry.place.error(f"{entry.target!r} is a Tool; its isolation is given where it is made.")
+        raise entry.place.error(
+            f"{entry.target!r} is a Tool; its isolation is given where it is made."
+        )
     if not options:
         return tool
     changed = copy.copy(tool)
     for key, value in options.items():
         setattr(changed, "_parallel" if key == "parallel" else key, value)
-    if tool.name != changed.name:  # what was made under the old name is made again, at the first use
+    if (
+        tool.name != changed.name
+    ):  # what was made under the old name is made again, at the first use
         vars(changed).update(_schema=None, _validate=None)
         if tool.isolation is not None:
             vars(changed).update(_isolated=changed._isolate(tool.isolation))  # pyright: ignore[reportPrivateUsage]: a copy of it
@@ -318,10 +370,14 @@ def known_builtins(builtins: Builtins | None) -> Mapping[str, Any]:
         return {}
     if isinstance(given, Mapping):
         return cast("Mapping[str, Any]", given)
-    found: list[Any] = list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [given]
+    found: list[Any] = (
+        list(cast("Iterable[Any]", given)) if isinstance(given, Iterable) else [given]
+    )
     for tool in found:
         if not isinstance(tool, Tool):
-            raise ConfigurationError(f"builtins takes a mapping of names to tools, or a list of tools, not {tool!r}.")
+            raise ConfigurationError(
+                f"builtins takes a mapping of names to tools, or a list of tools, not {tool!r}."
+            )
     return {tool.name: tool for tool in found}
 
 
@@ -329,18 +385,29 @@ def _builtin(entry: Entry, known: Mapping[str, Any]) -> Tool:
     if entry.target not in known:
         near = difflib.get_close_matches(entry.target, known, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        there = f"There are: {', '.join(known)}." if known else "None were handed over: pass builtins=, such as LocalRuntime(...).tools."
+        there = (
+            f"There are: {', '.join(known)}."
+            if known
+            else "None were handed over: pass builtins=, such as LocalRuntime(...).tools."
+        )
         raise entry.place.error(f"no builtin is named {entry.target!r}.{hint} {there}")
     found, parameters = known[entry.target], entry.options.get("parameters")
     if isinstance(found, Tool):
         if parameters is not None:
-            raise entry.place.error(f"the builtin {entry.target!r} is a tool that was made already; it takes no parameters.")
+            raise entry.place.error(
+                f"the builtin {entry.target!r} is a tool that was made already; it takes no"
+                " parameters."
+            )
         return found
     if not callable(found):
-        raise ConfigurationError(f"builtins: {entry.target!r} takes a Tool or a function that makes one, not {found!r}.")
+        raise ConfigurationError(
+            f"builtins: {entry.target!r} takes a Tool or a function that makes one, not {found!r}."
+        )
     made: Any = call_with(found, parameters, entry.target, entry.place)
     if not isinstance(made, Tool):
-        raise ConfigurationError(f"builtins: what makes {entry.target!r} returned {made!r}, not a Tool.")
+        raise ConfigurationError(
+            f"builtins: what makes {entry.target!r} returned {made!r}, not a Tool."
+        )
     return made
 
 

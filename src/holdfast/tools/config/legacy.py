@@ -1,4 +1,5 @@
-"""Spellings of earlier systems (`TOOLS.MCP`, lists of `{name, url}`, `skills.user`): each is put into the present one, with a warning that says it."""
+"""Spellings of earlier systems (`TOOLS.MCP`, lists of `{name, url}`, `skills.user`): each is put
+into the present one, with a warning that says it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,10 @@ SECTIONS: Mapping[str, str] = {
 }
 _SCOPES = ("project", "user", "builtin")  # whose skills come before whose
 # Keys of one entry, by section; the first three name it in a list.
-_IDS: Mapping[str, tuple[str, ...]] = {"mcp_servers": ("name", "id", "server_id"), "a2a_agents": ("name", "id", "agent_id")}
+_IDS: Mapping[str, tuple[str, ...]] = {
+    "mcp_servers": ("name", "id", "server_id"),
+    "a2a_agents": ("name", "id", "agent_id"),
+}
 _KEYS: Mapping[str, Mapping[str, str]] = {
     "mcp_servers": {"transport": "type"},
     "a2a_agents": {"address": "url", "service_address": "url", "auth_token": "token"},
@@ -36,14 +40,19 @@ _KEYS: Mapping[str, Mapping[str, str]] = {
 def warn(place: Place, old: str, new: str) -> None:
     """Say that `old` is read, and how it is written now."""
     level, frame = 2, sys._getframe(1)  # pyright: ignore[reportPrivateUsage]: the way to know one's caller
-    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).split(".", 1)[0] == "holdfast":
+    while (
+        frame.f_back is not None
+        and str(frame.f_globals.get("__name__", "")).split(".", 1)[0] == "holdfast"
+    ):
         level, frame = level + 1, frame.f_back
-    warnings.warn(f"{place}: {old} is an earlier spelling; write {new}.", DeprecationWarning, stacklevel=level)
+    warnings.warn(
+        f"{place}: {old} is an earlier spelling; write {new}.", DeprecationWarning, stacklevel=level
+    )
 
 
 def modern(document: Map) -> Map:
-    """The document in the present spelling. What is neither is left for the table to name. Raises `ConfigurationError` for a section
-    that is there in two spellings."""
+    """The document in the present spelling. What is neither is left for the table to name. Raises
+    `ConfigurationError` for a section that is there in two spellings."""
     document = _unwrapped(document)
     found = Map(document.place)
     for key, value in document.items():
@@ -55,12 +64,20 @@ def modern(document: Map) -> Map:
         elif key.lower() in SECTIONS and key != SECTIONS[key.lower()]:
             name = SECTIONS[key.lower()]
             warn(place, repr(key), repr(name))
-        if name == "skills" and "skills" in found and isinstance(whole, Map) and isinstance(found["skills"], Map):
+        if (
+            name == "skills"
+            and "skills" in found
+            and isinstance(whole, Map)
+            and isinstance(found["skills"], Map)
+        ):
             for scope, folders in whole.items():
                 found["skills"].put(scope, folders, whole.places[scope])
             continue
         if name in found:
-            raise place.error(f"{name} is there twice, in two spellings; the other is {found.places[name].path!r}.")
+            raise place.error(
+                f"{name} is there twice, in two spellings; the other is"
+                f" {found.places[name].path!r}."
+            )
         found.put(name, whole, place)
     for name in found:
         found[name] = _section(name, found[name], found.places[name])
@@ -100,9 +117,19 @@ def _by_id(name: str, entries: Seq, place: Place) -> Map:
     warn(place, f"a list of {name}", f"a mapping: '{name}: {{id: {{...}}}}'")
     found = Map(place)
     for entry, at in zip(entries, entries.places, strict=True):
-        key = next((key for key in _IDS[name] if isinstance(entry, Map) and isinstance(entry.get(key), str)), None)
+        key = next(
+            (
+                key
+                for key in _IDS[name]
+                if isinstance(entry, Map) and isinstance(entry.get(key), str)
+            ),
+            None,
+        )
         if key is None:
-            raise at.error(f"it takes a mapping of ids to entries ('{name}: {{id: {{...}}}}'); this entry of a list has no name.")
+            raise at.error(
+                f"it takes a mapping of ids to entries ('{name}: {{id: {{...}}}}'); this entry of a"
+                " list has no name."
+            )
         entry = cast(Map, entry)
         id = entry[key]
         if id in found:
@@ -149,7 +176,8 @@ def _folders(value: Any, place: Place) -> Any:
         shown = "project folders..., user folders..."
     warn(
         place,
-        " and ".join(f"skills.{scope}" for scope in _SCOPES if scope in value) or "skills as a mapping",
+        " and ".join(f"skills.{scope}" for scope in _SCOPES if scope in value)
+        or "skills as a mapping",
         f"a list in order of precedence, 'skills: [{shown}]'",
     )
     return found

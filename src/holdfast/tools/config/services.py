@@ -1,4 +1,5 @@
-"""The keys of MCP servers and A2A agents in a config: made from the structs that their clients read, so that there is one list of them."""
+"""The keys of MCP servers and A2A agents in a config: made from the structs that their clients
+read, so that there is one list of them."""
 
 from __future__ import annotations
 
@@ -10,12 +11,25 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.tools.a2a.config import Remote
-from holdfast.tools.config.shapes import Choice, Either, Flag, Key, ListOf, MapOf, Number, Record, Shape, Text
+from holdfast.tools.config.shapes import (
+    Choice,
+    Either,
+    Flag,
+    Key,
+    ListOf,
+    MapOf,
+    Number,
+    Record,
+    Shape,
+    Text,
+)
 from holdfast.tools.document import Place
 from holdfast.tools.mcp.config import Http, Stdio
 
 SECONDS = Number("a number of seconds above 0", above=True)
-TARGET = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"  # module:qualname, as entry points have it
+TARGET = (  # module:qualname, as entry points have it
+    r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_.]*"
+)
 OBJECT = Text("'module:qualname'", TARGET)
 _SECRET = Text("a text", secret=True, empty=True)
 _PORT = r"(?::(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?"
@@ -33,8 +47,13 @@ _SAYS: Mapping[str, str] = {
     "origins": "Other hosts that may have the token and the headers.",
     "type": "Its transport; known from command or url, if not given.",
     "trusted": "Whether its annotations (read-only, idempotent, ...) are believed.",
-    "sampling": "Whether the model of the agent that calls it answers its requests for completions; false, if not given.",
-    "roots": "Whether it is told the folders that the agent's runtimes work in; true, if not given.",
+    "sampling": (
+        "Whether the model of the agent that calls it answers its requests for completions; false,"
+        " if not given."
+    ),
+    "roots": (
+        "Whether it is told the folders that the agent's runtimes work in; true, if not given."
+    ),
     "lazy": "Whether it is only asked for its tools when one of them is named or searched for.",
     "timeout": "Seconds that connecting and listing its tools may take.",
     "call_timeout": "Seconds that a call may take; null: as long as it likes.",
@@ -47,7 +66,11 @@ def _shape(kind: Any, name: str) -> Shape | None:
     """What takes values of a struct's field. None for what a config cannot say."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin in (types.UnionType, typing.Union):
-        shapes = [shape for one in inner if one is not types.NoneType and (shape := _shape(one, name)) is not None]
+        shapes = [
+            shape
+            for one in inner
+            if one is not types.NoneType and (shape := _shape(one, name)) is not None
+        ]
         if len(shapes) < 2:
             return shapes[0] if shapes else None
         return Either(
@@ -72,7 +95,9 @@ def _shape(kind: Any, name: str) -> Shape | None:
     if origin is dict and inner == (str, str):
         return MapOf(_SECRET, "a mapping of texts to texts")
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return Record(kind.__name__[0].lower() + kind.__name__[1:], f"what {name} takes", _keys(kind))
+        return Record(
+            kind.__name__[0].lower() + kind.__name__[1:], f"what {name} takes", _keys(kind)
+        )
     return None
 
 
@@ -88,10 +113,14 @@ def _keys(kind: type[msgspec.Struct], own: Mapping[str, Shape] = {}) -> dict[str
 
 
 def _types(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return next(typing.get_args(field.type) for field in msgspec.structs.fields(kind) if field.name == "type")
+    return next(
+        typing.get_args(field.type)
+        for field in msgspec.structs.fields(kind)
+        if field.name == "type"
+    )
 
 
-# --- MCP -----------------------------------------------------------------------------------------
+# --- MCP ---
 
 _URL = Text("an http:// or https:// address", r"https?://\S*", secret=True)
 _STDIO = _keys(Stdio)
@@ -109,7 +138,10 @@ def _one_transport(found: dict[str, Any], place: Place) -> None:
         if found.get(key) is not None:
             raise place.at(key).error(f"a server with {own} takes no {key}.")
     if "type" in found and found["type"] not in _TYPES[own]:
-        raise place.at("type").error(f"a server with {own} is of type {' or '.join(map(repr, _TYPES[own]))}, not {found['type']!r}.")
+        raise place.at("type").error(
+            f"a server with {own} is of type {' or '.join(map(repr, _TYPES[own]))}, not"
+            f" {found['type']!r}."
+        )
     if found.get("type") == "sse" and found.get("mode") == "2026-07-28":
         raise place.at("mode").error("protocol 2026-07-28 has no SSE transport; write type: http.")
 
@@ -122,18 +154,36 @@ def _variant(own: str, others: tuple[str, ...]) -> dict[str, Any]:
 
 def mcp_server(rules: Mapping[str, Key]) -> Record:
     """An MCP server's entry, with the keys of the manager's own beside the client's."""
-    keys = {**_STDIO, **_HTTP, "type": Key(Choice((*_TYPES["command"], *_TYPES["url"])), _SAYS["type"])}
+    keys = {
+        **_STDIO,
+        **_HTTP,
+        "type": Key(Choice((*_TYPES["command"], *_TYPES["url"])), _SAYS["type"]),
+    }
     optional = {name: key._replace(required=False) for name, key in keys.items()}
-    old = {"properties": {"type": {"const": "sse"}, "mode": {"const": "2026-07-28"}}, "required": ["type", "mode"]}
-    together = {"anyOf": [_variant("command", _ONLY_HTTP), _variant("url", _ONLY_STDIO)], "not": old}
-    return Record("mcpServer", "an MCP server, as in the usual mcpServers JSON", {**optional, **rules}, _one_transport, together)
+    old = {
+        "properties": {"type": {"const": "sse"}, "mode": {"const": "2026-07-28"}},
+        "required": ["type", "mode"],
+    }
+    together = {
+        "anyOf": [_variant("command", _ONLY_HTTP), _variant("url", _ONLY_STDIO)],
+        "not": old,
+    }
+    return Record(
+        "mcpServer",
+        "an MCP server, as in the usual mcpServers JSON",
+        {**optional, **rules},
+        _one_transport,
+        together,
+    )
 
 
-# --- A2A -----------------------------------------------------------------------------------------
+# --- A2A ---
 
 
 def _one_proof(found: dict[str, Any], place: Place) -> None:
-    if found.get("token") and any(name.lower() == "authorization" for name in found.get("headers", {})):
+    if found.get("token") and any(
+        name.lower() == "authorization" for name in found.get("headers", {})
+    ):
         raise place.at("headers").error("give token or an Authorization header, not both.")
 
 
@@ -143,17 +193,34 @@ def a2a_agent(rules: Mapping[str, Key]) -> Record:
         Remote,
         {
             "url": Text(
-                "an http:// or https:// address without user, password, query and fragment", rf"{_ORIGIN}(?:/[^\s?#]*)?", secret=True
+                "an http:// or https:// address without user, password, query and fragment",
+                rf"{_ORIGIN}(?:/[^\s?#]*)?",
+                secret=True,
             ),
             "token": _ASCII,
-            "headers": MapOf(_ASCII, "a mapping of texts to texts", r"[ -~]*", "the name of a header is printable ASCII"),
-            "origins": ListOf(Text("an address such as 'https://host:8443'", rf"{_ORIGIN}(?:/\S*)?", secret=True), "a list of addresses"),
+            "headers": MapOf(
+                _ASCII,
+                "a mapping of texts to texts",
+                r"[ -~]*",
+                "the name of a header is printable ASCII",
+            ),
+            "origins": ListOf(
+                Text("an address such as 'https://host:8443'", rf"{_ORIGIN}(?:/\S*)?", secret=True),
+                "a list of addresses",
+            ),
         },
     )
     named = {
         "type": "object",
         "minProperties": 1,
-        "not": {"propertyNames": {"not": {"pattern": "^[Aa][Uu][Tt][Hh][Oo][Rr][Ii][Zz][Aa][Tt][Ii][Oo][Nn]$"}}},
+        "not": {
+            "propertyNames": {
+                "not": {"pattern": "^[Aa][Uu][Tt][Hh][Oo][Rr][Ii][Zz][Aa][Tt][Ii][Oo][Nn]$"}
+            }
+        },
     }
-    both = {"properties": {"token": {"type": "string", "minLength": 1}, "headers": named}, "required": ["token", "headers"]}
+    both = {
+        "properties": {"token": {"type": "string", "minLength": 1}, "headers": named},
+        "required": ["token", "headers"],
+    }
     return Record("a2aAgent", "an A2A agent", {**keys, **rules}, _one_proof, {"not": both})

@@ -1,5 +1,5 @@
-"""What the keys of a config take: shapes. Each reads a value of a document or says what is wrong with it, and writes its own JSON Schema, so
-that the published schema and the parser are one table.
+"""What the keys of a config take: shapes. Each reads a value of a document or says what is wrong
+with it, and writes its own JSON Schema, so that the published schema and the parser are one table.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from holdfast.tools.document import Map, Place, Seq, plain
 
 Defs = dict[str, Any]
 
-# --- variables -----------------------------------------------------------------------------------
+# --- variables ---
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-_VARIABLE = re.compile(rf"\$(?P<escape>\$)\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{")
+_VARIABLE = re.compile(
+    rf"\$(?P<escape>\$)\{{|\$\{{(?P<name>{_NAME})(?::-(?P<default>[^}}]*))?\}}|\$\{{"
+)
 # The same as a statement about a whole text, in what JSON Schema's regular expressions have.
 _WELL_FORMED = rf"^(?:\$\$\{{|\$\{{{_NAME}(?::-[^}}]*)?\}}|[^$]|\$(?!\$?\{{))*$"
 # `$` is not the end for everybody: Python's stops before a last line break.
@@ -25,8 +27,9 @@ _HAS_VARIABLE = rf"^(?:\$\$\{{|[^$]|\$(?!\$?\{{))*\$\{{{_NAME}(?::-[^}}]*)?\}}"
 
 
 class Filled(str):
-    """A text that came out of variables: where a number or true or false is wanted it is read as one, and no message shows it. `value` is
-    the variable's own, if the text is that variable alone."""
+    """A text that came out of variables: where a number or true or false is wanted it is read as
+    one, and no message shows it. `value` is the variable's own, if the text is that variable alone.
+    """
 
     value: Any
 
@@ -38,7 +41,8 @@ class Filled(str):
 
 
 def fill(document: Any, variables: Mapping[str, Any]) -> Any:
-    """Replace `${NAME}`, `${NAME:-default}` and `$${` in all texts of a tree, in place; keys stay as they are."""
+    """Replace `${NAME}`, `${NAME:-default}` and `$${` in all texts of a tree, in place; keys stay
+    as they are."""
     if isinstance(document, Map):
         for key, value in document.items():
             document[key] = _filled(value, document.places[key], variables)
@@ -60,7 +64,8 @@ def _filled(value: Any, place: Place, variables: Mapping[str, Any]) -> Any:
             return "${"
         if name is None:
             raise place.error(
-                f"{value!r} has '${{' that begins no variable. Write ${{NAME}}, ${{NAME:-default}}, or $${{ for the text itself."
+                f"{value!r} has '${{' that begins no variable. Write ${{NAME}}, ${{NAME:-default}},"
+                " or $${ for the text itself."
             )
         if name in variables:
             return variables[name]
@@ -68,8 +73,8 @@ def _filled(value: Any, place: Place, variables: Mapping[str, Any]) -> Any:
             near = difflib.get_close_matches(name, list(variables), 1)
             hint = f" Did you mean ${{{near[0]}}}?" if near else ""
             raise place.error(
-                f"the variable {name!r} is not given.{hint} Pass variables={{{name!r}: ...}}, or write a default: ${{{name}:-...}}. "
-                "The environment is not looked at."
+                f"the variable {name!r} is not given.{hint} Pass variables={{{name!r}: ...}}, or"
+                f" write a default: ${{{name}:-...}}. The environment is not looked at."
             )
         return match["default"]
 
@@ -85,11 +90,20 @@ def _text(value: Any, place: Place, name: str | None) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int | float):
         return str(value)
-    raise place.error(f"the variable {name!r} is given as {type(value).__name__}; it takes a text, a number, True or False.")
+    raise place.error(
+        f"the variable {name!r} is given as {type(value).__name__}; it takes a text, a number, True"
+        " or False."
+    )
 
 
 def _or_variable(schema: dict[str, Any], defs: Defs) -> dict[str, Any]:
-    defs.setdefault("variable", {"description": "A text with ${NAME} in it.", "allOf": [_text_schema(defs), {"pattern": _HAS_VARIABLE}]})
+    defs.setdefault(
+        "variable",
+        {
+            "description": "A text with ${NAME} in it.",
+            "allOf": [_text_schema(defs), {"pattern": _HAS_VARIABLE}],
+        },
+    )
     return {"anyOf": [schema, {"$ref": "#/$defs/variable"}]}
 
 
@@ -98,7 +112,7 @@ def _text_schema(defs: Defs) -> dict[str, Any]:
     return {"$ref": "#/$defs/text"}
 
 
-# --- shapes --------------------------------------------------------------------------------------
+# --- shapes ---
 
 
 class Shape(Protocol):
@@ -114,7 +128,8 @@ class Shape(Protocol):
 
 
 def shown(value: Any) -> str:
-    """How a message speaks of a wrong value: no text that came from a variable, and of collections only what they are."""
+    """How a message speaks of a wrong value: no text that came from a variable, and of collections
+    only what they are."""
     match value:
         case Filled():
             return "the text that a variable gives"
@@ -140,17 +155,28 @@ class Text(NamedTuple):
 
     def read(self, value: Any, place: Place) -> str:
         if not isinstance(value, str):
-            hint = " In YAML, put it in quotes." if isinstance(value, bool | int | float) or value is None else ""
-            raise place.error(f"it takes {self.what}, not {'another kind of value' if self.secret else shown(value)}.{hint}")
+            hint = (
+                " In YAML, put it in quotes."
+                if isinstance(value, bool | int | float) or value is None
+                else ""
+            )
+            raise place.error(
+                f"it takes {self.what}, not"
+                f" {'another kind of value' if self.secret else shown(value)}.{hint}"
+            )
         if not value and not self.empty:
             raise place.error(f"it takes {self.what}; it is empty.")
         if self.pattern and not re.fullmatch(self.pattern, value):
-            raise place.error(f"it takes {self.what}, not {'what was given' if self.secret else shown(value)}.")
+            raise place.error(
+                f"it takes {self.what}, not {'what was given' if self.secret else shown(value)}."
+            )
         return str(value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         if self.pattern:
-            return _or_variable({**_text_schema(defs), "pattern": f"^(?:{self.pattern}){END}"}, defs)
+            return _or_variable(
+                {**_text_schema(defs), "pattern": f"^(?:{self.pattern}){END}"}, defs
+            )
         return _text_schema(defs) if self.empty else {**_text_schema(defs), "minLength": 1}
 
 
@@ -161,9 +187,15 @@ class Choice(NamedTuple):
 
     def read(self, value: Any, place: Place) -> str:
         if not isinstance(value, str) or value not in self.words:
-            near = difflib.get_close_matches(value, self.words, 1) if isinstance(value, str) and not isinstance(value, Filled) else []
+            near = (
+                difflib.get_close_matches(value, self.words, 1)
+                if isinstance(value, str) and not isinstance(value, Filled)
+                else []
+            )
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise place.error(f"it takes {' or '.join(map(repr, self.words))}, not {shown(value)}.{hint}")
+            raise place.error(
+                f"it takes {' or '.join(map(repr, self.words))}, not {shown(value)}.{hint}"
+            )
         return str(value)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
@@ -190,7 +222,10 @@ class Number(NamedTuple):
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         bound = "exclusiveMinimum" if self.above else "minimum"
-        return _or_variable({"type": "integer" if self.whole else "number", bound: self.low, "maximum": self.high}, defs)
+        return _or_variable(
+            {"type": "integer" if self.whole else "number", bound: self.low, "maximum": self.high},
+            defs,
+        )
 
 
 class Flag(NamedTuple):
@@ -217,10 +252,15 @@ class Anything(NamedTuple):
         return value.value if isinstance(value, Filled) else value
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        defs.setdefault("anything", {
-            "type": ["null", "boolean", "number", "string", "array", "object"],
-            "pattern": _WELL_FORMED, "items": {"$ref": "#/$defs/anything"}, "additionalProperties": {"$ref": "#/$defs/anything"},
-        })  # fmt: skip
+        defs.setdefault(
+            "anything",
+            {
+                "type": ["null", "boolean", "number", "string", "array", "object"],
+                "pattern": _WELL_FORMED,
+                "items": {"$ref": "#/$defs/anything"},
+                "additionalProperties": {"$ref": "#/$defs/anything"},
+            },
+        )
         return {"$ref": "#/$defs/anything"}
 
 
@@ -253,15 +293,20 @@ class MapOf(NamedTuple):
         for name in value:
             if self.key and not re.fullmatch(self.key, name):
                 raise value.places[name].error(f"the name {name!r} does not do: {self.key_what}.")
-        return {name: self.member.read(member, value.places[name]) for name, member in value.items()}
+        return {
+            name: self.member.read(member, value.places[name]) for name, member in value.items()
+        }
 
     def schema(self, defs: Defs) -> dict[str, Any]:
         found: dict[str, Any] = {"type": "object", "additionalProperties": self.member.schema(defs)}
-        return {**found, "propertyNames": {"pattern": f"^(?:{self.key}){END}"}} if self.key else found
+        return (
+            {**found, "propertyNames": {"pattern": f"^(?:{self.key}){END}"}} if self.key else found
+        )
 
 
 class Key(NamedTuple):
-    """One key of a record. One that is not required may also be null, which is as if it were not there, but where null has a meaning."""
+    """One key of a record. One that is not required may also be null, which is as if it were not
+    there, but where null has a meaning."""
 
     shape: Shape
     says: str
@@ -273,7 +318,8 @@ Check = Callable[[dict[str, Any], Place], None]
 
 
 class Record(NamedTuple):
-    """A mapping with known keys. `check` looks at them together; `together` is the same in JSON Schema."""
+    """A mapping with known keys. `check` looks at them together; `together` is the same in JSON
+    Schema."""
 
     name: str
     what: str
@@ -286,15 +332,31 @@ class Record(NamedTuple):
             raise place.error(f"it takes {self.what}, not {shown(value)}.")
         for key in value:
             if key not in self.keys:
-                near = difflib.get_close_matches(key, self.keys, 1) or difflib.get_close_matches(key.lower(), self.keys, 1)
+                near = difflib.get_close_matches(key, self.keys, 1) or difflib.get_close_matches(
+                    key.lower(), self.keys, 1
+                )
                 hint = f" Did you mean {near[0]!r}?" if near else ""
-                raise value.places[key].error(f"unknown key {key!r}.{hint} Known here: {', '.join(self.keys)}.")
-        given = {key: member for key, member in value.items() if member is not None or self.keys[key].required}
-        absent = {key: None for key, member in value.items() if member is None and self.keys[key].null}
+                raise value.places[key].error(
+                    f"unknown key {key!r}.{hint} Known here: {', '.join(self.keys)}."
+                )
+        given = {
+            key: member
+            for key, member in value.items()
+            if member is not None or self.keys[key].required
+        }
+        absent = {
+            key: None for key, member in value.items() if member is None and self.keys[key].null
+        }
         for key, known in self.keys.items():
             if known.required and key not in given:
                 raise place.error(f"{key} is missing: {known.says}")
-        found = {**absent, **{key: self.keys[key].shape.read(member, value.places[key]) for key, member in given.items()}}
+        found = {
+            **absent,
+            **{
+                key: self.keys[key].shape.read(member, value.places[key])
+                for key, member in given.items()
+            },
+        }
         if self.check is not None:
             self.check(found, place)
         return found
@@ -310,8 +372,16 @@ class Record(NamedTuple):
         properties: dict[str, Any] = {}
         for key, known in self.keys.items():
             inner = known.shape.schema(defs)
-            properties[key] = {"description": known.says, **(inner if known.required else _nullable(inner))}
-        found: dict[str, Any] = {"type": "object", "description": self.what, "properties": properties, "additionalProperties": False}
+            properties[key] = {
+                "description": known.says,
+                **(inner if known.required else _nullable(inner)),
+            }
+        found: dict[str, Any] = {
+            "type": "object",
+            "description": self.what,
+            "properties": properties,
+            "additionalProperties": False,
+        }
         if required := [key for key, known in self.keys.items() if known.required]:
             found["required"] = required
         return {**found, **self.together}
@@ -324,7 +394,8 @@ def _nullable(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class Either(NamedTuple):
-    """One of several shapes, told apart by what kind of value it is: text, list, mapping, or none of these."""
+    """One of several shapes, told apart by what kind of value it is: text, list, mapping, or none
+    of these."""
 
     text: Shape | None = None
     list: Shape | None = None
@@ -336,15 +407,23 @@ class Either(NamedTuple):
         shape = (
             self.text
             if isinstance(value, str)
-            else self.list
-            if isinstance(value, Seq)
-            else self.map
-            if isinstance(value, Map)
-            else self.other
+            else (
+                self.list
+                if isinstance(value, Seq)
+                else self.map
+                if isinstance(value, Map)
+                else self.other
+            )
         )
         if shape is None:
             raise place.error(f"it takes {self.what}, not {shown(value)}.")
         return shape.read(value, place)
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        return {"anyOf": [shape.schema(defs) for shape in (self.text, self.list, self.map, self.other) if shape is not None]}
+        return {
+            "anyOf": [
+                shape.schema(defs)
+                for shape in (self.text, self.list, self.map, self.other)
+                if shape is not None
+            ]
+        }

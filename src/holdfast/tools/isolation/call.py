@@ -36,8 +36,8 @@ class _Wake:
     """What a cancel, on whichever thread, does to a select: it becomes readable."""
 
     def __init__(self) -> None:
-        # A lock, so that a cancel never writes to a descriptor that was closed and is another's by now; reentrant, since a signal
-        # handler may cancel.
+        # A lock, so that a cancel never writes to a descriptor that was closed and is another's by
+        # now; reentrant, since a signal handler may cancel.
         self._lock = threading.RLock()
         self._open = True
         self.reader, self._writer = socket.socketpair()
@@ -56,9 +56,12 @@ class _Wake:
 
 
 class ProcessCall:
-    """Bounded by `timeout` seconds and the context's cancel; then the callback has `grace` seconds more before it is killed."""
+    """Bounded by `timeout` seconds and the context's cancel; then the callback has `grace` seconds
+    more before it is killed."""
 
-    def __init__(self, tool: str, context: ToolContext, timeout: float | None, grace: float) -> None:
+    def __init__(
+        self, tool: str, context: ToolContext, timeout: float | None, grace: float
+    ) -> None:
         self._tool = tool
         self._context = context
         self._timeout = timeout
@@ -71,7 +74,8 @@ class ProcessCall:
         self._reported: deque[str] = deque()
 
     def run(self, request: bytes, marks: dict[str, str]) -> ToolResult:
-        """Start the process, talk with it until it has answered, is to be ended, or is gone; end it; say how it went."""
+        """Start the process, talk with it until it has answered, is to be ended, or is gone; end
+        it; say how it went."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         with ExitStack() as stack:
             try:
@@ -83,17 +87,26 @@ class ProcessCall:
                 wake = _Wake()
                 stack.callback(wake.close)
             except OSError as error:
-                raise ToolError(f"{self._tool!r} was not run: no process could be started for it: {error}") from error
+                raise ToolError(
+                    f"{self._tool!r} was not run: no process could be started for it: {error}"
+                ) from error
             channel.setblocking(False)
             stack.callback(self._context.cancelled.add_callback(wake))
-            self._talk(channel, cast("IO[bytes]", process.stdout), wake.reader, bytearray(request), deadline)
+            self._talk(
+                channel,
+                cast("IO[bytes]", process.stdout),
+                wake.reader,
+                bytearray(request),
+                deadline,
+            )
             self._gone = self._said is None and not self._ended
         if self._printed:
             _log.debug("%s printed: %s", self._tool, self._text())
         return self._outcome(process.returncode)
 
     def _spawn(self, channel: int, marks: dict[str, str]) -> subprocess.Popen[bytes]:
-        # -P: the folder of the child's file would come first on its path. -u, faulthandler: what it said before it crashed is the clue.
+        # -P: the folder of the child's file would come first on its path. -u, faulthandler: what it
+        # said before it crashed is the clue.
         flags = ["-P", "-u", "-X", "faulthandler"]
         path = [entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)]
         return subprocess.Popen(
@@ -107,7 +120,14 @@ class ProcessCall:
             start_new_session=True,
         )
 
-    def _talk(self, channel: socket.socket, output: IO[bytes], wake: socket.socket, outbox: bytearray, deadline: float | None) -> None:
+    def _talk(
+        self,
+        channel: socket.socket,
+        output: IO[bytes],
+        wake: socket.socket,
+        outbox: bytearray,
+        deadline: float | None,
+    ) -> None:
         kill_at: float | None = None
         with selectors.DefaultSelector() as selector:
             selector.register(channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
@@ -115,7 +135,12 @@ class ProcessCall:
             selector.register(wake, selectors.EVENT_READ)
             while True:
                 times = [at for at in (deadline, kill_at) if at is not None]
-                ready = {key.fileobj: events for key, events in selector.select(max(0.0, min(times) - time.monotonic()) if times else None)}
+                ready = {
+                    key.fileobj: events
+                    for key, events in selector.select(
+                        max(0.0, min(times) - time.monotonic()) if times else None
+                    )
+                }
                 if output in ready and not self._hear(output):
                     selector.unregister(output)
                 events = ready.get(channel, 0)
@@ -136,7 +161,9 @@ class ProcessCall:
                     selector.unregister(wake)
                 if not self._ended:
                     overdue = deadline is not None and time.monotonic() >= deadline
-                    self._ended = "timeout" if overdue else "cancel" if self._context.cancelled else ""
+                    self._ended = (
+                        "timeout" if overdue else "cancel" if self._context.cancelled else ""
+                    )
                     if self._ended:
                         deadline, kill_at = None, time.monotonic() + self._grace
                         outbox += (0).to_bytes(4, "big")  # whatever comes second is the cancel
@@ -154,7 +181,9 @@ class ProcessCall:
         more = channel.recv(1 << 20)
         received = self._received
         received += more
-        while len(received) >= 4 and len(received) - 4 >= (size := int.from_bytes(received[:4], "big")):
+        while len(received) >= 4 and len(received) - 4 >= (
+            size := int.from_bytes(received[:4], "big")
+        ):
             said = msgspec.json.decode(received[4 : 4 + size], type=Said)
             del received[: 4 + size]
             if isinstance(said, Progress):
@@ -176,13 +205,16 @@ class ProcessCall:
                     kill()
                 except OSError:  # gone meanwhile, or not ours to kill: what is left is logged
                     pass
-            _log.error("the process of %s left something behind that could not be killed", self._tool)
+            _log.error(
+                "the process of %s left something behind that could not be killed", self._tool
+            )
         process.wait()
         output.close()
         cast("IO[bytes]", process.stdin).close()
 
     def _drain(self, output: IO[bytes], seconds: float) -> bool:
-        """Read what is printed until nobody is left who could print: when the supervisor has ended, all that it watched over has."""
+        """Read what is printed until nobody is left who could print: when the supervisor has ended,
+        all that it watched over has."""
         until = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
@@ -194,8 +226,8 @@ class ProcessCall:
     def _outcome(self, status: int) -> ToolResult:
         if self._ended == "timeout":
             raise ToolTimeout(
-                f"{self._tool!r} did not answer within {self._timeout:g} s, so its process was ended, with all that it had started. "
-                "Its effect may have happened in part."
+                f"{self._tool!r} did not answer within {self._timeout:g} s, so its process was"
+                " ended, with all that it had started. Its effect may have happened in part."
             )
         if isinstance(self._said, Answer):
             return self._said.result
@@ -203,13 +235,15 @@ class ProcessCall:
             raise _error(self._said)
         if self._ended:
             raise ToolCancelled(
-                f"{self._tool!r} was cancelled: its process was ended, with all that it had started. Its effect may have happened in part."
+                f"{self._tool!r} was cancelled: its process was ended, with all that it had"
+                " started. Its effect may have happened in part."
             )
         number = status - 128 if status > 128 else -status
         by = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
         printed = f" It printed last: {self._text()}" if self._printed else ""
         raise ToolError(
-            f"{self._tool!r} failed: its process ended before it answered, with exit code {status}{by}. Its effect may have happened.{printed}"
+            f"{self._tool!r} failed: its process ended before it answered, with exit code"
+            f" {status}{by}. Its effect may have happened.{printed}"
         )
 
     def _text(self) -> str:
@@ -218,14 +252,21 @@ class ProcessCall:
 
 def _error(said: Refusal) -> ToolError:
     kind: type[ToolError] = getattr(errors, said.kind)
-    found = kind(said.text, said.error_type, retryable=said.retryable, max_retries=said.max_retries, backoff=said.backoff)
+    found = kind(
+        said.text,
+        said.error_type,
+        retryable=said.retryable,
+        max_retries=said.max_retries,
+        backoff=said.backoff,
+    )
     found.retry_after = said.retry_after
     found.add_note(f"In the process of the call:\n{said.traceback}")
     return found
 
 
 def _environment() -> dict[str, str]:
-    """The least that programs need: no variable of this process, and so no secret, reaches a callback unasked."""
+    """The least that programs need: no variable of this process, and so no secret, reaches a
+    callback unasked."""
     found = {"PATH": _PATH, "HOME": "/", "LANG": "C.UTF-8", "TERM": "dumb"}
     try:
         user = pwd.getpwuid(os.getuid())

@@ -1,8 +1,10 @@
-"""The process of one isolated call, as it begins: it forks the worker that runs the callback, watches over it, and ends all that it started.
+"""The process of one isolated call, as it begins: it forks the worker that runs the callback,
+watches over it, and ends all that it started.
 
-Started by its path with a bare Python (`child.py PARENT_PID CHANNEL_FD SYS_PATH...`); imports nothing of ours until it has forked.
-Two processes, since a callback may hold the interpreter's lock for ever, in which no watching thread could run. This one holds no
-user code: it waits for its worker's end, for its parent's (stdin closes) or for SIGTERM, and then kills what is left.
+Started by its path with a bare Python (`child.py PARENT_PID CHANNEL_FD SYS_PATH...`); imports
+nothing of ours until it has forked. Two processes, since a callback may hold the interpreter's lock
+for ever, in which no watching thread could run. This one holds no user code: it waits for its
+worker's end, for its parent's (stdin closes) or for SIGTERM, and then kills what is left.
 """
 
 import os
@@ -14,7 +16,9 @@ import time
 LINUX = sys.platform == "linux"
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # <linux/prctl.h>
 
-importing_callback = False  # while it is, an isolated call would import the same module again, and so on without end
+importing_callback = (
+    False  # while it is, an isolated call would import the same module again, and so on without end
+)
 
 
 def prctl(option: int, value: int) -> None:
@@ -26,7 +30,8 @@ def prctl(option: int, value: int) -> None:
 
 
 def descendants() -> list[int]:
-    """The living processes that came from this one. It is the reaper of its orphans, so that none of them gets away."""
+    """The living processes that came from this one. It is the reaper of its orphans, so that none
+    of them gets away."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -45,7 +50,8 @@ def descendants() -> list[int]:
 
 
 def end(worker: int, alive: bool) -> None:
-    """SIGKILL the worker and what it has started, until nothing is left. A fork bomb may outrun it."""
+    """SIGKILL the worker and what it has started, until nothing is left. A fork bomb may outrun
+    it."""
     deadline = time.monotonic() + 2.0
     if alive or not LINUX:  # a process group is all that can be found of it elsewhere
         try:
@@ -67,7 +73,8 @@ def end(worker: int, alive: bool) -> None:
 
 
 def watch(worker: int, signals: int) -> int:
-    """Wait until the worker ends, or is to; end what is left; the exit status to leave with, 128 + the signal as in a shell."""
+    """Wait until the worker ends, or is to; end what is left; the exit status to leave with, 128 +
+    the signal as in a shell."""
     poll = select.poll()
     poll.register(0, 0)  # only a hang-up: the parent writes nothing
     poll.register(signals, select.POLLIN)
@@ -98,7 +105,9 @@ def main() -> None:
         signal.signal(number, noted)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent's mask was inherited
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)  # where another child of the parent has a copy of our stdin's other end, it does not close
+    prctl(
+        PR_SET_PDEATHSIG, signal.SIGTERM
+    )  # where another child of the parent has a copy of our stdin's other end, it does not close
     here = os.getpid()
     if os.getppid() != parent:
         return

@@ -1,4 +1,5 @@
-"""The worker of one isolated call: it imports the callback, runs it, and tells the parent. And the messages that the two exchange."""
+"""The worker of one isolated call: it imports the callback, runs it, and tells the parent. And the
+messages that the two exchange."""
 
 from __future__ import annotations
 
@@ -18,11 +19,13 @@ from holdfast.tools.results import clean
 from holdfast.tools.running import attempt, checked, start_thread
 from holdfast.tools.tool import Tool
 
-SCRIPT = "__holdfast_script__"  # what a script's module is called in the worker, so that its `__main__` part is not run
+# what a script's module is called in the worker, so that its `__main__` part is not run
+SCRIPT = "__holdfast_script__"
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One call: where its callback is found (`module`, or the file `script`), and what it is given."""
+    """One call: where its callback is found (`module`, or the file `script`), and what it is
+    given."""
 
     tool: str
     module: str
@@ -52,7 +55,8 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
-    """A `ToolError`: what the callback raised, classified as it is in one process, or why it was not run. `kind` is the nearest of our classes."""
+    """A `ToolError`: what the callback raised, classified as it is in one process, or why it was
+    not run. `kind` is the nearest of our classes."""
 
     kind: str
     text: str
@@ -84,10 +88,21 @@ class _Context(ToolContext):
     """A call's context in its own process: what the parent alone has is not here."""
 
     def __init__(
-        self, request: Request, cancelled: Cancellation, tell: Callable[[str], None], cleanups: dict[object, Callable[[], None]]
+        self,
+        request: Request,
+        cancelled: Cancellation,
+        tell: Callable[[str], None],
+        cleanups: dict[object, Callable[[], None]],
     ) -> None:
         super().__init__(
-            request.conversation_id, request.call_id, request.attempt, cancelled, None, tell, cleanups.__setitem__, lambda: request.marks
+            request.conversation_id,
+            request.call_id,
+            request.attempt,
+            cancelled,
+            None,
+            tell,
+            cleanups.__setitem__,
+            lambda: request.marks,
         )
         self._tool = request.tool
         del self.runtime
@@ -95,8 +110,9 @@ class _Context(ToolContext):
     def __getattr__(self, name: str) -> Any:
         if name == "runtime":
             raise ToolError(
-                f"{self._tool!r} runs in a process of its own (isolation='process'), where there is no context.runtime. "
-                "Use files and processes directly, or make the tool without isolation.",
+                f"{self._tool!r} runs in a process of its own (isolation='process'), where there is"
+                " no context.runtime. Use files and processes directly, or make the tool without"
+                " isolation.",
                 retryable=False,
                 max_retries=0,
             )
@@ -119,21 +135,29 @@ def work(channel: int) -> None:
     request = msgspec.json.decode(first, type=Request)
     cleanups: dict[object, Callable[[], None]] = {}
     try:
-        said: Said = Answer(_run(request, channel, lambda message: send(Progress(clean(message))), cleanups))
+        said: Said = Answer(
+            _run(request, channel, lambda message: send(Progress(clean(message))), cleanups)
+        )
     except ToolError as error:
         said = _told(error)
     for cleanup in reversed(cleanups.values()):
         try:
             cleanup()
         except Exception as error:
-            print(f"cleaning up: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201 - the parent keeps what is printed
+            print(f"cleaning up: {type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError, AttributeError):  # a callback may have closed it, or put None in its place
+        except (
+            OSError,
+            ValueError,
+            AttributeError,
+        ):  # a callback may have closed it, or put None in its place
             pass
     send(said)
-    os._exit(0)  # neither threads that go on nor what they hold may keep a finished call from ending
+    os._exit(
+        0
+    )  # neither threads that go on nor what they hold may keep a finished call from ending
 
 
 def _receive(channel: int) -> bytes | None:
@@ -150,7 +174,12 @@ def _receive(channel: int) -> bytes | None:
     return data[4:]
 
 
-def _run(request: Request, channel: int, tell: Callable[[str], None], cleanups: dict[object, Callable[[], None]]) -> ToolResult:
+def _run(
+    request: Request,
+    channel: int,
+    tell: Callable[[str], None],
+    cleanups: dict[object, Callable[[], None]],
+) -> ToolResult:
     tool = Tool(request.tool, "", _callback(request))
     arguments = checked(tool, request.arguments) if request.read else request.arguments
     cancelled = Cancellation()
@@ -167,11 +196,15 @@ def _run(request: Request, channel: int, tell: Callable[[str], None], cleanups: 
 def _callback(request: Request) -> Callable[..., Any]:
     main: Any = sys.modules["__main__"]
     try:
-        found = lookup(_script(request.script) if request.script else importlib.import_module(request.module), request.qualname)
+        found = lookup(
+            _script(request.script) if request.script else importlib.import_module(request.module),
+            request.qualname,
+        )
     except Exception as error:
         where = request.script or request.module
         raise ToolError(
-            f"{request.tool!r} was not run: its process cannot import {request.qualname!r} from {where!r}: {type(error).__name__}: {error}",
+            f"{request.tool!r} was not run: its process cannot import {request.qualname!r} from"
+            f" {where!r}: {type(error).__name__}: {error}",
             retryable=False,
             max_retries=0,
         ) from error
@@ -200,5 +233,12 @@ def _told(error: ToolError) -> Refusal:
     trace = clean("".join(traceback.format_exception(error.__cause__ or error)))[-10_000:]
     ours = next(kind for kind in type(error).__mro__ if kind.__module__ == ToolError.__module__)
     return Refusal(
-        ours.__name__, clean(str(error)), error.error_type, error.retryable, error.max_retries, error.backoff, error.retry_after, trace
-    )  # fmt: skip
+        ours.__name__,
+        clean(str(error)),
+        error.error_type,
+        error.retryable,
+        error.max_retries,
+        error.backoff,
+        error.retry_after,
+        trace,
+    )

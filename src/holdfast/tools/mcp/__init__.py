@@ -1,6 +1,7 @@
 """Tools of MCP servers: `MCPClient` connects to them and makes each of their tools a `Tool`.
 
-The protocol is the mcp package's, which is async; it lives on one private thread. Nothing of it is imported before the first connection.
+The protocol is the mcp package's, which is async; it lives on one private thread. Nothing of it is
+imported before the first connection.
 """
 
 from __future__ import annotations
@@ -21,45 +22,68 @@ from holdfast.tools.mcp.source import Found, MCPSource, MCPTool
 from holdfast.tools.names import wire_name
 from holdfast.tools.tool import Tool
 
-__all__ = ["ClientCredentials", "Elicitation", "MCPClient", "MCPPool", "MCPSource", "MCPTool", "OAuth"]
+__all__ = [
+    "ClientCredentials",
+    "Elicitation",
+    "MCPClient",
+    "MCPPool",
+    "MCPSource",
+    "MCPTool",
+    "OAuth",
+]
 
 _log = logging.getLogger(__name__)
 
 
 class MCPClient:
-    """The tools of MCP servers, each as `server.tool`: `tools += MCPClient(config)`, or `client.tools()`. Thread-safe.
+    """The tools of MCP servers, each as `server.tool`: `tools += MCPClient(config)`, or
+    `client.tools()`. Thread-safe.
 
-    `config` is the usual `{"mcpServers": {id: server}}` or its inner mapping; None or an empty one gives no tools. A server is
-    `{"command", "args", "env", "cwd"}` (stdio) or `{"url", "headers"}` (streamable HTTP, or with `"type": "sse"` the older SSE). Both take
+    `config` is the usual `{"mcpServers": {id: server}}` or its inner mapping; None or an empty one
+    gives no tools. A server is `{"command", "args", "env", "cwd"}` (stdio) or `{"url", "headers"}`
+    (streamable HTTP, or with `"type": "sse"` the older SSE). Both take
 
-    - `trusted`: whether its annotations (read_only, idempotent, ...) are believed; without, none of its calls is repeated unasked
-    - `sampling`: whether the model of the agent that calls it answers its requests for completions, at most 32 for each call; what they took
-      is in the result's meta under `holdfast/sampling`. Without it, it is not told that it may ask
-    - `roots`: whether it is told the folders in which the agent's conversations work (their runtimes' `workdir`); true, if not given
+    - `trusted`: whether its annotations (read_only, idempotent, ...) are believed; without, none of
+      its calls is repeated unasked
+    - `sampling`: whether the model of the agent that calls it answers its requests for completions,
+      at most 32 for each call; what they took is in the result's meta under `holdfast/sampling`.
+      Without it, it is not told that it may ask
+    - `roots`: whether it is told the folders in which the agent's conversations work (their
+      runtimes' `workdir`); true, if not given
     - `timeout`, `call_timeout`: in place of the client's; `call_timeout` null: no limit
-    - `mode`: `auto` (asks), or the protocol's era: `2026-07-28`, `2025-11-25` (also called `legacy`)
+    - `mode`: `auto` (asks), or the protocol's era: `2026-07-28`, `2025-11-25` (also called
+      `legacy`)
     - `lazy`: for a `ToolManager`, which then asks for its tools only when somebody names it
 
-    The first use connects to all servers at once, each within `timeout` seconds; that includes listing its tools. A server that fails
-    harms only itself: `errors` then says why, by server id (or tool name, for a tool that cannot be used), and a warning is logged; it is
-    tried again after `close`. A call takes at most `call_timeout` seconds (600; None: no limit), not counting the time in which a person is
-    asked; it heeds `context.cancelled` and reports progress to `context.report_progress`. A server that died is started again by the next
-    call. Works again after `close`, tools that were made before included.
+    The first use connects to all servers at once, each within `timeout` seconds; that includes
+    listing its tools. A server that fails harms only itself: `errors` then says why, by server id
+    (or tool name, for a tool that cannot be used), and a warning is logged; it is tried again after
+    `close`. A call takes at most `call_timeout` seconds (600; None: no limit), not counting the
+    time in which a person is asked; it heeds `context.cancelled` and reports progress to
+    `context.report_progress`. A server that died is started again by the next call. Works again
+    after `close`, tools that were made before included.
 
-    What servers may ask is answered by the conversation whose call it is, or by what is given here, each on a thread of its own:
+    What servers may ask is answered by the conversation whose call it is, or by what is given here,
+    each on a thread of its own:
 
-    - `elicit(Elicitation)` asks the user: it returns the form's values (for an address: True), or None to decline. If it raises, the server is
-      told that there was no answer. Without it, the conversation's `on_question` is asked, and without a conversation everything is declined.
-    - `sample`, an `LLM` or what else has `completion(messages, system=, cancelled=)`, answers requests for completions of every server; without
-      it those of servers with `sampling` go to the agent's model.
-    - `roots`, folders or a function that returns them, are what servers are told to work in, in place of the conversations' own.
+    - `elicit(Elicitation)` asks the user: it returns the form's values (for an address: True), or
+      None to decline. If it raises, the server is told that there was no answer. Without it, the
+      conversation's `on_question` is asked, and without a conversation everything is declined.
+    - `sample`, an `LLM` or what else has `completion(messages, system=, cancelled=)`, answers
+      requests for completions of every server; without it those of servers with `sampling` go to
+      the agent's model.
+    - `roots`, folders or a function that returns them, are what servers are told to work in, in
+      place of the conversations' own.
 
-    `auth` gives servers over HTTP, by id, an `OAuth`, a `ClientCredentials` or an `httpx2.Auth`. Headers and tokens go to the server's origin
-    alone: a redirect to another is not followed. `stderr_dir` is a folder in which each stdio server's stderr is appended to `{id}.log`, at
-    most 10 MB; without, its end is kept in a temporary file for error messages. `pool` shares connections with other clients of the pool.
+    `auth` gives servers over HTTP, by id, an `OAuth`, a `ClientCredentials` or an `httpx2.Auth`.
+    Headers and tokens go to the server's origin alone: a redirect to another is not followed.
+    `stderr_dir` is a folder in which each stdio server's stderr is appended to `{id}.log`, at most
+    10 MB; without, its end is kept in a temporary file for error messages. `pool` shares
+    connections with other clients of the pool.
 
-    A stdio server inherits HOME, LOGNAME, PATH, SHELL, TERM and USER, by the mcp package's allow-list, and nothing else of this
-    process's environment: what it needs (keys, above all) stands in `env`. HTTP takes no proxy or credential from the environment either.
+    A stdio server inherits HOME, LOGNAME, PATH, SHELL, TERM and USER, by the mcp package's
+    allow-list, and nothing else of this process's environment: what it needs (keys, above all)
+    stands in `env`. HTTP takes no proxy or credential from the environment either.
 
     Raises `ConfigurationError` naming the server and the key that does not fit.
     """
@@ -85,10 +109,14 @@ class MCPClient:
         hooks.check()
         for name, given in (auth or {}).items():
             if name not in servers or isinstance(servers[name], Stdio):
-                raise ConfigurationError(f"MCPClient: auth has {name!r}, which is no server with a url.")
+                raise ConfigurationError(
+                    f"MCPClient: auth has {name!r}, which is no server with a url."
+                )
             check_auth(name, given)
         if stderr_dir is not None and not os.path.isdir(stderr_dir):
-            raise ConfigurationError(f"MCPClient: stderr_dir takes a folder that exists, not {os.fspath(stderr_dir)!r}.")
+            raise ConfigurationError(
+                f"MCPClient: stderr_dir takes a folder that exists, not {os.fspath(stderr_dir)!r}."
+            )
         directory = None if stderr_dir is None else os.fspath(stderr_dir)
         if pool is not None and not isinstance(pool, MCPPool):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"MCPClient: pool takes an MCPPool, not {pool!r}.")
@@ -108,15 +136,18 @@ class MCPClient:
         self.errors: dict[str, str] = {}
         self._lock = threading.Lock()  # for the two below; held while nothing waits
         self._tools: list[Tool] | None = None
-        self._discovery: Future[list[Tool]] | None = None  # one thread discovers, the others wait for it
+        self._discovery: Future[list[Tool]] | None = (
+            None  # one thread discovers, the others wait for it
+        )
 
     def sources(self) -> list[MCPSource]:
-        """The servers, each as a `Source` for a `ToolManager`, in the order of the config. They share this client's connections, and
-        closing one of them, or the client, closes those."""
+        """The servers, each as a `Source` for a `ToolManager`, in the order of the config. They
+        share this client's connections, and closing one of them, or the client, closes those."""
         return list(self._sources.values())
 
     def tools(self) -> list[Tool]:
-        """The tools of all servers that could be connected to, in the order of the config. Connects at the first use."""
+        """The tools of all servers that could be connected to, in the order of the config. Connects
+        at the first use."""
         with self._lock:
             if self._tools is not None:
                 return list(self._tools)
@@ -136,7 +167,9 @@ class MCPClient:
                 _log.warning("%s", error)
             with self._lock:
                 self.errors = errors
-                if self._discovery is discovery:  # else it was closed meanwhile, and the next use connects again
+                if (
+                    self._discovery is discovery
+                ):  # else it was closed meanwhile, and the next use connects again
                     self._tools, self._discovery = tools, None
             discovery.set_result(tools)
         return list(discovery.result())
@@ -163,18 +196,25 @@ class MCPClient:
                 continue
             errors.update(unusable)
             for tool in found:
-                if wire_name(tool.name) in tools:  # an agent would refuse all of them for the sake of this one
-                    errors[tool.name] = f"MCP server {source.id!r}: {tool.name!r} is left out: its name is taken by another tool."
+                if (
+                    wire_name(tool.name) in tools
+                ):  # an agent would refuse all of them for the sake of this one
+                    errors[tool.name] = (
+                        f"MCP server {source.id!r}: {tool.name!r} is left out: its name is taken by"
+                        " another tool."
+                    )
                     continue
                 tools[wire_name(tool.name)] = tool
         return list(tools.values()), errors
 
     def close(self) -> None:
-        """End all connections and server processes, at once and within some seconds; of a pool, those that nobody else holds. Idempotent;
-        the next use connects again."""
+        """End all connections and server processes, at once and within some seconds; of a pool,
+        those that nobody else holds. Idempotent; the next use connects again."""
         with self._lock:
             self._tools = self._discovery = None
-        self._pool.release([lease for source in self._sources.values() if (lease := source.let_go()) is not None])
+        self._pool.release(
+            [lease for source in self._sources.values() if (lease := source.let_go()) is not None]
+        )
 
     def __enter__(self) -> MCPClient:
         return self

@@ -1,6 +1,8 @@
-"""How MCP servers over HTTP are told who we are: OAuth with a user (`OAuth`) and without one (`ClientCredentials`).
+"""How MCP servers over HTTP are told who we are: OAuth with a user (`OAuth`) and without one
+(`ClientCredentials`).
 
-The flows are the mcp package's own; here they get their handlers, and a storage that stays the caller's.
+The flows are the mcp package's own; here they get their handlers, and a storage that stays the
+caller's.
 """
 
 from __future__ import annotations
@@ -27,13 +29,17 @@ AskPerson = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class OAuth(msgspec.Struct, frozen=True, kw_only=True):
-    """OAuth 2.1 with a user's consent: authorization code and PKCE, discovery, registration, refresh, step-up.
+    """OAuth 2.1 with a user's consent: authorization code and PKCE, discovery, registration,
+    refresh, step-up.
 
-    `redirect(url)` shows the user the address at which to consent; `callback()` waits until the browser was sent back, and returns the
-    address that it was sent to (`redirect_uri` with its query). Both are called on a worker thread, and no deadline runs meanwhile.
-    `storage` keeps tokens and registrations between processes, as text by the server's address: a dict, or a mapping of yours over a
-    keyring or a file; it is never shown to another server. `client_id` (and `client_secret`) are those of a client that is registered
-    already, with the authorization server `issuer`; `client_metadata_url` is the address of a client's metadata document, for servers that take one; else we register.
+    `redirect(url)` shows the user the address at which to consent; `callback()` waits until the
+    browser was sent back, and returns the address that it was sent to (`redirect_uri` with its
+    query). Both are called on a worker thread, and no deadline runs meanwhile. `storage` keeps
+    tokens and registrations between processes, as text by the server's address: a dict, or a
+    mapping of yours over a keyring or a file; it is never shown to another server. `client_id` (and
+    `client_secret`) are those of a client that is registered already, with the authorization server
+    `issuer`; `client_metadata_url` is the address of a client's metadata document, for servers that
+    take one; else we register.
     """
 
     redirect: Callable[[str], object]
@@ -52,8 +58,9 @@ class OAuth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """OAuth 2.1 between machines. `client_secret`, or a `private_key` (PEM) that signs an assertion with `algorithm`, goes to the
-    authorization server `issuer` (its exact identifier) and nowhere else, wherever the MCP server points."""
+    """OAuth 2.1 between machines. `client_secret`, or a `private_key` (PEM) that signs an assertion
+    with `algorithm`, goes to the authorization server `issuer` (its exact identifier) and nowhere
+    else, wherever the MCP server points."""
 
     client_id: str
     issuer: str
@@ -62,7 +69,9 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
     private_key: str | None = None
     algorithm: str = "RS256"
     scope: str | None = None
-    in_body: bool = False  # the secret as a form field (client_secret_post), not as Basic authentication
+    in_body: bool = (
+        False  # the secret as a form field (client_secret_post), not as Basic authentication
+    )
 
     def __post_init__(self) -> None:
         if (self.client_secret is None) == (self.private_key is None):
@@ -73,13 +82,19 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_auth(name: str, auth: Any) -> None:
-    """Raise `ConfigurationError` unless `auth` is one of the two above, or an `httpx2.Auth` of the caller's own."""
-    if not isinstance(auth, OAuth | ClientCredentials) and not callable(getattr(auth, "async_auth_flow", None)):
-        raise ConfigurationError(f"MCP server {name!r}: auth takes OAuth(...), ClientCredentials(...) or an httpx2.Auth.")
+    """Raise `ConfigurationError` unless `auth` is one of the two above, or an `httpx2.Auth` of the
+    caller's own."""
+    if not isinstance(auth, OAuth | ClientCredentials) and not callable(
+        getattr(auth, "async_auth_flow", None)
+    ):
+        raise ConfigurationError(
+            f"MCP server {name!r}: auth takes OAuth(...), ClientCredentials(...) or an httpx2.Auth."
+        )
 
 
 def provider_of(url: str, auth: Any, asking: AskPerson) -> httpx2.Auth:
-    """What httpx2 asks to authenticate the requests to `url`. `asking()` is entered while a person is waited for."""
+    """What httpx2 asks to authenticate the requests to `url`. `asking()` is entered while a person
+    is waited for."""
     if isinstance(auth, OAuth):
         return _unlocked(_with_user(url, auth, asking))
     if isinstance(auth, ClientCredentials):
@@ -99,7 +114,9 @@ def _with_user(url: str, auth: OAuth, asking: AskPerson) -> OAuthClientProvider:
         with asking():
             back = await on_thread(auth.callback)
         query = {key: values[0] for key, values in parse_qs(urlsplit(back).query).items()}
-        return AuthorizationCodeResult(code=query.get("code", ""), state=query.get("state"), iss=query.get("iss"))
+        return AuthorizationCodeResult(
+            code=query.get("code", ""), state=query.get("state"), iss=query.get("iss")
+        )
 
     given = None
     if auth.client_id is not None:
@@ -117,7 +134,9 @@ def _with_user(url: str, auth: OAuth, asking: AskPerson) -> OAuthClientProvider:
     metadata = OAuthClientMetadata.model_validate(
         {"redirect_uris": [auth.redirect_uri], "client_name": auth.client_name, "scope": auth.scope}
     )
-    provider = OAuthClientProvider(url, metadata, storage, redirect, callback, auth.client_metadata_url)
+    provider = OAuthClientProvider(
+        url, metadata, storage, redirect, callback, auth.client_metadata_url
+    )
     storage.provider = provider
     return provider
 
@@ -132,22 +151,35 @@ def _without_user(url: str, auth: ClientCredentials) -> OAuthClientProvider:
     storage = _Stored(url, auth.storage, None)
     if auth.private_key is not None:
         signed = SignedJWTParameters(
-            issuer=auth.client_id, subject=auth.client_id, signing_key=auth.private_key, signing_algorithm=auth.algorithm
+            issuer=auth.client_id,
+            subject=auth.client_id,
+            signing_key=auth.private_key,
+            signing_algorithm=auth.algorithm,
         )
         provider: OAuthClientProvider = PrivateKeyJWTOAuthProvider(
-            url, storage, auth.client_id, signed.create_assertion_provider(), auth.scope, auth.issuer
+            url,
+            storage,
+            auth.client_id,
+            signed.create_assertion_provider(),
+            auth.scope,
+            auth.issuer,
         )
     else:
         method = "client_secret_post" if auth.in_body else "client_secret_basic"
-        provider = ClientCredentialsOAuthProvider(url, storage, auth.client_id, auth.client_secret or "", method, auth.scope, auth.issuer)
+        provider = ClientCredentialsOAuthProvider(
+            url, storage, auth.client_id, auth.client_secret or "", method, auth.scope, auth.issuer
+        )
     storage.provider = provider
     return provider
 
 
 class _Stored:
-    """The mcp package's token storage over the caller's mapping. Its keys begin with the server's address: no server sees another's."""
+    """The mcp package's token storage over the caller's mapping. Its keys begin with the server's
+    address: no server sees another's."""
 
-    def __init__(self, url: str, mapping: Storage, given: OAuthClientInformationFull | None) -> None:
+    def __init__(
+        self, url: str, mapping: Storage, given: OAuthClientInformationFull | None
+    ) -> None:
         self._url = url
         self._mapping = mapping
         self._given = given
@@ -167,14 +199,18 @@ class _Stored:
         found = await self._read("tokens")
         if found is None:
             return None
-        # Where the tokens came from comes back with them: else a refresh after a restart goes to a guessed address on the server itself.
+        # Where the tokens came from comes back with them: else a refresh after a restart goes to a
+        # guessed address on the server itself.
         if self.provider is not None and found.get("server"):
             self.provider.context.oauth_metadata = OAuthMetadata.model_validate(found["server"])
             if found.get("resource"):
-                self.provider.context.protected_resource_metadata = ProtectedResourceMetadata.model_validate(found["resource"])
+                self.provider.context.protected_resource_metadata = (
+                    ProtectedResourceMetadata.model_validate(found["resource"])
+                )
         token = OAuthToken.model_validate(found["token"])
         if found.get("expires") is not None and found["expires"] <= time.time():
-            token.access_token = ""  # spent: the provider refreshes before it asks, where it knows by whom
+            # spent: the provider refreshes before it asks, where it knows by whom
+            token.access_token = ""
             if not found.get("server"):
                 return None
         return token
@@ -188,8 +224,14 @@ class _Stored:
             {
                 "token": tokens.model_dump(mode="json", exclude_none=True),
                 "expires": None if tokens.expires_in is None else time.time() + tokens.expires_in,
-                "server": None if server is None else server.model_dump(mode="json", exclude_none=True),
-                "resource": None if resource is None else resource.model_dump(mode="json", exclude_none=True),
+                "server": (
+                    None if server is None else server.model_dump(mode="json", exclude_none=True)
+                ),
+                "resource": (
+                    None
+                    if resource is None
+                    else resource.model_dump(mode="json", exclude_none=True)
+                ),
             },
         )
 
@@ -206,15 +248,21 @@ class _Stored:
 
 
 def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:
-    """`provider`, but without its lock while a token is good: it would hold it until the server answers, so that one slow call holds up
-    all the others of a connection."""
+    """`provider`, but without its lock while a token is good: it would hold it until the server
+    answers, so that one slow call holds up all the others of a connection."""
     import httpx2
 
     class Unlocked(httpx2.Auth):
-        async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        async def async_auth_flow(
+            self, request: httpx2.Request
+        ) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
             context = provider.context
             refused: httpx2.Response | None = None
-            token = context.current_tokens.access_token if context.current_tokens is not None and context.is_token_valid() else None
+            token = (
+                context.current_tokens.access_token
+                if context.current_tokens is not None and context.is_token_valid()
+                else None
+            )
             if token is not None:
                 request.headers["Authorization"] = f"Bearer {token}"
                 refused = yield request
@@ -223,7 +271,11 @@ def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:
             flow = provider.async_auth_flow(request)  # holds the lock from here to its end
             try:
                 outgoing = await anext(flow)
-                held = context.current_tokens.access_token if context.current_tokens is not None else None
+                held = (
+                    context.current_tokens.access_token
+                    if context.current_tokens is not None
+                    else None
+                )
                 if refused is not None and outgoing is request and held == token:
                     outgoing = await flow.asend(refused)  # what it would be told if it asked again
                 while True:

@@ -14,15 +14,20 @@ import msgspec
 from holdfast.errors import ConfigurationError
 from holdfast.tools.mcp.secrets import bare_url
 
-CALL_TIMEOUT = 600.0  # seconds; builds and searches take minutes, and a server that never answers must not hold a run for ever
+# seconds; builds and searches take minutes, and a server that never answers must not hold a run for
+# ever
+CALL_TIMEOUT = 600.0
 
-_SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # no dot: it separates server and tool in a tool's name
+_SERVER_ID = re.compile(
+    r"[A-Za-z0-9_-]{1,64}"
+)  # no dot: it separates server and tool in a tool's name
 
 Mode = Literal["auto", "legacy", "2025-11-25", "2026-07-28"]
 
 
 class Stdio(msgspec.Struct, frozen=True):
-    """A server that is a process of ours, spoken to over its stdin and stdout. Its repr shows no secret."""
+    """A server that is a process of ours, spoken to over its stdin and stdout. Its repr shows no
+    secret."""
 
     command: str
     args: list[str] = []
@@ -63,7 +68,8 @@ Server = Stdio | Http
 
 
 def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict[str, Server]:
-    """Return the servers of a configuration, or of its inner mapping, by id. Raises `ConfigurationError` naming the server and the key.
+    """Return the servers of a configuration, or of its inner mapping, by id. Raises
+    `ConfigurationError` naming the server and the key.
 
     `call_timeout` is for servers that do not say their own.
     """
@@ -71,26 +77,46 @@ def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict
     if isinstance(config, Mapping) and "mcpServers" in config:
         others = [str(key) for key in cast("Mapping[Any, Any]", config) if key != "mcpServers"]
         if others:
-            raise ConfigurationError(f"MCPClient: config has {', '.join(others)} beside mcpServers; it takes mcpServers alone.")
+            raise ConfigurationError(
+                f"MCPClient: config has {', '.join(others)} beside mcpServers; it takes mcpServers"
+                " alone."
+            )
         config = cast("Mapping[Any, Any]", config)["mcpServers"]
     if not isinstance(config, Mapping):
         file = isinstance(config, str | os.PathLike)
-        hint = " A file is read by the caller: MCPClient(json.loads(Path(...).read_text()))." if file else ""
-        raise ConfigurationError(f"MCPClient: config takes a mapping of server ids to servers, not a {type(config).__name__}.{hint}")
-    return {_id(name): _server(name, given, call_timeout) for name, given in cast("Mapping[Any, Any]", config).items()}
+        hint = (
+            " A file is read by the caller: MCPClient(json.loads(Path(...).read_text()))."
+            if file
+            else ""
+        )
+        raise ConfigurationError(
+            "MCPClient: config takes a mapping of server ids to servers, not a"
+            f" {type(config).__name__}.{hint}"
+        )
+    return {
+        _id(name): _server(name, given, call_timeout)
+        for name, given in cast("Mapping[Any, Any]", config).items()
+    }
 
 
 def _id(name: Any) -> str:
     if not isinstance(name, str) or not _SERVER_ID.fullmatch(name):
-        raise ConfigurationError(f"MCP server {name!r}: an id takes 1 to 64 letters, digits, '_' or '-'.")
+        raise ConfigurationError(
+            f"MCP server {name!r}: an id takes 1 to 64 letters, digits, '_' or '-'."
+        )
     return name
 
 
 def _server(name: str, given: Any, call_timeout: float | None) -> Server:
     if not isinstance(given, Mapping) or ("command" in given) == ("url" in given):
-        keys = ", ".join(map(repr, cast("Mapping[Any, Any]", given))) if isinstance(given, Mapping) else repr(type(given).__name__)
+        keys = (
+            ", ".join(map(repr, cast("Mapping[Any, Any]", given)))
+            if isinstance(given, Mapping)
+            else repr(type(given).__name__)
+        )
         raise ConfigurationError(
-            f"MCP server {name!r} takes a mapping with either command (stdio) or url (HTTP); it has {keys or 'nothing'}."
+            f"MCP server {name!r} takes a mapping with either command (stdio) or url (HTTP); it has"
+            f" {keys or 'nothing'}."
         )
     kind = Stdio if "command" in given else Http
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
@@ -99,25 +125,37 @@ def _server(name: str, given: Any, call_timeout: float | None) -> Server:
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ConfigurationError(f"MCP server {name!r} has an unknown key {key!r}.{hint} It takes: {', '.join(fields)}.")
-        plain = os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
+            raise ConfigurationError(
+                f"MCP server {name!r} has an unknown key {key!r}.{hint} It takes:"
+                f" {', '.join(fields)}."
+            )
+        plain = (
+            os.fspath(cast("os.PathLike[str]", value)) if isinstance(value, os.PathLike) else value
+        )
         try:
             values[key] = msgspec.convert(plain, fields[key].type)
-        except msgspec.ValidationError as error:  # it names types and never shows the value, which may be secret
+        except (
+            msgspec.ValidationError
+        ) as error:  # it names types and never shows the value, which may be secret
             raise ConfigurationError(f"MCP server {name!r}: {key}: {error}.") from None
         if key in ("timeout", "call_timeout") and values[key] is not None:
             seconds(f"MCP server {name!r}: {key}", values[key])
     server = kind(**values)
     if isinstance(server, Http):
         if not server.url.startswith(("http://", "https://")):
-            raise ConfigurationError(f"MCP server {name!r}: url takes an http:// or https:// address.")
+            raise ConfigurationError(
+                f"MCP server {name!r}: url takes an http:// or https:// address."
+            )
         if server.type == "sse" and server.mode == "2026-07-28":
-            raise ConfigurationError(f"MCP server {name!r}: mode 2026-07-28 has no SSE transport; it takes type 'http'.")
+            raise ConfigurationError(
+                f"MCP server {name!r}: mode 2026-07-28 has no SSE transport; it takes type 'http'."
+            )
     return server
 
 
 def seconds(name: str, value: Any) -> float:
-    """`value`, if it is a number of seconds above 0. Raises `ConfigurationError` beginning with `name`."""
+    """`value`, if it is a number of seconds above 0. Raises `ConfigurationError` beginning with
+    `name`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ConfigurationError(f"{name} takes a number of seconds above 0, not {value!r}.")
     return value

@@ -1,4 +1,5 @@
-"""What MCP servers may ask of us: the user's input (elicitation), a model's (sampling), and which folders to work in (roots).
+"""What MCP servers may ask of us: the user's input (elicitation), a model's (sampling), and which
+folders to work in (roots).
 
 Answers come from the owner's code, which runs on a thread of its own, never on the loop thread.
 """
@@ -32,9 +33,11 @@ _log = logging.getLogger(__name__)
 
 
 class Elicitation(msgspec.Struct, frozen=True):
-    """What a server asks the user: `message`, and either `schema` (a form, as a JSON Schema of flat properties) or `url` (a page to visit).
+    """What a server asks the user: `message`, and either `schema` (a form, as a JSON Schema of flat
+    properties) or `url` (a page to visit).
 
-    `server` is the id of who asks: show it, for it is not us. `cancelled` is raised when nobody waits for the answer any more.
+    `server` is the id of who asks: show it, for it is not us. `cancelled` is raised when nobody
+    waits for the answer any more.
     """
 
     server: str
@@ -57,17 +60,29 @@ class Hooks(msgspec.Struct, frozen=True):
     def check(self) -> None:
         """Raise `ConfigurationError` naming what does not fit."""
         if self.elicit is not None and not callable(self.elicit):
-            raise ConfigurationError(f"MCPClient: elicit takes a function of an Elicitation, not {self.elicit!r}.")
+            raise ConfigurationError(
+                f"MCPClient: elicit takes a function of an Elicitation, not {self.elicit!r}."
+            )
         refuse_async("MCPClient: elicit", self.elicit)
         refuse_async("MCPClient: roots", self.roots)
         if self.sample is not None and not callable(getattr(self.sample, "completion", None)):
-            raise ConfigurationError(f"MCPClient: sample takes an LLM or what else has completion(), not {type(self.sample).__name__}.")
-        if self.roots is not None and (isinstance(self.roots, str) or not (callable(self.roots) or isinstance(self.roots, Iterable))):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            raise ConfigurationError(f"MCPClient: roots takes a list of folders or a function that returns one, not {self.roots!r}.")
+            raise ConfigurationError(
+                "MCPClient: sample takes an LLM or what else has completion(), not"
+                f" {type(self.sample).__name__}."
+            )
+        if self.roots is not None and (
+            isinstance(self.roots, str)
+            or not (callable(self.roots) or isinstance(self.roots, Iterable))
+        ):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(
+                "MCPClient: roots takes a list of folders or a function that returns one, not"
+                f" {self.roots!r}."
+            )
 
 
 async def on_thread(work: Callable[[], T]) -> T:
-    """Run the owner's code on a thread of its own and wait; the loop goes on. A cancel leaves the thread to its work."""
+    """Run the owner's code on a thread of its own and wait; the loop goes on. A cancel leaves the
+    thread to its work."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -92,17 +107,22 @@ async def on_thread(work: Callable[[], T]) -> T:
     return cast("T", value)
 
 
-# --- elicitation ---------------------------------------------------------------------------------
+# --- elicitation ---
 
 
-async def answer_elicitation(server: str, elicit: Elicit | None, asked: mcp_types.ElicitRequestParams) -> mcp_types.ElicitResult:
-    """The user's answer. Nobody to ask declines; a hook that raises cancels, which is MCP's word for no answer."""
+async def answer_elicitation(
+    server: str, elicit: Elicit | None, asked: mcp_types.ElicitRequestParams
+) -> mcp_types.ElicitResult:
+    """The user's answer. Nobody to ask declines; a hook that raises cancels, which is MCP's word
+    for no answer."""
     import mcp_types
 
     if elicit is None:
         return mcp_types.ElicitResult(action="decline")
     if asked.mode == "url":
-        if not asked.url.startswith(("https://", "http://")):  # file:, javascript:, and whatever else a handler is registered for
+        if not asked.url.startswith(
+            ("https://", "http://")
+        ):  # file:, javascript:, and whatever else a handler is registered for
             return mcp_types.ElicitResult(action="decline")
         question = Elicitation(server, asked.message, url=asked.url)
     else:
@@ -114,41 +134,61 @@ async def answer_elicitation(server: str, elicit: Elicit | None, asked: mcp_type
         if question.schema is None:
             return mcp_types.ElicitResult(action="accept")
         given: dict[str, Any] = {} if answer is True else answer
-        return mcp_types.ElicitResult(action="accept", content={**defaults(question.schema), **given})
+        return mcp_types.ElicitResult(
+            action="accept", content={**defaults(question.schema), **given}
+        )
     except ToolCancelled:
         return mcp_types.ElicitResult(action="cancel")
     except Exception as error:
         _log.warning(
-            "MCP server %r: its question to the user had no answer: elicit raised %s.", server, type(error).__name__, exc_info=True
+            "MCP server %r: its question to the user had no answer: elicit raised %s.",
+            server,
+            type(error).__name__,
+            exc_info=True,
         )
         return mcp_types.ElicitResult(action="cancel")
     finally:
         question.cancelled.cancel()
 
 
-# --- sampling ------------------------------------------------------------------------------------
+# --- sampling ---
 
 _STOP = {"stop": "endTurn", "length": "maxTokens"}
 
 
 async def answer_sampling(
-    server: str, model: Any, asked: mcp_types.CreateMessageRequestParams, used: Callable[[str, Any], None]
+    server: str,
+    model: Any,
+    asked: mcp_types.CreateMessageRequestParams,
+    used: Callable[[str, Any], None],
 ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
-    """A completion of the owner's model, as text. Which model, and its parameters, are the owner's to say, not the server's.
-    `used(model, usage)` is told what it took."""
+    """A completion of the owner's model, as text. Which model, and its parameters, are the owner's
+    to say, not the server's. `used(model, usage)` is told what it took."""
     import mcp_types
 
     try:
-        messages = [Message(tuple([_block(block) for block in one.content_as_list]), one.role) for one in asked.messages]
+        messages = [
+            Message(tuple([_block(block) for block in one.content_as_list]), one.role)
+            for one in asked.messages
+        ]
     except ValueError as error:
         return mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=str(error))
     cancelled = Cancellation()
     _log.info("MCP server %r asks for a completion of %d messages.", server, len(messages))
     try:
-        found = await on_thread(lambda: model.completion(messages, system=asked.system_prompt, cancelled=cancelled))
+        found = await on_thread(
+            lambda: model.completion(messages, system=asked.system_prompt, cancelled=cancelled)
+        )
     except Exception as error:
-        _log.warning("MCP server %r: the completion that it asked for failed: %s.", server, type(error).__name__, exc_info=True)
-        return mcp_types.ErrorData(code=mcp_types.INTERNAL_ERROR, message=f"The model failed: {type(error).__name__}")
+        _log.warning(
+            "MCP server %r: the completion that it asked for failed: %s.",
+            server,
+            type(error).__name__,
+            exc_info=True,
+        )
+        return mcp_types.ErrorData(
+            code=mcp_types.INTERNAL_ERROR, message=f"The model failed: {type(error).__name__}"
+        )
     finally:
         cancelled.cancel()
     name = str(found.model or getattr(model, "model", "") or "unknown")
@@ -169,12 +209,19 @@ def _block(block: Any) -> Content:
     return block_of(block)
 
 
-# --- roots ---------------------------------------------------------------------------------------
+# --- roots ---
 
 
 async def answer_roots(roots: Roots) -> mcp_types.ListRootsResult:
     """The folders, as absolute `file://` addresses."""
     import mcp_types
 
-    found = await on_thread(lambda: [Path(one).absolute() for one in (roots() if callable(roots) else roots)])
-    return mcp_types.ListRootsResult(roots=[mcp_types.Root.model_validate({"uri": path.as_uri(), "name": path.name}) for path in found])
+    found = await on_thread(
+        lambda: [Path(one).absolute() for one in (roots() if callable(roots) else roots)]
+    )
+    return mcp_types.ListRootsResult(
+        roots=[
+            mcp_types.Root.model_validate({"uri": path.as_uri(), "name": path.name})
+            for path in found
+        ]
+    )

@@ -1,7 +1,7 @@
 """A server at an address: the HTTP client that speaks to it, and the older SSE transport.
 
-Whatever a request carries (headers, tokens, the message itself) is for one origin. Redirects to another are not followed, here as in the
-mcp package's transport for streamable HTTP.
+Whatever a request carries (headers, tokens, the message itself) is for one origin. Redirects to
+another are not followed, here as in the mcp package's transport for streamable HTTP.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 
 class Trace:
-    """What HTTP said to the requests of one call. The transport folds all of it into one JSON-RPC error, but it sends each request in its
-    caller's context, and so run the hooks that note it here."""
+    """What HTTP said to the requests of one call. The transport folds all of it into one JSON-RPC
+    error, but it sends each request in its caller's context, and so run the hooks that note it
+    here."""
 
     __slots__ = ("failure", "status")
 
@@ -51,7 +52,8 @@ async def _trace(request: httpx2.Request) -> None:
 
 
 class _Body(httpx2.AsyncByteStream):
-    """An answer's body whose breaking off is told as the end of that stream, not of the whole connection."""
+    """An answer's body whose breaking off is told as the end of that stream, not of the whole
+    connection."""
 
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
@@ -75,11 +77,13 @@ def _note_failure(error: Exception) -> None:
 
 
 class _Contained(httpx2.AsyncHTTPTransport):
-    """A request that fails is that request's failure. The mcp package's transport would take all others on the connection down with it,
-    so it is told of an answer with a JSON-RPC error. Only while `connected()`: before, a failure is the connection's."""
+    """A request that fails is that request's failure. The mcp package's transport would take all
+    others on the connection down with it, so it is told of an answer with a JSON-RPC error. Only
+    while `connected()`: before, a failure is the connection's."""
 
     def __init__(self, connected: Callable[[], bool]) -> None:
-        # unlimited: a call that waits too long for one of 100 connections would be taken for a failure
+        # unlimited: a call that waits too long for one of 100 connections would be taken for a
+        # failure
         super().__init__(trust_env=False, limits=httpx2.Limits())
         self._connected = connected
 
@@ -91,34 +95,46 @@ class _Contained(httpx2.AsyncHTTPTransport):
         except httpx2.TransportError as error:
             _note_failure(error)
             text = f"{type(error).__name__}: {error}"
-            body = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": text}})
+            body = json.dumps(
+                {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": text}}
+            )
             headers = {"content-type": "application/json"}
-            return httpx2.Response(503, headers=headers, text=body, extensions={"holdfast": True}, request=request)
+            return httpx2.Response(
+                503, headers=headers, text=body, extensions={"holdfast": True}, request=request
+            )
         if isinstance(response.stream, httpx2.AsyncByteStream):
             response.stream = _Body(response.stream)
         return response
 
 
-def http_client(server: Http, timeout: float, auth: httpx2.Auth | None, connected: Callable[[], bool]) -> httpx2.AsyncClient:
+def http_client(
+    server: Http, timeout: float, auth: httpx2.Auth | None, connected: Callable[[], bool]
+) -> httpx2.AsyncClient:
     """The HTTP client of one connection. It reads no environment: no proxy, no .netrc."""
     return httpx2.AsyncClient(
         headers=server.headers,
         auth=auth,
-        timeout=httpx2.Timeout(timeout, read=None),  # a tool may think as long as `call_timeout` lets it
+        timeout=httpx2.Timeout(
+            timeout, read=None
+        ),  # a tool may think as long as `call_timeout` lets it
         transport=_Contained(connected),
         trust_env=False,
         event_hooks={"request": [_trace], "response": [_note_status]},
     )
 
 
-# --- SSE (2024-11-05) ----------------------------------------------------------------------------
+# --- SSE (2024-11-05) ---
 
-# Not the mcp package's own transport: that one does not tell a caller whose message could not be delivered, and reads events of 1 MB at most.
+# Not the mcp package's own transport: that one does not tell a caller whose message could not be
+# delivered, and reads events of 1 MB at most.
 
 
 @contextlib.asynccontextmanager
-async def sse(http: httpx2.AsyncClient, url: str, lost: Callable[[], None]) -> AsyncGenerator[tuple[Inbox, Outbox]]:
-    """Connect to an SSE server. `lost()` is called when its stream ends. Raises `httpx2.HTTPError`, or `ValueError` for what is no MCP."""
+async def sse(
+    http: httpx2.AsyncClient, url: str, lost: Callable[[], None]
+) -> AsyncGenerator[tuple[Inbox, Outbox]]:
+    """Connect to an SSE server. `lost()` is called when its stream ends. Raises `httpx2.HTTPError`,
+    or `ValueError` for what is no MCP."""
     inbox = Inbox()
     endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -138,7 +154,9 @@ async def sse(http: httpx2.AsyncClient, url: str, lost: Callable[[], None]) -> A
 
     async def send(message: SessionMessage) -> None:
         text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
-        response = await http.post(await endpoint, content=text, headers={"content-type": "application/json"})
+        response = await http.post(
+            await endpoint, content=text, headers={"content-type": "application/json"}
+        )
         response.raise_for_status()
 
     async with anyio.create_task_group() as group:
@@ -164,11 +182,15 @@ def _take(event: Any, url: str, inbox: Inbox, endpoint: asyncio.Future[str]) -> 
         address = urljoin(url, event.data)
         here, there = httpx2.URL(url), httpx2.URL(address)
         if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
-            raise ValueError(f"it wants messages sent to another origin, {there.scheme}://{there.host}")
+            raise ValueError(
+                f"it wants messages sent to another origin, {there.scheme}://{there.host}"
+            )
         if not endpoint.done():
             endpoint.set_result(address)
     elif event.event == "message" and event.data:
         try:
-            inbox.put(SessionMessage(jsonrpc_message_adapter.validate_json(event.data, by_name=False)))
+            inbox.put(
+                SessionMessage(jsonrpc_message_adapter.validate_json(event.data, by_name=False))
+            )
         except ValueError as error:
             inbox.put(unreadable(error, event.data.encode(errors="replace")))

@@ -1,4 +1,5 @@
-"""One connection to an MCP server, on the loop thread: a task that owns it (`Link`), and what is kept when it is made anew (`Connection`).
+"""One connection to an MCP server, on the loop thread: a task that owns it (`Link`), and what is
+kept when it is made anew (`Connection`).
 
 Imported at the first connection, for it brings in asyncio and the mcp package.
 """
@@ -25,7 +26,14 @@ from holdfast import __version__
 from holdfast.errors import ToolError, ToolTimeout
 from holdfast.tools.mcp.auth import provider_of
 from holdfast.tools.mcp.config import Http, Server
-from holdfast.tools.mcp.hooks import Answer, Elicitation, Hooks, answer_elicitation, answer_roots, answer_sampling
+from holdfast.tools.mcp.hooks import (
+    Answer,
+    Elicitation,
+    Hooks,
+    answer_elicitation,
+    answer_roots,
+    answer_sampling,
+)
 from holdfast.tools.mcp.results import reason_of
 from holdfast.tools.mcp.screen import Listed, Screen, listed
 from holdfast.tools.mcp.secrets import redaction
@@ -36,8 +44,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SHORTEST_TTL = 1.0  # seconds; a server that wants to be asked more often than that is asked that often
-_LISTEN_AGAIN, _LISTEN_AT_MOST = 1.0, 60.0  # seconds before a lost subscription is made again, doubled each time
+_SHORTEST_TTL = (
+    1.0  # seconds; a server that wants to be asked more often than that is asked that often
+)
+_LISTEN_AGAIN, _LISTEN_AT_MOST = (
+    1.0,
+    60.0,
+)  # seconds before a lost subscription is made again, doubled each time
 _FAREWELL = 3.0  # seconds for HTTP's DELETE
 _COMPLETIONS = 32  # that one call may ask of the agent's model; a server must not spend without end
 
@@ -83,18 +96,25 @@ class Waiting(Protocol):
 
 
 # The call within which something runs: since 2026-07-28 what a server asks, it asks within a call.
-_calling: contextvars.ContextVar[Waiting | None] = contextvars.ContextVar("holdfast_mcp_calling", default=None)
+_calling: contextvars.ContextVar[Waiting | None] = contextvars.ContextVar(
+    "holdfast_mcp_calling", default=None
+)
 
 Folders = Callable[[], Sequence[str] | None]
 
 
 class Link:
-    """One connection's life, in one task: opened, listed, kept until `end` or until the server is gone. Never reopened."""
+    """One connection's life, in one task: opened, listed, kept until `end` or until the server is
+    gone. Never reopened."""
 
-    def __init__(self, spec: Spec, changed: Callable[[], None], watched: asyncio.Event, folders: Folders) -> None:
+    def __init__(
+        self, spec: Spec, changed: Callable[[], None], watched: asyncio.Event, folders: Folders
+    ) -> None:
         self.spec = spec
         self._folders = folders
-        self._told_folders: Sequence[str] | None = None  # None: it was not told that it may ask for them
+        self._told_folders: Sequence[str] | None = (
+            None  # None: it was not told that it may ask for them
+        )
         self._telling: set[asyncio.Task[None]] = set()
         self.name = spec.name
         self._redact = redaction(spec.server)
@@ -112,10 +132,13 @@ class Link:
         self._errors: Errors | None = None
         self._stale: asyncio.TimerHandle | None = None
         self._persons = 0
-        self._waiting: dict[Waiting, int] = {}  # the calls in flight, the oldest first, and how many completions each has asked for
+        self._waiting: dict[
+            Waiting, int
+        ] = {}  # the calls in flight, the oldest first, and how many completions each has asked for
         self._asked = 0
         self._left = spec.timeout
-        # A timer of its own, and not a timeout around the work: leaving a server that does not listen takes seconds more.
+        # A timer of its own, and not a timeout around the work: leaving a server that does not
+        # listen takes seconds more.
         self._deadline = asyncio.get_running_loop().call_later(spec.timeout, self._overdue)
         self.task = asyncio.get_running_loop().create_task(self._live())
 
@@ -130,8 +153,18 @@ class Link:
             with self._scope:
                 await self._open()
         except Exception as error:
-            text, kind = ("it ended before it answered.", "network") if self.ended else self._reason(trace.failure or error, trace.status)
-            self._fail(ToolError(f"MCP server {self.name!r} could not be connected to: {text}{self._last_words()}", kind))
+            text, kind = (
+                ("it ended before it answered.", "network")
+                if self.ended
+                else self._reason(trace.failure or error, trace.status)
+            )
+            self._fail(
+                ToolError(
+                    f"MCP server {self.name!r} could not be connected to:"
+                    f" {text}{self._last_words()}",
+                    kind,
+                )
+            )
         finally:
             self.ended = True
             self._deadline.cancel()
@@ -145,7 +178,8 @@ class Link:
     async def _open(self) -> None:
         hooks = self.spec.hooks
         mode = self.spec.server.mode
-        # Also for 2026-07-28 it asks: without, nobody knows what the server can do, and a version that it refuses is not tried again lower.
+        # Also for 2026-07-28 it asks: without, nobody knows what the server can do, and a version
+        # that it refuses is not tried again lower.
         asks = mode in ("auto", "2026-07-28") and self.spec.server.type != "sse"
         if self.spec.server.roots and hooks.roots is None:
             self._told_folders = self._folders()
@@ -156,14 +190,27 @@ class Link:
                 client_info=mcp_types.Implementation(name="holdfast", version=__version__),
                 message_handler=self._heard,
                 elicitation_callback=self._elicit,
-                sampling_callback=self._sample if hooks.sample is not None or self.spec.server.sampling else None,
-                list_roots_callback=self._roots if hooks.roots is not None or self._told_folders is not None else None,
+                sampling_callback=(
+                    self._sample if hooks.sample is not None or self.spec.server.sampling else None
+                ),
+                list_roots_callback=(
+                    self._roots
+                    if hooks.roots is not None or self._told_folders is not None
+                    else None
+                ),
                 cache=None,
             )
             await stack.enter_async_context(client)
             if mode == "2026-07-28" and client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-                wrong = f"it speaks MCP {client.protocol_version}, and its configuration says mode 2026-07-28."
-                self._fail(ToolError(f"MCP server {self.name!r} could not be connected to: {wrong}", "not_found"))
+                wrong = (
+                    f"it speaks MCP {client.protocol_version}, and its configuration says mode"
+                    " 2026-07-28."
+                )
+                self._fail(
+                    ToolError(
+                        f"MCP server {self.name!r} could not be connected to: {wrong}", "not_found"
+                    )
+                )
                 return
             self._client = client
             self.tools = await self._list(client)
@@ -182,32 +229,50 @@ class Link:
         server = self.spec.server
         if not isinstance(server, Http):
             directory = self.spec.stderr_dir
-            self._errors = Errors(None if directory is None else os.path.join(directory, f"{self.name}.log"))
-            return self._screened(stdio(server, self._errors, lambda: self._client is not None, self._lost))
+            self._errors = Errors(
+                None if directory is None else os.path.join(directory, f"{self.name}.log")
+            )
+            return self._screened(
+                stdio(server, self._errors, lambda: self._client is not None, self._lost)
+            )
         from holdfast.tools.mcp.http import http_client, sse
 
-        auth = None if self.spec.auth is None else provider_of(server.url, self.spec.auth, self._asking)
-        http = await stack.enter_async_context(http_client(server, self.spec.timeout, auth, lambda: self.ready.done()))
+        auth = (
+            None
+            if self.spec.auth is None
+            else provider_of(server.url, self.spec.auth, self._asking)
+        )
+        http = await stack.enter_async_context(
+            http_client(server, self.spec.timeout, auth, lambda: self.ready.done())
+        )
         if server.type == "sse":
             return self._screened(sse(http, server.url, self._lost))
         from mcp.client.streamable_http import streamable_http_client
 
         from holdfast.tools.mcp.streams import LONGEST_MESSAGE
 
-        return self._screened(streamable_http_client(server.url, http_client=http, max_sse_event_size=LONGEST_MESSAGE))
+        return self._screened(
+            streamable_http_client(server.url, http_client=http, max_sse_event_size=LONGEST_MESSAGE)
+        )
 
     def _screened(self, transport: contextlib.AbstractAsyncContextManager[Any]) -> Screen:
         return Screen(transport, lambda: self._modern)
 
     def _overdue(self) -> None:
         babble = " It writes what is not JSON-RPC to its stdout." if self._babble else ""
-        self._fail(ToolTimeout(f"MCP server {self.name!r} did not answer within {self.spec.timeout:g} s.{babble}{self._last_words()}"))
+        self._fail(
+            ToolTimeout(
+                f"MCP server {self.name!r} did not answer within {self.spec.timeout:g}"
+                f" s.{babble}{self._last_words()}"
+            )
+        )
         self._scope.cancel()
 
     def _fail(self, error: ToolError) -> None:
         if not self.ready.done():
             self.ready.set_exception(error)
-            self.ready.exception()  # whoever waits gets it; nobody waiting is no reason for asyncio to complain
+            # whoever waits gets it; nobody waiting is no reason for asyncio to complain
+            self.ready.exception()
 
     def _last_words(self) -> str:
         words = "" if self._errors is None else self._errors.last_words(self._redact)
@@ -217,17 +282,26 @@ class Link:
         return reason_of(error, status, self._redact)
 
     def _lost(self) -> None:
-        """The server closed its side: leave, so that the next call connects again. Whoever waits is told by mcp's own error."""
+        """The server closed its side: leave, so that the next call connects again. Whoever waits is
+        told by mcp's own error."""
         self.ended = True
         self._stop.set()
 
     def end(self) -> None:
-        """Begin to close. The task is over when the process or the connection is; a server that never answered gets no time to do so."""
+        """Begin to close. The task is over when the process or the connection is; a server that
+        never answered gets no time to do so."""
         if not self.ready.done():
-            self._fail(ToolError(f"MCP server {self.name!r}: the client was closed before it was connected.", "network"))
+            self._fail(
+                ToolError(
+                    f"MCP server {self.name!r}: the client was closed before it was connected.",
+                    "network",
+                )
+            )
             self._scope.cancel()
         self._lost()
-        self._scope.deadline = asyncio.get_running_loop().time() + _FAREWELL  # stopping a process has limits of its own
+        self._scope.deadline = (
+            asyncio.get_running_loop().time() + _FAREWELL
+        )  # stopping a process has limits of its own
 
     # --- what the server says unasked ---
 
@@ -238,7 +312,8 @@ class Link:
             self._changed()
 
     async def _listen(self, client: Client) -> None:
-        """Since 2026-07-28 a server tells of changes only to who subscribes; we do once somebody wants to know."""
+        """Since 2026-07-28 a server tells of changes only to who subscribes; we do once somebody
+        wants to know."""
         tools = client.server_capabilities.tools
         if not self._modern or tools is None or not tools.list_changed:
             return
@@ -286,18 +361,30 @@ class Link:
                     one.resumed()
 
     def _caller(self, what: str) -> Waiting | None:
-        """Whose call the server asks for. In the older era it does not say, so that all calls in flight must be one conversation's."""
+        """Whose call the server asks for. In the older era it does not say, so that all calls in
+        flight must be one conversation's."""
         call = _calling.get()
         if call in self._waiting:  # else it began this connection, or is over
             return call
         owners = {(id(one.context.asks), id(one.context.llm)) for one in self._waiting}
         if len(owners) == 1:
             return next(iter(self._waiting))
-        told = f"{len(owners)} conversations have calls in flight on this connection" if owners else "no call is in flight"
-        _log.warning("MCP server %r: its %s was declined: the protocol does not say whose it is, and %s.", self.name, what, told)
+        told = (
+            f"{len(owners)} conversations have calls in flight on this connection"
+            if owners
+            else "no call is in flight"
+        )
+        _log.warning(
+            "MCP server %r: its %s was declined: the protocol does not say whose it is, and %s.",
+            self.name,
+            what,
+            told,
+        )
         return None
 
-    async def _elicit(self, context: Any, params: mcp_types.ElicitRequestParams) -> mcp_types.ElicitResult:
+    async def _elicit(
+        self, context: Any, params: mcp_types.ElicitRequestParams
+    ) -> mcp_types.ElicitResult:
         elicit = self.spec.hooks.elicit
         if elicit is None and (caller := self._caller("question to the user")) is not None:
             elicit = caller.elicit
@@ -308,14 +395,19 @@ class Link:
         self, context: Any, params: mcp_types.CreateMessageRequestParams
     ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
         if self.spec.hooks.sample is not None:
-            return await answer_sampling(self.name, self.spec.hooks.sample, params, lambda model, usage: None)
+            return await answer_sampling(
+                self.name, self.spec.hooks.sample, params, lambda model, usage: None
+            )
         caller = self._caller("request for a completion")
         if caller is None or caller.context.llm is None:
-            return mcp_types.ErrorData(code=mcp_types.INVALID_REQUEST, message="There is no model here that could answer.")
+            return mcp_types.ErrorData(
+                code=mcp_types.INVALID_REQUEST, message="There is no model here that could answer."
+            )
         self._waiting[caller] += 1
         if self._waiting[caller] > _COMPLETIONS:
             return mcp_types.ErrorData(
-                code=mcp_types.INVALID_REQUEST, message=f"A call may ask for {_COMPLETIONS} completions, not for more."
+                code=mcp_types.INVALID_REQUEST,
+                message=f"A call may ask for {_COMPLETIONS} completions, not for more.",
             )
         return await answer_sampling(self.name, caller.context.llm, params, caller.sampled)
 
@@ -331,9 +423,16 @@ class Link:
         return await answer_roots(roots)
 
     def folders_changed(self) -> None:
-        """Tell the server to ask for its folders anew, if they are others: in the older era, for since then it asks within each call."""
+        """Tell the server to ask for its folders anew, if they are others: in the older era, for
+        since then it asks within each call."""
         client, folders = self._client, self._folders() or ()
-        if client is None or self.ended or self._modern or self._told_folders is None or [*folders] == [*self._told_folders]:
+        if (
+            client is None
+            or self.ended
+            or self._modern
+            or self._told_folders is None
+            or [*folders] == [*self._told_folders]
+        ):
             return
         self._told_folders = folders
 
@@ -349,7 +448,9 @@ class Link:
 
     @property
     def _modern(self) -> bool:
-        return self._client is not None and self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        return (
+            self._client is not None and self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
+        )
 
     async def _list(self, client: Client) -> list[Listed]:
         found: list[Listed] = []
@@ -370,7 +471,9 @@ class Link:
             self._stale.cancel()
             self._stale = None
         if lasts and not self.ended:
-            self._stale = asyncio.get_running_loop().call_later(max(min(lasts) / 1000, _SHORTEST_TTL), self._changed)
+            self._stale = asyncio.get_running_loop().call_later(
+                max(min(lasts) / 1000, _SHORTEST_TTL), self._changed
+            )
         self.left_out = left_out
         return found
 
@@ -381,7 +484,9 @@ class Link:
         self.tools = await self._ask(lambda: self._list(client), "was not able to list its tools")
         return self.tools
 
-    async def call(self, tool: str, arguments: dict[str, Any], waiting: Waiting) -> mcp_types.CallToolResult:
+    async def call(
+        self, tool: str, arguments: dict[str, Any], waiting: Waiting
+    ) -> mcp_types.CallToolResult:
         """Call a tool. Raises `ToolError`."""
         client = self._client
         assert client is not None
@@ -390,7 +495,10 @@ class Link:
             waiting.paused()
         within = _calling.set(waiting)
         try:
-            return await self._ask(lambda: client.call_tool(tool, arguments, progress_callback=waiting.progress), "failed the call")
+            return await self._ask(
+                lambda: client.call_tool(tool, arguments, progress_callback=waiting.progress),
+                "failed the call",
+            )
         finally:
             _calling.reset(within)
             self._waiting.pop(waiting, None)
@@ -400,12 +508,16 @@ class Link:
         client = self._client
         assert client is not None
         if self._modern:
-            await self._ask(lambda: client.session.send_discover(client.protocol_version), "did not answer")
+            await self._ask(
+                lambda: client.session.send_discover(client.protocol_version), "did not answer"
+            )
         else:
             try:
                 await self._ask(client.session.send_ping, "did not answer")
             except ToolError as error:
-                if error.error_type != "not_found":  # it was told that there is no such thing: it is there
+                if (
+                    error.error_type != "not_found"
+                ):  # it was told that there is no such thing: it is there
                     raise
         info = client.server_info
         name = f"{info.name} {info.version}".strip() + ", " if info is not None else ""
@@ -425,11 +537,15 @@ class Link:
             broken = trace is not None and trace.failure is not None
             self.retired = self.retired or broken
             if self.ended or broken:
-                lost = f"MCP server {self.name!r} went away during the call, whose effect may have happened; the next call connects again."
+                lost = (
+                    f"MCP server {self.name!r} went away during the call, whose effect may have"
+                    " happened; the next call connects again."
+                )
                 raise ToolError(f"{lost}{self._last_words()}", "network") from None
             text, kind = self._reason(error, trace.status if trace is not None else 0)
             if trace is not None and trace.status == 404 and not self._modern:
-                self.retired = True  # the server has forgotten the session; the specification asks for a new one
+                # the server has forgotten the session; the specification asks for a new one
+                self.retired = True
                 kind = "network"
             raise ToolError(f"MCP server {self.name!r} {what}: {text}", kind) from None
         finally:
@@ -439,12 +555,17 @@ class Link:
 
 
 class Connection:
-    """A connection that is made at the first use and again after a crash, for all who share it. On the loop thread but for `users`."""
+    """A connection that is made at the first use and again after a crash, for all who share it. On
+    the loop thread but for `users`."""
 
     def __init__(self, spec: Spec, tasks: set[asyncio.Task[None]]) -> None:
         self.spec = spec
-        self.users: dict[object, Callable[[], None]] = {}  # under the pool's lock: who shares it, and how to tell them of a change
-        self.folders: dict[object, Folders] = {}  # likewise: where their conversations work; a user who says None has none
+        self.users: dict[
+            object, Callable[[], None]
+        ] = {}  # under the pool's lock: who shares it, and how to tell them of a change
+        self.folders: dict[
+            object, Folders
+        ] = {}  # likewise: where their conversations work; a user who says None has none
         self._tasks = tasks
         self._link: Link | None = None
         self._retired: list[Link] = []
@@ -457,7 +578,8 @@ class Connection:
         self._watched.set()
 
     def _changed(self) -> None:
-        """Tell who wants to know, on a thread of its own: what they do about it may wait for this one. One telling covers many changes."""
+        """Tell who wants to know, on a thread of its own: what they do about it may wait for this
+        one. One telling covers many changes."""
         if self._telling or not self._watched.is_set():
             return
         self._telling = True
@@ -483,7 +605,9 @@ class Connection:
         """The link, and whether it has been made just now."""
         link = self._link
         if link is None or link.ended or link.retired:
-            self._retired = [one for one in (*self._retired, link) if one is not None and not one.task.done()]
+            self._retired = [
+                one for one in (*self._retired, link) if one is not None and not one.task.done()
+            ]
             link = self._link = Link(self.spec, self._changed, self._watched, self._all_folders)
             self._tasks.add(link.task)
             link.task.add_done_callback(self._tasks.discard)
@@ -497,14 +621,17 @@ class Connection:
         return link, True
 
     async def tools(self) -> tuple[list[Listed], dict[str, str]]:
-        """Ask for the tools anew. Return them, and by name the faults of those that cannot be used."""
+        """Ask for the tools anew. Return them, and by name the faults of those that cannot be
+        used."""
         link, new = await self._linked()
         if not new:
             async with _within(self.spec):
                 self._told = await link.list()
         return link.tools, link.left_out
 
-    async def call(self, tool: str, arguments: dict[str, Any], waiting: Waiting) -> mcp_types.CallToolResult:
+    async def call(
+        self, tool: str, arguments: dict[str, Any], waiting: Waiting
+    ) -> mcp_types.CallToolResult:
         """Call a tool, connecting first if need be."""
         link, _ = await self._linked()
         return await link.call(tool, arguments, waiting)
@@ -529,4 +656,6 @@ async def _within(spec: Spec) -> AsyncGenerator[None]:
         async with asyncio.timeout(spec.timeout):
             yield
     except TimeoutError:
-        raise ToolTimeout(f"MCP server {spec.name!r} did not answer within {spec.timeout:g} s.") from None
+        raise ToolTimeout(
+            f"MCP server {spec.name!r} did not answer within {spec.timeout:g} s."
+        ) from None

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLOSING = 9.0  # seconds; above the 6 s of a process that must be killed, below what `LoopThread.close` waits
+# seconds; above the 6 s of a process that must be killed, below what `LoopThread.close` waits
+_CLOSING = 9.0
 
 
 class _Hub:
@@ -52,7 +53,8 @@ class Lease:
         return self.pool.holds(self)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `work` on the connection's loop. Raises `ToolError` (network) once that is closing."""
+        """Run `work` on the connection's loop. Raises `ToolError` (network) once that is
+        closing."""
         return self.hub.thread.submit(work)
 
     def soon(self, work: Callable[[], object]) -> None:
@@ -71,20 +73,31 @@ class Lease:
 class MCPPool:
     """Connections to MCP servers that several clients share: `MCPClient(config, pool=pool)`.
 
-    Clients share a connection if the server's id, its configuration, and what the client gives it (hooks, auth, `stderr_dir`, `timeout`)
-    are the same. It is opened at the first use and closed when the last of them closes. All live on one thread, which starts with the
-    first and ends with the last. Nothing is shared without a pool. Thread-safe; a context manager.
+    Clients share a connection if the server's id, its configuration, and what the client gives it
+    (hooks, auth, `stderr_dir`, `timeout`) are the same. It is opened at the first use and closed
+    when the last of them closes. All live on one thread, which starts with the first and ends with
+    the last. Nothing is shared without a pool. Thread-safe; a context manager.
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # for the two below and the hub's lists; held while nothing waits
+        self._lock = (
+            threading.Lock()
+        )  # for the two below and the hub's lists; held while nothing waits
         self._hub: _Hub | None = None
         self._leases: set[Lease] = set()
 
-    def lease(self, spec: Spec, changed: Callable[[], None], folders: Callable[[], Sequence[str] | None] = lambda: None) -> Lease:
-        """Hold the connection of `spec`, which is opened when it is used. `changed` is called, on some thread, when its tools may have
-        changed; `folders`, which must not block, when the server asks where to work. For `MCPClient`."""
-        link = importlib.import_module("holdfast.tools.mcp.link")  # 0.5 s, here and not on the loop, where it would eat the deadlines
+    def lease(
+        self,
+        spec: Spec,
+        changed: Callable[[], None],
+        folders: Callable[[], Sequence[str] | None] = lambda: None,
+    ) -> Lease:
+        """Hold the connection of `spec`, which is opened when it is used. `changed` is called, on
+        some thread, when its tools may have changed; `folders`, which must not block, when the
+        server asks where to work. For `MCPClient`."""
+        link = importlib.import_module(
+            "holdfast.tools.mcp.link"
+        )  # 0.5 s, here and not on the loop, where it would eat the deadlines
         with self._lock:
             if self._hub is None:
                 self._hub = _Hub()
@@ -111,8 +124,12 @@ class MCPPool:
                     continue
                 self._leases.discard(lease)
                 hub, connection = lease.hub, lease.connection
-                connection.users = {user: told for user, told in connection.users.items() if user is not lease}
-                connection.folders = {user: said for user, said in connection.folders.items() if user is not lease}
+                connection.users = {
+                    user: told for user, told in connection.users.items() if user is not lease
+                }
+                connection.folders = {
+                    user: said for user, said in connection.folders.items() if user is not lease
+                }
                 if connection.users:
                     staying.append((hub, connection))
                 else:
@@ -140,7 +157,8 @@ class MCPPool:
         return lease in self._leases
 
     def close(self) -> None:
-        """End all connections, whoever still holds them; a client that is used again connects again. Idempotent."""
+        """End all connections, whoever still holds them; a client that is used again connects
+        again. Idempotent."""
         with self._lock:
             hub, self._hub = self._hub, None
             self._leases.clear()

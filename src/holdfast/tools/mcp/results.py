@@ -1,4 +1,5 @@
-"""From what an MCP server answers to our own vocabulary: tools' annotations, results, and why a call failed."""
+"""From what an MCP server answers to our own vocabulary: tools' annotations, results, and why a
+call failed."""
 
 from __future__ import annotations
 
@@ -8,7 +9,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from holdfast.content import AudioContent, Content, EmbeddedResource, ErrorInfo, ImageContent, ResourceLink, TextContent, ToolResult
+from holdfast.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ErrorInfo,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+    ToolResult,
+)
 from holdfast.errors import ToolError
 from holdfast.tools.tool import ToolAnnotations
 
@@ -18,15 +28,24 @@ if TYPE_CHECKING:
     from holdfast.tools.mcp.secrets import Redact
 
 
-SAMPLING = "holdfast/sampling"  # in a result's meta: the completions that the call asked of the agent's model, as {model, usage}
+# in a result's meta: the completions that the call asked of the agent's model, as {model, usage}
+SAMPLING = "holdfast/sampling"
 
 
-_HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "idempotent": "idempotentHint", "open_world": "openWorldHint"}
+_HINTS = {
+    "read_only": "readOnlyHint",
+    "destructive": "destructiveHint",
+    "idempotent": "idempotentHint",
+    "open_world": "openWorldHint",
+}
 
 
 def annotations_of(hints: Mapping[str, Any]) -> ToolAnnotations:
-    """Return a server's hints, with MCP's defaults for those that it does not give as true or false."""
-    return ToolAnnotations(**{name: hints[key] for name, key in _HINTS.items() if isinstance(hints.get(key), bool)})
+    """Return a server's hints, with MCP's defaults for those that it does not give as true or
+    false."""
+    return ToolAnnotations(
+        **{name: hints[key] for name, key in _HINTS.items() if isinstance(hints.get(key), bool)}
+    )
 
 
 def result_of(name: str, found: mcp_types.CallToolResult) -> ToolResult:
@@ -37,10 +56,17 @@ def result_of(name: str, found: mcp_types.CallToolResult) -> ToolResult:
         content = tuple([block_of(block) for block in found.content])
     except ValueError as error:
         raise ToolError(
-            f"{name!r} sent content that is not valid base64 ({error}). Its effect may have happened.", retryable=False
+            f"{name!r} sent content that is not valid base64 ({error}). Its effect may have"
+            " happened.",
+            retryable=False,
         ) from None
-    # The server signs every result; that is the protocol's business and no part of the tool's answer.
-    meta = {key: value for key, value in (found.meta or {}).items() if key not in (SERVER_INFO_META_KEY, SAMPLING)}
+    # The server signs every result; that is the protocol's business and no part of the tool's
+    # answer.
+    meta = {
+        key: value
+        for key, value in (found.meta or {}).items()
+        if key not in (SERVER_INFO_META_KEY, SAMPLING)
+    }
     result = ToolResult(content, found.structured_content, meta, found.is_error)
     if found.is_error:  # the server does not say of what kind
         return msgspec.structs.replace(result, error=ErrorInfo("unknown", result.text))
@@ -59,7 +85,9 @@ def block_of(block: mcp_types.ContentBlock) -> Content:
         case "resource_link":
             return ResourceLink(block.uri, block.name, block.mime_type)
         case "resource":
-            return EmbeddedResource(block.resource.model_dump(mode="json", by_alias=True, exclude_none=True))
+            return EmbeddedResource(
+                block.resource.model_dump(mode="json", by_alias=True, exclude_none=True)
+            )
 
 
 def progress_text(progress: float, total: float | None, message: str | None) -> str:
@@ -70,7 +98,7 @@ def progress_text(progress: float, total: float | None, message: str | None) -> 
     return f"{counted}: {message}" if total else message
 
 
-# --- failures ------------------------------------------------------------------------------------
+# --- failures ---
 
 _KIND_OF_STATUS = {
     401: "authentication",
@@ -84,19 +112,26 @@ _KIND_OF_STATUS = {
 
 
 def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, str]:
-    """What went wrong, in a few words and without secrets, and its error_type: by HTTP status (0: none), JSON-RPC code or exception type."""
+    """What went wrong, in a few words and without secrets, and its error_type: by HTTP status (0:
+    none), JSON-RPC code or exception type."""
     import httpx2
     from mcp import MCPError
     from mcp.client.auth import OAuthFlowError
     from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
     found = _leaves(error)
-    # The cause rather than its echo: "connection closed" is what the session says of a transport that failed.
+    # The cause rather than its echo: "connection closed" is what the session says of a transport
+    # that failed.
     leaf = next((one for one in found if not isinstance(one, MCPError)), found[0])
     kind = "internal"
     if isinstance(leaf, MCPError):
         text = clip(redact(leaf.message))
-        codes = {INVALID_PARAMS: "validation", METHOD_NOT_FOUND: "not_found", REQUEST_TIMEOUT: "timeout", CONNECTION_CLOSED: "network"}
+        codes = {
+            INVALID_PARAMS: "validation",
+            METHOD_NOT_FOUND: "not_found",
+            REQUEST_TIMEOUT: "timeout",
+            CONNECTION_CLOSED: "network",
+        }
         kind = codes.get(leaf.code, kind)
     else:
         text = clip(redact(f"{type(leaf).__name__}: {leaf}"))
@@ -115,7 +150,11 @@ def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, s
 
 def _leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for one in cast("BaseExceptionGroup[Any]", error).exceptions for leaf in _leaves(one)]
+        return [
+            leaf
+            for one in cast("BaseExceptionGroup[Any]", error).exceptions
+            for leaf in _leaves(one)
+        ]
     return [error]
 
 

@@ -1,8 +1,10 @@
-"""The screen between an MCP server and the mcp package, for every transport and both eras of the protocol.
+"""The screen between an MCP server and the mcp package, for every transport and both eras of the
+protocol.
 
-The mcp package drops an answer that it cannot parse, so that its call waits for ever, and refuses a whole list for the sake of
-one bad tool. It also validates results on the loop thread, by the server's own schema. Here an unreadable answer becomes the
-error of its call, a list is read tool by tool, and the package is shown no output schema.
+The mcp package drops an answer that it cannot parse, so that its call waits for ever, and refuses a
+whole list for the sake of one bad tool. It also validates results on the loop thread, by the
+server's own schema. Here an unreadable answer becomes the error of its call, a list is read tool by
+tool, and the package is shown no output schema.
 """
 
 from __future__ import annotations
@@ -17,7 +19,14 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from mcp.shared.inbound import X_MCP_HEADER_KEY, find_invalid_x_mcp_header
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import (
+    PARSE_ERROR,
+    ErrorData,
+    JSONRPCError,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 from pydantic import ValidationError
 
 from holdfast.tools.mcp.results import clip
@@ -26,11 +35,16 @@ from holdfast.tools.mcp.streams import Unreadable
 if TYPE_CHECKING:
     from mcp_types import ListToolsResult
 
-_RAW = "holdfast/tool"  # in the `_meta` of a tool that the mcp package parses: the tool as the server sent it
-_LEFT_OUT = "holdfast/left_out"  # in the list's: name and fault of the tools that are not shown to the package
+# in the `_meta` of a tool that the mcp package parses: the tool as the server sent it
+_RAW = "holdfast/tool"
+# in the list's: name and fault of the tools that are not shown to the package
+_LEFT_OUT = "holdfast/left_out"
 
 _SCANNED_BYTES = 64 * 1024  # of an answer that is not JSON, for its id
-_FAILED_TO_PARSE = ("Failed to parse JSON response: ", "Failed to parse SSE message: ")  # the mcp package's words over HTTP
+_FAILED_TO_PARSE = (
+    "Failed to parse JSON response: ",
+    "Failed to parse SSE message: ",
+)  # the mcp package's words over HTTP
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -44,15 +58,20 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Screen:
-    """A transport whose messages are screened: an async context manager that gives both streams, as the mcp package wants it.
+    """A transport whose messages are screened: an async context manager that gives both streams, as
+    the mcp package wants it.
 
     `modern()` is True once the connection speaks MCP 2026-07-28 or later.
     """
 
-    def __init__(self, transport: contextlib.AbstractAsyncContextManager[Any], modern: Callable[[], bool]) -> None:
+    def __init__(
+        self, transport: contextlib.AbstractAsyncContextManager[Any], modern: Callable[[], bool]
+    ) -> None:
         self._transport = transport
         self._modern = modern
-        self._pending: dict[str, tuple[Any, str]] = {}  # our requests without an answer: their id and method
+        self._pending: dict[
+            str, tuple[Any, str]
+        ] = {}  # our requests without an answer: their id and method
 
     async def __aenter__(self) -> Any:
         reading, writing = await self._transport.__aenter__()
@@ -64,14 +83,20 @@ class Screen:
     def _sent(self, message: Any) -> None:
         if isinstance(message, JSONRPCRequest):
             self._pending[str(message.id)] = (message.id, message.method)
-        elif isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled":
+        elif (
+            isinstance(message, JSONRPCNotification) and message.method == "notifications/cancelled"
+        ):
             self._pending.pop(str((message.params or {}).get("requestId")), None)
 
     def _received(self, item: Any) -> list[Any]:
         """Return what the mcp package is given in place of `item`."""
         if isinstance(item, Exception):
             text, reason = _unreadable(item)
-            ids = [found[0] for id in answer_ids(text) if (found := self._pending.pop(str(id), None)) is not None]
+            ids = [
+                found[0]
+                for id in answer_ids(text)
+                if (found := self._pending.pop(str(id), None)) is not None
+            ]
             return [_failure(id, reason) for id in ids] or [item]
         message = item.message
         if isinstance(message, JSONRPCResponse):
@@ -79,7 +104,9 @@ class Screen:
             if method == "tools/list":
                 message.result = _screened(message.result, self._modern())
         elif isinstance(message, JSONRPCError):
-            if message.id is None and len(self._pending) == 1:  # the server could not tell whose it is, and we can
+            if (
+                message.id is None and len(self._pending) == 1
+            ):  # the server could not tell whose it is, and we can
                 message.id = next(iter(self._pending.values()))[0]
             self._pending.pop(str(message.id), None)
             for words in _FAILED_TO_PARSE:
@@ -122,7 +149,12 @@ class _Reading:
         await self._inner.__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._inner.__aexit__(kind, error, trace)
 
 
@@ -145,16 +177,23 @@ class _Writing:
         await self._inner.__aenter__()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._inner.__aexit__(kind, error, trace)
 
 
-# --- answers that cannot be read -----------------------------------------------------------------
+# --- answers that cannot be read ---
 
 
 def _failure(id: Any, reason: str) -> SessionMessage:
     text = f"its answer cannot be read: {clip(reason, 200)}"
-    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=PARSE_ERROR, message=text)))
+    return SessionMessage(
+        JSONRPCError(jsonrpc="2.0", id=id, error=ErrorData(code=PARSE_ERROR, message=text))
+    )
 
 
 def _unreadable(error: Exception) -> tuple[bytes, str]:
@@ -167,9 +206,13 @@ def _unreadable(error: Exception) -> tuple[bytes, str]:
             given: Any = problem["input"]
             if isinstance(given, dict):
                 known = cast("dict[str, Any]", given)
-                return json.dumps({key: known[key] for key in ("id", "method") if key in known}).encode(), _reason(error)
+                return json.dumps(
+                    {key: known[key] for key in ("id", "method") if key in known}
+                ).encode(), _reason(error)
             if problem["type"] == "json_invalid" and isinstance(given, str | bytes):
-                return given.encode(errors="surrogatepass") if isinstance(given, str) else given, _reason(error)
+                return (
+                    given.encode(errors="surrogatepass") if isinstance(given, str) else given
+                ), _reason(error)
     return b"", str(error)
 
 
@@ -189,7 +232,8 @@ _LAST_ID = re.compile(rb'"id"\s*:\s*(?:(-?[0-9]{1,20})|"([^"\\]{1,200})")\s*\}\s
 
 
 def answer_ids(text: bytes) -> list[int | str]:
-    """Return the ids of the requests that an unreadable text answers; none for a request, a notification, or what is no JSON."""
+    """Return the ids of the requests that an unreadable text answers; none for a request, a
+    notification, or what is no JSON."""
     try:
         found = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 100 else 0)
     except (ValueError, RecursionError):
@@ -228,11 +272,12 @@ def _id_of(match: re.Match[bytes]) -> int | str:
     return int(match[1]) if match[1] is not None else match[2].decode(errors="replace")
 
 
-# --- lists of tools ------------------------------------------------------------------------------
+# --- lists of tools ---
 
 
 def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
-    """Return a `tools/list` result that the mcp package takes in any case: of each sound tool its name and headers, and the rest in `_meta`."""
+    """Return a `tools/list` result that the mcp package takes in any case: of each sound tool its
+    name and headers, and the rest in `_meta`."""
     tools: Any = result.get("tools")
     if not isinstance(tools, list):
         return result
@@ -242,16 +287,32 @@ def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
         fault = _fault(raw, modern)
         if fault:
             name: Any = cast("dict[str, Any]", raw).get("name") if isinstance(raw, dict) else None
-            left_out.append((clip(name, 128) if isinstance(name, str) and name else f"number {position + 1}", fault))
+            left_out.append(
+                (
+                    clip(name, 128) if isinstance(name, str) and name else f"number {position + 1}",
+                    fault,
+                )
+            )
         else:
             tool = cast("dict[str, Any]", raw)
-            kept.append({"name": tool["name"], "inputSchema": _headers(tool["inputSchema"]), "_meta": {_RAW: tool}})
+            kept.append(
+                {
+                    "name": tool["name"],
+                    "inputSchema": _headers(tool["inputSchema"]),
+                    "_meta": {_RAW: tool},
+                }
+            )
     meta: Any = result.get("_meta")
-    return {**result, "tools": kept, "_meta": {**(meta if isinstance(meta, dict) else {}), _LEFT_OUT: left_out}}
+    return {
+        **result,
+        "tools": kept,
+        "_meta": {**(meta if isinstance(meta, dict) else {}), _LEFT_OUT: left_out},
+    }
 
 
 def _fault(raw: Any, modern: bool) -> str:
-    """Return why a tool cannot be used as far as it shows without looking into its schemas, "" if it can."""
+    """Return why a tool cannot be used as far as it shows without looking into its schemas, "" if
+    it can."""
     if not isinstance(raw, dict):
         return f"it is {_kind(raw)}, not an object"
     tool = cast("dict[str, Any]", raw)
@@ -272,7 +333,14 @@ def _fault(raw: Any, modern: bool) -> str:
 
 
 def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+    names = {
+        dict: "an object",
+        list: "an array",
+        str: "a string",
+        bool: "a boolean",
+        int: "a number",
+        float: "a number",
+    }
     return names.get(cast("type[Any]", type(value)), "missing")
 
 
@@ -281,7 +349,9 @@ def _headers(schema: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"type": "object"}
     properties: Any = schema.get("properties")
     inner: dict[str, Any] = {}
-    for name, value in cast("dict[str, Any]", properties).items() if isinstance(properties, dict) else ():
+    for name, value in (
+        cast("dict[str, Any]", properties).items() if isinstance(properties, dict) else ()
+    ):
         if not isinstance(value, dict):
             continue
         part = cast("dict[str, Any]", value)
@@ -293,7 +363,8 @@ def _headers(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def listed(page: ListToolsResult) -> tuple[list[Listed], Iterable[tuple[str, str]]]:
-    """Return the tools of a page that passed the screen, and name and fault of those that did not."""
+    """Return the tools of a page that passed the screen, and name and fault of those that did
+    not."""
     found: list[Listed] = []
     for tool in page.tools:
         raw: dict[str, Any] = (tool.meta or {})[_RAW]

@@ -1,4 +1,5 @@
-"""What of a server's configuration no error, log or repr may show, and how it is taken out of a text."""
+"""What of a server's configuration no error, log or repr may show, and how it is taken out of a
+text."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ Redact = Callable[[str], str]
 _URL = re.compile(r"\b(?:https?|wss?)://[^\s'\"<>]+", re.IGNORECASE)
 # A token after its scheme; not the words that follow "Bearer" in a sentence.
 _BEARER = re.compile(r"\b(bearer\s+)(?=[^\s'\"]*\d|[^\s'\"]{20})[\w.~+/=-]{8,}", re.IGNORECASE)
-_SHORTEST, _LONG = 4, 8  # characters: shorter values are words of any message, and below the second only whole words are taken out
+_SHORTEST, _LONG = (
+    4,
+    8,
+)  # characters: shorter values are words of any message, and below the second only whole words are taken out
 
 
 def bare_url(text: str) -> str:
@@ -26,10 +30,18 @@ def bare_url(text: str) -> str:
 
 
 def redaction(server: Server) -> Redact:
-    """What takes out of a text the values of this server's `env` and `headers` and of its URL's query, all tokens, and of each URL what may
-    be secret."""
-    found = {form for value in _secrets(server) for form in (value, quote(value, safe="")) if len(value) >= _SHORTEST}
-    forms = [re.escape(form) if len(form) >= _LONG else rf"(?<!\w){re.escape(form)}(?!\w)" for form in sorted(found, key=len, reverse=True)]
+    """What takes out of a text the values of this server's `env` and `headers` and of its URL's
+    query, all tokens, and of each URL what may be secret."""
+    found = {
+        form
+        for value in _secrets(server)
+        for form in (value, quote(value, safe=""))
+        if len(value) >= _SHORTEST
+    }
+    forms = [
+        re.escape(form) if len(form) >= _LONG else rf"(?<!\w){re.escape(form)}(?!\w)"
+        for form in sorted(found, key=len, reverse=True)
+    ]
     secret = re.compile("|".join(forms)) if forms else None
 
     def redact(text: str) -> str:
@@ -48,7 +60,9 @@ def _secrets(server: Server) -> Iterator[str]:
         with contextlib.suppress(ValueError):  # no address, as the connection will say
             parts = urlsplit(server.url)
             yield from (unquote(parts.username or ""), unquote(parts.password or ""))
-            for name, value in parse_qsl(parts.query, keep_blank_values=True):  # a query may be a key alone
+            for name, value in parse_qsl(
+                parts.query, keep_blank_values=True
+            ):  # a query may be a key alone
                 yield value or name
         for value in server.headers.values():
             yield value
@@ -56,4 +70,6 @@ def _secrets(server: Server) -> Iterator[str]:
         return
     for value in server.env.values():
         yield value
-        yield from (line for line in map(str.strip, value.splitlines()) if len(line) >= _LONG)  # a text is shown on one line
+        yield from (
+            line for line in map(str.strip, value.splitlines()) if len(line) >= _LONG
+        )  # a text is shown on one line

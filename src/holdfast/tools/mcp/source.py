@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from holdfast.tools.mcp.screen import Listed
 
 _log = logging.getLogger(__name__)
-_MOST_PROGRESS = 1000  # notifications that nobody has taken yet; a server may send them faster than anyone reads
+_MOST_PROGRESS = (
+    1000  # notifications that nobody has taken yet; a server may send them faster than anyone reads
+)
 
 Found = tuple[list[Tool], dict[str, str]]
 
@@ -55,10 +57,13 @@ class MCPTool(Tool):
         )
         self._source = source
         self.remote_name = found.name
-        self._problem = None if self.output_schema is None else of_results(self.name, self.output_schema)
+        self._problem = (
+            None if self.output_schema is None else of_results(self.name, self.output_schema)
+        )
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Ask the server. Raises `ToolError`, also for a result that does not fit the tool's output schema.
+        """Ask the server. Raises `ToolError`, also for a result that does not fit the tool's output
+        schema.
 
         A result by which the tool itself reports an error is returned, with `is_error`.
         """
@@ -70,13 +75,17 @@ class MCPTool(Tool):
         else:
             problem = self._problem(result.structured_content)
         if problem:
-            text = f"{self.name!r} answered with structured content that does not fit its output schema: {problem.rstrip('.')}."
+            text = (
+                f"{self.name!r} answered with structured content that does not fit its output"
+                f" schema: {problem.rstrip('.')}."
+            )
             raise ToolError(f"{text} Its effect may have happened.", retryable=False)
         return result
 
 
 class MCPSource:
-    """One server of an `MCPClient`, as `ToolManager` takes it: see `holdfast.tools.sources.Source`."""
+    """One server of an `MCPClient`, as `ToolManager` takes it: see
+    `holdfast.tools.sources.Source`."""
 
     kind: Literal["mcp", "a2a"] = "mcp"
 
@@ -103,7 +112,8 @@ class MCPSource:
 
     @property
     def call_timeout(self) -> float | None:
-        """Seconds that a call may take, not counting those in which a person is asked; None for no limit."""
+        """Seconds that a call may take, not counting those in which a person is asked; None for no
+        limit."""
         return self._server.call_timeout
 
     def __repr__(self) -> str:
@@ -116,7 +126,9 @@ class MCPSource:
         with self._lock:
             if self._lease is not None and self._lease.live:
                 return self._lease
-        changed = weakref.WeakMethod(self._changed)  # weak: the loop thread must not keep alive who has dropped the source
+        changed = weakref.WeakMethod(
+            self._changed
+        )  # weak: the loop thread must not keep alive who has dropped the source
 
         def tell() -> None:
             found = changed()
@@ -135,7 +147,8 @@ class MCPSource:
                 self._lease, lease = new, new
                 if self._abandoned is not None:
                     self._abandoned.detach()
-                # For a source that is dropped without being closed. It only asks: a garbage collector must not wait.
+                # For a source that is dropped without being closed. It only asks: a garbage
+                # collector must not wait.
                 self._abandoned = weakref.finalize(self, new.abandon)
                 self._abandoned.atexit = False  # the thread closes itself there, and waits
             else:
@@ -148,7 +161,8 @@ class MCPSource:
         return lease
 
     def close(self) -> None:
-        """Let go of the connection; the last to do so ends it, and the process behind it, within some seconds. Idempotent."""
+        """Let go of the connection; the last to do so ends it, and the process behind it, within
+        some seconds. Idempotent."""
         lease = self.let_go()
         if lease is not None:
             lease.release()
@@ -178,8 +192,9 @@ class MCPSource:
     # --- its tools ---
 
     def discover(self) -> list[Tool]:
-        """Connect if need be, and ask for its tools: each call asks anew. Raises `ToolError`, which names the server and the reason. A tool
-        that cannot be used is left out, with a warning in the log."""
+        """Connect if need be, and ask for its tools: each call asks anew. Raises `ToolError`, which
+        names the server and the reason. A tool that cannot be used is left out, with a warning in
+        the log."""
         tools, errors = self.found(self.begin())
         for error in errors.values():
             _log.warning("%s", error)
@@ -191,14 +206,18 @@ class MCPSource:
         return lease.submit(lease.connection.tools())
 
     def found(self, future: Future[tuple[list[Listed], dict[str, str]]]) -> Found:
-        """What `begin` has found: its tools, and by name why others cannot be used. Raises `ToolError`."""
+        """What `begin` has found: its tools, and by name why others cannot be used. Raises
+        `ToolError`."""
         try:
             listed, left_out = future.result()
         except CancelledError:
             raise self._closed() from None
         tools: list[Tool] = []
         unusable = f"MCP server {self._id!r} has a tool that cannot be used."
-        errors = {f"{self._id}.{name}": f"{unusable} Tool {f'{self._id}.{name}'!r}: {fault}." for name, fault in left_out.items()}
+        errors = {
+            f"{self._id}.{name}": f"{unusable} Tool {f'{self._id}.{name}'!r}: {fault}."
+            for name, fault in left_out.items()
+        }
         for one in listed:
             try:
                 tools.append(MCPTool(self, one, self._server.trusted))
@@ -207,8 +226,9 @@ class MCPSource:
         return tools, errors
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed()` on a thread of its own when the server says that its tools have changed, when the time for which its list holds is
-        over, or when it came back from a crash with others."""
+        """Call `changed()` on a thread of its own when the server says that its tools have changed,
+        when the time for which its list holds is over, or when it came back from a crash with
+        others."""
         with self._lock:
             self._watchers = [*self._watchers, changed]
             lease = self._lease
@@ -220,10 +240,13 @@ class MCPSource:
             try:
                 changed()
             except Exception:
-                _log.exception("MCP server %r: what was to hear of its changed tools raised", self._id)
+                _log.exception(
+                    "MCP server %r: what was to hear of its changed tools raised", self._id
+                )
 
     def health(self, timeout: float) -> Health:
-        """Ask whether it is there, connecting if need be, within `timeout` seconds. Does not raise."""
+        """Ask whether it is there, connecting if need be, within `timeout` seconds. Does not
+        raise."""
         started = time.monotonic()
         try:
             lease = self.lease()
@@ -258,7 +281,13 @@ class MCPSource:
                 raise wait.error
             if wait.found is not None:
                 result = result_of(name, wait.found)
-                return result if not wait.completions else msgspec.structs.replace(result, meta={**result.meta, SAMPLING: wait.completions})
+                return (
+                    result
+                    if not wait.completions
+                    else msgspec.structs.replace(
+                        result, meta={**result.meta, SAMPLING: wait.completions}
+                    )
+                )
             if context.cancelled:
                 raise ToolCancelled(f"{name!r} was cancelled; its effect may have happened.")
             raise self._closed(name)
@@ -266,20 +295,28 @@ class MCPSource:
             raise
         except TimeoutError:
             raise ToolTimeout(
-                f"{name!r} did not answer within {self.call_timeout:g} s and was cancelled; its effect may have happened."
+                f"{name!r} did not answer within {self.call_timeout:g} s and was cancelled; its"
+                " effect may have happened."
             ) from None
         finally:
             forget()
-            future.cancel()  # also when the wait was interrupted; nothing to do for one that is done
+            # also when the wait was interrupted; nothing to do for one that is done
+            future.cancel()
 
     def _closed(self, name: str = "") -> ToolError:
         if name:
-            return ToolError(f"{name!r}: the client was closed during the call, whose effect may have happened.", "network")
-        return ToolError(f"MCP server {self._id!r}: the client was closed before it answered.", "network")
+            return ToolError(
+                f"{name!r}: the client was closed during the call, whose effect may have happened.",
+                "network",
+            )
+        return ToolError(
+            f"MCP server {self._id!r}: the client was closed before it answered.", "network"
+        )
 
 
 class Wait:
-    """A caller's thread, waiting for its call: it reports the progress itself, so that a slow watcher holds up nobody but itself."""
+    """A caller's thread, waiting for its call: it reports the progress itself, so that a slow
+    watcher holds up nobody but itself."""
 
     def __init__(self, timeout: float | None, context: ToolContext) -> None:
         self.context = context
@@ -289,12 +326,15 @@ class Wait:
         self._within = contextvars.copy_context()
         self._over = Cancellation()
         self._left = timeout
-        self._news: SimpleQueue[str | bool | None] = SimpleQueue()  # progress; whether the clock stands; None: look what has happened
+        self._news: SimpleQueue[str | bool | None] = (
+            SimpleQueue()
+        )  # progress; whether the clock stands; None: look what has happened
 
     # on the loop thread
 
     async def serve(self, call: Coroutine[Any, Any, mcp_types.CallToolResult]) -> None:
-        """Await the call, and wake the caller at once: a future of the loop's takes two more rounds of it."""
+        """Await the call, and wake the caller at once: a future of the loop's takes two more rounds
+        of it."""
         try:
             self.found = await call
         except Exception as error:
@@ -344,7 +384,8 @@ class Wait:
     # on the caller's thread
 
     def until_done(self, report: Callable[[str], None]) -> None:
-        """Wait for the end, and `report` progress meanwhile. Raises `TimeoutError` at the deadline."""
+        """Wait for the end, and `report` progress meanwhile. Raises `TimeoutError` at the
+        deadline."""
         ticking, since = True, time.monotonic()
         while True:
             try:
@@ -358,7 +399,9 @@ class Wait:
                 return
             if isinstance(news, str):
                 report(news)
-            elif self._left is not None and news is ticking:  # True pauses a clock that ticks, False starts one that does not
+            elif (
+                self._left is not None and news is ticking
+            ):  # True pauses a clock that ticks, False starts one that does not
                 now = time.monotonic()
                 if ticking:
                     self._left -= now - since

@@ -1,7 +1,8 @@
 """A server as a process of ours: its pipes, its stderr, and its end.
 
-Not the mcp package's own transport: that one copies a long line once for each 64 KB of it, holds a close for seconds while a server that
-never answered is being waited for, and does not see the death of a process whose child holds its stdout.
+Not the mcp package's own transport: that one copies a long line once for each 64 KB of it, holds a
+close for seconds while a server that never answered is being waited for, and does not see the death
+of a process whose child holds its stdout.
 """
 
 from __future__ import annotations
@@ -27,31 +28,37 @@ if TYPE_CHECKING:
 
     from holdfast.tools.mcp.secrets import Redact
 
-# Seconds. The order is the specification's (2025-11-25, Lifecycle, Shutdown): close stdin, wait, SIGTERM, wait, SIGKILL. How long is
-# ours to say: two seconds each for a server that has served, next to none for one that never answered.
+# Seconds. The order is the specification's (2025-11-25, Lifecycle, Shutdown): close stdin, wait,
+# SIGTERM, wait, SIGKILL. How long is ours to say: two seconds each for a server that has served,
+# next to none for one that never answered.
 _GRACE, _TERM, _KILL = 2.0, 2.0, 2.0
 _TERM_UNUSED = 0.25
 _FLUSH = 0.5
 _WAITING = 256  # messages that nobody has taken, after which a server's stdout is left to fill
 
-# Bytes of stderr at which the file is cut back to its end; a temporary one, and one that the owner asked for.
+# Bytes of stderr at which the file is cut back to its end; a temporary one, and one that the owner
+# asked for.
 _TEMPORARY, _KEPT = 1024 * 1024, 10 * 1024 * 1024
 _TRIM_EVERY = 5.0
 
 
 class Errors:
-    """Where a server's stderr goes: a file, for the child writes to it by itself; bounded, for nobody knows how much."""
+    """Where a server's stderr goes: a file, for the child writes to it by itself; bounded, for
+    nobody knows how much."""
 
     def __init__(self, path: str | None) -> None:
         self._bound = _TEMPORARY if path is None else _KEPT
         if path is None:  # unnamed, so that not even a kill -9 leaves it behind
-            self.file: IO[bytes] = tempfile.TemporaryFile("a+b", prefix="holdfast-mcp-")  # noqa: SIM115 - `close` closes it
+            self.file: IO[bytes] = tempfile.TemporaryFile("a+b", prefix="holdfast-mcp-")  # noqa: SIM115
         else:
-            self.file = open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b")  # noqa: SIM115 - as above
-        self._start = os.fstat(self.file.fileno()).st_size  # what an earlier process wrote is not this one's
+            self.file = open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b")  # noqa: SIM115
+        self._start = os.fstat(
+            self.file.fileno()
+        ).st_size  # what an earlier process wrote is not this one's
 
     def trim(self) -> None:
-        """Cut a file that has grown too long back to its last part. The child appends, so it goes on at the new end."""
+        """Cut a file that has grown too long back to its last part. The child appends, so it goes
+        on at the new end."""
         descriptor = self.file.fileno()
         size = os.fstat(descriptor).st_size
         if size > self._bound:
@@ -65,7 +72,14 @@ class Errors:
         descriptor = self.file.fileno()
         end = os.fstat(descriptor).st_size
         start = max(self._start, end - 4000)  # 4000 bytes hold the end of a traceback
-        lines = [line.strip() for line in os.pread(descriptor, max(0, end - start), start).decode(errors="replace").splitlines()]
+        lines = [
+            line.strip()
+            for line in (
+                os.pread(descriptor, max(0, end - start), start)
+                .decode(errors="replace")
+                .splitlines()
+            )
+        ]
         return clip(redact(" / ".join([line for line in lines if line][-3:])))
 
     def close(self) -> None:
@@ -114,7 +128,9 @@ class _Pipes(asyncio.Protocol):
         try:
             message = self._parse(line, by_name=False)
         except ValueError:
-            try:  # one byte that is not UTF-8, in some file that a tool read, is no reason to lose the answer
+            # one byte that is not UTF-8, in some file that a tool read, is no reason to lose the
+            # answer
+            try:
                 message = self._parse(line.decode(errors="replace"), by_name=False)
             except ValueError as error:
                 self.inbox.put(self._unreadable(error, line))
@@ -153,10 +169,11 @@ class _Writing(asyncio.Protocol):
 async def stdio(
     server: Stdio, errors: Errors, served: Callable[[], bool], lost: Callable[[], None]
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
-    """Start `server` and connect to it. `served()`: whether it ever answered; `lost()` is called when its process or its stdout ends.
+    """Start `server` and connect to it. `served()`: whether it ever answered; `lost()` is called
+    when its process or its stdout ends.
 
-    However the block is left, the process and all of its group are gone afterwards, within seconds. Raises `OSError` or `ValueError` if
-    it cannot be started.
+    However the block is left, the process and all of its group are gone afterwards, within seconds.
+    Raises `OSError` or `ValueError` if it cannot be started.
     """
     from mcp.client.stdio import get_default_environment
 
@@ -168,7 +185,8 @@ async def stdio(
         stderr=errors.file,
         env=get_default_environment() | server.env,
         cwd=server.cwd,
-        start_new_session=True,  # a group of its own: Ctrl-C is ours to handle, and its children end with it
+        # a group of its own: Ctrl-C is ours to handle, and its children end with it
+        start_new_session=True,
         bufsize=0,
     )
     pipes, writing = _Pipes(), _Writing()
@@ -177,7 +195,9 @@ async def stdio(
     watch = _watch(process, loop, pipes.inbox.end)
     try:
         incoming, _ = await loop.connect_read_pipe(lambda: pipes, cast("IO[bytes]", process.stdout))
-        outgoing, _ = await loop.connect_write_pipe(lambda: writing, cast("IO[bytes]", process.stdin))
+        outgoing, _ = await loop.connect_write_pipe(
+            lambda: writing, cast("IO[bytes]", process.stdin)
+        )
         trim = loop.create_task(_trim(errors))
         end = loop.create_task(_until_end(pipes.inbox, lost))
         try:
@@ -195,7 +215,9 @@ async def stdio(
                     outgoing.abort()  # close would wait for a server that does not read
             elif outgoing is None:
                 cast("IO[bytes]", process.stdin).close()
-            await asyncio.sleep(0)  # for the transport to close the pipe, which tells the server to end
+            await asyncio.sleep(
+                0
+            )  # for the transport to close the pipe, which tells the server to end
             await _stop(process, served())
             if incoming is not None:
                 incoming.close()
@@ -211,7 +233,9 @@ def _sender(outgoing: asyncio.WriteTransport, writing: _Writing) -> Callable[[Se
     async def send(message: SessionMessage) -> None:
         if writing.lost:
             raise anyio.BrokenResourceError
-        outgoing.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+        outgoing.write(
+            message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+        )
         if not writing.ready.is_set():
             await writing.ready.wait()
 
@@ -230,11 +254,14 @@ async def _until_end(inbox: Inbox, lost: Callable[[], None]) -> None:
     lost()
 
 
-# --- the end of a process ------------------------------------------------------------------------
+# --- the end of a process ---
 
 
-def _watch(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> int | None:
-    """Call `ended` when the process dies, also if a child of it holds its stdout open. Only where the system can say so."""
+def _watch(
+    process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, ended: Callable[[], None]
+) -> int | None:
+    """Call `ended` when the process dies, also if a child of it holds its stdout open. Only where
+    the system can say so."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except (AttributeError, OSError):  # not Linux, or an old one: then the end of stdout has to do
@@ -249,7 +276,8 @@ def _watch(process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, en
 
 
 def _dead(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended, without reaping it: as long as it is a zombie, its number and its group's are nobody else's."""
+    """Whether it has ended, without reaping it: as long as it is a zombie, its number and its
+    group's are nobody else's."""
     try:
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
     except ChildProcessError:  # the host ignores SIGCHLD, or reaps for us

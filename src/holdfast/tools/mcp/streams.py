@@ -1,4 +1,5 @@
-"""The two ends that the mcp package reads from and writes to. Made here for the transports that we speak ourselves."""
+"""The two ends that the mcp package reads from and writes to. Made here for the transports that we
+speak ourselves."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ import anyio
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
-LONGEST_MESSAGE = 256 * 1024 * 1024  # bytes; a result ten times the largest that we have seen, and no more than a process can bear
+LONGEST_MESSAGE = (
+    256 * 1024 * 1024
+)  # bytes; a result ten times the largest that we have seen, and no more than a process can bear
 
 
 class Unreadable(ValueError):
@@ -33,12 +36,18 @@ class _End:
     async def __aenter__(self) -> Any:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         await self.aclose()
 
 
 class Inbox(_End):
-    """Messages from a server, in order, until `end`. `taken()` is called when the last waiting one was taken."""
+    """Messages from a server, in order, until `end`. `taken()` is called when the last waiting one
+    was taken."""
 
     def __init__(self, taken: Callable[[], None] = lambda: None) -> None:
         self._items: deque[SessionMessage | Exception] = deque()
@@ -91,7 +100,8 @@ class Inbox(_End):
             raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
-        """Close the reader's side; later messages are dropped. `ended` waits on: the server has not ended."""
+        """Close the reader's side; later messages are dropped. `ended` waits on: the server has not
+        ended."""
         self._items.clear()
         self._closed = True
         self._wake()
@@ -99,7 +109,8 @@ class Inbox(_End):
 
 
 class Outbox(_End):
-    """Messages to a server: `send` awaits `deliver(message)`, which raises what only that message failed by."""
+    """Messages to a server: `send` awaits `deliver(message)`, which raises what only that message
+    failed by."""
 
     def __init__(self, deliver: Callable[[SessionMessage], Awaitable[None]]) -> None:
         self._deliver = deliver

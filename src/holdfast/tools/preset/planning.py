@@ -1,5 +1,6 @@
-"""`plan`: a tool with which a model keeps the plan of its work. Each call carries the whole plan, so that nothing is remembered outside of
-the conversation: a resumed, forked or moved one has its plan in its journal.
+"""`plan`: a tool with which a model keeps the plan of its work. Each call carries the whole plan,
+so that nothing is remembered outside of the conversation: a resumed, forked or moved one has its
+plan in its journal.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ class Step:
 
 
 def plan(steps: list[Step]) -> ToolResult:
-    """Write down the plan of your work, or change it. Every call gives the whole plan, in order, with the state of each step; it takes
-    the place of the last one, and the answer shows it.
+    """Write down the plan of your work, or change it. Every call gives the whole plan, in order,
+    with the state of each step; it takes the place of the last one, and the answer shows it.
 
-    Use it for work of three steps or more: make the plan first, have one step in progress while you work on it, and call again
-    when a step is done or when what you find changes the plan. Drop a step that is not needed any more instead of leaving it out.
+    Use it for work of three steps or more: make the plan first, have one step in progress while you
+    work on it, and call again when a step is done or when what you find changes the plan. Drop a
+    step that is not needed any more instead of leaving it out.
 
     Args:
-        steps: Each has step (what is to be done, in a few words) and state: pending, in_progress (at most one), done or dropped.
+        steps: Each has step (what is to be done, in a few words) and state: pending, in_progress
+        (at most one), done or dropped.
     """
     found = tuple([PlanStep(step.step, step.state) for step in steps])
     if wrong := misfit(found):
@@ -51,7 +54,8 @@ def make_plan() -> Tool:
 def register_planning_tools(registry: ToolRegistry | None = None) -> list[Tool]:
     """The planning tools, for `Agent(tools=...)`; with a `registry`, they are registered there too.
 
-    Equivalent to what importing this module declares: an agent server that is told its name makes them itself.
+    Equivalent to what importing this module declares: an agent server that is told its name makes
+    them itself.
     """
     register_tool("plan", make_plan)
     found = ToolRegistry() if registry is None else registry
