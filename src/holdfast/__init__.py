@@ -9,16 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.agent import Agent, Limits
+    from holdfast.agent import Agent, Limits, StuckDetector
+    from holdfast.agent.condensers import LLMCondenser, ToolOutputCondenser
     from holdfast.agent.load import load_agent
     from holdfast.content import ImageContent, Message, TextContent, ToolCall, ToolResult
     from holdfast.conversation import Conversation, ConversationState, ConversationStatus
-    from holdfast.errors import ToolError
-    from holdfast.llm import LLM, FallbackLLM, ScriptedLLM
+    from holdfast.errors import RunFailed, ToolError
+    from holdfast.llm import LLM, FallbackLLM, RecordedLLM, RouterLLM, ScriptedLLM
     from holdfast.remote import RemoteConversation, RemoteWorkspace
     from holdfast.runtime import LocalRuntime
     from holdfast.store import MemoryStore, SQLiteStore
     from holdfast.tools import (
+        RetryPolicy,
         Tool,
         ToolAnnotations,
         ToolContext,
@@ -27,27 +29,37 @@ if TYPE_CHECKING:
         register_tool,
         tool,
     )
+    from holdfast.tools.a2a import A2AClient
+    from holdfast.tools.hooks import Hook
     from holdfast.tools.mcp import MCPClient
 
 __version__ = "0.1.0"
 
 _ROOMS = {
+    "A2AClient": "tools.a2a",
     "Agent": "agent",
     "Conversation": "conversation",
     "ConversationState": "conversation",
     "ConversationStatus": "conversation",
     "FallbackLLM": "llm",
+    "Hook": "tools.hooks",
     "ImageContent": "content",
     "LLM": "llm",
+    "LLMCondenser": "agent.condensers",
     "Limits": "agent",
     "LocalRuntime": "runtime",
     "MCPClient": "tools.mcp",
     "MemoryStore": "store",
     "Message": "content",
+    "RecordedLLM": "llm",
     "RemoteConversation": "remote",
     "RemoteWorkspace": "remote",
+    "RetryPolicy": "tools",
+    "RouterLLM": "llm",
+    "RunFailed": "errors",
     "SQLiteStore": "store",
     "ScriptedLLM": "llm",
+    "StuckDetector": "agent",
     "TextContent": "content",
     "Tool": "tools",
     "ToolAnnotations": "tools",
@@ -55,6 +67,7 @@ _ROOMS = {
     "ToolContext": "tools",
     "ToolError": "errors",
     "ToolManager": "tools",
+    "ToolOutputCondenser": "agent.condensers",
     "ToolRegistry": "tools",
     "ToolResult": "content",
     "load_agent": "agent.load",
@@ -64,21 +77,29 @@ _ROOMS = {
 
 __all__ = [
     "LLM",
+    "A2AClient",
     "Agent",
     "Conversation",
     "ConversationState",
     "ConversationStatus",
     "FallbackLLM",
+    "Hook",
     "ImageContent",
+    "LLMCondenser",
     "Limits",
     "LocalRuntime",
     "MCPClient",
     "MemoryStore",
     "Message",
+    "RecordedLLM",
     "RemoteConversation",
     "RemoteWorkspace",
+    "RetryPolicy",
+    "RouterLLM",
+    "RunFailed",
     "SQLiteStore",
     "ScriptedLLM",
+    "StuckDetector",
     "TextContent",
     "Tool",
     "ToolAnnotations",
@@ -86,6 +107,7 @@ __all__ = [
     "ToolContext",
     "ToolError",
     "ToolManager",
+    "ToolOutputCondenser",
     "ToolRegistry",
     "ToolResult",
     "load_agent",

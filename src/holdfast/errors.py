@@ -11,6 +11,7 @@ HoldfastError
 ├── ConversationError
 │   ├── ConversationClosed (RuntimeError)    a method that needs an open conversation, after `close`
 │   ├── ConversationBusy (RuntimeError)      someone else drives it, or it would wait on itself
+│   ├── RunFailed (RuntimeError)             a run that did not finish: status, error
 │   ├── OutputInvalid (ValueError)           problem, rounds
 │   └── LimitExceeded (RuntimeError)         type, value, limit, source
 ├── StoreError (OSError)
@@ -125,6 +126,19 @@ class ConversationClosed(ConversationError, RuntimeError):
 
 class ConversationBusy(ConversationError, RuntimeError):
     """The conversation is being driven elsewhere in this process, or would wait on itself."""
+
+
+class RunFailed(ConversationError, RuntimeError):
+    """A run rests without having finished: its `status`, and the class name of the `error` that
+    stopped it, "" for none."""
+
+    def __init__(self, message: str, status: str = "", error: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.error = error
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (str(self), self.status, self.error)
 
 
 class OutputInvalid(ConversationError, ValueError):

@@ -30,6 +30,10 @@ def _camel(name: str) -> str:
     return name[0].lower() + name[1:]
 
 
+REPR_CHARACTERS = 150  # of an event: two lines of a terminal
+REPR_FIELD_CHARACTERS = 60
+
+
 class Event(
     msgspec.Struct,
     frozen=True,
@@ -50,6 +54,24 @@ class Event(
     def type(self) -> str:
         """The event's type, as in its JSON: `message`, `assistant`, `toolResult`, ..."""
         return cast(str, self.__struct_config__.tag)
+
+    def __repr__(self) -> str:
+        """The class, the seq and the fields that are not at their defaults, each cut, in at most
+        two lines."""
+        names = self.__struct_fields__
+        defaults = dict(zip(reversed(names), reversed(self.__struct_defaults__), strict=False))
+        shown = f"{type(self).__name__}(seq={self.seq}"
+        for name in names:
+            value = getattr(self, name)
+            if name in ("seq", "id", "timestamp") or (name in defaults and value == defaults[name]):
+                continue
+            text = repr(value)
+            if len(text) > REPR_FIELD_CHARACTERS:
+                text = f"{text[: REPR_FIELD_CHARACTERS - 3]}..."
+            if len(shown) + len(name) + len(text) > REPR_CHARACTERS:
+                return f"{shown}, ...)"
+            shown += f", {name}={text}"
+        return f"{shown})"
 
     def to_json(self) -> bytes:
         """The event as one JSON object. Newlines can only stand in what was kept as it came

@@ -28,6 +28,7 @@ from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
 from holdfast.conversation.runtimes import runtime_of
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, Fold, fold
+from holdfast.conversation.stream import EventStream
 from holdfast.errors import (
     ConfigurationError,
     ConversationBusy,
@@ -440,6 +441,32 @@ class Conversation(Fixed):
         """
         self._drive("run", resume=True)
         return self.state
+
+    def stream(self, message: str | Message | ContentLike | None = None) -> EventStream:
+        """Send `message`, if one is given, and run; return an iterator of the events and deltas as
+        they come, on the caller's thread, until the conversation rests.
+
+        Equivalent to `send_message` and `run` with a callback for events and one for deltas, in one
+        order. If another thread drives the conversation (`start_thread`), the stream follows that.
+        A loop that is left early lets the run go on; `with conversation.stream(...) as events:`
+        interrupts it. Ctrl-C interrupts it and is raised. Raises as `send_message` and `run` do.
+
+        Example:
+            for item in conversation.stream("Fix the test."):
+                print(item)
+        """
+        self._open()
+        self._not_inside("stream")
+        journal, driver = self._journal, self._driver
+        with journal.changed:
+            after_seq = journal.fold.last_seq
+        if message is not None:
+            self.send_message(message)
+        with journal.changed:
+            driven = driver.thread is not None or driver.hosted
+        return EventStream(
+            journal, driver, after_seq, None if driven else self.run, self._at_rest, self.interrupt
+        )
 
     def begin(self, resume: bool = False) -> ConversationStatus:
         """Begin a run, or go on with one, and drive nothing: where there is something to do it is

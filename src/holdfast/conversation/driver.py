@@ -119,6 +119,7 @@ class Driver:
         "_announced",
         "_condensations",
         "_contributed",
+        "_delta_listeners",
         "_fresh",
         "_on_delta",
         "_seen",
@@ -175,7 +176,10 @@ class Driver:
             None  # what became of posted commands, by key, for those who wait to hear it
         )
         self.team_made: Team | None = None
-        self._on_delta = None if on_delta is None else Told(guarded(on_delta))
+        self._delta_listeners: tuple[Callable[[Delta], None], ...] = ()
+        self._on_delta: Told | None = None
+        if on_delta is not None:
+            self.add_delta_listener(guarded(on_delta))
         self._condensations = 0  # since the last answer
         self._contributed = 0  # the last seq that the agent's contributors have seen
         self._fresh = False  # whether the agent has just taken over
@@ -191,6 +195,22 @@ class Driver:
         )  # the last Agent event, and the tool definitions it was found to fit
 
     # --- the loop ---
+
+    def add_delta_listener(self, listener: Callable[[Delta], None]) -> None:
+        """Pass the deltas of model calls that begin from now on to `listener` as well."""
+        self._delta_listeners += (listener,)
+        if self._on_delta is None:
+            self._on_delta = Told(self._pass_delta)
+
+    def remove_delta_listener(self, listener: Callable[[Delta], None]) -> None:
+        """End what `add_delta_listener` began. Without listeners, answers are not streamed."""
+        self._delta_listeners = tuple(one for one in self._delta_listeners if one != listener)
+        if not self._delta_listeners:
+            self._on_delta = None
+
+    def _pass_delta(self, delta: Delta) -> None:
+        for listener in self._delta_listeners:
+            listener(delta)
 
     def drive(self, until_rest: bool) -> None:
         """Do what there is to do, until the conversation rests (`until_rest`) or closes. Raises
@@ -458,13 +478,12 @@ class Driver:
             if spending is not None and held is not None:
                 spending.settle(held, Amount())
             return
-        if self._on_delta is not None:
-            self._on_delta.restart()  # if an interrupt or an error broke off what was told
+        on_delta = self._on_delta
+        if on_delta is not None:
+            on_delta.restart()  # if an interrupt or an error broke off what was told
         began = time.monotonic()
         try:
-            ask = partial(
-                self.agent.step, transcript, head, on_delta=self._on_delta, cancelled=token
-            )
+            ask = partial(self.agent.step, transcript, head, on_delta=on_delta, cancelled=token)
             if journal.observed is not None:
                 ask = partial(journal.observed.asked, head, ask)
             completion = (
@@ -491,8 +510,8 @@ class Driver:
             if found is None:
                 return  # it was held back
             completion, notes = found
-        if self._on_delta is not None:
-            self._on_delta.whole()
+        if on_delta is not None:
+            on_delta.whole()
         self._write_answer(completion, based_on, duration, token, notes)
 
     def _late(self, contributed: bool) -> bool:

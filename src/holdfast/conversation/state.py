@@ -18,7 +18,7 @@ from holdfast.agent.output import FINISH, REPAIR, is_output
 from holdfast.agent.stuck import Recent, recent_of
 from holdfast.agent.tokens import Sizes
 from holdfast.content import Data, ToolCall, Usage, known_cost
-from holdfast.errors import ConfigurationError, OutputInvalid
+from holdfast.errors import ConfigurationError, OutputInvalid, RunFailed
 from holdfast.llm.pictures import has_picture
 from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, texts
@@ -689,6 +689,18 @@ class Offer(Data, frozen=True):
     runner: str = ""
 
 
+_HOW_TO_GO_ON = {
+    ConversationStatus.RUNNING: "wait() blocks until it rests.",
+    ConversationStatus.PAUSED: "resume() goes on.",
+    ConversationStatus.STUCK: "Send a message that helps the model, or resume().",
+    ConversationStatus.WAITING_FOR_CONFIRMATION: (
+        "Decide its calls (state.pending_confirmations) with approve() or reject()."
+    ),
+    ConversationStatus.ERROR: "resume() tries again.",
+    ConversationStatus.CLOSED: "Open it again with Conversation(agent, store, id=...).",
+}
+
+
 class ConversationState:
     """A snapshot of a conversation, serializable whole: `id`, `status` and `events`; everything
     else is a fold over the events.
@@ -758,6 +770,26 @@ class ConversationState:
     def error(self) -> ev.Error | None:
         """What the last run stopped on, None if it did not."""
         return self._folded.error
+
+    def raise_for_status(self) -> ConversationState:
+        """Return this state if its conversation is finished or idle; raise `RunFailed` otherwise,
+        with the reason and how to go on.
+
+        Example:
+            answer = conversation.run().raise_for_status().answer
+        """
+        status, error = self.status, self.error
+        if status in (ConversationStatus.FINISHED, ConversationStatus.IDLE):
+            return self
+        if status is ConversationStatus.ERROR and error is not None:
+            message = f"stopped on {error.error}: {error.message} resume() tries again."
+        else:
+            message = f"is {status.value}. {_HOW_TO_GO_ON[status]}"
+        raise RunFailed(
+            f"Conversation {self.id!r} {message}",
+            status.value,
+            "" if error is None else error.error,
+        )
 
     @property
     def usage(self) -> Usage:
