@@ -142,7 +142,7 @@ def test_raise_for_status() -> None:
     agent = Agent(ScriptedLLM([[("echo", {"text": "x"})]]), [echo()], confirm="always")
     with Conversation(agent) as conversation:
         conversation.send_message("go")
-        with pytest.raises(RunFailed, match="waiting_for_confirmation.*approve"):
+        with pytest.raises(RunFailed, match=r"waiting_for_confirmation.*approve"):
             conversation.run().raise_for_status()
 
 
