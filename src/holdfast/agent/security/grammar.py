@@ -28,7 +28,7 @@ _BRACES = re.compile(rf"(?:[^{{}}]|{_BRACE.pattern})*|(?:[^{{}}]|\{{[\w-]*\}})*"
 _END = re.compile(r"[ \t\n;&|()<>]|\Z")
 # Names that neither a shell nor a program acts on, so that values of any text may be given to them.
 LOCAL = re.compile(
-    r"(?!.*_proxy$|npm_|histchars$|auto_resume$)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME|FILE|FILES|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN"
+    r"(?!\w*_proxy\b|npm_|histchars\b|auto_resume\b)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME|FILE|FILES|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN"
 )
 # Names whose values make no program run or read something else, as long as the value is plain.
 HARMLESS = re.compile(

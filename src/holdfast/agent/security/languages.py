@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from holdfast.agent.security.paths import Names, listed
+from holdfast.agent.security.script import Word
 from holdfast.agent.security.use import Options, Use
-from holdfast.agent.security.words import Names, Word, listed
 
 # Options of grep that leave lines as they are, so that names of files stay names.
 _WHOLE_LINES = listed("-v -i -E -F -P -w -x -e --invert-match --ignore-case --extended-regexp --fixed-strings")
@@ -24,9 +25,9 @@ def grep(use: Use, found: Options) -> Sequence[Word]:
         names = Names()
     if ripgrep:
         names = Names(hidden=found.has("-g", "--glob", "--iglob", "-u", "--unrestricted", "--hidden", "-.", "--no-ignore"))
-    if deep and not files and (use.stdin is None or not ripgrep):
+    if deep and not files:
         files = [Word(".")]
-    use.reads(files, names if deep and not listing else None)
+    use.paths("r", [word._replace(tree=word.tree or names) for word in files] if deep and not listing else files)
     if found.has("-l", "-L", "--files-with-matches", "--files-without-match", "--files") and not found.has("-H", "-n", "-c", "--json"):
         use.reader.yields = tuple([word._replace(tree=word.tree or names) for word in files])
     elif not files and use.stdin is not None and {name for name, _ in found.given} <= _WHOLE_LINES:
@@ -61,7 +62,7 @@ def sed(use: Use, found: Options) -> Sequence[Word]:
         use.unknown("has a script that may write or run something, or keeps what it replaces elsewhere")
     if not found.has("-i", "--in-place"):
         return files
-    use.writes(files, "changes")
+    use.paths("w", files, "changes")
     return ()
 
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from holdfast.agent.security.network import fetch, is_url
+from holdfast.agent.security.paths import Names, listed
+from holdfast.agent.security.script import Word
 from holdfast.agent.security.use import Options, Use
-from holdfast.agent.security.words import Names, Word, listed
 
 _SETTING = re.compile(
     r"(?:user\.(?:name|email)|color\.[\w.]+|advice\.\w+|core\.(?:quotepath|autocrlf|abbrev|safecrlf|filemode|ignorecase)|init\.defaultbranch|(?:commit|tag)\.gpgsign|log\.\w+|diff\.(?:renames|noprefix)|pull\.(?:rebase|ff)|core\.pager=(?:cat)?$)(?:=.*)?",
@@ -116,9 +117,9 @@ def _reads(use: Use, found: Options, paths: Sequence[Word]) -> None:
     for path in [word.text.partition(":")[2] or word.text for word in paths]:
         for cwd in use.scope.cwds if path[:1] not in ("-", "^", "@") else ():
             for one in (places.matches(path, cwd) or (path,)) if re.search(r"[*?]", path) else (path,):
-                use.reader.note(*places.read(one, cwd))
+                use.reader.note(*places.judge("read", one, cwd, f"{use.name} reads"))
     if found.has("--no-index"):
-        use.reads(paths, Names())
+        use.paths("R", paths)
 
 
 def _takes(use: Use, paths: Sequence[str]) -> None:
@@ -126,7 +127,12 @@ def _takes(use: Use, paths: Sequence[str]) -> None:
     places = use.reader.places
     for cwd in use.scope.cwds:
         for real in [places.real(one, cwd) for path in paths for one in places.matches(path, cwd) or ()]:
-            if any(searched(real, one) for one in places.walk(real, Names().keep).secrets):
+            if any(
+                searched(real, one)
+                for one in places.walk(
+                    real,
+                ).secrets
+            ):
                 use.high("takes what is secret")
 
 
@@ -137,7 +143,13 @@ def special(use: Use, found: Options) -> Sequence[Word]:
     match name:
         case "grep":
             for cwd in use.scope.cwds:
-                secrets = [one for one in use.reader.places.walk(cwd, Names().keep).secrets if has("--untracked") or tracked(cwd, one)]
+                secrets = [
+                    one
+                    for one in use.reader.places.walk(
+                        cwd,
+                    ).secrets
+                    if has("--untracked") or tracked(cwd, one)
+                ]
                 if secrets:
                     use.high(f"reads what is secret: {secrets[0][:80]}")
             _reads(use, found, words[0 if has("-e") else 1 :])
@@ -148,7 +160,7 @@ def special(use: Use, found: Options) -> Sequence[Word]:
             if not re.fullmatch(plain, what):
                 use.high("runs another program to fetch with") if "::" in what else use.unknown("fetches in a way that is not judged")
             if name == "clone" and what:
-                use.writes([words[1] if len(words) > 1 else Word(re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2])])
+                use.paths("w", [words[1] if len(words) > 1 else Word(re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2])])
             return ()
         case "branch" | "tag":
             if has("-D", "-M", "-f", "-C", "--force") or (name == "tag" and has("-d", "--delete")):

@@ -13,36 +13,16 @@ import msgspec
 from holdfast.agent.risk import Level, Risk, Surroundings
 from holdfast.agent.security.grammar import HARMLESS
 from holdfast.agent.security.network import fetch, is_url
-from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Places
+from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Names, Places, listed
 from holdfast.agent.security.programs import judge
 from holdfast.agent.security.repository import searched
 from holdfast.agent.security.script import Reader, shell_effect
-from holdfast.agent.security.words import Names
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.paths import home_folder
 
 _LEVELS: tuple[Level, ...] = ("low", "medium", "unknown", "high")
-_PATHS = frozenset(
-    [
-        "path",
-        "file",
-        "file_path",
-        "filepath",
-        "filename",
-        "directory",
-        "dir",
-        "folder",
-        "source",
-        "destination",
-        "target",
-        "cwd",
-        "root",
-        "repo_path",
-        "paths",
-        "files",
-    ]
-)
+_PATHS = listed("path file file_path filepath filename directory dir folder source destination target cwd root repo_path paths files")
 _URLS = ("url", "uri", "urls", "endpoint", "address", "link", "href", "base_url")
 _ANSWERS = re.compile(r"\s*(?:[yYnN]|yes|no|\d{1,3})?\s*")
 _ENVIRONMENT = re.compile(r"VIRTUAL_ENV|VIRTUAL_ENV_PROMPT|PS1|OLDPWD|CONDA_(?:DEFAULT_ENV|PROMPT_MODIFIER|SHLVL)|_OLD_VIRTUAL_\w+")
@@ -156,7 +136,9 @@ class Rules(msgspec.Struct, frozen=True):
                 elif searches:
                     found = _searched(places, path, about.workdir, call.arguments.get("glob"))
                 else:
-                    found = places.write(path, about.workdir, f"{call.name} changes") if changes else places.read(path, about.workdir)
+                    found = places.judge(
+                        "write" if changes else "read", path, about.workdir, f"{call.name} {'changes' if changes else 'reads'}"
+                    )
                 if not found.reason:
                     found = Finding(found.rank, f"{call.name} reads {value[:80]}")
             else:
@@ -183,13 +165,13 @@ def _risk(found: Finding) -> Risk:
 
 def _searched(places: Places, path: str, workdir: str, glob: Any) -> Finding:
     """A search by the runtime's `grep` tool, which leaves out what git ignores."""
-    found = places.read(path, workdir)
+    found = places.judge("read", path, workdir, "searches")
     real = places.real(path, workdir)
     if found.rank == HIGH or not os.path.isdir(real):
         return found
     last = glob.rpartition("/")[2] if isinstance(glob, str) else ""
     names = Names((last,) if last and not re.search(r"[{}\[\\]", last) else ())
-    walk = places.walk(real, names.keep)
+    walk = places.walk(real, names)
     for secret in walk.secrets:
         if searched(real, secret):
             return Finding(HIGH, f"searches all that is in {path[:80]}, and that has secrets: {secret[:80]}")
