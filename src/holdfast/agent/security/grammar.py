@@ -206,20 +206,22 @@ class _Parser:
         if not sign or sign == "((":
             return self._program()
         self._skip(sign)
-        word = ""
         kind, end, name, words, scripts = "loop", "done", "", list[Raw](), list[Script]()
         if sign in ("(", "{"):
             kind, end = ("subshell", ")") if sign == "(" else ("group", "}")
             scripts = [self.script(end)]
         elif sign == "if":
             kind, end = "if", "fi"
-            while word != "fi":
-                if word != "else":
-                    scripts.append(self.script("then"))
-                    self._skip("then")
-                scripts.append(self.script("elif", "else", "fi"))
-                word = self._next(*(("fi",) if word == "else" else ("elif", "else", "fi")))
-                self._skip(word or "fi")
+            for _ in range(_MOST_WORDS):
+                scripts += [self.script("then")]
+                self._skip("then")
+                scripts += [self.script("elif", "else", "fi")]
+                if not self._next("elif"):
+                    break
+                self._skip("elif")
+            if self._next("else"):
+                self._skip("else")
+                scripts += [self.script("fi")]
         else:
             if sign == "for":
                 kind, match = "for", _VARIABLE.match(self.text, self.at)
@@ -236,8 +238,7 @@ class _Parser:
                 scripts = [self.script("do")]
             self._skip("do")
             scripts.append(self.script("done"))
-        if end != "fi":
-            self._skip(end)
+        self._skip(end)
         found = Command(kind, scripts, [], words, [(name, ())] if name else [])
         while self._redirect(found.redirects):
             self._blanks()
