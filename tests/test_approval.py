@@ -29,18 +29,18 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 class World:
     """A model that asks for calls and then says "Done.", and a tool that notes what it ran."""
 
-    def __init__(self, store: Store, calls: list[Any], confirm: Any = "always", **options: Any) -> None:
+    def __init__(self, store: Store, calls: list[Any], confirm: Any = "always", parallel: bool = False, **options: Any) -> None:
         self.ran: list[str] = []
         self.gate = threading.Event()
         self.llm = ScriptedLLM([[part if isinstance(part, tuple) else ("note", {"text": part}) for part in calls], "Done.", "Again."])
 
-        @tool
+        @tool(parallel=parallel)
         def note(text: str) -> str:
             """Notes."""
             self.ran.append(text)
             return f"noted {text}"
 
-        @tool
+        @tool(parallel=parallel)
         def slow(text: str) -> str:
             """Waits."""
             assert self.gate.wait(10)
@@ -146,7 +146,7 @@ def test_an_approval_is_bound_to_the_arguments_that_were_seen(store: Store) -> N
 
 
 def test_allowed_siblings_run_at_once_and_an_approved_one_joins_them(store: Store) -> None:
-    world = World(store, ["a", ("slow", {"text": "s"}), "b"], confirm=["note"])
+    world = World(store, ["a", ("slow", {"text": "s"}), "b"], confirm=["note"], parallel=True)
     with world.open("go") as conversation:
         until(lambda: any(isinstance(event, ev.ToolCallStarted) for event in conversation.get_history()))
         assert conversation.status is S.RUNNING
@@ -256,14 +256,17 @@ def test_pause_and_resume_come_back_to_waiting_and_an_interrupt_refuses(store: S
         assert world.ran == ["a"]
 
 
-def test_a_state_with_waiting_calls_goes_on_elsewhere_without_them(store: Store) -> None:
+def test_a_state_with_waiting_calls_waits_elsewhere_too(store: Store) -> None:
     world = World(store, ["a"])
     with world.open("go") as conversation:
         conversation.wait(10)
         saved = ConversationState.from_json(conversation.state.to_json())
     with Conversation.from_state(saved, world.agent) as other:
+        assert other.run().status is S.WAITING_FOR_CONFIRMATION
+        assert world.ran == []
+        other.approve()
         assert other.run().answer == "Done."
-    assert world.ran == []
+    assert world.ran == ["a"]
 
 
 def test_commands_come_through_the_inbox_each_once(store: Store) -> None:
@@ -376,7 +379,7 @@ def test_new_arguments_that_do_not_fit_are_not_taken_from_the_inbox_either(store
 def test_approvals_while_helpers_are_being_started_lose_none_of_them(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.conversation.calls import Calls
 
-    world = World(store, [*(("slow", {"text": f"s{n}"}) for n in range(3)), "a", "b"], confirm=["note"], parallel_calls=6)
+    world = World(store, [*(("slow", {"text": f"s{n}"}) for n in range(3)), "a", "b"], confirm=["note"], parallel=True, parallel_calls=6)
     start = Calls._start_thread
     began = threading.Event()
 
@@ -401,7 +404,7 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
     raised: list[str] = []
     begun, gate = threading.Event(), threading.Event()
 
-    @tool
+    @tool(parallel=True)
     def waits() -> str:
         """Waits for itself."""
         try:
@@ -410,7 +413,7 @@ def test_a_call_that_was_approved_from_elsewhere_may_not_wait_for_its_own_conver
             raised.append(type(error).__name__)
         return "waited"
 
-    @tool
+    @tool(parallel=True)
     def slow() -> str:
         """Slow."""
         begun.set()
@@ -502,7 +505,7 @@ def test_a_validator_that_raises_anything_does_not_block_the_inbox_or_reach_the_
 
 
 def test_a_run_that_failed_in_a_batch_can_be_resumed() -> None:
-    @tool
+    @tool(parallel=True)
     def bad() -> str:
         """Raises what no tool should."""
         raise KeyboardInterrupt

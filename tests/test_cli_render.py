@@ -13,7 +13,7 @@ import pytest
 from holdfast import events as ev
 from holdfast.cli.exits import UsageError
 from holdfast.cli.live import Live
-from holdfast.cli.render import Line, Renderer, call_title
+from holdfast.cli.render import Line, Renderer, call_title, whole
 from holdfast.cli.screen import Screen
 from holdfast.cli.settings import api_key, base_url, model_name, shell_environment, wants_colour
 from holdfast.cli.text import clip, duration, one_line, safe, summary
@@ -166,6 +166,23 @@ def test_a_diff_stands_for_the_result_of_an_edit() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "content", "diff"),
+    [
+        (None, "x\n", ["+x"]),
+        (None, "x", ["+x"]),
+        (None, "x\n\n", ["+x", "+"]),
+        (None, "\n", ["+"]),
+        (None, "", []),
+        ("", "x\ny\n", ["+x", "+y"]),
+        ("x\ny\n", "", ["-x", "-y"]),
+    ],
+)
+def test_a_new_or_emptied_file_has_no_line_too_many(before: str | None, content: str, diff: list[str]) -> None:
+    lines = texts(whole(ToolCall("2.0", "write_file", {"path": "a", "content": content}), lambda _: before))
+    assert [line.strip() for line in lines if line.startswith(("  +", "  -"))] == diff
+
+
 def test_a_long_diff_is_cut_and_says_so() -> None:
     call = ToolCall("2.0", "write_file", {"path": "a"})
     diff = "@@ -0,0 +1,100 @@\n" + "".join(f"+{number}\n" for number in range(100))
@@ -247,6 +264,40 @@ def test_a_streamed_answer_is_not_shown_twice() -> None:
         view.on_delta(Delta("text", piece))
     view.on_event(answer(1, "\n\nHello you\x1b.\n", reasoning="Hm."))
     assert out.getvalue() == "Hm.\nHello you^[.\n"
+
+
+def test_an_answer_that_streams_on_after_a_pause_is_shown_whole_and_once() -> None:
+    view, out, seqs = live()
+    for piece in ("One.\nThe sec", "ond li"):
+        view.on_delta(Delta("text", piece))
+    seqs.append(1)
+    view.on_event(event(ev.Status, status="paused"))
+    for piece in ("ne.\n", "Three."):
+        view.on_delta(Delta("text", piece))
+    seqs.append(2)
+    view.on_event(answer(2, "One.\nThe second line.\nThree."))
+    assert out.getvalue() == "One.\nThe second li\npaused\n\nThe second line.\nThree.\n"
+
+
+def test_pieces_that_come_before_the_status_of_their_run_are_shown_once() -> None:
+    view, out, seqs = live()
+    view.on_delta(Delta("text", "Good "))
+    seqs.append(1)
+    view.on_event(event(ev.Status, status="running"))
+    view.on_delta(Delta("text", "day."))
+    view.on_event(answer(2, "Good day."))
+    assert out.getvalue() == "Good day.\n"
+
+
+def test_an_answer_that_an_interrupt_broke_off_is_asked_for_again() -> None:
+    view, out, seqs = live()
+    view.on_delta(Delta("text", "Hel"))
+    seqs.append(1)
+    view.on_event(event(ev.Status, status="paused", reason="interrupted"))
+    view.on_delta(Delta("restart"))
+    view.on_delta(Delta("text", "Good day."))
+    view.on_event(answer(2, "Good day."))
+    assert out.getvalue() == "Hel\npaused (interrupted)\n\nGood day.\n"
 
 
 def test_a_stream_that_had_less_than_the_answer_is_completed() -> None:

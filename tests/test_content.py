@@ -176,3 +176,24 @@ def test_what_is_no_result_is_a_value_error(data: bytes) -> None:
 def test_blocks_keeps_a_tuple_as_it_is() -> None:
     given_blocks = (TextContent("a"),)
     assert blocks(given_blocks) is given_blocks
+
+
+# --- MCP's own spelling ----------------------------------------------------------------------------------
+
+
+def test_a_result_is_made_and_read_by_mcps_own_names() -> None:
+    made: Any = ToolResult
+    found = made([{"type": "text", "text": "no"}, {"type": "image", "data": "aGk="}], isError=True, structuredContent={"a": 1})
+    assert found == ToolResult((TextContent("no"), ImageContent(b"hi")), {"a": 1}, is_error=True)
+    assert (found.isError, found.structuredContent) == (True, {"a": 1})
+    assert made({"type": "text", "text": "one"}).text == "one"
+    with pytest.raises(TypeError, match="give is_error or isError, not both"):
+        made("no", isError=True, is_error=False)
+    with pytest.raises(ConfigurationError, match=r"not a list with \{'type': 'image_url'\}"):
+        made([{"type": "image_url"}])
+
+
+def test_a_result_of_mcp_keeps_its_meta() -> None:
+    found = ToolResult.from_json('{"content":[],"isError":true,"_meta":{"a":1,"b":1},"meta":{"b":2}}')
+    assert (found.meta, found.is_error) == ({"a": 1, "b": 2}, True)
+    assert ToolResult.from_json(found.to_json()) == found

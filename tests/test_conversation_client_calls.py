@@ -58,7 +58,7 @@ class ClientTool(Tool):
 
 
 class World:
-    """A model that asks for calls and then says "Done."; `far` is run by clients, `near` here."""
+    """A model that asks for calls and then says "Done."; clients run `far`, the loop runs `near`, side by side."""
 
     def __init__(self, store: Store, calls: list[str], **options: Any) -> None:
         self.ran: list[str] = []
@@ -73,7 +73,8 @@ class World:
             self.ran.append(text)
             return "near"
 
-        self.agent = Agent(self.llm, [ClientTool("far", "Far.", input_schema=SCHEMA), near], **options)
+        tools = [ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True), Tool.from_function(near, parallel=True)]
+        self.agent = Agent(self.llm, tools, **options)
         self.store = store
 
     def open(self, message: str | None = None) -> Conversation:
@@ -309,7 +310,7 @@ def test_hooks_and_limits_hold_for_a_clients_result(store: Store) -> None:
         return ToolResult(result.text.replace("secret", "***"))
 
     llm = ScriptedLLM([[("far", {"text": "no"}), ("far", {"text": "yes"}), ("far", {"text": "odd"})], "Done."])
-    tools = ToolManager([ClientTool("far", "Far.", input_schema=SCHEMA)], hooks=[Hook(before=before, after=after)])
+    tools = ToolManager([ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True)], hooks=[Hook(before=before, after=after)])
     with Conversation(Agent(llm, tools, output_limit=1000), store) as conversation:
         conversation.send_message("go")
         conversation.run()
@@ -377,9 +378,10 @@ def test_a_fork_or_a_copy_answers_what_clients_run(store: Store) -> None:
         call_id = conversation.state.offers[0].call.id
         conversation.obey(cmd.Claim(call_id, "one"))
         with conversation.fork() as forked, Conversation.from_state(conversation.state, world.agent) as copied:
-            for other, word in ((forked, "forked"), (copied, "continued")):
-                assert other.state.offers == ()
+            for other, word, left in ((forked, "forked", 0), (copied, "continued", 1)):  # nobody had claimed the second
+                assert [offer.runner for offer in other.state.offers] == [""] * left
                 assert all(word in result.text for result in results(other).values())
+                assert results(other)[call_id].meta == {"outcome": "unknown"}
                 with pytest.raises(ConfigurationError, match="not open"):
                     other.obey(cmd.Return(call_id, "one", ToolResult("x")))
             assert forked.run().status is S.FINISHED
@@ -390,7 +392,7 @@ def test_two_clients_that_race_for_a_call_have_one_winner(store: Store) -> None:
     world = World(store, [])
     calls, rounds = 20, 10
     world.llm = ScriptedLLM([*[[("far", {"text": "x"})] * calls for _ in range(rounds)], "Done."])
-    agent = Agent(world.llm, [ClientTool("far", "Far.", input_schema=SCHEMA)], stuck=None)
+    agent = Agent(world.llm, [ClientTool("far", "Far.", input_schema=SCHEMA, parallel=True)], stuck=None)
     with Conversation(agent, store) as conversation:
         conversation.send_message("go")
         for _ in range(rounds):
@@ -596,14 +598,20 @@ def test_clients_approvers_and_interrupts_at_once_leave_no_call_without_a_result
 
 ONE, TWO = ToolCall("4.0", "far"), ToolCall("4.1", "near")
 BEGUN = (
-    (ev.Agent, {"system_prompt": "", "tools": (ev.ToolDefinition("far", "", {}, "", "client"), ev.ToolDefinition("near", "", {}))}),
+    (
+        ev.Agent,
+        {
+            "system_prompt": "",
+            "tools": (ev.ToolDefinition("far", "", {}, "", "client", True), ev.ToolDefinition("near", "", {}, parallel=True)),
+        },
+    ),
     (ev.Message, {"content": (TextContent("go"),)}),
     (ev.Status, {"status": "running"}),
 )
 CLAIMED = (ev.ToolCallStarted, {"call_id": "4.0", "runner": "one"})
 NEXT = {
     "an offer is waited for": ([ONE], (), Wait()),
-    "others are run first": ([ONE, TWO], (), Call((TWO,))),
+    "its parallel neighbours are run": ([ONE, TWO], (), Call((TWO,))),
     "a claimed call is not lost": ([ONE], (CLAIMED,), Wait()),
     "what was started here is": ([ONE, TWO], (CLAIMED, (ev.ToolCallStarted, {"call_id": "4.1"})), Recover((TWO,))),
     "an offer is waited for before a decision": ([ONE, TWO], ((ev.Decision, {"call_id": "4.1", "decision": "ask"}),), Wait()),

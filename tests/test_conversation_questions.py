@@ -49,7 +49,7 @@ def asking(schema: dict[str, Any] | None = FORM, **options: Any) -> Tool:
         """Greets."""
         return f"heard {context.ask('Who are you?', schema, **options)}"
 
-    return Tool.from_function(greet)
+    return Tool.from_function(greet, parallel=True)
 
 
 def agent_of(*tools: Any, calls: int = 1) -> Agent:

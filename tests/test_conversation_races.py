@@ -534,7 +534,7 @@ class Parallel:
         self.entered = threading.Event()
         self.other = other
         self.ran = 0
-        self.tool = Tool("t", "", self.work)
+        self.tool = Tool("t", "", self.work, parallel=True)
 
     def work(self, context: ToolContext) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -1360,7 +1360,7 @@ def test_an_import_is_one_append_with_the_answers_to_its_open_calls() -> None:
         entered.set()
         gate.wait(10)
 
-    with Conversation(Agent(ScriptedLLM([[("wait", {})] * 2]), [Tool("wait", "", wait)])) as first:
+    with Conversation(Agent(ScriptedLLM([[("wait", {})] * 2]), [Tool("wait", "", wait, parallel=True)])) as first:
         first.start_thread()
         first.send_message("go")
         assert entered.wait(5)

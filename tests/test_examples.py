@@ -86,14 +86,20 @@ def test_delegation_starts_three_conversations(tmp_path: Path) -> None:
     assert [m["role"] for m in base[1].messages[-3:]] == ["tool"] * 3
 
 
-def test_message_passing_puts_both_messages_before_the_implementer(tmp_path: Path) -> None:
+def test_message_passing_starts_both_and_shows_a_message_that_arrives(tmp_path: Path) -> None:
     def answer(request: Request) -> Any:
-        return text("Nothing to do.")
+        said = last(request)
+        if said.startswith("Test the react app"):
+            return calls(("pass_message", {"msg": "The button is missing."}))
+        return text("Added the button." if said == "The button is missing." else "Done.")
 
     printed, requests = run("message_passing", answer, tmp_path)
-    assert printed.splitlines()[-1] == "Agent finished"
-    said = [m["content"] for m in requests[-1].messages if m["role"] == "user"]
-    assert said == ["Build a hello world react app", "Test the react app and tell the implementer about any issues."]
+    lines = printed.splitlines()
+    assert lines[0] == "Message to the implementer: The button is missing."
+    assert lines[-2:] == ["Agents finished", "The implementer's last answer: Added the button."]
+    said = [[m["content"] for m in request.messages if m["role"] == "user"] for request in requests]
+    assert ["Test the react app and tell the implementer about any issues."] in said, "the tester is another conversation"
+    assert ["Build a hello world react app", "The button is missing."] in said
 
 
 @pytest.mark.parametrize("name", ["hello", "local_runtime", "delegation", "message_passing"])

@@ -167,7 +167,7 @@ def test_before_the_model_is_asked_context_is_added_once_while_it_is_shown() -> 
     def hook(situation: Situation, context: ToolContext) -> Any:
         seen.append(situation)
         assert context.conversation_id == conversation.id
-        assert context.llm is agent.llm
+        assert context.llm.wrapped is agent.llm  # whose calls are counted
         return Add("The branch is main.")
 
     agent = Agent(ScriptedLLM([CALL, CALL, "done"]), [add], hooks=[Hook(hook, on="model", name="git")])

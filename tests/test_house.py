@@ -15,6 +15,9 @@ REPO = Path(__file__).parents[1]
 # Inner to outer; a room may import itself and what stands before it.
 ORDER = [
     "errors",
+    "nesting",
+    "processes",
+    "temporary",
     "content",
     "events",
     "commands",

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import LLM, Agent, Conversation, FallbackLLM, ImageContent, ScriptedLLM, SQLiteStore, TextContent, ToolResult, tool
+from holdfast import LLM, Agent, Conversation, FallbackLLM, ImageContent, ScriptedLLM, SQLiteStore, TextContent, Tool, ToolResult, tool
 from holdfast import events as ev
 from holdfast.content import EmbeddedResource, Message, ToolCall, Usage
 from holdfast.conversation.totals import totals
@@ -792,7 +792,7 @@ def shown(request: Any) -> list[tuple[str, str]]:
 def test_messages_during_a_batch_stand_behind_its_results_in_the_very_next_request(way: str, tmp_path: Path) -> None:
     work = Work(4)
     llm = ScriptedLLM([[("work", {"number": number}) for number in range(4)], "Done."])
-    agent = Agent(llm, [work.work])
+    agent = Agent(llm, [Tool.from_function(work.work, parallel=True)])
     with SQLiteStore(tmp_path / "s.db") as store, Conversation(agent, store, "one") as conversation:
         conversation.start_thread()
         conversation.send_message("Go.")

@@ -709,6 +709,22 @@ def test_an_error_whose_text_breaks_off_is_still_that_error(stream: bool) -> Non
         llm(server, stream=stream).completion("x")
 
 
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ({"api_key": ""}, True),
+        ({"api_key": "", "headers": {"User-Agent": "test"}}, True),
+        ({"api_key": "short"}, False),
+        ({"api_key": KEY}, False),
+        ({"api_key": "", "headers": {"X-Api-Key": "short"}}, False),
+    ],
+)
+def test_a_refused_key_is_called_missing_only_where_none_was_given(given: dict[str, Any], missing: bool) -> None:
+    with ModelServer([(401, {}, {"error": {"message": "Bad key"}})]) as server, pytest.raises(AuthenticationError) as caught:
+        LLM("m", base_url=server.url, **given).completion("x")
+    assert ("No api_key was given" in str(caught.value)) is missing
+
+
 def test_an_llm_cannot_be_pickled_and_copies_are_itself() -> None:
     model = LLM("gpt-5", api_key=KEY)
     with pytest.raises(TypeError, match="api_key"):

@@ -48,7 +48,7 @@ CASES = {
     "a new conversation waits": ((), Wait()),
     "a message to one that nobody started waits": ((said(),), Wait()),
     "a message in a run is answered": (RUN, Step()),
-    "calls that never started are run": ((*RUN, answered(2, ONE, TWO)), Call((ONE, TWO))),
+    "the first call that never started is run": ((*RUN, answered(2, ONE, TWO)), Call((ONE,))),
     "a started call without a result was left by a dead owner": ((*RUN, answered(2, ONE, TWO), started(ONE)), Recover((ONE,))),
     "what is left of a batch is run": ((*RUN, answered(2, ONE, TWO), started(ONE), result(ONE)), Call((TWO,))),
     "results are answered": ((*RUN, answered(2, ONE), started(ONE), result(ONE)), Step()),

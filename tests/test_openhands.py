@@ -81,7 +81,11 @@ def test_actions_of_version_0_both_ways() -> None:
     }
     call = to_tool_call(run)
     assert (call.name, call.arguments) == ("execute_bash", {"command": "make", "is_input": False})
-    assert to_action(call, version=0) == {"action": "run", "args": {"command": "make", "is_input": False}}
+    assert to_action(call, version=0) == {"action": "run", "args": run["args"]}
+    assert to_action(ToolCall("", call.name, call.arguments), version=0) == {
+        "action": "run",
+        "args": {"command": "make", "is_input": False},
+    }
     answer = {
         "choices": [{"message": {"tool_calls": [{"id": "c9", "function": {"name": "execute_bash", "arguments": '{"command":"make"}'}}]}}]
     }
@@ -506,7 +510,7 @@ def test_a_base_state_of_any_kind_is_read(tmp_path: Path, stats: Any) -> None:
 def test_json_that_is_nested_too_deep_is_named(tmp_path: Path) -> None:
     folder = kept(tmp_path / "one", RUN)
     (folder / "events" / "event-00099-deep.json").write_text("[" * 100_000 + "]" * 100_000)
-    assert any("event-00099-deep.json is no JSON" in note for note in read_conversation(folder).notes)
+    assert any("event-00099-deep.json is nested deeper than" in note for note in read_conversation(folder).notes)
     (folder / "base_state.json").write_text("[" * 100_000)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_conversation(folder)

@@ -570,11 +570,14 @@ def test_on_an_agent_server_the_run_ends_with_it(tmp_path: Path) -> None:
             assert conversation.output == {"verdict": "good", "score": 9}
         with RemoteConversation(agent, space, id) as conversation:
             assert conversation.output == Review(verdict="good", score=9)
-        # A pattern that takes for ever is not tried there.
+        # A pattern on which Python's own matcher would not end is enforced there.
         evil = {"type": "string", "pattern": "^(a+)+$"}
-        with RemoteConversation(Agent(ScriptedLLM([(FINISH, {"output": "a" * 40 + "!"})]), output_type=evil), space) as conversation:
+        script = [(FINISH, {"output": "a" * 40 + "!"}), (FINISH, {"output": "aa"})]
+        with RemoteConversation(Agent(ScriptedLLM(script), output_type=evil), space) as conversation:
             conversation.send_message("go")
-            assert conversation.run().status is S.FINISHED
+            state = conversation.run()
+            assert (state.status, state.output) == (S.FINISHED, "aa")
+            assert len(repairs(state)) == 1
 
 
 def test_a_tenants_agent_imports_no_type_and_reads_no_file() -> None:

@@ -294,6 +294,30 @@ def test_what_is_said_and_done_comes_as_it_happens(browser: Browser, server: Ser
 
 
 @needs_chromium
+def test_a_command_that_failed_has_no_tick_and_a_new_file_no_line_too_many(browser: Browser, server: Serving) -> None:
+    script = [
+        ("terminal", {"command": "(exit 3)"}),
+        ("write_file", {"path": "a.py", "content": "x = 1\ny = 2\n"}),
+        ("write_file", {"path": "empty", "content": ""}),
+        ("edit_file", {"path": "a.py", "old": "y = 2\n", "new": ""}),
+        "Done.",
+    ]
+    talk(server, "c", script, runtime=True, message="Go")
+    page = shown(browser, server, "c")
+    page.wait(".answer", "Done.")
+    assert page.text('[aria-label^="Call terminal"] .mark') == "✗"
+    assert page.text('[aria-label^="Call write_file"] .mark') == "✓"
+    marks = page.run("[...document.querySelectorAll('.call .mark')].map((mark) => mark.innerText)")
+    assert marks == ["✗", "✓", "✓", "✓"]
+    for number in range(1, 4):
+        page.run(f"document.querySelectorAll('.call .head')[{number}].click()")
+        page.until(f"document.querySelectorAll('.call')[{number}].querySelector('.given') !== null")
+    given = "[...document.querySelectorAll('.call .given')].map((one) => [...one.querySelectorAll('.diff .line')].map((line) => line.innerText.trim()))"
+    assert page.run(given) == [["+x = 1", "+y = 2"], [], ["-y = 2"]]
+    assert page.faults() == []
+
+
+@needs_chromium
 def test_an_answer_is_seen_while_it_is_written(browser: Browser, server: Serving) -> None:
     server.make("c", ["x"])
     page = shown(browser, server, "c")
@@ -314,6 +338,26 @@ def test_an_answer_is_seen_while_it_is_written(browser: Browser, server: Serving
     page.wait("#live .reasoning")
     note("restart", "")
     page.until("document.querySelector('#live').hidden")
+
+
+@needs_chromium
+def test_a_pause_leaves_the_streaming_answer_and_an_interrupt_ends_it(browser: Browser, server: Serving) -> None:
+    page = shown(browser, server)
+    told = page.run("""
+        import("/page/fold.js").then(({ Fold }) => {
+            const fold = new Fold(), said = [];
+            const piece = (text) => (fold.note("delta", { kind: "text", text }), said.push(fold.live?.text ?? null));
+            const status = (seq, name, reason) => (
+                fold.take([{ type: "status", seq, id: `${seq}`, timestamp: "2026-01-01T00:00:00Z", status: name, reason }]),
+                said.push(fold.live?.text ?? null));
+            status(1, "running", "");
+            piece("Hel");
+            status(2, "paused", "");
+            piece("lo.");
+            status(3, "paused", "interrupted");
+            return said;
+        })""")
+    assert told == [None, "Hel", "Hel", "Hello.", None]
 
 
 @needs_chromium
@@ -390,6 +434,24 @@ def test_a_call_is_approved_with_other_arguments_bound_to_what_was_seen(browser:
     assert body["argumentsHash"] == asked["argumentsHash"]
     assert "good" in next(event for event in found if event["type"] == "toolResult")["result"]["content"][0]["text"]
     page.wait(".decision", "with other arguments")
+    assert page.faults() == []
+
+
+@needs_chromium
+def test_edited_arguments_that_do_not_fit_stay_in_the_dialog(browser: Browser, server: Serving) -> None:
+    talk(server, "c", [("terminal", {"command": "echo harm"}), "ok"], runtime=True, confirm="always", message="go")
+    page = shown(browser, server, "c")
+    page.click("#decide button", "Review")
+    edited = '{"command": "echo good", "timeout": "soon"}'
+    page.fill("#arguments", edited)
+    page.click("#dialog button", "Approve with these")
+    page.wait("#arguments-wrong", "timeout")
+    assert page.run("document.querySelector('#arguments').value") == edited
+    assert [event["decision"] for event in journal(server, "c") if event["type"] == "decision"] == ["ask"]
+    page.fill("#arguments", '{"command": "echo good"}')
+    page.click("#dialog button", "Approve with these")
+    page.wait(".answer", "ok")
+    assert not page.run("document.querySelector('#dialog').open")
     assert page.faults() == []
 
 
@@ -471,9 +533,8 @@ def test_a_run_is_paused_resumed_and_stopped(browser: Browser, server: Serving) 
     assert page.faults() == []
 
 
-@needs_chromium
-def test_a_question_is_answered_by_the_form_of_its_schema(browser: Browser, server: Serving) -> None:
-    question = {"question": "Which city?", "options": ["Ghent", "Bruges"]}
+def ask_in(server: Serving, question: dict[str, Any]) -> None:
+    """Start the conversation `c`, in which a call asks the user."""
     agent = Agent(ScriptedLLM([("ask_user", question), "Thanks."]), register_asking_tools())
     declared = tools_of(agent)
     body = {
@@ -483,6 +544,51 @@ def test_a_question_is_answered_by_the_form_of_its_schema(browser: Browser, serv
     assert server.ask("POST", "/api/conversations", body).status == 201
     server.ask("POST", "/api/conversations/c/start")
     server.ask("POST", "/api/conversations/c/messages", {"text": "go"})
+
+
+@needs_chromium
+def test_a_refused_answer_stays_in_its_form(browser: Browser, server: Serving) -> None:
+    ask_in(server, {"question": "Which city?"})
+    page = shown(browser, server, "c")
+    page.wait("#decide .card", "Which city?")
+    page.fill("#decide textarea", "Ghent")
+    # The server refuses the answer, after the page has drawn other events.
+    refuse = "new Response(JSON.stringify({error: {type: 'X', message: 'Refused.'}}), {status: 422})"
+    page.run(
+        "(() => { const real = fetch; window.fetch = (url, given) => url.endsWith('/answer')"
+        f" ? new Promise((resolve) => {{ window.refuse = () => resolve({refuse}); }}) : real(url, given); }})()"
+    )
+    page.click("#decide button", "Answer")
+    page.until("!!window.refuse")
+    server.ask("POST", "/api/conversations/c/messages", {"text": "By the way"})
+    page.wait(".message", "By the way")
+    page.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.run("window.refuse()")
+    page.wait(".toast.bad", "Refused.")
+    assert page.run("document.querySelector('#decide textarea').value") == "Ghent"
+
+
+@needs_chromium
+def test_a_fork_of_a_running_conversation_is_not_shown_as_running(browser: Browser, server: Serving) -> None:
+    path = talk(server, "c", [("terminal", {"command": "sleep 600"}), "done"], runtime=True, message="go")
+    until(lambda: any(event["type"] == "toolCallStarted" for event in journal(server, "c")))
+    forked = server.ask("POST", f"{path}/fork", {"id": "f"})
+    assert forked.status == 201, forked
+    items = {item["id"]: item for item in server.ask("GET", "/api/conversations").json["items"]}
+    assert {id: (item["status"], item["driven"]) for id, item in items.items()} == {"c": ("running", True), "f": ("running", False)}
+    page = shown(browser, server, "f")
+    page.wait("#facts", "running (not driven)")
+    page.wait(".item", "running (not driven)")
+    page.click("#controls button", "Resume")
+    page.wait("#controls button", "Stop")
+    page.until("!document.querySelector('#facts').textContent.includes('not driven')")
+    assert server.ask("GET", "/api/conversations/f").json["driven"]
+    assert page.faults() == []
+
+
+@needs_chromium
+def test_a_question_is_answered_by_the_form_of_its_schema(browser: Browser, server: Serving) -> None:
+    ask_in(server, {"question": "Which city?", "options": ["Ghent", "Bruges"]})
     page = shown(browser, server, "c")
     page.wait("#decide .card", "Which city?")
     page.until("!!document.querySelector('#decide select, #decide input, #decide textarea')")

@@ -394,6 +394,10 @@ def test_other_steps_are_asked_about_again_and_other_states_are_not(second: tupl
         conversation.approve()
         state = conversation.run()
         assert [pending.reason for pending in state.pending_confirmations] == [ASK_AGAIN] * asks
+        if asks:
+            assert "wrote x" not in told(conversation), "it stands behind a call that waits"
+            conversation.reject()
+            conversation.run()
         assert "wrote x" in told(conversation), "what was approved holds meanwhile"
 
 

@@ -63,7 +63,7 @@ def lively(store: Any = None) -> tuple[Conversation, ScriptedLLM, Agent]:
         return [("fetch", {"url": "d"})]
 
     llm = ScriptedLLM([thinking, ("asks", {}), changes, ("later", {}), "", "Done, please.", "You are welcome."])
-    agent = Agent(llm, [add, fetch, Tool("asks", "Asks.", asks)], parallel_calls=3)
+    agent = Agent(llm, [add, Tool.from_function(fetch, parallel=True), Tool("asks", "Asks.", asks)], parallel_calls=3)
     conversation = Conversation(agent, store, "c")
     conversation.send_message("Go.")
     conversation.start_thread()

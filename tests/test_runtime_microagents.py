@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from holdfast import Agent, ScriptedLLM
 from holdfast.errors import ConfigurationError
 from holdfast.runtime import LocalRuntime, Microagent, load_microagents
 from holdfast.runtime.microagents import read_microagent
@@ -86,3 +88,36 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_a_microagent_has_a_json_form() -> None:
     microagent = Microagent("a", "text", triggers=("x",))
     assert Microagent.from_json(microagent.to_json()) == microagent
+
+
+def test_after_a_clone_the_log_says_that_it_has_microagents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("with", "without"):
+        origin = tmp_path / name
+        write(origin / "README.md", "read me")
+        if name == "with":
+            write(origin / ".openhands/microagents/repo.md", "Be kind.")
+        git = ["git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main"]
+        for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "one"]):
+            subprocess.run([*git, *words], cwd=origin, check=True)
+    (tmp_path / "work").mkdir()
+    with LocalRuntime(tmp_path / "work") as runtime, caplog.at_level(logging.WARNING, "holdfast"):
+        for name in ("with", "without"):
+            runtime.clone_repo(str(tmp_path / name))
+        assert runtime.load_microagents() == []
+        [record] = caplog.records
+        assert "The clone in 'with' has 1: load_microagents('with') reads them." in record.getMessage()
+        assert [one.content for one in runtime.load_microagents("with")] == ["Be kind."]
+
+
+def test_a_text_that_is_also_a_path_is_refused_with_both_ways_to_say_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "notes.md", "Be kind.")
+    monkeypatch.chdir(tmp_path)
+    for text in (str(path), "notes.md", str(tmp_path)):
+        with pytest.raises(ConfigurationError, match="Which is meant") as caught:
+            Agent(ScriptedLLM([]), microagents=[text])
+        assert f"Path({text!r})" in str(caught.value)
+        assert f"Microagent('name', {text!r})" in str(caught.value)
+    assert "Be kind." in Agent(ScriptedLLM([]), microagents=[path]).system_prompt
+    for text in ("Be kind.", "notes.md\nis a file", "x" * 10_000, "a\0b", "", "~nobody/x"):
+        assert text in Agent(ScriptedLLM([]), microagents=[text]).system_prompt
+    assert "notes.md" in Agent(ScriptedLLM([]), microagents=[Microagent("name", "notes.md")]).system_prompt

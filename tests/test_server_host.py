@@ -140,8 +140,8 @@ def test_what_is_told_to_run_is_in_the_journal_before_a_thread_is_free(tmp_path:
 def test_a_run_that_comes_as_a_drive_ends_is_driven(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     advance, ended, go_on = Conversation.advance, threading.Event(), threading.Event()
 
-    def slow(conversation: Conversation) -> Any:
-        status = advance(conversation)
+    def slow(conversation: Conversation, *arguments: Any) -> Any:
+        status = advance(conversation, *arguments)
         ended.set()
         go_on.wait(30)
         return status

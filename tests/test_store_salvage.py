@@ -427,7 +427,7 @@ def test_a_flipped_bit_in_an_event_is_a_gap_that_says_so(path: Path) -> None:
     found = look(path)
     assert found["alpha"].gaps == found["gamma"].gaps == (Gap(7, 7, "the checksum does not match"),)
     placeholder = found["alpha"].events[6]
-    assert isinstance(placeholder, ev.Unknown)
+    assert isinstance(placeholder, ev.Damaged)
     assert json.loads(ev.encode(placeholder)) == {
         "type": "damaged", "seq": 7, "id": "damaged-7", "timestamp": "2026-11-02T09:30:06Z", "reason": "the checksum does not match",
     }  # fmt: skip
@@ -660,7 +660,8 @@ def test_a_bad_event_is_said_to_be_none_and_its_place_is_checked(path: Path) -> 
     db.close()
     gaps = check(path).findings[0].gaps
     assert [gap.first for gap in gaps] == [1, 2, 3]
-    assert "it is not an event" in gaps[0].reason
+    assert "its message cannot be decoded" in gaps[0].reason
+    assert "it is not an event" in gaps[1].reason
     assert gaps[2].reason == "another event (2) stands in its place"
 
 

@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from holdfast import events as ev
-from holdfast.errors import ConfigurationError, Fenced, LeaseHeld, StoreError
+from holdfast.errors import ConfigurationError, Fenced, LeaseHeld, StoreError, UnreadableEvent
 from holdfast.store import SQLiteStore
 from holdfast.store.commit import Committer
 from holdfast.store.owner import Owner
@@ -333,7 +333,6 @@ def damaged(path: Path) -> Callable[[str], SQLiteStore]:
         ("DELETE FROM events WHERE key = (1 << 32) + 5", 5),
         ("DELETE FROM events WHERE key < 2 << 32", 1),
         ("UPDATE events SET key = (1 << 32) + 9 WHERE key = (1 << 32) + 3", 3),
-        (f"UPDATE events SET data = x'7b7d', crc = {crc32(b'{}')} WHERE key = (1 << 32) + 2", 2),  # sound, but no event
     ],
 )
 def test_damage_is_named_and_harms_only_its_conversation(damaged: Callable[[str], SQLiteStore], statement: str, seq: int) -> None:
@@ -345,6 +344,13 @@ def test_damage_is_named_and_harms_only_its_conversation(damaged: Callable[[str]
         lease = store.acquire("a")
         store.release(lease)
         store.delete("a")
+
+
+def test_a_sound_record_that_is_no_event_is_damaged_and_harms_no_other(damaged: Callable[[str], SQLiteStore]) -> None:
+    with damaged(f"UPDATE events SET data = x'7b7d', crc = {crc32(b'{}')} WHERE key = (1 << 32) + 2") as store:
+        found = store.read("a")
+        assert [event.seq for event in found] == [1, 2, 3, 4, 5]
+        assert [event.seq for event in found if isinstance(event, ev.Damaged)] == [2]
 
 
 def test_what_comes_after_the_damage_can_still_be_read(damaged: Callable[[str], SQLiteStore]) -> None:
@@ -423,10 +429,10 @@ def test_in_one_commit_each_bad_append_fails_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["\udcff", object()])
-def test_an_event_that_is_not_json_is_a_store_error_and_changes_nothing(path: Path, text: Any) -> None:
+def test_an_event_that_is_not_json_is_refused_and_changes_nothing(path: Path, text: Any) -> None:
     with SQLiteStore(path) as store:
         lease = store.acquire("c")
-        with pytest.raises(StoreError, match=r"Conversation 'c': an event is not JSON: .* Nothing was written."):
+        with pytest.raises(UnreadableEvent, match=r"Event 2 \(message\) cannot be written: .* Nothing was written."):
             store.append(lease, [message(1), message(2, text)], summary("c", 2))
         assert store.read("c") == []
         append(store, lease, 1)

@@ -136,7 +136,7 @@ def test_a_remote_tool_never_shadows_a_local_one(caplog: pytest.LogCaptureFixtur
 
 def test_a_service_that_says_its_tools_changed_is_asked_again() -> None:
     service = Service("s", "a", "b")
-    manager = ToolManager([lambda_tool("local")], [service])  # pyright: ignore
+    manager = ToolManager([lambda_tool("local")], [service], discover=False)  # pyright: ignore
     service.changed()  # nobody has asked yet
     assert service.asked == 0
     manager.discover()
@@ -494,7 +494,7 @@ def test_definitions_in_every_style() -> None:
     assert found["anthropic"]["input_schema"]["type"] == "object"
     assert found["gemini"]["name"] == "_1st__tool"
     assert found["mcp"] == {"name": "1st.tool", "description": "First.", "inputSchema": manager.get_schema("1st.tool")}
-    assert manager.get_llm_definitions(style="mcp") is manager.get_llm_definitions(style="mcp")
+    assert manager.get_llm_definitions(style="mcp") == manager.get_llm_definitions(style="mcp")
     assert manager.get_llm_definitions(["add"], "openai_responses")[0]["strict"] is True
     with pytest.raises(ConfigurationError, match=r"style takes one of openai_chat, .*, not 'xml'"):
         manager.get_llm_definitions(style="xml")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import multiprocessing
 import re
 import subprocess
 import sys
@@ -287,7 +288,8 @@ class Unspeakable(Exception):
 @pytest.mark.parametrize(
     ("error", "error_type"),
     [
-        (TimeoutError("t"), "timeout"), (ConnectionError("c"), "network"), (ConnectionRefusedError("c"), "network"),
+        (TimeoutError("t"), "timeout"), (subprocess.TimeoutExpired("make", 5.0), "timeout"), (multiprocessing.TimeoutError(), "timeout"),
+        (ConnectionError("c"), "network"), (ConnectionRefusedError("c"), "network"),
         (PermissionError("p"), "authentication"), (FileNotFoundError("f"), "not_found"), (ValueError("rate limit timeout 429"), "internal"),
         (KeyError("k"), "internal"), (Unspeakable(), "internal"), (HTTPStatusError(401), "authentication"), (HTTPStatusError(404), "not_found"),
         (HTTPStatusError(429), "rate_limit"), (HTTPStatusError(503), "network"), (HTTPStatusError(504), "timeout"), (HTTPStatusError(500), "internal"),

@@ -57,7 +57,7 @@ def http(mode: str, port: str, **more: Any) -> dict[str, Any]:
 
 
 def agent_of(server: dict[str, Any], script: list[Any], pool: MCPPool | None = None, **client: Any) -> Agent:
-    return Agent(ScriptedLLM(script), ToolManager(sources=MCPClient({"srv": server}, pool=pool, **client).sources()))
+    return Agent(ScriptedLLM(script), ToolManager(sources=MCPClient({"srv": server}, pool=pool, **client).sources(), discover=False))
 
 
 def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
@@ -157,7 +157,7 @@ def test_nobody_is_asked_anothers_question_on_a_shared_connection(port: str) -> 
         with MCPPool() as pool, ExitStack() as stack:
             conversations = [
                 stack.enter_context(
-                    Conversation(agent_of(server, [[("srv.ask", {"message": name})] * 2, "Done."], pool), id=name, on_question="wait")
+                    Conversation(agent_of(server, [("srv.ask", {"message": name}), "Done."], pool), id=name, on_question="wait")
                 )
                 for name in ("a", "b", "c")
             ]
@@ -165,7 +165,7 @@ def test_nobody_is_asked_anothers_question_on_a_shared_connection(port: str) -> 
                 conversation.start_thread()
                 conversation.send_message("go")
             for conversation in conversations:
-                until(lambda conversation=conversation: len(conversation.state.pending_questions) == 2)
+                until(lambda conversation=conversation: len(conversation.state.pending_questions) == 1)
             assert len(pool) == 1
             for conversation in conversations:
                 for _, question in conversation.state.pending_questions:
@@ -242,7 +242,7 @@ def test_outside_of_an_agent_nobody_answers_and_a_given_model_comes_first() -> N
     [result], _ = ran(agent_of(server, [("srv.think", {}), "Done."], sample=given))
     assert result.text == "scripted: given."
     assert "holdfast/sampling" not in result.meta
-    with ToolManager(sources=MCPClient({"srv": server}).sources()) as manager:
+    with ToolManager(sources=MCPClient({"srv": server}).sources(), discover=False) as manager:
         manager.discover()
         with pytest.raises(Exception, match="no model here"):
             manager.call("srv.think")
@@ -250,7 +250,7 @@ def test_outside_of_an_agent_nobody_answers_and_a_given_model_comes_first() -> N
 
 def test_one_call_gets_at_most_32_completions() -> None:
     llm = ScriptedLLM(lambda request: ("srv.think_often", {"count": 40}) if request.number == 0 else "It.")
-    agent = Agent(llm, ToolManager(sources=MCPClient({"srv": stdio(OLD, sampling=True)}).sources()))
+    agent = Agent(llm, ToolManager(sources=MCPClient({"srv": stdio(OLD, sampling=True)}).sources(), discover=False))
     [result], _ = ran(agent)
     assert result.text.startswith("32: A call may ask for 32 completions")
     assert len(result.meta["holdfast/sampling"]) == 32

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ConfigurationError, ToolNotFound
+from holdfast.errors import ConfigurationError, ToolError, ToolNotFound
 from holdfast.tools import Tool, ToolRegistry, register_tool
 
 Write = Callable[..., str]
@@ -167,9 +167,25 @@ def test_a_factory_of_any_kind_knows_its_module(factory: Any) -> None:
 def test_a_factory_makes_a_new_tool_each_time_and_an_instance_is_itself() -> None:
     registry, instance = ToolRegistry(), Made()
     registry.register_tool("made", Made)
-    registry.register_tool("instance", instance)
     assert registry.create("made") is not registry.create("made")
-    assert registry.create("instance") is instance
+    registry.register_tool("made", instance)
+    assert registry.create("made") is instance
+
+
+def test_a_tool_has_the_name_by_which_it_is_registered(write: Write) -> None:
+    write("hf_alias", "own = Tool('own', 'Says.', lambda a: a)", "register_tool('alias', lambda: Tool('other', '', lambda a: a))",
+          "register_tool('again', own)")  # fmt: skip
+    registry = ToolRegistry()
+    assert [found.name for found in registry.import_module("hf_alias")] == ["own", "alias", "again"]
+    for name in ("own", "alias", "again"):
+        made = registry.create(name)
+        assert made.name == name
+        assert made.run({"a": 1}).data == 1
+        with pytest.raises(ToolError, match=f"'{name}' was not run"):
+            made.run({})
+    registry.register_tool("not a name", registry.create("own"))
+    with pytest.raises(ConfigurationError, match="name takes 1 to 128"):
+        registry.create("not a name")
 
 
 def test_an_instance_is_not_changed_by_being_registered_elsewhere(write: Write) -> None:

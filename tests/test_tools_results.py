@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import mcp_types
 import msgspec
 import pytest
 from hypothesis import given
@@ -191,8 +192,8 @@ wrong: Any = ToolResult
     "result",
     [
         wrong("a", meta=None), wrong("a", meta=[1]), wrong("a", is_error="no"), wrong([TextContent(5)]), wrong([TextContent(None)]),  # type: ignore[arg-type]
-        wrong("a", error="broken"), wrong([ImageContent("no base64!")]), wrong("a", meta={"f": object()}), wrong("a", {"f": math.nan}),  # type: ignore[arg-type]
-        wrong([EmbeddedResource({"x": object()})]), wrong([EmbeddedResource([])]), wrong("a", structured_content=circle()),  # type: ignore[arg-type]
+        wrong("a", error="broken"), wrong("a", meta={"f": object()}), wrong("a", {"f": math.nan}),  # type: ignore[arg-type]
+        wrong([EmbeddedResource({"x": object()})]), wrong("a", structured_content=circle()),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_a_result_that_could_not_be_read_again_is_refused_before_it_is_stored(result: ToolResult) -> None:
@@ -225,3 +226,31 @@ def test_clean_text_can_be_encoded_and_sound_text_is_kept(text: str) -> None:
         assert found is text
     else:
         assert len(found) == len(text)
+
+
+# --- results of MCP that a callback hands on ---------------------------------------------------------------
+
+
+def test_a_callback_that_returns_the_json_of_an_mcp_result_returns_that_result() -> None:
+    text = {"type": "text", "text": "no"}
+    given = {"content": [text], "isError": True, "structuredContent": {"a": 1}, "_meta": {"b": 2}}
+    wanted = ToolResult("no", structured_content={"a": 1}, meta={"b": 2}, is_error=True)
+    assert as_result("t", given) == wanted
+    assert as_result("t", mcp_types.CallToolResult.model_validate(given)) == wanted
+    assert as_result("t", {"content": [text]}) == ToolResult("no")
+    assert as_result("t", {"content": [], "isError": True}) == ToolResult(is_error=True)
+    with pytest.raises(ToolError, match="the form of an MCP result with a wrong part"):
+        as_result("t", {"content": [{"type": "text"}], "isError": True})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"content": []},
+        {"content": "text", "isError": True},
+        {"content": [{"type": "paragraph"}]},
+        {"content": [{"type": "text", "text": "a"}], "title": "A page"},
+    ],
+)
+def test_other_json_is_data(data: Any) -> None:
+    assert as_result("t", data).structured_content == data

@@ -17,6 +17,7 @@ from holdfast import Agent, MCPClient, ScriptedLLM, Tool, ToolError, ToolManager
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError, StoreError, ToolNotFound
 from holdfast.tools import discovery
+from holdfast.tools import manager as manager_module
 from holdfast.tools.a2a import A2ATool
 from holdfast.tools.a2a.parts import Skill
 from holdfast.tools.pins import Pins
@@ -68,7 +69,7 @@ def remote(name: str, told: str) -> Tool:
 
 
 def manager_of(*services: Service, tools: Iterable[Tool] = (), pins: Pins | None = None) -> ToolManager:
-    return ToolManager(tools, services, pins=pins)  # pyright: ignore
+    return ToolManager(tools, services, pins=pins, discover=False)  # pyright: ignore
 
 
 def names(manager: ToolManager) -> list[str]:
@@ -419,7 +420,7 @@ def test_tools_that_were_found_before_are_wanted_again() -> None:
     manager = manager_of(clock, other, down, Service("here", "t"))
     agent = Agent(ScriptedLLM([]), manager)
     agent.connections.connect(["find_tools", "clock.now", "down.t", "gone.t", "here.t"])
-    assert names(manager) == ["find_tools", "here.t", "clock.now"]
+    assert names(manager) == ["find_tools", "clock.now", "here.t"]  # the order of the configuration
     assert (clock.asked, other.asked, down.asked) == (1, 0, 1)
     agent.connections.connect(["clock.now", "down.t"])
     assert (clock.asked, down.asked) == (1, 1)
@@ -463,3 +464,120 @@ def test_a_server_that_announces_changes_at_each_list_is_asked_seldom(tmp_path: 
         assert names(manager) == ["x.t"]
     asked = len(log.read_text().splitlines())
     assert asked <= 5
+
+
+# --- asked at construction -------------------------------------------------------------------------------
+
+
+def test_a_manager_asks_its_services_when_it_is_made_and_a_failure_raises_nothing() -> None:
+    good, lazy, bad = Service("good", "t"), Service("lazy", "t", lazy=True), Service("bad", during=fails("It is out."))
+    with ToolManager([], [good, lazy, bad]) as manager:  # pyright: ignore
+        assert names(manager) == ["find_tools", "good.t"]
+        assert manager.errors == {"bad": "It is out."}
+        assert (good.asked, lazy.asked, bad.asked) == (1, 0, 1)
+        assert [one["function"]["name"] for one in manager.get_llm_definitions()] == ["find_tools", "good__t"]
+        assert (good.asked, bad.asked) == (1, 1)
+
+
+def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manager_module, "_CONSTRUCTION_SECONDS", 0.1)
+    goes_on = threading.Event()
+    slow, good = Service("slow", "t", during=lambda: goes_on.wait(10)), Service("good", "t")
+    with ToolManager([], [slow, good]) as manager:  # pyright: ignore
+        assert names(manager) == ["good.t"]
+        assert "'slow' has not told its tools within 0.1 s" in manager.errors["slow"]
+        goes_on.set()
+        assert [tool.name for tool in manager.discover()] == ["slow.t", "good.t"]
+        assert manager.errors == {}
+        assert slow.asked == 1
+
+
+def test_without_discovery_a_manager_asks_nobody_until_it_is_told_to() -> None:
+    service = Service("s", "t")
+    with ToolManager([], [service], discover=False) as manager:  # pyright: ignore
+        assert (names(manager), manager.summary()["services"], service.asked) == ([], {"s": "not asked"}, 0)
+        assert [one["function"]["name"] for one in manager.get_llm_definitions()] == ["s__t"]
+        assert service.asked == 1
+
+
+# --- the order of the configuration ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["a", "b", "c"])
+def test_the_order_of_tools_is_the_configurations_whichever_service_answers_first(first: str) -> None:
+    answered = threading.Event()
+    services = {id: Service(id, "t", "u") for id in ("a", "b", "c")}
+
+    def last(id: str) -> Callable[[], object]:
+        return lambda: answered.wait(10) if id != first else None
+
+    for id, service in services.items():
+        service.during = last(id)
+    local = Tool("local", "", lambda: 1)
+    manager = manager_of(*services.values(), tools=[local])
+    watch = threading.Thread(target=lambda: (eventually(lambda: f"{first}.t" in names(manager)), answered.set()))
+    watch.start()
+    manager.discover()
+    watch.join()
+    manager.register(Tool("later", "", lambda: 1))
+    wanted = ["local", "later", "a.t", "a.u", "b.t", "b.u", "c.t", "c.u"]
+    assert names(manager) == [one.name for one in manager.definitions()] == wanted
+    manager.close()
+
+
+def test_tools_of_lazy_services_stand_where_the_configuration_has_their_service() -> None:
+    manager = manager_of(Service("lazy", "x", "y", lazy=True), Service("eager", "t"))
+    manager.discover()
+    manager.search("y")
+    manager.search("x")
+    assert names(manager) == ["find_tools", "lazy.x", "lazy.y", "eager.t"]
+    manager.close()
+
+
+def test_of_two_services_with_one_wire_name_the_first_of_the_configuration_has_it(caplog: pytest.LogCaptureFixture) -> None:
+    manager = manager_of(Service("a", "b__c"), Service("a__b", "c"))
+    manager.discover("a__b")
+    assert names(manager) == ["a__b.c"]
+    for _ in range(2):
+        manager.discover("a", force=True)
+        assert names(manager) == ["a.b__c"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "'a__b.c' of the service 'a__b' is left out: model APIs would see it under another tool's name."
+    ]
+    assert manager.summary()["services"] == {"a": 1, "a__b": 0}
+    manager.close()
+
+
+# --- what is handed out ----------------------------------------------------------------------------------
+
+
+def test_nothing_that_is_handed_out_changes_what_a_model_is_told(tmp_path: Path) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}}}
+    shared = Tool("t", "", lambda a: a, schema, output_schema={"type": "object", "properties": {}})
+    mine = ToolManager([shared], concurrency={"t": 2}, result_limit={"t": 200}, result_dir=tmp_path)
+    theirs = ToolManager([shared])
+    before = repr(theirs.definitions())
+    handed_out: list[Any] = [
+        mine.get_schema("t"), mine.get_tool_info("t")["input_schema"], mine.get_tool_info("t")["output_schema"], shared.input_schema,
+        shared.inputSchema, shared.output_schema, shared.outputSchema,
+        *[mine.get_llm_definitions(names, style)[0] for names in (None, ["t"]) for style in ("openai_chat", "anthropic", "gemini", "mcp")],
+        mine.rules.concurrency, mine.rules.result_limit,
+    ]  # fmt: skip
+
+    def spoil(value: Any) -> None:
+        for item in list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else ():
+            spoil(item)
+        value.update(evil=1) if isinstance(value, dict) else value.append("evil") if isinstance(value, list) else None
+
+    for found in handed_out:
+        spoil(found)
+    spoil(schema)
+    assert repr(mine.definitions()) == repr(theirs.definitions()) == before
+    wanted = {"type": "object", "properties": {"a": {"type": "string", "enum": ["x"]}}, "required": ["a"]}
+    assert mine.get_schema("t") == wanted
+    assert "evil" not in repr((mine.get_llm_definitions(), mine.get_tool_info("t"), mine.rules))
+    with pytest.raises(TypeError, match="cannot be changed; change a copy"):
+        mine.definitions()[0].input_schema["evil"] = 1
+    with pytest.raises(TypeError, match="cannot be changed"):
+        mine.definitions()[0].input_schema["properties"]["a"]["enum"].append("evil")
+    mine.definitions()[0].input_schema.copy()["fine"] = 1

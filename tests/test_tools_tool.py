@@ -85,8 +85,6 @@ def decorated(a: int, b: int = 2) -> int:
 
 
 class Doubler(Tool):
-    tool_type = "custom"
-
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
         return arguments["a"] + arguments.get("b", 2)
 

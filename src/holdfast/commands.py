@@ -1,7 +1,8 @@
 """What may be asked of a conversation that somebody else drives: the commands of a store's inbox, and their JSON form.
 
 `store.post(conversation_id, Send("..."))` leaves one; whoever holds the conversation's lease does it, in the order of posting, each once.
-A command that a newer version posted is left where it is.
+A command that a newer version posted is left where it is. One of ours that cannot be decoded is read as `Unreadable`, which its conversation
+drops, so that it waits in no inbox for ever.
 """
 
 from __future__ import annotations
@@ -122,10 +123,18 @@ class Condense(_Command, frozen=True):
     instructions: str = ""
 
 
+class Unreadable(msgspec.Struct, frozen=True):
+    """A posted command that cannot be decoded: the `command` that it names, and the reason. It cannot be posted."""
+
+    command: str
+    reason: str
+
+
 Command = Send | Approve | Reject | Answer | Claim | Return | Settle | Pause | Resume | Interrupt | Condense
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Command)
+_KNOWN = frozenset(str(kind.__struct_config__.tag) for kind in Command.__args__)
 
 
 def encode(command: Command) -> bytes:
@@ -134,12 +143,30 @@ def encode(command: Command) -> bytes:
         raise ConfigurationError(f"post takes a command such as commands.Send('...'), not {command!r}.")
     try:
         data = _encoder.encode(command)
-        _decoder.decode(data)
-        return data
-    except (TypeError, ValueError) as error:
-        raise ConfigurationError(f"post takes what JSON can say: {error}.") from error
+        found = _decoder.decode(data)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ConfigurationError(f"post takes what JSON can say: {str(error).rstrip('.')}.") from error
+    if found != command:
+        raise ConfigurationError(f"post takes what JSON can say: this {type(command).__name__} would be read back as something else.")
+    return data
 
 
 def decode(data: bytes) -> Command:
-    """The inverse of `encode`. Raises `ValueError` on anything else, also a newer version's command."""
+    """Return the command that `encode` wrote. Raise `ValueError` on anything else, also a newer version's command."""
     return _decoder.decode(data)
+
+
+def posted(data: bytes) -> Command | Unreadable | None:
+    """Return a command as it stands in an inbox, None for one that a newer version posted."""
+    try:
+        return _decoder.decode(data)
+    except (ValueError, OverflowError, RecursionError) as error:
+        try:
+            name = msgspec.json.decode(data, type=_Name).command
+        except (ValueError, OverflowError, RecursionError):
+            name = ""
+        return Unreadable(name, str(error)) if not name or name in _KNOWN else None
+
+
+class _Name(msgspec.Struct):
+    command: str

@@ -6,8 +6,8 @@ the wire. Tool results are the MCP output format (Model Context Protocol, `CallT
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeVar, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -58,12 +58,18 @@ class ImageContent(Data, frozen=True, tag_field="type", tag="image"):
     data: bytes
     mime_type: str = msgspec.field(default_factory=_png)
 
+    def __post_init__(self) -> None:
+        _check_media(self)
+
 
 class AudioContent(Data, frozen=True, tag_field="type", tag="audio"):
     """Sound: its bytes (base64 in JSON) and MIME type, such as `audio/wav`."""
 
     data: bytes
     mime_type: str = msgspec.field(default_factory=_wav)
+
+    def __post_init__(self) -> None:
+        _check_media(self)
 
 
 class ResourceLink(Data, frozen=True, tag_field="type", tag="resource_link"):
@@ -79,9 +85,30 @@ class EmbeddedResource(Data, frozen=True, tag_field="type", tag="resource"):
 
     resource: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.resource, dict):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(
+                f"EmbeddedResource: resource takes a dict such as {{'uri': 'file:///a.txt', 'text': '...'}}, not {self.resource!r}."
+            )
+
+
+def _check_media(block: ImageContent | AudioContent) -> None:
+    """Raise `ConfigurationError` for media that are not bytes of a MIME type."""
+    name, data, mime_type = type(block).__name__, block.data, block.mime_type
+    if isinstance(data, str):
+        raise ConfigurationError(
+            f"{name}: data takes bytes, not text. Of base64 give base64.b64decode(text), of a file Path(name).read_bytes(). "
+            "A URL is not fetched: read it first, or name it in the message's text."
+        )
+    if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        raise ConfigurationError(f"{name}: data takes bytes, not {type(data).__name__}.")
+    if not isinstance(mime_type, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+        example = "image/png" if name == "ImageContent" else "audio/wav"
+        raise ConfigurationError(f"{name}: mime_type takes a MIME type such as {example!r}, not {mime_type!r}.")
+
 
 Content = TextContent | ImageContent | AudioContent | ResourceLink | EmbeddedResource
-ContentLike = str | Content | Iterable[Content]
+ContentLike = str | Content | Mapping[str, Any] | Iterable[Content | Mapping[str, Any]]
 
 _BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
@@ -98,14 +125,26 @@ def blocks(content: ContentLike) -> tuple[Content, ...]:
         return (TextContent(content),) if content else ()
     elif isinstance(content, _BLOCKS):
         return (content,)
+    elif isinstance(content, dict) and "type" in content:
+        return (_block_of(content),)
     elif isinstance(content, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
         found = tuple(cast("Iterable[Any]", content))
     else:
         raise ConfigurationError(f"content takes a str, a content block or a list of blocks, not {content!r}.")
+    if any(type(block) is dict for block in found):
+        found = tuple([_block_of(block) if isinstance(block, dict) else block for block in found])
     for block in found:
         if not isinstance(block, _BLOCKS):
             raise ConfigurationError(f"content takes a str, a content block or a list of blocks, not a list with {block!r}.")
     return cast("tuple[Content, ...]", found)
+
+
+def _block_of(block: Any) -> Content:
+    """Return a content block that is given as MCP's JSON. Raises `ConfigurationError`."""
+    try:
+        return msgspec.convert(block, Content)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"content takes a str, a content block or a list of blocks, not a list with {block!r}: {error}.") from None
 
 
 def text_of(content: Sequence[Content]) -> str:
@@ -188,6 +227,16 @@ class Usage(Data, frozen=True):
         )
 
 
+def known_cost(cost: float, unpriced: int) -> float | None:
+    """A sum of costs; None if it is only of calls whose price is not known."""
+    return None if unpriced and not cost else cost
+
+
+def cost_sum(one: float | None, other: float | None, unpriced: int) -> float | None:
+    """The sum of two costs that leave out `unpriced` calls together."""
+    return known_cost((one or 0.0) + (other or 0.0), unpriced)
+
+
 # --- tool results --------------------------------------------------------------------------------
 
 
@@ -209,8 +258,40 @@ def _false() -> bool:
     return False
 
 
-class ToolResult(Data, frozen=True):
+class _FromMCP(Data, frozen=True):
+    """A result's fields, and the `_meta` of MCP's own results."""
+
+    content: tuple[Content, ...] = ()
+    structured_content: Any = None
+    meta: dict[str, Any] = {}
+    is_error: bool = False
+    error: ErrorInfo | None = None
+    mcp_meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+
+_MCP_NAMES = {"isError": "is_error", "structuredContent": "structured_content", "_meta": "meta"}
+_construct = type(Data).__call__
+
+
+class _MCPNames(type(Data)):
+    """Lets the constructor of a struct take MCP's own spelling of its fields."""
+
+    if not TYPE_CHECKING:  # a type checker takes the fields' own names from the struct
+
+        def __call__(cls, *args: Any, **fields: Any) -> Any:
+            if fields and not _MCP_NAMES.keys().isdisjoint(fields):
+                for theirs, ours in _MCP_NAMES.items():
+                    if theirs in fields and ours in fields:
+                        raise TypeError(f"{cls.__name__}: give {ours} or {theirs}, not both.")
+                fields = {_MCP_NAMES.get(name, name): value for name, value in fields.items()}
+            return _construct(cls, *args, **fields)
+
+
+class ToolResult(Data, frozen=True, metaclass=_MCPNames):
     """What a tool call gave back, in the MCP output format with `meta`.
+
+    The constructor and the attributes have MCP's spelling, too: `ToolResult("no", isError=True)`, `result.structuredContent`. Blocks
+    may be dicts in MCP's form. `from_json` reads `_meta` as `meta`.
 
     `ToolResult()` is a success that says nothing. `ToolResult("text")` is short for one `TextContent`. In JSON `content` and
     `isError` are always there: `{"content":[{"type":"text","text":"Hello world"}],"meta":{"exitCode":0},"isError":false}`.
@@ -235,6 +316,22 @@ class ToolResult(Data, frozen=True):
     def success(self) -> bool:
         """Whether the call did what it was asked to."""
         return not self.is_error
+
+    @property
+    def isError(self) -> bool:  # noqa: N802 - MCP's own spelling
+        """`is_error` under its name in MCP."""
+        return self.is_error
+
+    @property
+    def structuredContent(self) -> Any:  # noqa: N802
+        """`structured_content` under its name in MCP."""
+        return self.structured_content
+
+    @classmethod
+    def from_json(cls, data: bytes | str) -> ToolResult:
+        """Return a result from its JSON form, or from MCP's. Raises `msgspec.ValidationError` (a `ValueError`) on anything else."""
+        found = msgspec.json.decode(data, type=_FromMCP)
+        return cls(found.content, found.structured_content, {**(found.mcp_meta or {}), **found.meta}, found.is_error, found.error)
 
     @property
     def data(self) -> Any:

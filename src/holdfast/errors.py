@@ -2,10 +2,12 @@
 
 HoldfastError
 ├── ConfigurationError (ValueError)          a wrong argument or setting; the message names it
-│   └── HookDenied                           a hook did not let it pass: hook, on, failed
+│   ├── HookDenied                           a hook did not let it pass: hook, on, failed
+│   └── UnreadableEvent                      an event that could not be read back; it was not written: event, problem
 ├── Conflict (ValueError)                    an agent server has something else under that id or key
 ├── TooMany (RuntimeError)                   an agent server's bound is reached; `bound` names it
 ├── SignatureInvalid (PermissionError)       what came as a webhook's message is not to be trusted
+├── WrongProcess (RuntimeError)              an object of another process, used in a fork of it
 ├── ConversationError
 │   ├── ConversationClosed (RuntimeError)    a method that needs an open conversation, after `close`
 │   ├── ConversationBusy (RuntimeError)      someone else drives it, or it would wait on itself
@@ -67,6 +69,18 @@ class HookDenied(ConfigurationError):
         return type(self), (str(self), self.hook, self.on, self.failed)
 
 
+class UnreadableEvent(ConfigurationError):
+    """An event was refused because it could not be read back as it is. Nothing was written. `event` names it, `problem` says what is wrong."""
+
+    def __init__(self, event: str, problem: str) -> None:
+        super().__init__(f"{event} cannot be written: {problem.rstrip('.')}. Nothing was written.")
+        self.event = event
+        self.problem = problem
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.event, self.problem)
+
+
 # --- agent servers -------------------------------------------------------------------------------
 
 
@@ -90,6 +104,10 @@ class SignatureInvalid(HoldfastError, PermissionError):
 
 
 # --- conversations -------------------------------------------------------------------------------
+
+
+class WrongProcess(HoldfastError, RuntimeError):
+    """An object that belongs to another process was used in a forked child of that process."""
 
 
 class ConversationError(HoldfastError):

@@ -2,17 +2,22 @@
 
 A journal is an append-only list of these; everything else about a conversation is a fold over it. Every event has `seq` (dense
 from 1), `id`, `timestamp` (UTC) and, in JSON, `type`. A type that a newer version wrote loads as `Unknown` and is kept as it came.
+An event that cannot be decoded loads as `Damaged`, with its bytes. `record` is the form that a store keeps, and refuses what
+could not be read back.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
 import msgspec
 
-from holdfast.content import Content, ToolCall, Usage, text_of
+from holdfast.content import Content, EmbeddedResource, ToolCall, Usage, text_of
 from holdfast.content import ToolResult as Result
+from holdfast.errors import UnreadableEvent
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -41,14 +46,20 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defa
 
 
 class ToolDefinition(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """A tool as the model is told of it. `wire_name` is `name` in the letters that model APIs allow. `executor` is not told: `client` says that
-    a client of the agent server runs its calls, not the loop."""
+    """A tool's definition in a model request, and two facts about its calls that the model does not see.
+
+    Args:
+        wire_name: `name` in the letters that model APIs allow.
+        executor: "client" if a client of the agent server runs the calls; "" if the loop runs them.
+        parallel: True if a call may run beside neighbouring calls that are parallel too.
+    """
 
     name: str
     description: str
     input_schema: dict[str, Any]
     wire_name: str = ""
     executor: str = ""
+    parallel: bool = False
 
 
 class PromptPart(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -221,6 +232,7 @@ class SoFar(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     output_failed: str = ""
     stops: int = 0
     denials: int = 0
+    unpriced: int = 0
 
 
 class Condensation(Event, frozen=True):
@@ -270,11 +282,15 @@ class Error(Event, frozen=True):
 
 class Note(Event, frozen=True):
     """What is to be known of a run and is neither shown to the model nor stops it: a hook that failed, a child that was ended. `about` says whose
-    it is, as `hook:audit`."""
+    it is, as `hook:audit`. One `about` "llm" tells of a model call that a tool or a hook made: its `usage`, its `cost` (US dollars, None if not
+    known), and the `model`, "" in all other notes."""
 
     about: str
     text: str
     details: dict[str, Any] = {}
+    usage: Usage = Usage()
+    cost: float | None = 0.0
+    model: str = ""
 
 
 class Unknown(Event, frozen=True):
@@ -289,8 +305,25 @@ class Unknown(Event, frozen=True):
         return self.original_type
 
 
-_Known = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Note
-AnyEvent = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Note | Unknown
+class Damaged(Event, frozen=True):
+    """An event of a known type that cannot be decoded, or a place where no event can be read.
+
+    `raw` holds its bytes as they were stored, empty where they are lost. `original_type` is the type that they name, "" if it cannot be
+    told. `reason` says what is wrong with them.
+    """
+
+    reason: str
+    original_type: str = ""
+    raw: bytes = b""
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the JSON object in `raw`, unchecked; empty if it is not one."""
+        return _object(self.raw)
+
+
+_Known = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Note | Damaged
+AnyEvent = Agent | Message | Assistant | Decision | ToolCallStarted | ToolResult | Condensation | Status | Error | Note | Damaged | Unknown
 
 
 class _Envelope(msgspec.Struct, rename="camel"):
@@ -303,23 +336,237 @@ class _Envelope(msgspec.Struct, rename="camel"):
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Known)
 _envelope = msgspec.json.Decoder(_Envelope)
-_KNOWN = {cast(str, kind.__struct_config__.tag) for kind in _Known.__args__}
+_KNOWN = frozenset(cast(str, kind.__struct_config__.tag) for kind in _Known.__args__)
+_OURS = re.compile(rb'\{"type":"(\w+)"')  # how the encoder begins every event
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|([\[{])|([\]}])', re.DOTALL)
+
+MAX_NESTING = 200
+"""Levels of arrays and objects in the free-form parts of an event. Other readers of JSON stop there or later, and no stack depth
+of ours makes such an event unreadable."""
+_COUNTED = 4096  # bytes of JSON up to which counting its brackets is cheaper than walking through its values
 
 
 def encode(event: AnyEvent | Event) -> bytes:
-    """An event as JSON. Raises `TypeError` if it holds what JSON cannot say."""
+    """Return an event as JSON. Raise `TypeError` or `ValueError` if it holds what JSON cannot say."""
     if type(event) is Unknown:
         return bytes(event.raw)
     return _encoder.encode(event)
 
 
-def decode(data: bytes | str) -> AnyEvent:
-    """The inverse of `encode`; a type that is not known here becomes `Unknown`. Raises `ValueError` on what is no event."""
+def decode(data: bytes | str, seq: int | None = None) -> AnyEvent:
+    """Return the event that `encode` or `record` wrote.
+
+    A type that is not known here becomes `Unknown`; a known one that does not decode becomes `Damaged`.
+
+    Args:
+        seq: The seq under which the bytes are stored. With it anything that is no event becomes `Damaged`; without it, bytes that
+            tell no seq raise `ValueError`.
+    """
     try:
-        return _decoder.decode(data)
-    except msgspec.ValidationError:
+        event: AnyEvent = _decoder.decode(data)
+    except (ValueError, OverflowError, RecursionError) as error:
+        event = _undecoded(data.encode() if isinstance(data, str) else bytes(data), seq, error)
+    if seq is not None and event.seq != seq:
+        return _misplaced(event, seq, data.encode() if isinstance(data, str) else bytes(data))
+    return event
+
+
+def _misplaced(event: AnyEvent, seq: int, data: bytes) -> Damaged:
+    reason = f"another event ({event.seq}) stands in its place"
+    return Damaged(seq=seq, id=f"damaged-{seq}", timestamp=event.timestamp, reason=reason, raw=data)
+
+
+def _undecoded(data: bytes, seq: int | None, error: Exception) -> AnyEvent:
+    try:
         head = _envelope.decode(data)
-        if head.type in _KNOWN:
-            raise
-        raw = data.encode() if isinstance(data, str) else data
-        return Unknown(seq=head.seq, id=head.id, timestamp=head.timestamp, original_type=head.type, raw=msgspec.Raw(raw))
+    except (ValueError, OverflowError, RecursionError):
+        head = None
+    if head is not None and head.type not in _KNOWN:
+        return Unknown(seq=head.seq, id=head.id, timestamp=head.timestamp, original_type=head.type, raw=msgspec.Raw(data))
+    if isinstance(error, RecursionError) and _levels(data) <= MAX_NESTING:
+        raise error  # the caller's stack is too deep, the event is not
+    found = _object(data)
+    kind, id, time = found.get("type"), found.get("id"), _time(found.get("timestamp"))
+    if not found and (match := _OURS.match(data)) is not None:
+        kind = match[1].decode()
+    place = found.get("seq") if seq is None else seq
+    if type(place) is not int or (seq is None and kind not in _KNOWN):
+        raise error if isinstance(error, ValueError) else ValueError(str(error))
+    kind = kind if isinstance(kind, str) and kind in _KNOWN else ""
+    return Damaged(
+        seq=place,
+        id=id if isinstance(id, str) and id else f"damaged-{place}",
+        timestamp=time or EPOCH,
+        reason=f"its {kind} cannot be decoded: {error}" if kind else f"it is not an event: {error}",
+        original_type=kind,
+        raw=data,
+    )
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(data)
+    except (ValueError, OverflowError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _time(value: Any) -> datetime | None:
+    try:
+        found = msgspec.convert(value, datetime)
+    except (ValueError, TypeError):
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _levels(data: bytes) -> int:
+    """How deep arrays and objects are nested in JSON, well-formed or not."""
+    depth = deepest = 0
+    for match in _BRACKETS.finditer(data):
+        if match[1]:
+            depth += 1
+            deepest = max(deepest, depth)
+        elif match[2]:
+            depth -= 1
+    return deepest
+
+
+# --- what a store keeps --------------------------------------------------------------------------
+
+
+def record(event: AnyEvent | Event) -> bytes:
+    """Return the bytes that a store keeps of an event: its JSON, of a `Damaged` one the bytes that it was read from.
+
+    Raise `UnreadableEvent` unless `decode` makes an equal event of them.
+    """
+    kind = type(event)
+    if kind is Damaged:
+        raw = cast(Damaged, event).raw
+        if raw and _reads_as(raw, event, event.seq):
+            return raw
+    try:
+        data = encode(event)
+        found = _decoder.decode(data) if kind is not Unknown else decode(data, event.seq)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise UnreadableEvent(_named(event), _told(error)) from error
+    if found != event:
+        raise UnreadableEvent(_named(event), _difference(event, found))
+    if kind is Assistant and cast(Assistant, event).native is not _NO_NATIVE:
+        _check_native(cast(Assistant, event))
+    if _may_be_deep(data) and any(_too_deep(value) for value in _free_form(event)):
+        raise UnreadableEvent(_named(event), f"it is nested more than {MAX_NESTING} levels deep")
+    return data
+
+
+def _check_native(event: Assistant) -> None:
+    """Raise `UnreadableEvent` for a provider's form that no later request could be made of."""
+    try:
+        native = msgspec.json.decode(event.native)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise UnreadableEvent(_named(event), f"its native form is not JSON that can be read: {_told(error)}") from error
+    if _may_be_deep(event.native) and _too_deep(native):
+        raise UnreadableEvent(_named(event), f"its native form is nested more than {MAX_NESTING} levels deep")
+
+
+def check_content(content: tuple[Content, ...]) -> None:
+    """Raise `UnreadableEvent` for content that a message could not be read back with."""
+    record(Message(seq=1, id="", timestamp=EPOCH, content=content))
+
+
+class Recorded(list[AnyEvent]):
+    """Events with the bytes that a store keeps of each, in `data`, so that they are not made twice."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, events: Sequence[AnyEvent] = ()) -> None:
+        super().__init__(events)
+        self.data = [record(event) for event in events]
+
+    def add(self, event: AnyEvent) -> None:
+        """Append an event. Raise `UnreadableEvent` if it could not be read back."""
+        self.data.append(record(event))
+        self.append(event)
+
+
+def records(events: Sequence[AnyEvent]) -> list[bytes]:
+    """Return `record` of each event."""
+    return events.data if type(events) is Recorded else [record(event) for event in events]
+
+
+def line(event: AnyEvent) -> bytes:
+    """Return an event as one line of JSON: of a `Damaged` one its stored bytes, where they are such a line."""
+    if type(event) is Damaged:
+        raw = event.raw
+        whole = bool(raw) and b"\n" not in raw and b"\r" not in raw and raw == raw.strip() and bool(event.fields)
+        return raw if whole and _reads_as(raw, event, None) else encode(event)
+    data = encode(event)
+    return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
+
+
+def _reads_as(raw: bytes, event: Event, seq: int | None) -> bool:
+    try:
+        return decode(raw, seq) == event
+    except (ValueError, RecursionError):
+        return False
+
+
+def _named(event: Event) -> str:
+    return f"Event {event.seq!r} ({event.type})"
+
+
+def _told(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "it holds half of a surrogate pair, which UTF-8 cannot say"
+    return "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+def _difference(event: Event, found: Event) -> str:
+    """Say which field would be read back as something else."""
+    for name in event.__struct_fields__:
+        if type(event) is type(found) and getattr(event, name) != getattr(found, name):
+            return f"its {name} would be read back as something else (JSON has no NaN, tuples, sets, bytes, or keys that are not text)"
+    return f"it would be read back as {type(found).__name__}"
+
+
+def _free_form(event: AnyEvent | Event) -> list[Any]:
+    """Return the parts of an event that have no schema."""
+    match event:
+        case Assistant():
+            return [call.arguments for call in event.calls]
+        case ToolResult():
+            result = event.result
+            return [result.meta, result.structured_content, *_resources(result.content)]
+        case Message():
+            return _resources(event.content)
+        case Agent():
+            return [event.parameters, *[tool.input_schema for tool in event.tools]]
+        case Decision():
+            return [event.arguments, None if event.question is None else event.question.schema]
+        case Error() | Note():
+            return [event.details]
+        case _:
+            return []
+
+
+def _resources(content: tuple[Content, ...]) -> list[Any]:
+    return [block.resource for block in content if type(block) is EmbeddedResource]
+
+
+def _may_be_deep(data: bytes | msgspec.Raw) -> bool:
+    """True unless JSON is too short, or has too few brackets, to be nested more than `MAX_NESTING` levels deep."""
+    size = len(data)
+    return size > 2 * MAX_NESTING and (size > _COUNTED or bytes(data).count(b"[") + bytes(data).count(b"{") > MAX_NESTING)
+
+
+def _too_deep(value: Any) -> bool:
+    """True if a JSON value is nested more than `MAX_NESTING` levels deep."""
+    level = [value]
+    for _ in range(MAX_NESTING):
+        below: list[Any] = []
+        for one in level:
+            items = list(cast("dict[str, Any]", one).values()) if type(one) is dict else cast("list[Any]", one) if type(one) is list else []
+            below += [item for item in items if type(item) is dict or type(item) is list]
+        if not below:
+            return False
+        level = below
+    return True

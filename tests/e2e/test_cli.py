@@ -643,3 +643,12 @@ def test_a_retry_is_told_while_it_is_waited_for(tmp_path: Path) -> None:
         done = holdfast("run", "hello", "--no-stream", *options(server, tmp_path))
     assert done.returncode == 0
     assert re.search(r"Trying again in \d+\.\d s \(1 of 5\)", done.stderr)
+
+
+def test_a_server_that_wants_a_key_is_told_of_with_where_to_put_it(tmp_path: Path) -> None:
+    with ModelServer([(401, {}, {"error": {"message": "Who are you?"}})] * 2) as server:
+        without = holdfast("run", "x", *options(server, tmp_path))
+        given = holdfast("run", "x", *options(server, tmp_path), HOLDFAST_API_KEY="short")
+    assert (without.returncode, given.returncode) == (1, 1)
+    assert "The provider says: Who are you? No key was sent: set HOLDFAST_API_KEY" in without.stderr
+    assert "No key" not in given.stderr

@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the server extra is not installed")
 
+from holdfast import RemoteConversation, RemoteWorkspace
 from tests.e2e.test_cli import HOLDFAST, command, environment, holdfast, terminal
 from tests.e2e.test_cli_tell import told
 from tests.model_server import ModelServer, Request, calls, sse, text
@@ -124,10 +125,22 @@ def test_a_run_on_a_server_shows_what_a_local_one_does(server: AgentServer, tmp_
     assert (local.returncode, remote.returncode, again.returncode) == (0, 0, 0)
     times = re.compile(r"\d+(\.\d+)? m?s")
     assert times.sub("T", remote.stdout.lstrip("\n")) == times.sub("T", local.stdout)
-    assert remote.stderr.splitlines()[0] == f"on {server.url}, in the workspace shared"
+    assert remote.stderr.splitlines()[:2] == ["New conversation 'same'.", f"on {server.url}, in the workspace shared"]
     assert remote.stderr.splitlines()[-1] == f"continue with: holdfast chat --server {server.url} --id same"
     assert again.stdout == "\n> once more\n\nAgain.\n"
     assert [path.read_text() for path in server.folder.glob("agents.db.workspaces/**/made")] == ["hi\n"]
+
+
+def test_a_fork_that_nobody_drives_is_not_listed_as_running(server: AgentServer) -> None:
+    with ModelServer([command("sleep 600")]) as model, started("run", "wait", *options(server, model, "driven")):
+        until(begun(server, "driven"))
+        with RemoteWorkspace(server.url, KEY) as workspace, RemoteConversation(None, workspace, "driven") as conversation:
+            conversation.fork(id="forked").detach()
+        listed = told("list", "--server", server.url).stdout.splitlines()
+        assert [line for line in listed if line.startswith("driven ") and " running  " in line]
+        assert [line for line in listed if line.startswith("forked ") and " running (not driven) " in line]
+        assert told("show", "--server", server.url, "forked").stdout.startswith("forked, running (not driven): wait")
+        assert told("show", "--server", server.url, "driven").stdout.startswith("driven, running: wait")
 
 
 def test_the_models_key_is_nowhere_in_clear_and_may_be_the_servers_own(server: AgentServer) -> None:

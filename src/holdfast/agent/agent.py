@@ -18,6 +18,7 @@ from holdfast.agent.limits import Limits, check_tree
 from holdfast.agent.output import Output, output_of, with_prompt
 from holdfast.agent.planning import Planning
 from holdfast.agent.risk import SecurityAnalyzer
+from holdfast.agent.stepping import HasEvents, request_of
 from holdfast.agent.stuck import StuckDetector
 from holdfast.content import ToolCall, Usage
 from holdfast.errors import BadResponse, ConfigurationError
@@ -156,6 +157,7 @@ class Agent:
     ) -> None:
         if condenser is not None and (isinstance(condenser, type) or not is_condenser(condenser)):
             raise ConfigurationError(f"Agent: condenser takes an object with a method condense, not {condenser!r}.")
+        _check_servers(mcp_servers)
         _check(llm, tools, system_prompt, system_prompt_extensions, limits, parallel_calls, output_limit)
         plans.check(planning)
         _check_ends(output_rounds, stuck)
@@ -250,14 +252,28 @@ class Agent:
 
     def step(
         self,
-        transcript: Transcript,
-        head: ev.Agent,
+        state: HasEvents | Transcript,
+        head: ev.Agent | None = None,
         *,
         on_delta: Callable[[Delta], object] | None = None,
         cancelled: Cancellation | None = None,
     ) -> Completion:
-        """One model call, no tool run: the request is `head` (prompt, tools, parameters) and the transcript. Raises `LLMError`."""
-        answer: Any = self.llm.completion(transcript, head=head, on_delta=on_delta, cancelled=cancelled)
+        """Make one model call and return its answer: text and tool calls. No tool is run and nothing is journaled.
+
+        With a `ConversationState` the request is what that state shows the model, with the agent's prompt and tools as they
+        are now; connections to services are opened for the call if no conversation has them open. With a `Transcript` it is
+        the transcript under `head` (prompt, tools, parameters), as the loop asks. Raises `LLMError`, and `ConfigurationError`
+        for a state without a message or with a call that has no result.
+        """
+        if head is None:
+            if isinstance(state, Transcript):
+                raise ConfigurationError("Agent.step: a transcript needs its head, the Agent event; or give a ConversationState alone.")
+            with self.connections.held():
+                transcript, made = request_of(self, state)
+                return self.step(transcript, made, on_delta=on_delta, cancelled=cancelled)
+        if not isinstance(state, Transcript):
+            raise ConfigurationError("Agent.step: head goes with a transcript; a ConversationState is given alone.")
+        answer: Any = self.llm.completion(state, head=head, on_delta=on_delta, cancelled=cancelled)
         if not isinstance(answer, Completion):  # a model may be anybody's class
             raise BadResponse(f"{self.llm.model!r} answered with {type(answer).__name__}; completion returns a Completion.")
         if not isinstance(cast(Any, answer.usage), Usage):
@@ -333,9 +349,11 @@ def _describers(llm: Model | None) -> tuple[Contributor, ...]:
 
 def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: Any, parallel_calls: Any, output_limit: Any) -> None:
     if isinstance(llm, type) or not callable(getattr(llm, "completion", None)):
-        raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.")
+        hint = f" Give LLM({llm!r})." if isinstance(llm, str) else ""
+        raise ConfigurationError(f"Agent: llm takes an LLM (or ScriptedLLM), not {llm!r}.{hint}")
     if isinstance(tools, str | bytes | dict | Tool) or not isinstance(tools, Iterable | ToolManager):
-        raise ConfigurationError(f"Agent: tools takes a list of Tool objects or functions, or a ToolManager, not {tools!r}.")
+        hint = " Give its tools: tools=runtime.tools." if hasattr(cast("object", tools), "get_tools") else ""
+        raise ConfigurationError(f"Agent: tools takes a list of Tool objects or functions, or a ToolManager, not {tools!r}.{hint}")
     if system_prompt is not None and not isinstance(system_prompt, str):
         raise ConfigurationError(f"Agent: system_prompt takes a str or None, not {system_prompt!r}.")
     if isinstance(extensions, str) or not all(isinstance(item, str) for item in extensions):
@@ -346,6 +364,17 @@ def _check(llm: Any, tools: Any, system_prompt: Any, extensions: Any, limits: An
         raise ConfigurationError(f"Agent: parallel_calls takes a whole number from 1, not {parallel_calls!r}.")
     if not isinstance(output_limit, int) or output_limit < 1000:
         raise ConfigurationError(f"Agent: output_limit takes a number of characters from 1,000, not {output_limit!r}.")
+
+
+def _check_servers(mcp_servers: Any) -> None:
+    if mcp_servers is None or isinstance(mcp_servers, Mapping):
+        return
+    hint, _kind = "", type(cast(object, mcp_servers)).__name__
+    if isinstance(mcp_servers, str | os.PathLike):
+        hint = " A file is read by the caller: mcp_servers=json.loads(Path(...).read_text())."
+    raise ConfigurationError(
+        f"Agent: mcp_servers takes a mapping of server ids to servers, not a {type(cast('object', mcp_servers)).__name__}.{hint}"
+    )
 
 
 def _check_ends(output_rounds: Any, stuck: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from holdfast.llm.model import Model
@@ -37,6 +38,16 @@ class Connections:
         with self._lock:
             self.open += 1
         self._tools.opened(runtime)
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Within, the connections are open."""
+        self.opened()
+        try:
+            self.connect()
+            yield
+        finally:
+            self.closed()
 
     def closed(self, runtime: object | None = None) -> None:
         """A conversation is done with the agent; the last one closes what is open. It can be opened again."""

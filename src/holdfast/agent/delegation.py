@@ -106,7 +106,9 @@ def make_delegation(delegates: Delegates) -> tuple[Tool, ...]:
 
     def tool(callback: Any, about: str, annotations: ToolAnnotations, required: Sequence[str], **properties: dict[str, Any]) -> Tool:
         schema = {"type": "object", "properties": properties, "required": list(required), "additionalProperties": False}
-        return Tool(callback.__name__, about, callback, schema, annotations=annotations, category="delegation")
+        # Delegates work side by side. The other calls look at what the calls before them began, so they keep their place.
+        parallel = callback is delegate
+        return Tool(callback.__name__, about, callback, schema, annotations=annotations, category="delegation", parallel=parallel)
 
     return (
         tool(

@@ -58,6 +58,7 @@ class ToolForm(Data, frozen=True, kw_only=True):
     timeout: float | None = None
     module: str = ""
     isolation: str | None = None
+    parallel: bool | None = None
 
 
 def form_of(agent: Agent) -> Form:
@@ -136,6 +137,7 @@ def _tool(tool: Tool) -> ToolForm:
         timeout=tool.timeout,
         module=module_of(tool),
         isolation=tool.isolation,
+        parallel=tool.parallel,
     )
 
 
@@ -151,7 +153,7 @@ def module_of(tool: Tool) -> str:
     from holdfast.tools.registry import declared_in
 
     declared = declared_in(module).get(tool.name)
-    if declared is None or tool.tool_type != "local_function":
+    if declared is None or tool.tool_type in ("mcp_tool", "a2a_tool"):
         return ""
     if declared is tool or declared is type(tool) or tool.from_factory:
         return name

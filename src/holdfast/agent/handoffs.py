@@ -54,7 +54,7 @@ def make_handoff(others: Others) -> Tool:
         f"hand over once.\n\nAgents:\n{others.listed()}"
     )
     nothing = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-    return Tool(TOOL, about, handoff, schema, annotations=nothing, category="delegation")
+    return Tool(TOOL, about, handoff, schema, annotations=nothing, category="delegation", parallel=False)
 
 
 def not_done(calls: tuple[ToolCall, ...], refusal: Callable[[str], str]) -> dict[int, ToolResult]:

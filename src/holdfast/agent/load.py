@@ -133,13 +133,15 @@ def _agent(document: Map, root: Path, known: dict[str, Any], variables: Mapping[
     try:
         agent = Agent(
             _model(found["model"], document["model"], document.places["model"], parts),
-            ToolManager(**built.arguments()),
+            ToolManager(**built.arguments(), discover=False),
             system_prompt=_prompt(found.get("system_prompt"), document.places.get("system_prompt"), root),
             system_prompt_extensions=extensions,
             microagents=[_microagent(item, at, root) for item, at in _members(found, document, "microagents")],
             skills=skills,
             **options,
         )
+        if agent.output is not None:
+            agent.output.distrust()
     except ConfigurationError as error:
         if str(error).startswith(document.place.source):
             raise

@@ -82,10 +82,10 @@ class Output:
         self.schema: dict[str, Any] = schemas.wrapped(WRAPPED, shown, True) if self.wrapped else {**empty, **shown}
         self.tool = _Finish(self)
 
-    def leave_patterns(self) -> None:
-        """Try no regular expressions of a schema that was given from here on: those of others may take for ever."""
+    def distrust(self) -> None:
+        """Bound the work of a schema that was given as JSON, since somebody else wrote it. Raises `ConfigurationError`."""
         if isinstance(self.type, Mapping):
-            _, self._read, self._dump = _of_schema(self.form, patterns=False)
+            _, self._read, self._dump = _of_schema(self.form, untrusted=True)
 
     def read(self, value: Any) -> Any:
         """An object of the type, of a JSON value. Raises `OutputInvalid`."""
@@ -121,11 +121,13 @@ def output_of(type: Any, manager: ToolManager) -> Output | None:
 
 
 class _Finish(Tool):
+    tool_type = "local_function"
+
     """The tool by which the model hands over its result."""
 
     def __init__(self, output: Output) -> None:
         annotations = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-        super().__init__(FINISH, _DESCRIPTION, None, output.schema, annotations=annotations, category="builtin")
+        super().__init__(FINISH, _DESCRIPTION, None, output.schema, annotations=annotations, category="builtin", parallel=False)
         self.module_qualname = __name__
         self.output = output
 
@@ -209,10 +211,10 @@ def _of_msgspec(type: Any) -> _Kind:
     return _shown(shown), read, msgspec.to_builtins
 
 
-def _of_schema(schema: Mapping[str, Any], patterns: bool = True) -> _Kind:
+def _of_schema(schema: Mapping[str, Any], untrusted: bool = False) -> _Kind:
     try:
-        given = schemas.check_schema(FINISH, schema)
-        check = schemas.from_json_schema(FINISH, schemas.wrapped(WRAPPED, given, True), explain=_explained, patterns=patterns)
+        given = schemas.check_schema(FINISH, schema, untrusted=untrusted)
+        check = schemas.from_json_schema(FINISH, schemas.wrapped(WRAPPED, given, True), explain=_explained, untrusted=untrusted)
         try:
             check({})
         except OutputInvalid:

@@ -19,7 +19,7 @@ from holdfast.agent.instructions import Instructions
 from holdfast.agent.prompt import Knowledge
 from holdfast.content import TextContent, ToolCall
 from holdfast.errors import ConfigurationError, RuntimeFault
-from holdfast.runtime.walk import compiled
+from holdfast.runtime import globs
 from holdfast.tools.skills import Skills, discover, shortened
 from holdfast.tools.skills_files import Skill
 
@@ -106,6 +106,11 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
 
     for item in given:
         if isinstance(item, str):
+            if _is_path(item):
+                raise ConfigurationError(
+                    f"Agent: microagents has the str {item!r}, which is also an existing path. Which is meant? Path({item!r}) reads it; "
+                    f"Microagent('name', {item!r}) is the text."
+                )
             notes.append(item)
         elif isinstance(item, Path):
             if not item.exists():
@@ -117,6 +122,16 @@ def microagents_of(given: Any) -> tuple[list[str], list[Skill]]:
         else:
             raise ConfigurationError(f"Agent: microagents takes texts, paths or Microagent objects, not {item!r}.")
     return notes, _first(found)
+
+
+def _is_path(text: str) -> bool:
+    """Return True if a one-line text is the path of an existing file or folder."""
+    if not text.strip() or "\n" in text:
+        return False
+    try:
+        return Path(text).expanduser().exists()
+    except (OSError, ValueError, RuntimeError):  # too long for a name, a NUL, an unknown home
+        return False
 
 
 def _skill(one: Microagent) -> Skill:
@@ -137,7 +152,7 @@ class Globs:
         for skill in skills:
             for pattern in skill.paths:
                 try:
-                    match = compiled(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}").match
+                    match = globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}").match
                 except RuntimeFault as error:
                     _log.warning("The skill %s has a path that is not used: %s", skill.path or skill.name, error)
                     continue

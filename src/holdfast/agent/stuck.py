@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.damage import stand_in
 from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
 
@@ -86,6 +87,8 @@ class Recent:
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Take in the journal's next event."""
+        if type(event) is ev.Damaged:
+            event = stand_in(event) or event
         kind = type(event)
         if kind is ev.ToolResult:
             self._resulted(cast(ev.ToolResult, event))

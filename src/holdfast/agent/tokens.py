@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.damage import stand_in
 from holdfast.content import AudioContent, Content, EmbeddedResource, ImageContent, TextContent, ToolCall, ToolResult
 from holdfast.llm.pictures import pixels
 
@@ -127,6 +128,8 @@ class Sizes:
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Take in the journal's next event."""
+        if type(event) is ev.Damaged:
+            event = stand_in(event) or event
         if type(event) is ev.ToolResult:
             if event.call_id not in self.results:  # a second result of one call is not shown
                 size = self.results[event.call_id] = result(event.result)

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from holdfast import events as ev
+from holdfast.agent.damage import LOST, stand_in
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.llm.transcript import Transcript
-
-# A model is shown no call without a result.
-LOST = ToolResult.failure("The result of this call is lost: its record was damaged.", "unknown", meta={"outcome": "unknown"})
 
 
 class View:
@@ -46,7 +44,12 @@ class View:
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Take in the journal's next event."""
-        if type(event) is ev.ToolResult:
+        if type(event) is ev.Damaged:
+            if event.original_type == "assistant" and self._batch:
+                self._end_batch()  # its results were complete before that answer was asked for
+            if (found := stand_in(event)) is not None:
+                self.feed(found)
+        elif type(event) is ev.ToolResult:
             self._result(event)
         elif type(event) is ev.Assistant:
             if self._batch:  # a damaged store has lost a result
@@ -57,6 +60,11 @@ class View:
                 self._batch = {call.id: (call, None) for call in event.calls}
         elif type(event) is ev.Message:
             self._waiting.append(event)
+
+    @property
+    def open_calls(self) -> tuple[str, ...]:
+        """The ids of the last answer's calls that have no result yet."""
+        return tuple([id for id, (_, result) in self._batch.items() if result is None])
 
     def ready(self) -> Transcript:
         """What the next request contains, every message included. The batch must be complete."""
@@ -74,7 +82,7 @@ class View:
 
     def _end_batch(self) -> None:
         for call_id, (call, result) in self._batch.items():
-            result = LOST if result is None else result
+            result = LOST if result is None else result  # a model is shown no call without a result
             if call_id in self._trimmed:
                 result = trimmed(call_id, result, self._trimmed[call_id])
             self._place(int(call_id.split(".")[0]), (call, result))
@@ -146,6 +154,8 @@ def whole_until(journal: Sequence[ev.AnyEvent], hidden: Iterable[int], replaced:
     found = 0
     open: set[str] = set()
     for event in journal:
+        if type(event) is ev.Damaged:
+            event = stand_in(event) or event
         match event:
             case ev.Assistant():
                 open = {call.id for call in event.calls}

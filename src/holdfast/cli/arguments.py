@@ -28,8 +28,8 @@ examples:
   git diff | holdfast run - --model gpt-5-mini
       the task comes from standard input
   holdfast run "Add a --quiet flag" --workdir ~/src/tool --store ~/agent.db
-  holdfast chat --store ~/agent.db --id 4f0c91d2a6be
-      go on with that conversation
+  holdfast chat --store ~/agent.db --id 4f0c
+      go on with the conversation whose id begins so
   holdfast run "Clean up the build" --confirm terminal --store ~/agent.db
       you are asked before each command runs
   holdfast tell ~/agent.db 4f0c approve
@@ -270,7 +270,12 @@ def _add_agent_options(parser: argparse.ArgumentParser) -> None:
     )
     kept = parser.add_argument_group("the record")
     kept.add_argument("--store", metavar="FILE", help="keep the conversation in this SQLite file, made if it is not there")
-    kept.add_argument("--id", metavar="ID", help="the conversation in the store to go on with, or the name of a new one")
+    kept.add_argument(
+        "--id",
+        metavar="ID",
+        help="the conversation to go on with, or the first letters of its id; an id that matches none begins a new one",
+    )
+    kept.add_argument("--new", action="store_true", help="begin a new conversation under exactly the id of --id")
     _add_full(kept)
     add_observing(kept, "keys in it are blotted out")
     add_server_options(parser)

@@ -21,6 +21,7 @@ from holdfast.cli import settings
 from holdfast.cli.children import agents_of
 from holdfast.cli.confirm import confirmation
 from holdfast.cli.exits import UsageError
+from holdfast.cli.ids import already_there, began, matching, not_empty
 from holdfast.cli.observing import observing
 from holdfast.cli.session import Parts
 from holdfast.errors import ConfigurationError, StoreError
@@ -56,16 +57,17 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
     if not workdir.is_dir():
         raise UsageError(f"--workdir takes an existing folder; {options.workdir!r} {'is a file' if workdir.exists() else 'does not exist'}")
     runtime = LocalRuntime(workdir, allow_outside=options.allow_outside, env=passed)
-    try:
+    with ExitStack() as undo:
+        undo.callback(runtime.close)
         asking = confirmation(options.confirm, [tool.name for tool in runtime.tools])
         delegates = agents_of(options.agents)
-        key, watching = model.arguments()["api_key"], ExitStack()
+        key, watching = model.arguments()["api_key"], undo.enter_context(ExitStack())
         observers = observing(options, True, [key] if key else [], watching)
         store = None if options.store is None else _store(Path(options.store).expanduser())
-    except BaseException:
-        runtime.close()
-        raise
-    id = options.id or secrets.token_hex(6)  # short enough to type, and unique enough for one file
+        if store is not None:
+            undo.callback(store.close)
+        id, new = _id_in(store, options)
+        undo.pop_all()
     known = None if options.no_instructions else runtime.workdir
     agent = agent_in(runtime, model, limits_of(options), prompt, asking or "never", options.plan, schema, known, delegates)
     if options.ask:
@@ -75,8 +77,11 @@ def build(options: argparse.Namespace, env: Mapping[str, str], stream: bool) -> 
             agent.tools.register(tool)
     if store is None:
         return Parts(agent, runtime, id=id, asking=asking, observers=observers, leave=watching.close)
+    notes = (began(id),) if new else ()
     tell = shlex.join(["holdfast", "tell", str(options.store), str(id)])
-    return Parts(agent, runtime, store, id, _go_on(options, id), tell, asking, observers=observers, leave=watching.close)
+    return Parts(
+        agent, runtime, store, id, _go_on(options, id), tell, asking, observers=observers, leave=watching.close, notes=notes
+    )  # fmt: skip
 
 
 def agent_in(
@@ -154,6 +159,19 @@ def _store(path: Path) -> SQLiteStore:
         return SQLiteStore(path)
     except StoreError as error:
         raise UsageError(str(error)) from error
+
+
+def _id_in(store: SQLiteStore | None, options: argparse.Namespace) -> tuple[str, bool]:
+    """Return the id of the conversation to go on with or to begin, and whether `--id` names a new one. Raises `UsageError`."""
+    if store is None or options.id is None:
+        return secrets.token_hex(6), False  # short enough to type, and unique enough for one file
+    exact = store.list([not_empty(options.id)])
+    if options.new:
+        if exact:
+            raise already_there(options.id)
+        return options.id, True
+    found = matching(exact or store.list(), options.id)
+    return (options.id, True) if found is None else (found.id, False)
 
 
 def _go_on(options: argparse.Namespace, id: str) -> str:

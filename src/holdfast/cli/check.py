@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.render import Line
 from holdfast.cli.screen import Screen
-from holdfast.cli.text import counted, one_line
+from holdfast.cli.text import counted, json_shown, one_line
 from holdfast.errors import StoreError
 from holdfast.store.check import Report
 from holdfast.store.check import check as check_store
@@ -28,7 +28,7 @@ def check(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     except StoreError as error:
         raise UsageError(str(error).removesuffix(".")) from error
     if options.json:
-        screen.show([Line("plain", report.to_json().decode())])
+        screen.show([Line("plain", json_shown(report.to_json().decode()))])
     else:
         _print(screen, report, options.file)
     if screen.broken:

@@ -50,6 +50,7 @@ class Live:
         self._streamed = ""
         self._thought = ""
         self._style = ""  # of the piece that was last on the screen
+        self._parted = False  # other lines stand below that piece
         self._running = False
         self._open: dict[str, str] = {}
         self._asked: set[str] = set()
@@ -143,16 +144,21 @@ class Live:
                 if not text:
                     return
                 style = "dim" if thought else "plain"
-                if not self._style:
+                whole = (self._thought if thought else self._streamed) + text
+                shown = text
+                if not self._style or self._parted:
                     self._screen.show([GAP])
+                    # Below a pause, a line that was begun above it is shown anew.
+                    shown = whole[whole.rfind("\n", 0, len(whole) - len(text)) + 1 :] if self._parted else text
+                    self._parted = False
                 elif style != self._style:
                     self._screen.end_stream()
                 self._style = style
                 if thought:
-                    self._thought += text
+                    self._thought = whole
                 else:
-                    self._streamed += text
-                self._screen.stream(style, text)
+                    self._streamed = whole
+                self._screen.stream(style, shown)
             case "tool":
                 if delta.name:
                     self._screen.end_stream()
@@ -165,6 +171,7 @@ class Live:
 
     def _forget_stream(self) -> None:
         self._streamed = self._thought = self._style = ""
+        self._parted = False
 
     def _show(self, event: ev.AnyEvent) -> None:
         match event:
@@ -185,20 +192,27 @@ class Live:
                 self._screen.end_stream()  # said at the end, on stderr
                 self._forget_stream()
             case _:
-                if isinstance(event, ev.Status):
+                # Of a conversation on a server, an answer's first pieces may come before the status that it runs.
+                if isinstance(event, ev.Status) and event.status != "running":
                     self._screen.end_stream()
-                    self._forget_stream()
+                    # After a pause the answer streams on; an interrupt breaks it off.
+                    self._parted = bool(self._style) and event.status == "paused" and event.reason != "interrupted"
+                    if not self._parted:
+                        self._forget_stream()
                 lines = self._renderer.lines(event)
                 if lines and self._quiet:  # below the prompt, not behind it
                     self._screen.show([Line("plain")])
                 self._screen.show(lines)
 
     def _count(self, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.Assistant | ev.Condensation | ev.Decision | ev.Message | ev.Note) and (
+            event.usage != Usage() or event.cost
+        ):
+            self.usage += event.usage
+            self.cost = self.cost if event.cost is None else (self.cost or 0.0) + event.cost
         match event:
             case ev.Assistant():
                 self.steps += 1
-                self.usage += event.usage
-                self.cost = self.cost if event.cost is None else (self.cost or 0.0) + event.cost
                 self._open = {call.id: "" for call in event.calls}
             case ev.ToolCallStarted():
                 self._open[event.call_id] = self._renderer.title(event.call_id)

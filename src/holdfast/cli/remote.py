@@ -16,6 +16,7 @@ from holdfast.agent.condensers import LLMCondenser
 from holdfast.cli.build import limits_of, model_of, output_schema, prompt_text
 from holdfast.cli.confirm import Asking, confirmation
 from holdfast.cli.exits import UsageError
+from holdfast.cli.ids import already_there, began, not_empty
 from holdfast.cli.screen import Screen
 from holdfast.cli.server import Entry, Server, is_id, server_of
 from holdfast.cli.session import Parts
@@ -104,16 +105,20 @@ def build_remote(options: argparse.Namespace, env: Mapping[str, str], stream: bo
     for name, told in _HERE.items():
         if getattr(options, name):
             raise UsageError(told)
-    if options.id is not None and not is_id(options.id):
+    if options.id is not None and not is_id(not_empty(options.id)):
         raise UsageError(f"--id takes up to 128 letters, digits and any of ._-, not {options.id!r}")
     if options.model_key_name is not None and not options.model_key_name.isidentifier():
         raise UsageError(f"--model-key-name takes the name of a variable, not {options.model_key_name!r}")
     server = server_of(options, env, options.server, options.workspace)
     try:
-        known = None if options.id is None else server.entry(options.id)
-        if known is not None:
-            return _found(options, server, known)
-        return _new(options, env, server, stream)
+        if options.id is None:
+            return _new(options, env, server, stream)
+        known = server.entry(options.id) if options.new else server.matching(options.id)
+        if known is None:
+            return _new(options, env, server, stream)
+        if options.new:
+            raise already_there(known.id)
+        return _found(options, server, known)
     except BaseException:
         server.close()
         raise
@@ -148,7 +153,7 @@ def _new(options: argparse.Namespace, env: Mapping[str, str], server: Server, st
     llm = model_of(options, env, stream and not options.no_stream)
     prompt = prompt_text(options.system_prompt_file)
     own = options.workspace is None
-    notes: list[str] = []
+    notes: list[str] = [] if options.id is None else [began(options.id)]
     there = There(server, None, notes, own)
     try:
         tools = server.workspace.tools

@@ -16,6 +16,7 @@ from holdfast.cli.lines import GAP, Line
 from holdfast.cli.plans import changed, drawn, steps_of, titled
 from holdfast.cli.text import clip, counted, duration, one_line, plain, safe, size
 from holdfast.content import AudioContent, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, plan_of, read_steps
 
 # Of a command's output the last lines tell most (an error, a test's verdict), of anything else the first.
@@ -69,13 +70,21 @@ def whole(call: ToolCall, current: Callable[[str], str | None]) -> list[Line]:
     elif call.name == "write_file" and isinstance(content, str) and isinstance(path, str):
         del left["content"]
         before = current(path)
-        if before is None:
-            diff = [Line("add", f"  +{line}") for line in plain(content).removesuffix("\n").split("\n")]
+        if not before:
+            diff = [] if before is None else [Line("dim", "  in place of an empty file:")]
+            diff += [Line("add", f"  +{line}") for line in _lines(content)]
+        elif not content:
+            diff = [Line("dim", "  in place of what is there:"), *[Line("remove", f"  -{line}") for line in _lines(before)]]
         else:
             diff = [Line("dim", "  in place of what is there:"), *_diff(before, content)]
     for name, value in left.items():
         lines += _argument(plain(one_line(name)), value)
     return lines + diff
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a whole file. An empty one has none."""
+    return plain(text).removesuffix("\n").split("\n") if text else []
 
 
 def _diff(old: str, new: str, *, numbered: bool = True) -> list[Line]:
@@ -130,10 +139,12 @@ def _twice(text: str) -> str | None:
 
 def read_arguments(text: str) -> dict[str, Any]:
     """A call's arguments, typed as JSON. Raises `ValueError` that says what is wrong."""
+    if too_deep(text):
+        raise ValueError(f"That is nested deeper than {MAX_DEPTH} levels.")
     try:
         found: Any = msgspec.json.decode(text)
         twice = _twice(text)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"That is not JSON: {error}.") from error
     if twice is not None:  # which of both is meant nobody can say
         raise ValueError(f"The key {twice!r} is there twice.")
@@ -189,6 +200,8 @@ class Renderer:
                 yield Line("error", one_line(f"{event.error}: {event.message}"))
             case ev.Note():
                 yield self._cut("dim", f"(note, {event.about}: {event.text})")
+            case ev.Damaged():
+                yield self._cut("error", f"(event {event.seq} is damaged: {event.reason})")
             case ev.Unknown():
                 yield self._cut("dim", f"({event.original_type}: an event of a newer version)")
             case _:

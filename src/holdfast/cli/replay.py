@@ -21,8 +21,7 @@ from holdfast.cli.signals import Ended, Signals
 from holdfast.cli.text import counted, one_line
 from holdfast.conversation.replay import replay as run_again
 from holdfast.errors import ConfigurationError, StoreError
-from holdfast.store import Summary
-from holdfast.store.transfer import read_exported
+from holdfast.store.transfer import Exported, read_exported
 
 
 class _Found(NamedTuple):
@@ -105,18 +104,17 @@ def _stored(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
 def _exported(path: Path, options: argparse.Namespace) -> Iterator[_Found]:
     with path.open("rb") as lines:
         if options.id is None:
-            for number, (id, events) in enumerate(_read(lines, options.file), 1):
-                yield _Found(id, number, 0, events)
+            for number, found in enumerate(_read(lines, options.file), 1):
+                yield _Found(found.header.id, number, 0, found.events)
         else:
-            fitting = {id: events for id, events in _read(lines, options.file) if id.startswith(options.id)}
-            id = chosen([Summary(id) for id in fitting], options.id, options.file).id
-            yield _Found(id, 1, 1, fitting[id])
+            matches = {found.header.id: found for found in _read(lines, options.file) if found.header.id.startswith(options.id)}
+            id = chosen([found.summary for found in matches.values()], options.id, options.file).id
+            yield _Found(id, 1, 1, matches[id].events)
 
 
-def _read(lines: Iterable[bytes], file: str) -> Iterator[tuple[str, Sequence[ev.AnyEvent]]]:
+def _read(lines: Iterable[bytes], file: str) -> Iterator[Exported]:
     try:
-        for conversation in read_exported(lines):
-            yield conversation.header.id, conversation.events
+        yield from read_exported(lines)
     except ConfigurationError as error:
         raise UsageError(f"{file!r} is neither a store nor what `holdfast export` writes: {error}") from error
     except OSError as error:

@@ -14,6 +14,7 @@ from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.screen import Screen
 from holdfast.cli.session import Session
 from holdfast.cli.signals import Ended, Signals
+from holdfast.cli.text import json_shown
 from holdfast.conversation import ConversationStatus
 
 PAUSED = "[Enter] resume, type a message to steer, Ctrl-C again to close: "
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
         with Session(build(options, env, screen.is_terminal), screen, signals, full=options.full) as session:
             code = session.main(work)
         if structured and code is Exit.FINISHED:
-            sys.stdout.write(json.dumps(outputs[0], ensure_ascii=False, indent=2) + "\n")
+            sys.stdout.write(json_shown(json.dumps(outputs[0], ensure_ascii=False, indent=2)) + "\n")
         return code
 
 

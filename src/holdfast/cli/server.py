@@ -18,6 +18,7 @@ from holdfast import __version__
 from holdfast import commands as cmd
 from holdfast import events as ev
 from holdfast.cli.exits import UsageError
+from holdfast.cli.ids import matching
 from holdfast.errors import ConfigurationError, ConversationNotFound, HoldfastError, LLMTimeout, StoreError
 from holdfast.remote import RemoteConversation, RemoteWorkspace
 from holdfast.store import Summary
@@ -31,11 +32,19 @@ _PAGE = 1000
 
 
 class Entry(Summary, frozen=True):
-    """What a listing has of a conversation, and where that works. `started`: the server goes on with it by itself."""
+    """What a listing has of a conversation, and where that works. `started`: the server goes on with it by itself.
+    `driven`: it was started, or is being run until it rests."""
 
     workspace: str = ""
     started: bool = False
+    driven: bool = False
     error: str = ""
+
+    @property
+    def standing(self) -> str:
+        """See `Summary.standing`."""
+        undriven = self.status == "running" and not self.driven and not self.spawned_by
+        return "running (not driven)" if undriven else self.status
 
 
 class Server:
@@ -178,16 +187,17 @@ class Server:
         except ConversationNotFound:
             return None
 
+    def matching(self, id: str) -> Entry | None:
+        """Return the conversation that `id` names, by its id or a prefix; None if there is none. Raises `UsageError`."""
+        exact = self.entry(id) if is_id(id) else None
+        return matching(self.list(), id) if exact is None else exact
+
     def find(self, id: str) -> Entry:
-        """The conversation of that id, or the only one whose id begins so."""
-        found = self.entry(id) if is_id(id) else None
+        """Return the conversation that `id` names, by its id or a prefix. Raises `UsageError`."""
+        found = self.matching(id)
         if found is None:
-            fits = [entry for entry in self.list() if entry.id.startswith(id)]
-            if len(fits) != 1:
-                seen = f"several conversations begin with {id!r}: {', '.join([entry.id for entry in fits[:5]])}"
-                none = f"there is no conversation {id!r} on {self.address}. See: {shlex.join(['holdfast', 'list', *self.words])}"
-                raise UsageError(seen if fits else none)
-            found = fits[0]
+            hint = shlex.join(["holdfast", "list", *self.words])
+            raise UsageError(f"there is no conversation {id!r} on {self.address}. See: {hint}")
         return found
 
     def read(self, id: str, after_seq: int = 0) -> list[ev.AnyEvent]:

@@ -21,6 +21,7 @@ from holdfast.cli.signals import Ended, Signals
 from holdfast.cli.text import counted, one_line, summary
 from holdfast.content import Usage
 from holdfast.conversation import Conversation, ConversationStatus
+from holdfast.llm.client import NO_KEY
 from holdfast.runtime import LocalRuntime
 from holdfast.store import Store
 from holdfast.tools.plans import unfinished
@@ -48,6 +49,7 @@ class Parts(NamedTuple):
     there: There | None = None  # the server, if the conversation is on one
     observers: Sequence[Observer] = ()
     leave: Callable[[], None] | None = None  # ends them
+    notes: Sequence[str] = ()  # told when the session starts
 
 
 class Session:
@@ -155,6 +157,8 @@ class Session:
     def _start(self) -> None:
         conversation = self.conversation
         state = conversation.state
+        for note in self._parts.notes:
+            self.screen.notice(note, "dim")
         if state.last_seq:
             self.screen.notice(f"going on with {conversation.id} ({counted(state.last_seq, 'event')}, {_status(state.status)})", "dim")
             if unfinished(state.plan):
@@ -336,7 +340,8 @@ class Session:
                     option = " --max-steps sets it." if kind == "steps" else ""
                     self.screen.error(f"stopped at the limit of {limit} {kind}.{option}")
                     return Exit.STOPPED
-                self.screen.error(error.message if error.message else error.error)
+                told = error.message if error.message else error.error
+                self.screen.error(told.replace(NO_KEY, "No key was sent: set HOLDFAST_API_KEY, or name a variable with --api-key-env."))
                 return Exit.FAILED
             case ConversationStatus.WAITING_FOR_CONFIRMATION:
                 return self.tell_waiting()

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 from holdfast import events as ev
 from holdfast.agent.prompt import apart
 from holdfast.cli.exits import Exit, UsageError
+from holdfast.cli.ids import matching
 from holdfast.cli.plans import drawn, steps_of
 from holdfast.cli.render import GAP, Line, Renderer, as_json, plain
 from holdfast.cli.screen import Screen
 from holdfast.cli.signals import Ended, Signals
-from holdfast.cli.text import clip, one_line, safe, summary
+from holdfast.cli.text import clip, json_shown, one_line, safe, summary
 from holdfast.content import Usage
 from holdfast.conversation import ConversationState
 from holdfast.conversation.state import AT_REST, ConversationStatus, Fold
@@ -159,7 +160,7 @@ def place_words(options: argparse.Namespace) -> list[str]:
 
 
 def found_in(store: SQLiteStore | Server, id: str, file: str) -> Summary:
-    """The conversation of that id, or the only one whose id begins so. Raises `UsageError`."""
+    """Return the conversation that `id` names, by its id or a prefix. Raises `UsageError`."""
     return chosen(store.list(), id, file) if isinstance(store, SQLiteStore) else store.find(id)
 
 
@@ -188,21 +189,19 @@ def is_sqlite(path: Path) -> bool:
 
 
 def chosen(found: Sequence[Summary], id: str, file: str) -> Summary:
-    """The conversation of that id, or the only one whose id begins so. Raises `UsageError`."""
-    fits = [entry for entry in found if entry.id == id] or [entry for entry in found if entry.id.startswith(id)]
-    if len(fits) == 1:
-        return fits[0]
-    if fits:
-        raise UsageError(f"several conversations begin with {id!r}: {', '.join(entry.id for entry in fits[:5])}")
-    raise UsageError(f"there is no conversation {id!r} in {file!r}. See: holdfast show {file}")
+    """Return the conversation that `id` names among those of a file. Raises `UsageError`."""
+    entry = matching(found, id)
+    if entry is None:
+        raise UsageError(f"there is no conversation {id!r} in {file!r}. See: holdfast list {shlex.quote(file)}")
+    return entry
 
 
 # --- on the screen ---
 
 
 def _print(screen: Screen, lines: Sequence[bytes]) -> None:
-    # JSON escapes control characters itself; a terminal's width is no matter of a program's.
-    screen.show([Line("plain", line.decode()) for line in lines])
+    # The terminal's width does not matter to a program.
+    screen.show([Line("plain", json_shown(line.decode())) for line in lines])
 
 
 def print_list(screen: Screen, found: Sequence[Summary], place: str, json: bool) -> None:
@@ -213,7 +212,7 @@ def print_list(screen: Screen, found: Sequence[Summary], place: str, json: bool)
     rows = [("ID", "STATUS", "EVENTS", "UPDATED", "TITLE")]
     for entry in found:
         updated = entry.updated.astimezone().strftime("%Y-%m-%d %H:%M") if entry.updated is not None else ""
-        rows.append((one_line(entry.id), one_line(entry.status), f"{entry.last_seq:,}", updated, one_line(entry.title)))
+        rows.append((one_line(entry.id), one_line(entry.standing), f"{entry.last_seq:,}", updated, one_line(entry.title)))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for number, row in enumerate(rows):
         cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1]), row[2].rjust(widths[2]), row[3].ljust(widths[3]), row[4]]
@@ -251,13 +250,16 @@ class _AsText:
     def begin(self, entry: Summary, state: ConversationState) -> None:
         self._id = entry.id
         at = f" at event {state.last_seq} of {entry.last_seq}" if state.last_seq < entry.last_seq else ""
-        self._screen.show([Line("dim", f"{one_line(entry.id)}, {one_line(state.status.value)}{at}: {one_line(entry.title)}")])
+        standing = state.status.value if at else entry.standing
+        self._screen.show([Line("dim", f"{one_line(entry.id)}, {one_line(standing)}{at}: {one_line(entry.title)}")])
 
     def event(self, event: ev.AnyEvent) -> None:
         self._fold.apply(event)
         self._screen.show(self._renderer.lines(event))
-        if isinstance(event, ev.Assistant):
-            self._steps += 1
+        self._steps += isinstance(event, ev.Assistant)
+        if isinstance(event, ev.Assistant | ev.Condensation | ev.Decision | ev.Message | ev.Note) and (
+            event.usage != Usage() or event.cost
+        ):
             self._usage += event.usage
             self._cost = self._cost if event.cost is None else (self._cost or 0.0) + event.cost
         if isinstance(event, ev.Assistant | ev.ToolResult):

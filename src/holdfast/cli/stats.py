@@ -14,7 +14,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.lines import GAP, Line
 from holdfast.cli.screen import Screen
 from holdfast.cli.show import found_in, open_store
-from holdfast.cli.text import clip, counted, duration, one_line
+from holdfast.cli.text import clip, counted, duration, json_shown, one_line
 from holdfast.content import Usage
 from holdfast.observe.stats import NOTHING, Long, Share, Stats, tree
 from holdfast.observe.stats import stats as counted_up
@@ -40,7 +40,7 @@ def stats(options: argparse.Namespace, env: Mapping[str, str]) -> Exit:
     screen.status("")
     if options.json:
         shown: dict[str, Any] = {"whole": _data(whole), "conversations": [_data(one) for one in found]}
-        screen.show([Line("plain", msgspec.json.encode(shown).decode())])
+        screen.show([Line("plain", json_shown(msgspec.json.encode(shown).decode()))])
     elif not found:
         screen.notice(f"There is no conversation in {options.file}.", "dim")
     else:
@@ -94,8 +94,9 @@ def _sums(one: Stats) -> list[str]:
     if one.waited:
         parts.append(f"{duration(one.waited)} waiting for confirmation")
     parts += _tokens(one.usage)
-    if one.cost or not one.unpriced:
-        parts.append(_money(one.cost) + (f" ({one.unpriced} of no known price)" if one.unpriced else ""))
+    parts.append(
+        "cost not known" if one.cost is None else _money(one.cost) + (f" ({one.unpriced} calls of no known price)" if one.unpriced else "")
+    )
     if one.condensations:
         parts.append(counted(one.condensations, "condensation"))
     return parts

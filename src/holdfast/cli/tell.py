@@ -184,7 +184,7 @@ def _arguments(text: str, pending: PendingConfirmation, state: ConversationState
         agent = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
         for tool in agent.tools if agent is not None else ():
             if tool.name == pending.call.name:
-                from_json_schema(tool.name, tool.input_schema)(found)
+                from_json_schema(tool.name, tool.input_schema, untrusted=True)(found)
     except (ToolValidationError, ValueError) as error:
         raise UsageError(f"--arguments: {error}") from error
     return found

@@ -78,3 +78,8 @@ def summary(steps: int, seconds: float, usage: Usage, cost: float | None) -> str
     if cost is not None:
         parts.append(f"${cost:.2f}" if cost >= 1 else f"${cost:.4f}")
     return ", ".join(parts)
+
+
+def json_shown(text: str) -> str:
+    """JSON that can do nothing to a terminal: what JSON leaves raw in strings (DEL, C1, separators, bidirectional controls) is escaped."""
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

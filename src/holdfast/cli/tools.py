@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.render import GAP, Line
 from holdfast.cli.screen import Screen
-from holdfast.cli.text import clip, one_line, safe, size
+from holdfast.cli.text import clip, json_shown, one_line, safe, size
 from holdfast.cli.tools_check import check
 from holdfast.cli.toolset import Toolset, toolset
 from holdfast.content import AudioContent, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
@@ -111,7 +111,7 @@ def _collected() -> Generator[list[str]]:
 
 
 def _json(screen: Screen, value: Any) -> None:
-    screen.show([Line("plain", json.dumps(value, ensure_ascii=False, indent=2))])
+    screen.show([Line("plain", json_shown(json.dumps(value, ensure_ascii=False, indent=2)))])
 
 
 def _first_line(text: str) -> str:

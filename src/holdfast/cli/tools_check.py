@@ -12,7 +12,7 @@ import msgspec
 from holdfast.cli.exits import Exit
 from holdfast.cli.render import Line
 from holdfast.cli.screen import Screen
-from holdfast.cli.text import counted, duration, one_line
+from holdfast.cli.text import counted, duration, json_shown, one_line
 
 if TYPE_CHECKING:
     from holdfast.tools import ToolManager
@@ -41,7 +41,7 @@ def check(options: argparse.Namespace, manager: ToolManager, screen: Screen, sta
     if options.json:
         services = {id: _service(id, state, health.get(id), errors) for id, state in summary["services"].items()}
         report = {"ok": sound, "tools": summary["tools"], "services": services, "held": summary["held"], "warnings": unusable}
-        screen.show([Line("plain", json.dumps(report, ensure_ascii=False, indent=2))])
+        screen.show([Line("plain", json_shown(json.dumps(report, ensure_ascii=False, indent=2)))])
         return Exit.FINISHED if sound else Exit.FAILED
     lines: list[Line] = []
     for id, state in summary["services"].items():

@@ -46,7 +46,7 @@ def _from_config(path: Path, runtime: LocalRuntime, env: Mapping[str, str]) -> T
     for place in (os.getcwd(), str(path.resolve().parent)):
         if place not in sys.path:
             sys.path.insert(0, place)
-    return ToolManager.from_config(path, runtime.tools, variables=variables)
+    return ToolManager.from_config(path, runtime.tools, variables=variables, discover=False)
 
 
 def _variables(path: Path, env: Mapping[str, str]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from holdfast.cli.check import progress
 from holdfast.cli.exits import Exit, UsageError
 from holdfast.cli.render import Line
 from holdfast.cli.screen import Screen
+from holdfast.cli.show import chosen as chosen_of
 from holdfast.cli.streams import forget_output
 from holdfast.cli.text import counted, one_line
 from holdfast.errors import ConfigurationError, StoreError
@@ -124,12 +125,8 @@ def _chosen(screen: Screen, found: Sequence[Summary], options: argparse.Namespac
         return list(found)
     chosen: dict[str, Summary] = {}
     for id in options.ids:
-        fits = [entry for entry in found if entry.id == id] or [entry for entry in found if entry.id.startswith(id)]
-        if not fits:
-            raise UsageError(f"there is no conversation {id!r} in {options.file!r}. See: holdfast show {options.file}")
-        if len(fits) > 1:
-            raise UsageError(f"several conversations begin with {id!r}: {', '.join(entry.id for entry in fits[:5])}")
-        chosen[fits[0].id] = fits[0]
+        entry = chosen_of(found, id, options.file)
+        chosen[entry.id] = entry
     return list(chosen.values())
 
 

@@ -1,7 +1,23 @@
 """An agent at work: the loop, its journal, its state, and who is told of it."""
 
+from typing import Any
+
 from holdfast.conversation.callbacks import Subscription
 from holdfast.conversation.conversation import Conversation
 from holdfast.conversation.state import ConversationState, ConversationStatus
 
 __all__ = ["Conversation", "ConversationState", "ConversationStatus", "Subscription"]
+
+
+def __getattr__(name: str) -> Any:
+    """`RemoteConversation` is named here by the seed documents; it is loaded from its own room at first use."""
+    if name != "RemoteConversation":
+        raise AttributeError(f"module 'holdfast.conversation' has no attribute {name!r}")
+    from importlib import import_module
+
+    found = globals()[name] = import_module("holdfast.remote").RemoteConversation
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "RemoteConversation"})

@@ -21,13 +21,13 @@ AGAIN = 10
 
 
 class Recover(msgspec.Struct, frozen=True):
-    """Settle calls that an earlier owner started and left without a result."""
+    """Settle calls that an earlier owner of the conversation started and left without a result."""
 
     calls: tuple[ToolCall, ...]
 
 
 class Call(msgspec.Struct, frozen=True):
-    """Run calls that were never started and may run."""
+    """Run calls whose turn it is, side by side."""
 
     calls: tuple[ToolCall, ...]
 
@@ -82,19 +82,23 @@ def next_action(
     """What to do next: a pure function of the journal's fold, the limits of a run, and the tokens from which on a request is to be shortened,
     the patterns that are looked for, and after how many failed `rounds` a run ends that is to have an output (0: it need have none).
 
-    It is asked when no call of this owner is running, so a started call without a result is one that a dead owner left, or a
-    client's that claimed it. What clients are to run the loop waits for, and for that without a status of its own: it is RUNNING.
+    The loop asks when no call of this owner runs. A started call without a result therefore belongs to a dead owner, or to the client that
+    claimed it. While a client holds the turn the loop waits, and the status stays RUNNING.
+
+    Calls run in the order of the answer. Neighbours that are all parallel run side by side; any other call is a barrier (`turn`). A call behind
+    an undecided one waits as well: if nothing can proceed, the answer is WAITING_FOR_CONFIRMATION.
     """
     if state.condensing:
         return Condense(state.wanted)
     if state.status is not ConversationStatus.RUNNING:
         return _WAIT
     if state.open:
-        lost = tuple([item.call for item in state.open.values() if item.attempt and not item.runner])
-        ready = lost or tuple([item.call for item in state.open.values() if item.ready])
-        if lost or ready:
-            return Recover(lost) if lost else Call(ready)
-        return _WAIT if any(item.asked is None for item in state.open.values()) else _CONFIRM  # for a client, or for a decision
+        now = state.turn
+        if lost := tuple([item.call for item in now if item.attempt and not item.runner]):
+            return Recover(lost)
+        if ready := tuple([item.call for item in now if item.ready]):
+            return Call(ready)
+        return _CONFIRM if state.waits else _WAIT
     if state.handoff is not None:
         return HandOver(state.handoff)
     if state.blanks >= BLANKS:

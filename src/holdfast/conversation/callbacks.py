@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import threading
 import time
@@ -20,11 +21,18 @@ def guarded(callback: Callable[..., object]) -> Callable[..., None]:
 
     def call(*arguments: Any) -> None:
         try:
-            callback(*arguments)
+            _not_a_coroutine(callback(*arguments))
         except Exception:
             _log.exception("a callback raised; the run goes on")
 
     return call
+
+
+def _not_a_coroutine(result: object) -> None:
+    """Log a coroutine that a plain callback returned: nobody runs it."""
+    if inspect.iscoroutine(result):
+        result.close()
+        _log.error("a callback returned a coroutine, which is not run: callbacks are not async")
 
 
 class Subscription:
@@ -59,7 +67,7 @@ class Subscription:
                 if time.monotonic() > self._deadline:
                     return
                 try:
-                    self._callback(event)
+                    _not_a_coroutine(self._callback(event))
                 except Exception:
                     _log.exception("callback of conversation %s raised on event %d; it goes on with the next", journal.id, event.seq)
                 self._cursor = event.seq

@@ -1,4 +1,4 @@
-"""Running the calls of an answer: at most so many at once, each journaled before it begins and when it ends."""
+"""Runs the calls whose turn it is. Each is journaled before it begins and when it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +20,17 @@ from holdfast.agent.output import is_output
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.children import Children
+from holdfast.conversation.counted import Counted
 from holdfast.conversation.deciding import Decided, decide
 from holdfast.conversation.hooking import result_noted
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.outputs import trimmed
 from holdfast.conversation.questions import OnQuestion, Questions
 from holdfast.conversation.state import ConversationStatus, OpenCall
-from holdfast.errors import ConversationClosed, StoreError, ToolCancelled, ToolNotFound
+from holdfast.errors import ConversationClosed, StoreError, ToolCancelled, ToolNotFound, UnreadableEvent, WrongProcess
 from holdfast.tools import Cancellation, ToolContext
 from holdfast.tools.hooks import HOOK, Hooks
-from holdfast.tools.results import as_result
+from holdfast.tools.results import as_result, clean
 
 if TYPE_CHECKING:
     from holdfast.conversation.delegating import Team
@@ -41,6 +42,8 @@ UNKNOWN_OUTCOME = (
     "or not at all. Check what is there before you repeat it."
 )
 UNKNOWN = "Its outcome is unknown: it may have happened, in part or whole, or not at all. Check what is there before you repeat it."
+UNWRITABLE = "The result of {name!r} cannot be written down: {problem}. Its effect may have happened."
+DOUBTFUL = " A record of this call is damaged, so it is not known how far it came."
 REJECTED = "Not run: {by} rejected this call{reason}"
 DENIED = "Not run: this call is not allowed{reason}"
 EDITED = "[Whoever approved this call changed its arguments to {arguments}; it was run with these.]"
@@ -61,12 +64,13 @@ def _told_edited(result: ToolResult, call: ToolCall) -> ToolResult:
 
 
 class _Batch:
-    """Calls that run at once: those that wait their turn, and the threads that help."""
+    """Calls that run side by side: the queue of those that have not begun, and the threads that help."""
 
-    __slots__ = ("_hired", "_most", "_start", "failures", "helpers", "queue")
+    __slots__ = ("_hired", "_most", "_start", "failures", "helpers", "known", "queue")
 
     def __init__(self, calls: Sequence[ToolCall], start: Callable[[int], threading.Thread], most: int) -> None:
         self.queue = deque(calls)
+        self.known = {call.id for call in calls}
         self.helpers: list[threading.Thread] = []
         self.failures: list[BaseException] = []
         self._start = start
@@ -79,6 +83,13 @@ class _Batch:
             return self.queue.popleft()
         except IndexError:
             return None
+
+    def admit(self, ready: Iterable[ToolCall]) -> None:
+        """Queue calls that the batch does not have yet, and start threads for them."""
+        new = [call for call in ready if call.id not in self.known]
+        self.known.update([call.id for call in new])
+        self.queue.extend(new)
+        self.hire(len(new))
 
     def hire(self, wanted: int) -> None:
         """Start that many threads, if there may be so many."""
@@ -110,7 +121,7 @@ class Calls:
     """
 
     __slots__ = (
-        "_agent", "_batch", "_cleaned", "_cleanups", "_journal", "_on_progress", "_on_question", "_threads", "children", "closing", "questions", "runtime", "team",
+        "_agent", "_batch", "_cleaned", "_cleanups", "_counted", "_journal", "_on_progress", "_on_question", "_threads", "children", "closing", "questions", "runtime", "team",
         "token",
     )  # fmt: skip
 
@@ -136,6 +147,7 @@ class Calls:
         self._threads: set[threading.Thread] | None = None
         self._cleanups: dict[object, Callable[[], None]] | None = None
         self._cleaned = False
+        self._counted: Counted | None = None  # the model as calls were handed it last
 
     def serve(self, agent: Agent) -> None:
         """Run the calls that follow with another agent's tools."""
@@ -171,13 +183,20 @@ class Calls:
         token: Cancellation | None = None,
         attempts: Mapping[str, int] | None = None,
     ) -> None:
-        """Run calls, at most `parallel_calls` at once; this thread is one of the workers. Those in `started` are journaled so; of the
-        others `attempts` says which attempt it is to be, the first one if it does not. Calls that are approved meanwhile join them."""
+        """Run calls whose turn it is, at most `parallel_calls` at once; this thread is one of the workers.
+
+        Neighbours that become ready meanwhile, by an approval or a rejection, join them.
+
+        Args:
+            started: Ids of calls whose start is in the journal.
+            token: Cancels the calls; the conversation's present one if None.
+            attempts: Number of the attempt by call id; 1 for a call that is not in it.
+        """
         if token is None:
             with self._journal.changed:
                 token = self.token
         attempts = attempts or {}
-        if len(calls) == 1 and len(self._journal.fold.open) == 1:
+        if len(calls) == 1 and self._is_alone():
             self._run_one(calls[0], calls[0].id in started, token, attempts.get(calls[0].id, 1))
             return
 
@@ -191,10 +210,6 @@ class Calls:
                 self._cancel(token)  # the store failed, or Ctrl-C: nothing further is to begin
 
         with self._journal.changed:
-            known = {call.id for call in calls}
-            # What was approved since `calls` was drawn up.
-            ready = [item.call for item in self._journal.fold.open.values() if item.ready]
-            calls = [*calls, *(call for call in ready if call.id not in known)]
             # Helpers are this loop's also if whoever approves a call has one started.
             name, context = f"holdfast-call-{calls[0].id}", contextvars.copy_context()
             batch = _Batch(calls, lambda number: self._start_thread(work, f"{name}+{number}", context), self._agent.parallel_calls)
@@ -202,6 +217,7 @@ class Calls:
         try:
             with self._journal.changed:
                 batch.hire(len(calls) - 1)
+                batch.admit(self._ready())  # those approved since `calls` was drawn up
             while True:
                 work()
                 batch.join()
@@ -218,14 +234,20 @@ class Calls:
         if batch.failures:
             raise batch.failures[0]
 
-    def admit(self, calls: Sequence[ToolCall]) -> None:
-        """Calls were approved. While others of their batch run they join these; otherwise the loop finds them, or a client."""
+    def admit(self) -> None:
+        """Start calls that a decision made ready, if their neighbours are running. Otherwise the loop or a client finds them."""
         with self._journal.changed:
-            batch, open = self._batch, self._journal.fold.open
-            calls = [call for call in calls if call.id in open and not open[call.id].offered]
-            if batch is not None and calls:
-                batch.queue.extend(calls)
-                batch.hire(len(calls))
+            if self._batch is not None:
+                self._batch.admit(self._ready())
+
+    def _ready(self) -> list[ToolCall]:
+        """The calls that the loop may start now. Holds the journal's lock."""
+        return [item.call for item in self._journal.fold.turn if item.ready]
+
+    def _is_alone(self) -> bool:
+        """True if no other call may run beside the one whose turn it is."""
+        with self._journal.changed:
+            return len(self._journal.fold.turn) == 1
 
     def _run_one(self, call: ToolCall, started: bool, token: Cancellation, attempt: int = 1) -> bool:
         """Run one call to its `ToolResult` event; False if the conversation no longer wants calls begun."""
@@ -258,9 +280,11 @@ class Calls:
                     journal.observed,
                 )
                 result = work() if observed is None else observed.called(call.id, work)
-        except (ConversationClosed, StoreError):
+        except (ConversationClosed, StoreError, WrongProcess):
             raise
         except BaseException as error:  # sys.exit in a callback, or Ctrl-C on a borrowed thread
+            if not journal.owner.here:  # of a child that the callback forked
+                raise
             result = ToolResult.failure(f"{call.name!r} was ended by {type(error).__name__}. Its effect may have happened.", "cancelled")
             interrupt = error if isinstance(error, KeyboardInterrupt) else None
         if self._agent.delegates is not None and self.team is not None:
@@ -307,9 +331,14 @@ class Calls:
         return self._context(call, 1, self.token)
 
     def llm(self, told: bool = False) -> Any:
-        """The agent's model, for whoever asks it beside the loop: within the budgets of the tree. `told`: an event will tell of the usage."""
+        """The agent's model for calls beside the loop, within the budgets of the tree. `told`: an event tells of the usage; else a `Note` is written."""
         spending = self._journal.spending
-        return self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
+        llm = self._agent.llm if spending is None else spending.metered(self._agent.llm, told)
+        if told:
+            return llm
+        if self._counted is None or self._counted.wrapped is not llm:
+            self._counted = Counted(llm, self._journal)
+        return self._counted
 
     def family(self) -> Children:
         """The children that its calls spawned and that are open here."""
@@ -321,11 +350,21 @@ class Calls:
             return self.children
 
     def write_result(self, call: ToolCall, result: ToolResult, duration: float = 0.0) -> None:
-        """Within a transaction. A large output is trimmed, and the store keeps the whole."""
-        result, kept = (result, []) if is_output(call.name, result) else trimmed(result, self._agent.output_limit)
+        """Journal a call's result, within a transaction. A large output is trimmed, and the store keeps the whole.
+
+        A result that cannot be written becomes an error of the call.
+        """
+        kept: list[bytes] = []
+        try:
+            if not is_output(call.name, result):
+                result, kept = trimmed(result, self._agent.output_limit)
+            self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
+        except (UnreadableEvent, TypeError, ValueError) as error:  # what is no JSON cannot even be measured
+            problem = error.problem if isinstance(error, UnreadableEvent) else str(error)
+            result, kept = ToolResult.failure(UNWRITABLE.format(name=call.name, problem=clean(problem).rstrip("."))), []
+            self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=0.0)
         for data in kept:
-            self._journal.keep(data)
-        self._journal.add(ev.ToolResult, call_id=call.id, result=result, duration=duration)
+            self._journal.keep(data, self._journal.next_seq - 1)
         if HOOK in result.meta:
             result_noted(self._journal, result)
 
@@ -384,13 +423,14 @@ class Calls:
         with self._journal.changed:
             token, attempts = self.token, {call_id: item.attempt for call_id, item in self._journal.fold.open.items()}
             edits = {call_id: item.arguments for call_id, item in self._journal.fold.open.items() if item.arguments is not None}
+            doubtful = {call_id for call_id, item in self._journal.fold.open.items() if item.doubtful}
         again: list[ToolCall] = []
         for call in calls:
             if token:
                 return
             edited = call.id in edits
             ran = msgspec.structs.replace(call, arguments=edits[call.id], raw="", invalid="") if edited else call
-            result = self._settled(ran, attempts[call.id], token)
+            result = _unknown(DOUBTFUL) if call.id in doubtful else self._settled(ran, attempts[call.id], token)
             if result is None:
                 again.append(call)
                 continue

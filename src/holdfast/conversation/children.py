@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.agent.handoffs import check_budget
+from holdfast.conversation.runtimes import runtime_of
 from holdfast.conversation.state import ConversationStatus
 from holdfast.errors import ConfigurationError, ConversationBusy, HoldfastError, ToolCancelled
 
@@ -85,7 +86,9 @@ class Children:
                 spending = self.journal.spending
                 if spending is not None:
                     check_budget("spawn: the tree has a budget of", agent, spending.counts_tokens, spending.counts_cost)
-                child = self._opened(key, id, agent, self.runtime if runtime is None else runtime)
+                if runtime is None:
+                    runtime = runtime_of(agent) or self.runtime
+                child = self._opened(key, id, agent, runtime)
                 if self._stopped:
                     raise ToolCancelled("The conversation is being closed; its calls spawn no more.")
                 forget = _nothing if detached else context.cancelled.add_callback(lambda: self._cut(child))

@@ -15,20 +15,23 @@ from typing import TYPE_CHECKING, Any
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
-from holdfast.content import ContentLike, Message, ToolResult, blocks
-from holdfast.conversation import hooking, orders
+from holdfast.content import ContentLike, Message, ToolResult
+from holdfast.conversation import copies, hooking, orders
 from holdfast.conversation.actions import Wait, next_action
 from holdfast.conversation.callbacks import Callback, Subscription
 from holdfast.conversation.children import Spawned
 from holdfast.conversation.driver import RUNNING, Driver, inside
+from holdfast.conversation.fixed import Fixed
 from holdfast.conversation.journal import Clock, Journal, utc_now
 from holdfast.conversation.observer import Observing, observe, observers
 from holdfast.conversation.outputs import blobs_of
 from holdfast.conversation.questions import OnQuestion
+from holdfast.conversation.runtimes import runtime_of
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus, Fold, fold
 from holdfast.errors import ConfigurationError, ConversationBusy, ConversationClosed, ConversationNotFound, HoldfastError, StoreError
 from holdfast.llm.completion import Delta
 from holdfast.store import MemoryStore, Store, Summary
+from holdfast.tools.callables import refuse_async
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 
@@ -39,25 +42,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger("holdfast")
 
 
-CONTINUED = (
-    "Not run here: this conversation was continued from a saved state. The original may have run the call; check before repeating it."
-)
-
-FORKED = "Not run: forked. This conversation was forked from another before the call had a result there; check before repeating it."
-
-
 def random_id() -> str:
     """128 random bits in hex."""
     return os.urandom(16).hex()
 
 
-class Conversation:
+class Conversation(Fixed):
     """One conversation with an agent: the loop, on a thread of its own (`start_thread`) or on the caller's (`run`).
 
     With no `store` it lives in memory. An `id` that the store knows goes on where it stopped. The constructor only reads; the lease
     is taken by `start_thread`, `run` or the first write, which raise `LeaseHeld` while another owner has the conversation.
 
-    `runtime` is handed to tools as `ToolContext.runtime`. `on_delta` is told of a streamed answer's pieces, `on_progress(call_id,
+    `runtime` is handed to tools as `ToolContext.runtime`; None: the runtime that the agent's tools work in, if there is one. `on_delta` is told of a streamed answer's pieces, `on_progress(call_id,
     message)` of what tools report, both on the thread where it happens. What running calls ask the user is declined at once; with
     `on_question="wait"` the call waits for `answer` or `decline`, with a function it is what `on_question(question)` returns, on the
     call's thread: the form's values, True, or None to decline. `observer` is who follows it (`holdfast.observe`), or several, and what its calls spawn.
@@ -70,6 +66,12 @@ class Conversation:
     __slots__ = (
         "__weakref__", "_close_from_within", "_driver", "_family", "_journal", "_loop", "_observers", "_opened", "_subscriptions", "agent", "id", "store",
     )  # fmt: skip
+
+    fixed = {
+        "agent": "Another agent goes on with conversation.fork(agent=...), or with Conversation(agent, store, id=...) once this one is closed.",
+        "store": "Open the conversation anew with Conversation(agent, store), or export it to another store.",
+        "id": "Give the id to Conversation(agent, store, id=...), or fork the conversation under another one.",
+    }
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class Conversation:
         self.id = new_id() if id is None else id
         self._family = None if _spawned is None else _spawned.family
         self._journal = Journal(self.store, self.id, clock, new_id, _weakly(self), _known, "" if _spawned is None else _spawned.key)
+        runtime = runtime_of(agent) if runtime is None else runtime
         self._driver = Driver(agent, self._journal, runtime, on_delta, on_progress, on_question)
         self._driver.above = None if _spawned is None else _spawned.family.journal
         self._observers = observers("Conversation: observer", observer)
@@ -106,9 +109,10 @@ class Conversation:
     def from_state(
         cls, state: ConversationState, agent: Agent, store: Store | None = None, id: str | None = None, **options: Any
     ) -> Conversation:
-        """A conversation that goes on from `state` under a new id, with any agent, model or toolset; `options` as in the constructor.
+        """Return a conversation that goes on from `state` under a new id, with any agent, model or toolset; `options` as in the constructor.
 
-        Large outputs are kept whole (`get_output`) if they are in the same store.
+        Calls that had not begun stay open: one that waits for a decision still waits, and one that was approved waits again, since the
+        copy needs an approval of its own. A call that had begun has an unknown outcome here, and the model is told so. Large outputs are kept whole (`get_output`) if they are in the same store.
         """
         if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
@@ -124,7 +128,7 @@ class Conversation:
         """A new conversation in the same store that begins with this one's events up to `seq` (None: all), with the same or another
         agent, model or toolset; `options` as in the constructor. The two share these events: none is copied.
 
-        Calls that were open there are answered as not run in the fork. Raises `ConfigurationError` for a seq that is not there,
+        Calls that were open there are answered in the fork: as not run, or, if they had begun, as of unknown outcome. Raises `ConfigurationError` for a seq that is not there,
         `StoreError` if `id` exists.
         """
         with self._journal.changed:
@@ -135,10 +139,13 @@ class Conversation:
         if seq < len(events):
             del events[seq:]
             state = fold(events)
+        runtime = self._driver.calls.runtime
+        if runtime is runtime_of(self.agent):  # then the fork takes that of its own agent
+            runtime = None
         inherited: dict[str, Any] = {
-            "runtime": self._driver.calls.runtime, "observer": self._observers, "clock": self._journal.clock, "new_id": self._journal.new_id,
+            "runtime": runtime, "observer": self._observers, "clock": self._journal.clock, "new_id": self._journal.new_id,
         }  # fmt: skip
-        answers = _answers(state, FORKED, self._journal.clock, self._journal.new_id)
+        answers = copies.closed(state, self._journal.clock, self._journal.new_id)
         state.take(answers)
         forked = Conversation(agent or self.agent, self.store, id, **{**inherited, **options}, _known=([*events, *answers], state))
         try:
@@ -156,8 +163,7 @@ class Conversation:
             raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.")
         if state.events:
             with self._journal as journal:
-                # The original may yet run its open calls, or has; this conversation must not run them a second time.
-                journal.add_all([*state.events, *_answers(fold(state.events), CONTINUED, journal.clock, journal.new_id)])
+                journal.add_all([*state.events, *copies.continued(fold(state.events), journal.clock, journal.new_id)])
                 for event in state.events:
                     for id in blobs_of(event):
                         with suppress(StoreError):  # it is not in this store
@@ -273,13 +279,7 @@ class Conversation:
         changes. Hooks on messages may take their time. Raises `ConfigurationError` for an empty message, `HookDenied` if a hook lets it not pass,
         `ConversationClosed`, `LeaseHeld`.
         """
-        if isinstance(message, Message):
-            if message.role != "user":
-                raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
-            content = message.content
-        else:
-            content = blocks(message)
-        content = orders.said(content)
+        content = orders.said(orders.content_of(message))
         if sender != "user":
             from holdfast.commands import check_sender
 
@@ -291,7 +291,7 @@ class Conversation:
 
     def _begin_with(self, message: str | Message | ContentLike) -> None:
         """Say something unless somebody has said anything before."""
-        content = orders.said(message.content if isinstance(message, Message) else blocks(message))
+        content = orders.said(orders.content_of(message))
         self._open()
         if self._journal.fold.message_seq:
             return
@@ -350,11 +350,16 @@ class Conversation:
                 orders.resume(driver)
         return self.status
 
-    def advance(self) -> ConversationStatus:
-        """Drive the loop on the caller's thread while there is something to do, and return the status: as `run`, but goes on from no pause or
-        error. For whoever drives many conversations by few threads (`hosted`). Raises `LeaseHeld`, `StoreError`, `ConversationBusy`."""
+    def advance(self, hands_over: Callable[[], bool] | None = None) -> ConversationStatus:
+        """Drive the loop on the caller's thread while there is something to do, and return the status.
+
+        Unlike `run` it does not resume a paused or failed conversation. It serves programs that drive many conversations by few
+        threads (`hosted`). `hands_over` is asked between two steps; when it returns True, `advance` returns with work left
+        to do. Raises `LeaseHeld`, `StoreError`, `ConversationBusy`.
+        """
         self._open()
         if self.has_work:
+            self._driver.hands_over = hands_over
             self._drive("advance", resume=False)
         return self.status
 
@@ -464,7 +469,8 @@ class Conversation:
             raise ConfigurationError(f"reject: reason takes a str, not {reason!r}.")
         self._open()
         with self._journal as journal:
-            orders.reject(self._driver, orders.pending(journal, call_id), clean(reason), clean(by))
+            effect = orders.reject(self._driver, orders.pending(journal, call_id), clean(reason), clean(by))
+        effect()
 
     def answer(self, question_id: str | None = None, values: dict[str, Any] | bool | None = True, *, by: str = "user") -> None:
         """Answer what a running call asks the user (`state.pending_questions`); without `question_id` the only question there is.
@@ -540,6 +546,7 @@ class Conversation:
         """
         if not callable(callback):
             raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+        refuse_async("register_event_callback: callback", callback)
         if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
         with self._journal.changed:
@@ -561,6 +568,8 @@ class Conversation:
         takes effect when that call returns.
         """
         journal, driver = self._journal, self._driver
+        if not journal.owner.here:  # a forked child: nothing here is its own
+            return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         with journal.changed:
             if journal.closed:
@@ -642,17 +651,6 @@ class Conversation:
         self.close()
 
 
-def _answers(state: Fold, why: str, clock: Clock, new_id: Callable[[], str]) -> list[ev.AnyEvent]:
-    """What closes the calls that are open in a state, as the events that follow it."""
-    found: list[ev.AnyEvent] = []
-    for call_id in state.open:
-        result = ToolResult.failure(why, "cancelled")
-        found.append(ev.ToolResult(seq=state.last_seq + len(found) + 1, id=new_id(), timestamp=clock(), call_id=call_id, result=result))
-    if state.status is ConversationStatus.WAITING_FOR_CONFIRMATION:  # for nothing any more
-        found.append(ev.Status(seq=state.last_seq + len(found) + 1, id=new_id(), timestamp=clock(), status=RUNNING.value))
-    return found
-
-
 def _weakly(conversation: Conversation) -> Callable[[], None]:
     """What the store calls when there is news: it must not keep a conversation alive that nobody else holds."""
     reference = weakref.ref(conversation)
@@ -672,8 +670,12 @@ def _check(agent: Any, store: Any, id: Any, on_delta: Any, on_progress: Any, on_
         raise ConfigurationError(f"Conversation: store takes a store such as SQLiteStore(path), not {store!r}.")
     if id is not None and (not isinstance(id, str) or not id.strip()):
         raise ConfigurationError(f"Conversation: id takes a non-empty str or None, not {id!r}.")
+    if id is not None and clean(id) != id:
+        raise ConfigurationError(f"Conversation: id takes text that UTF-8 can hold, not {id!r}.")
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
             raise ConfigurationError(f"Conversation: {name} takes a function or None, not {value!r}.")
+        refuse_async(f"Conversation: {name}", value)
+    refuse_async("Conversation: on_question", on_question)
     if on_question not in (None, "wait") and not callable(on_question):
         raise ConfigurationError(f"Conversation: on_question takes a function of a Question, 'wait' or None, not {on_question!r}.")

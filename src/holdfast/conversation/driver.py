@@ -43,7 +43,7 @@ from holdfast.conversation.calls import Calls
 from holdfast.conversation.handoff import givers, hand_over, in_force, refusal, settle
 from holdfast.conversation.journal import Journal
 from holdfast.conversation.questions import OnQuestion
-from holdfast.conversation.state import ConversationStatus
+from holdfast.conversation.state import ConversationStatus, turn
 from holdfast.errors import (
     BadResponse,
     ConfigurationError,
@@ -55,6 +55,7 @@ from holdfast.errors import (
     LLMError,
     OutputInvalid,
     StoreError,
+    UnreadableEvent,
 )
 from holdfast.llm.completion import Completion, Delta, Told
 from holdfast.llm.pictures import says_sight, with_sight
@@ -81,14 +82,6 @@ SHORT = 64
 CONDENSATIONS = 3  # times that one answer's request may turn out too long
 
 
-def _check_readable(event: ev.Assistant) -> None:
-    """Raises `BadResponse` for an answer that could not be read from a store again. A model may be anybody's class."""
-    try:
-        ev.decode(ev.encode(event))
-    except (TypeError, ValueError) as error:
-        raise BadResponse(f"The model's answer cannot be written down: {error}.") from error
-
-
 def nudge_for(answer: Completion | ev.Assistant) -> str | None:
     """What the model is told instead of a user, if it answered without a call, and with nothing or not to the end."""
     if answer.calls or answer.stop_reason == "pause":
@@ -111,7 +104,7 @@ class Driver:
     """Drives one conversation. `drive` runs on one thread at a time; everything else may be called from any."""
 
     __slots__ = (
-        "_announced", "_condensations", "_contributed", "_fresh", "_on_delta", "_seen", "_sighted", "_trigger", "_view", "above", "agent", "agent_name", "calls", "failure", "guests", "hooking", "hosted", "journal", "obeyed", "own_agent", "resting",
+        "_announced", "_condensations", "_contributed", "_fresh", "_on_delta", "_seen", "_sighted", "_trigger", "_view", "above", "agent", "agent_name", "calls", "failure", "guests", "hands_over", "hooking", "hosted", "journal", "obeyed", "own_agent", "resting",
         "taken", "team_made", "thread",
     )  # fmt: skip
 
@@ -136,6 +129,7 @@ class Driver:
         self.hooking: hooks.Hooking | None = None  # only where the agent has hooks
         self.taken = 0  # the number of the last command of the inbox that was done
         self.hosted = False  # whether somebody drives as soon as there is something to do
+        self.hands_over: Callable[[], bool] | None = None  # asked between steps: True if `drive` is to return
         self.obeyed: dict[str, Obeyed] | None = None  # what became of posted commands, by key, for those who wait to hear it
         self.team_made: Team | None = None
         self._on_delta = None if on_delta is None else Told(guarded(on_delta))
@@ -253,6 +247,8 @@ class Driver:
                 if journal.spending is not None and not isinstance(action, Step):
                     journal.spending.give_back()
                 if not isinstance(action, Wait):
+                    if until_rest and self.hands_over is not None and self.hands_over():
+                        break
                     self.resting = False
                     return action
                 if until_rest:
@@ -334,7 +330,11 @@ class Driver:
         elif isinstance(error, OutputInvalid):
             details = {"problem": error.problem, "rounds": error.rounds}
         details = {key: value for key, value in details.items() if value}
-        self.journal.add(ev.Error, error=type(error).__name__, message=clean(str(error)), details=details)
+        fields: dict[str, Any] = {"error": type(error).__name__, "message": clean(str(error))}
+        try:
+            self.journal.add(ev.Error, **fields, details=details)
+        except UnreadableEvent:  # an error of somebody's class may hold anything
+            self.journal.add(ev.Error, **fields)
         self.journal.add(ev.Status, status=ConversationStatus.ERROR.value, reason=type(error).__name__)
         _log.warning("conversation %s stopped: %s: %s", self.journal.id, type(error).__name__, error)
 
@@ -482,10 +482,14 @@ class Driver:
             if not self._fits(found, work):
                 _log.error("conversation %s: the condenser named no messages or answers that are still shown", journal.id)
                 return "the condenser named nothing that is still shown"
-            with journal:
-                if not token and not self.calls.closing and (asked is None or journal.fold.wanted is not None):
-                    more = {name: getattr(found, name) for name in ("trimmed", "usage", "cost", "model")}
-                    journal.condense(sorted(found.hidden), found.summary, found.replaced, **more)
+            try:
+                with journal:
+                    if not token and not self.calls.closing and (asked is None or journal.fold.wanted is not None):
+                        more = {name: getattr(found, name) for name in ("trimmed", "usage", "cost", "model")}
+                        journal.condense(sorted(found.hidden), found.summary, found.replaced, **more)
+            except UnreadableEvent as error:
+                _log.error("conversation %s: what the condenser made cannot be written: %s", journal.id, error.problem)
+                return f"what the condenser made cannot be written: {error.problem}"
         return ""
 
     def _work(self, reason: ContextTooLong, token: Cancellation, instructions: str) -> Work:
@@ -562,7 +566,7 @@ class Driver:
     def _write_answer(
         self, answer: Completion, based_on: int, duration: float, token: Cancellation, notes: Sequence[hooks.Told] = ()
     ) -> None:
-        """One append: the answer, what the loop says to an empty one, and the starts of the calls that run at once."""
+        """Append the answer, the reply to an empty one, the decisions, and the starts of the calls whose turn it is; then run these."""
         usage, cost = fair(answer.usage, answer.cost)
         if cost is None and self.agent.limits.cost is not None:
             cost = self.agent.llm.cost(usage)
@@ -583,13 +587,15 @@ class Driver:
                 note.write(journal)
             seq = journal.next_seq
             calls = tuple([msgspec.structs.replace(call, id=f"{seq}.{index}") for index, call in enumerate(asked)])
-            event = journal.add(
-                ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=usage, based_on=based_on,
-                stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,
-                response_id=answer.response_id, duration=duration, cost=cost, request_hash=answer.request_hash,
-                route=answer.route, notes=answer.notes, host=answer.host,
-            )  # fmt: skip
-            _check_readable(event)
+            try:
+                journal.add(
+                    ev.Assistant, text=answer.text, reasoning=answer.reasoning, calls=calls, usage=usage, based_on=based_on,
+                    stop_reason=answer.stop_reason, model=answer.model, wire=answer.wire, native=answer.native,
+                    response_id=answer.response_id, duration=duration, cost=cost, request_hash=answer.request_hash,
+                    route=answer.route, notes=answer.notes, host=answer.host,
+                )  # fmt: skip
+            except UnreadableEvent as error:  # a model may be anybody's class
+                raise BadResponse(f"The model's answer cannot be written down: {error.problem}") from error
             for index, (call, verdict) in enumerate(zip(calls, verdicts, strict=False)):
                 if index not in refused:  # nobody is to be asked about what is not run
                     self.calls.write_decision(call, verdict)
@@ -605,14 +611,15 @@ class Driver:
                     if call.id not in denied and index not in refused:
                         self.calls.write_refusal(call)
             elif journal.fold.status is RUNNING and not self.calls.closing:
-                allowed = calls
-                if verdicts:
-                    allowed = tuple([call for call, verdict in zip(calls, verdicts, strict=True) if verdict.decision == "allow"])
-                if clients := journal.fold.clients:
-                    allowed = tuple([call for call in allowed if call.name not in clients])
-                if refused:
-                    answered = {calls[index].id for index in refused}
-                    allowed = tuple([call for call in allowed if call.id not in answered])
+                open = journal.fold.opened(calls)
+                for call, verdict in zip(calls, verdicts, strict=False):
+                    if verdict.decision == "deny":
+                        del open[call.id]
+                    elif verdict.decision == "ask":
+                        open[call.id].asked = verdict.reason
+                for index in refused:
+                    open.pop(calls[index].id, None)
+                allowed = tuple([item.call for item in turn(open.values()) if item.ready])
                 started = allowed[: self.agent.parallel_calls]
                 for call in started:
                     self.calls.write_start(call, 1)

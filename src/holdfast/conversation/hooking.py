@@ -103,7 +103,8 @@ def hooking(driver: Driver) -> Hooking:
 def _context(driver: Driver, cancelled: Cancellation) -> ToolContext:
     mine = hooking(driver)
     found = mine.context
-    if found is None or found.cancelled is not cancelled or found.llm is not driver.agent.llm:
+    llm = driver.calls.llm()
+    if found is None or found.cancelled is not cancelled or found.llm is not llm:
         journal = driver.journal
         found = mine.context = ToolContext(
             journal.id,
@@ -112,7 +113,7 @@ def _context(driver: Driver, cancelled: Cancellation) -> ToolContext:
             cancelled,
             driver.calls.runtime,
             mark=journal.process_environment,
-            llm=driver.agent.llm,
+            llm=llm,
             outputs=journal.output,
         )
     return found
@@ -155,6 +156,8 @@ def heard(driver: Driver, content: tuple[Content, ...], sender: str = "user") ->
         try:
             said = hooked.ask(bound, context, _message_told, _is_content, subject, what)
             changed = content if said.change is None else checked(_content(said.change))
+            if said.change is not None:
+                ev.check_content(changed)
         except HookDenied as error:
             found: HookDenied = error
         except (ConfigurationError, msgspec.ValidationError, ValueError, TypeError) as error:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from holdfast import events as ev
 from holdfast.agent.planning import kept
@@ -15,8 +15,9 @@ from holdfast.agent.view import whole_until
 from holdfast.content import ToolResult
 from holdfast.conversation.changed import Changed
 from holdfast.conversation.outputs import whole
-from holdfast.conversation.state import Fold, fold
-from holdfast.errors import ConversationBusy, ConversationClosed
+from holdfast.conversation.state import ConversationStatus, Fold, fold
+from holdfast.errors import ConversationBusy, ConversationClosed, UnreadableEvent
+from holdfast.processes import OwnerProcess
 from holdfast.store import Blob, Lease, Posted, Store, Summary
 
 if TYPE_CHECKING:
@@ -27,6 +28,9 @@ _log = logging.getLogger("holdfast")
 
 E = TypeVar("E", bound=ev.Event)
 Clock = Callable[[], datetime]
+
+
+_STATUSES = frozenset(status.value for status in ConversationStatus)
 
 
 def utc_now() -> datetime:
@@ -42,8 +46,8 @@ class Journal:
     """
 
     __slots__ = (
-        "_aside", "_before", "_behind", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_so_far", "_store", "changed", "clock", "closed", "fold", "id", "new_id",
-        "observed", "spawned_by", "spending", "stale",
+        "_aside", "_before", "_behind", "_changed", "_draft", "_events", "_lease", "_left", "_mark", "_notify", "_so_far", "_store", "clock", "closed", "fold", "id", "new_id",
+        "observed", "owner", "spawned_by", "spending", "stale",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +64,8 @@ class Journal:
         self.spawned_by = spawned_by  # as its store has it once there are events
         self.spending: Spending | None = None  # what bounds the tree that it is of
         self.observed: Observed | None = None  # who observes it
-        self.changed = Changed()
+        self.owner = OwnerProcess()
+        self._changed = Changed()
         self.closed = False
         self.stale = False  # an append was broken off (Ctrl-C, a failing disk) after it may have been written
         self._store = store
@@ -71,7 +76,7 @@ class Journal:
         self._left: tuple[str, ...] = ()  # marks of what a dead owner's calls started, which is still to be ended
         self._behind = False  # whether what came before the lease is still to be read
         self._mark = ""  # what the processes that calls start carry under this lease
-        self._draft: list[Any] | None = None
+        self._draft: ev.Recorded | None = None
         self._aside: tuple[list[int], list[Blob]] | None = None  # of the draft: commands it does, blobs it refers to
         self._events: list[ev.AnyEvent]
         self._so_far: ev.SoFar | None = None  # what they had come to
@@ -81,6 +86,13 @@ class Journal:
             self._read()
         else:
             self._events, self.fold = known
+
+    @property
+    def changed(self) -> Changed:
+        """The lock. Raises `WrongProcess` in a forked child, whose copy of it may be held by a thread that is not there."""
+        if not self.owner.here:
+            self.owner.check(f"Conversation {self.id!r}")
+        return self._changed
 
     def acquire(self) -> None:
         """Take the lease if it is not held yet; catch up with what was written since the events were read.
@@ -156,7 +168,10 @@ class Journal:
                 (
                     event.so_far
                     for event in tail
-                    if isinstance(event, ev.Condensation) and event.so_far is not None and event.so_far.seq == self._before
+                    if isinstance(event, ev.Condensation)
+                    and event.so_far is not None
+                    and event.so_far.seq == self._before
+                    and event.so_far.status in _STATUSES  # a newer version may have others
                 ),
                 None,
             )
@@ -207,7 +222,7 @@ class Journal:
                     f"Conversation {self.id!r} is in an append that a signal handler broke into; note it there, act later."
                 )
             self.acquire()
-            self._draft = []
+            self._draft = ev.Recorded()
         except BaseException:
             self.changed.release()
             raise
@@ -216,25 +231,32 @@ class Journal:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
             if kind is None and (self._draft or self._aside or (self.spending is not None and self.spending.due)):
-                self._append(self._draft or [])
+                self._append(self._draft or ev.Recorded())
         finally:
             self._draft = self._aside = None
-            self.changed.release()
-            if self.observed is not None and not self.changed.held():
+            self._changed.release()
+            if self.observed is not None and not self._changed.held():
                 self.observed.tell()
 
     def break_off(self) -> None:
         """End this thread's transaction if Ctrl-C fell where its `with` did not see it."""
-        while self.changed.held():
+        while self._changed.held():
             self._draft = self._aside = None
-            self.changed.release()
+            self._changed.release()
 
     def add(self, kind: type[E], id: str = "", **fields: Any) -> E:
-        """Make the next event. `seq` and `timestamp` are given here, and `id` if it is not."""
+        """Make the next event, with the next `seq`, the clock's `timestamp` and a new `id` if none is given.
+
+        Raise `UnreadableEvent`, with nothing added, if the event could not be read back.
+        """
         draft = self._draft
         assert draft is not None, "add outside of a transaction"
         event = kind(seq=self.fold.last_seq + len(draft) + 1, id=id or self.new_id(), timestamp=self.clock(), **fields)
-        draft.append(event)
+        if event.timestamp.tzinfo is None:  # other readers would take it for their own time
+            raise UnreadableEvent(
+                f"Event {event.seq} ({event.type})", "its timestamp has no time zone; give a clock like datetime.now(UTC)"
+            )
+        draft.add(cast(ev.AnyEvent, event))
         return event
 
     def keep(self, data: bytes, seq: int | None = None) -> None:
@@ -252,7 +274,7 @@ class Journal:
         """The seq that the next added event gets. Only within a transaction."""
         return self.fold.last_seq + len(self._draft or ()) + 1
 
-    def _append(self, draft: list[Any]) -> None:
+    def _append(self, draft: ev.Recorded) -> None:
         assert self._lease is not None
         summary = self.summary(draft)
         spending = self.spending
@@ -328,10 +350,12 @@ class Journal:
             found = next((event for event in events if isinstance(event, ev.ToolResult) and event.call_id == call_id), None)
         return None if found is None else whole(found.result, self._store.blob)
 
-    def add_all(self, events: Sequence[Any]) -> None:
-        """Add events that have their seqs already, to a journal that has none."""
-        assert self._draft is not None, "add_all outside of a transaction"
-        self._draft.extend(events)
+    def add_all(self, events: Sequence[ev.AnyEvent]) -> None:
+        """Add events that have their seqs already, to a journal that has none. Raise `UnreadableEvent`."""
+        draft = self._draft
+        assert draft is not None, "add_all outside of a transaction"
+        for event in events:
+            draft.add(event)
         if self.observed is not None:
             self.observed.skip(len(events))  # it was done elsewhere
 

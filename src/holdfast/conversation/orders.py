@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Content, TextContent, ToolCall
+from holdfast.content import Content, Message, TextContent, ToolCall, blocks
 from holdfast.conversation.actions import not_taken
 from holdfast.conversation.driver import RUNNING, Driver, Obeyed
 from holdfast.conversation.hooking import Heard, end_is_open, heard, noted, turn
 from holdfast.conversation.journal import Journal
-from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall
+from holdfast.conversation.state import AT_REST, ConversationStatus, OpenCall, undecided
 from holdfast.errors import ConfigurationError, ConversationClosed, HookDenied, StoreError, ToolValidationError
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.store import Posted
 from holdfast.tools.forms import filled
 from holdfast.tools.results import clean
 
 if TYPE_CHECKING:
-    from holdfast.commands import Command
+    from holdfast.commands import Command, Unreadable
 
 _log = logging.getLogger("holdfast")
 _S = ConversationStatus
@@ -30,8 +31,29 @@ _S = ConversationStatus
 Effect = Callable[[], None]  # to be had once the transaction is over and no lock is held
 
 
+def content_of(message: Any) -> tuple[Content, ...]:
+    """Return a message in any shape that `send_message` takes as content blocks. Raises `ConfigurationError`."""
+    if isinstance(message, Message):
+        if message.role != "user":
+            raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
+        return message.content
+    if isinstance(message, Mapping) and "role" in message:
+        raise ConfigurationError("send_message takes a str or content blocks, not a chat message as a dict: send its content.")
+    if isinstance(message, list | tuple) and any(isinstance(item, Mapping) and "role" in item for item in cast("list[Any]", message)):
+        raise ConfigurationError(
+            "send_message takes one message of the user, not a list of chat messages: send the content of the last one. "
+            "The conversation keeps what was said before."
+        )
+    if isinstance(message, bytes | bytearray):
+        raise ConfigurationError("send_message takes a str or content blocks, not bytes: decode them first.")
+    return blocks(cast("Any", message))
+
+
 def said(content: tuple[Content, ...]) -> tuple[Content, ...]:
-    """Blocks that a user may send. Raises `ConfigurationError` if they say nothing."""
+    """Return the blocks that a user may send. Raise `ConfigurationError` if they say nothing."""
+    for block in content:
+        if isinstance(block, TextContent) and not isinstance(block.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"TextContent: text takes a str, not {block.text!r}.")
     content = tuple([TextContent(clean(block.text)) if isinstance(block, TextContent) else block for block in content])
     if not any(not isinstance(block, TextContent) or block.text.strip() for block in content):
         raise ConfigurationError("send_message takes a text or content blocks; it was given nothing.")
@@ -78,7 +100,8 @@ def resume(driver: Driver) -> Effect | None:
     journal, fold = driver.journal, driver.journal.fold
     if fold.status is _S.PAUSED:
         # Back to where it would be: waiting, at work if there is something to do, else at rest.
-        status = _S.WAITING_FOR_CONFIRMATION if fold.waits else RUNNING if _unfinished(driver) else _S.IDLE
+        # A run whose last answer came after the pause still ends: as FINISHED, by the loop.
+        status = _S.WAITING_FOR_CONFIRMATION if fold.waits else RUNNING if _unfinished(driver) or fold.run_steps else _S.IDLE
         journal.add(ev.Status, status=status.value)
     elif fold.status in (_S.ERROR, _S.STUCK) and _unfinished(driver):
         journal.add(ev.Status, status=RUNNING.value)
@@ -125,9 +148,14 @@ def json_arguments(arguments: Any) -> dict[str, Any]:
     import json
 
     try:
-        found = json.loads(json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode())  # half of a surrogate pair has no bytes
+        data = json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()  # half of a surrogate pair has no bytes
+        found = None if too_deep(data) else json.loads(data)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"approve: arguments takes what JSON can say: {error}.") from error
+    except RecursionError:
+        found = None
+    if found is None and isinstance(arguments, dict):
+        raise ConfigurationError(f"approve: arguments are nested deeper than {MAX_DEPTH} levels.")
     if not isinstance(found, dict):
         raise ConfigurationError(f"approve: arguments takes a dict, not a {type(arguments).__name__}.")
     return cast("dict[str, Any]", found)
@@ -161,20 +189,35 @@ def approve(
         journal.add(
             ev.Decision, call_id=call.id, decision="approve", by=by, reason=reason, arguments_hash=call.arguments_hash, arguments=arguments
         )
-    if journal.fold.status is _S.WAITING_FOR_CONFIRMATION:
+    _go_on(journal, decided={call.id for call in calls})
+    return driver.calls.admit
+
+
+def _go_on(journal: Journal, decided: Collection[str] = (), settled: Collection[str] = ()) -> None:
+    """Leave WAITING_FOR_CONFIRMATION if a call, or the model, can proceed after the events of this transaction.
+
+    Args:
+        decided: Ids of calls that this transaction approves.
+        settled: Ids of calls that this transaction answers.
+    """
+    if journal.fold.status is not _S.WAITING_FOR_CONFIRMATION:
+        return
+    left = [copy(item) for call_id, item in journal.fold.open.items() if call_id not in settled]
+    for item in left:
+        if item.call.id in decided:
+            item.asked = None
+    if not undecided(left):
         journal.add(ev.Status, status=RUNNING.value)
-    return lambda: driver.calls.admit(calls)
 
 
-def reject(driver: Driver, calls: list[ToolCall], reason: str, by: str) -> None:
-    """Answer calls as rejected; the model goes on when no other waits."""
+def reject(driver: Driver, calls: list[ToolCall], reason: str, by: str) -> Effect:
+    """Answer calls as rejected. The effect starts calls that waited behind them, if their neighbours are running."""
     journal = driver.journal
     for call in calls:
         journal.add(ev.Decision, call_id=call.id, decision="reject", by=by, reason=reason, arguments_hash=call.arguments_hash)
     driver.calls.refuse(calls, by, reason)
-    others = len(journal.fold.open) - len(calls)
-    if not others and journal.fold.status is _S.WAITING_FOR_CONFIRMATION:
-        journal.add(ev.Status, status=RUNNING.value)
+    _go_on(journal, settled={call.id for call in calls})
+    return driver.calls.admit
 
 
 # --- calls that clients run ---
@@ -206,6 +249,8 @@ def claim(driver: Driver, call_id: str, runner: str) -> None:
     item, status = _offered(driver.journal, call_id), driver.journal.fold.status
     if item.runner and item.runner != runner:
         raise ConfigurationError(f"Call {call_id!r} was claimed by {item.runner!r}.")
+    if not item.runner and item not in driver.journal.fold.turn:
+        raise ConfigurationError(f"Call {call_id!r} is not open to clients yet: a call before it in the answer has no result.")
     if not item.runner:
         if status is not RUNNING:
             raise ConfigurationError(f"Call {call_id!r} is not to begin now: the conversation is {status.value}.")
@@ -240,7 +285,7 @@ def _obey(driver: Driver, command: Command) -> Effect | None:
         case cmd.Approve(call_id, arguments_hash, arguments, by, reason):
             return approve(driver, pending(driver.journal, call_id), arguments_hash, arguments, clean(by), clean(reason))
         case cmd.Reject(call_id, reason, by):
-            reject(driver, pending(driver.journal, call_id), clean(reason), clean(by))
+            return reject(driver, pending(driver.journal, call_id), clean(reason), clean(by))
         case cmd.Answer(question_id, values, reason, by):
             filled_in = values if isinstance(values, dict) else None  # `_fitted` has made a True the form's defaults
             return driver.calls.questions.answer(question_id, filled_in, clean(by), clean(reason))
@@ -280,10 +325,12 @@ def _waiting(driver: Driver) -> list[Posted]:
         return [] if driver.calls.closing or driver.failure is not None else driver.journal.commands()
 
 
-def _fitted(driver: Driver, command: Command) -> Command | Passed | ConfigurationError:
-    """A command with what users' code makes of it, such as a result after the agent's hooks; an error if it does not fit."""
+def _fitted(driver: Driver, command: Command | Unreadable) -> Command | Passed | ConfigurationError:
+    """Return a command with what users' code makes of it, such as a result after the agent's hooks; an error if it does not fit."""
     from holdfast import commands as cmd
 
+    if isinstance(command, cmd.Unreadable):
+        return ConfigurationError(f"it cannot be read: {command.command or 'no command'}: {command.reason}.")
     try:
         if isinstance(command, cmd.Send) and driver.agent.hooked is not None:
             found = heard(driver, said(command.content), command.sender)

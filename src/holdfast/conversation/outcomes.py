@@ -30,7 +30,7 @@ class Outcome(NamedTuple):
     error: ev.Error | None
     steps: int
     usage: Usage
-    cost: float
+    cost: float | None
     doing: str
     waits: tuple[ToolCall, ...]
     output: Any

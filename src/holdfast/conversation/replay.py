@@ -149,6 +149,7 @@ def replay(events: Sequence[ev.AnyEvent], agent: Agent | None = None) -> Replay:
 
 def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
     count = hashed = 0
+    damaged = next((event for event in events if isinstance(event, ev.Damaged)), None)
     end, otherwise = _ends(events, agent)
     ever: dict[str, set[str]] = {}
     for event in events:
@@ -160,6 +161,9 @@ def _replay(events: Sequence[ev.AnyEvent], agent: Agent | None) -> Replay:
         answer = request.answer
         if end and end <= answer.seq:
             return Replay(count, hashed, Difference(count, end, otherwise))
+        if damaged is not None and damaged.seq <= answer.based_on:
+            text = f"- event {damaged.seq} is damaged and cannot be read ({damaged.reason})\n+ no request after it can be made again"
+            return Replay(count, hashed, Difference(request.number, damaged.seq, text))
         count, text = request.number, ""
         if not isinstance(request.action, Step):
             text = f"- the model is asked\n+ {_said(request.action)}"
@@ -190,6 +194,8 @@ def _ends(events: Sequence[ev.AnyEvent], agent: Agent | None) -> tuple[int, str]
     are compared if there is an `agent`."""
     state = Fold()
     for event in events:
+        if isinstance(event, ev.Damaged):
+            break  # what today's loop would do after it cannot be told
         if isinstance(event, ev.Status) and event.status in (ConversationStatus.FINISHED, ConversationStatus.STUCK):
             # By settings that are not known here, if the model was told first.
             told = agent is None and event.status == ConversationStatus.STUCK and state.recent.nudged is not None
@@ -263,8 +269,8 @@ def _head_differs(recorded: ev.Agent, before: ev.Agent | None, agent: Agent, eve
 
 
 def _told(tool: ev.ToolDefinition) -> ev.ToolDefinition:
-    """A definition as the model has it, which is not told who runs the calls."""
-    return msgspec.structs.replace(tool, executor="") if tool.executor else tool
+    """Return the part of a definition that the model sees."""
+    return msgspec.structs.replace(tool, executor="", parallel=False) if tool.executor or tool.parallel else tool
 
 
 def _messages_differ(request: Request, shown: int) -> str:

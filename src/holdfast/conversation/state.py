@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from datetime import datetime
 from enum import StrEnum
@@ -11,15 +11,16 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import events as ev
-from holdfast.agent import planning
+from holdfast.agent import damage, planning
 from holdfast.agent.handoffs import TOOL as HANDOFF
 from holdfast.agent.handoffs import handed_to
 from holdfast.agent.output import FINISH, REPAIR, is_output
 from holdfast.agent.stuck import Recent, recent_of
 from holdfast.agent.tokens import Sizes
-from holdfast.content import Data, ToolCall, Usage
+from holdfast.content import Data, ToolCall, Usage, known_cost
 from holdfast.errors import ConfigurationError, OutputInvalid
 from holdfast.llm.pictures import has_picture
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 from holdfast.tools.plans import PLAN, texts
 
 
@@ -44,17 +45,36 @@ _NOTHING = Usage()
 
 
 class OpenCall:
-    """A call without a result: `attempt` is 0 until it was started; `asked` is why it waits for a decision, None if it does not;
-    `arguments` are those of whoever `approved` it, if others than the model's. `offered`: a client is to run it; `runner` has claimed it."""
+    """A call without a result.
 
-    __slots__ = ("approved", "arguments", "asked", "attempt", "call", "offered", "questioned", "questions", "risk", "runner")
+    `attempt` is 0 until the call starts. `asked` is the reason why it waits for a decision, None if it does not wait. `arguments` replace the
+    model's if an approver edited them. A client runs an `offered` call, and `runner` names the client that claimed it. A `parallel` call may run
+    beside its parallel neighbours; any other call runs alone (`turn`). A `doubtful` call has a damaged record: once it has begun it is never repeated.
+    """
 
-    def __init__(self, call: ToolCall, offered: bool = False) -> None:
+    __slots__ = (
+        "approved",
+        "arguments",
+        "asked",
+        "attempt",
+        "call",
+        "doubtful",
+        "offered",
+        "parallel",
+        "questioned",
+        "questions",
+        "risk",
+        "runner",
+    )
+
+    def __init__(self, call: ToolCall, offered: bool = False, parallel: bool = False) -> None:
         self.call = call
         self.offered = offered
+        self.parallel = parallel
         self.runner = ""
         self.attempt = 0
         self.asked: str | None = None
+        self.doubtful = False
         self.approved = False
         self.risk = ""  # what an analyzer said of it
         self.arguments: dict[str, Any] | None = None
@@ -63,8 +83,13 @@ class OpenCall:
 
     @property
     def ready(self) -> bool:
-        """Whether the loop may start it now."""
+        """True if the loop may start the call on its turn."""
         return not self.attempt and self.asked is None and not self.offered
+
+    @property
+    def held_by_client(self) -> bool:
+        """True if a client runs the call, or is to claim it on its turn."""
+        return self.offered and self.asked is None
 
     @property
     def effective(self) -> ToolCall:
@@ -79,11 +104,30 @@ class OpenCall:
         elif decision.question_id:
             self.questions = tuple([one for one in self.questions if one.id != decision.question_id])
         elif decision.decision == "ask":
-            self.asked = decision.reason or ""
+            self.asked, self.approved, self.arguments = decision.reason or "", False, None
             self.risk = decision.risk
         elif decision.decision == "approve" and self.asked is not None and decision.arguments_hash == self.call.arguments_hash:
-            self.asked, self.approved = None, True
+            self.asked, self.approved, self.doubtful = None, True, False
             self.arguments = decision.arguments
+
+
+def turn(calls: Iterable[OpenCall]) -> list[OpenCall]:
+    """Return the calls whose turn it is: the first one, and its neighbours as long as all of them are parallel.
+
+    `calls` are the open calls of one answer, in its order. Every other call waits until those before it are settled.
+    """
+    found: list[OpenCall] = []
+    for item in calls:
+        if found and not (item.parallel and found[-1].parallel):
+            break
+        found.append(item)
+    return found
+
+
+def undecided(calls: Iterable[OpenCall]) -> bool:
+    """Return True if no call can proceed before somebody decides: all calls whose turn it is wait for a decision, and there is one."""
+    now = turn(calls)
+    return bool(now) and all(item.asked is not None for item in now)
 
 
 class Fold:
@@ -91,7 +135,7 @@ class Fold:
 
     __slots__ = (
         "_uncounted", "_usage", "abouts", "agent", "assistant", "based_on", "blanks", "clients", "condensed", "cost", "created", "denials", "error", "handoff", "heard_seq", "last_seq",
-        "last_time", "message_seq", "open", "output", "output_failed", "output_failures", "output_seq", "pictures", "planned", "recent", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "stops", "title",
+        "last_time", "message_seq", "open", "output", "output_failed", "output_failures", "output_seq", "parallel", "pictures", "planned", "recent", "run_cost", "run_since", "run_spent", "run_steps", "run_tokens", "sizes", "status", "status_seq", "steps", "stops", "title", "unpriced",
         "wanted",
     )  # fmt: skip
 
@@ -113,6 +157,7 @@ class Fold:
         self.agent: ev.Agent | None = None
         self.handoff: str | None = None  # the agent that the conversation was handed to, and that has not taken over yet
         self.clients: tuple[str, ...] = ()  # names of the tools of `agent` whose calls clients run
+        self.parallel: frozenset[str] = frozenset()  # names of the tools of `agent` whose calls may run side by side
         self.assistant: ev.Assistant | None = None
         self.open: dict[str, OpenCall] = {}
         self.blanks = 0  # answers in a row without text or call
@@ -123,7 +168,8 @@ class Fold:
         self.steps = 0
         self._usage = Usage()
         self._uncounted: list[Usage] = []  # what `usage` has not added up yet: few ask for it
-        self.cost = 0.0
+        self.cost = 0.0  # of the calls whose price is known
+        self.unpriced = 0  # calls whose price is not
         self.recent = Recent()  # what its last steps have in common
         self.output: Any = None  # what the tool `finish` was given, if nothing came after it
         self.output_seq = 0  # that result's seq; 0: there is none
@@ -154,6 +200,7 @@ class Fold:
         match event:
             case ev.ToolCallStarted():
                 if (call := self.open.get(event.call_id)) is not None:
+                    call.asked = None  # it may run, even if the approval cannot be read
                     call.attempt = event.attempt
                     call.runner = event.runner
                     call.questions = ()  # what an attempt before this one asked, nobody waits for
@@ -163,7 +210,7 @@ class Fold:
             case ev.Assistant():
                 self._answered(event)
                 self.assistant = event
-                self.open = {call.id: OpenCall(call, call.name in self.clients) for call in event.calls}
+                self.open = self.opened(event.calls)
             case ev.Message():
                 self.message_seq = event.seq
                 if event.about == REPAIR:
@@ -190,16 +237,59 @@ class Fold:
                 self.error = event
             case ev.Condensation():
                 self._shortened(event)
+            case ev.Note():
+                if event.model:
+                    self._spent(event.usage, event.cost)
             case ev.Decision():
                 if event.usage != _NOTHING or event.cost:
                     self._spent(event.usage, event.cost)
                 if (call := self.open.get(event.call_id)) is not None:
                     call.decide(event)
+            case ev.Damaged():
+                self._damaged(event)
             case _:
                 pass
         self.recent.feed(event)
         if self.sizes is not None:
             self.sizes.feed(event)
+
+    def opened(self, calls: Iterable[ToolCall]) -> dict[str, OpenCall]:
+        """Return the open calls of an answer by id, in its order."""
+        return {call.id: OpenCall(call, call.name in self.clients, call.name in self.parallel) for call in calls}
+
+    @property
+    def turn(self) -> list[OpenCall]:
+        """The open calls whose turn it is."""
+        return turn(self.open.values())
+
+    def _damaged(self, event: ev.Damaged) -> None:
+        """Take in an event that cannot be read. What it may have said of a call is in doubt, and no call begins or is repeated because
+        of it."""
+        kind, found = event.original_type, damage.stand_in(event)
+        usage, cost, _ = damage.spent(event)
+        self._spent(usage, cost)
+        if kind == "assistant":
+            self.steps += 1
+            self.run_steps += 1
+            self.open = {}
+        elif kind == "agent":
+            self.clients = (*self.clients, *damage.client_tools(event))
+        if isinstance(found, ev.Status):
+            self._became(found)
+        elif isinstance(found, ev.ToolResult):
+            self._closed(found)
+        elif found is not None:
+            self.message_seq = self.heard_seq = event.seq
+            self.output, self.output_seq, self.output_failed = None, 0, ""
+            self.planned = planning.after_message(self.planned)
+        if kind in ("", "decision", "toolCallStarted", "toolResult"):
+            about = damage.call_of(event)
+            for call in [self.open[about]] if about in self.open else [] if about else self.open.values():
+                call.doubtful = True
+                if kind != "decision":
+                    call.attempt, call.asked, call.runner = max(call.attempt, 1), None, ""
+                elif not call.attempt:
+                    call.asked = "A decision on this call was damaged and cannot be read."
 
     def measure(self, journal: Sequence[ev.AnyEvent]) -> Sizes:
         """Have the tokens of the next request kept from now on. `journal` has at least all events that are still shown."""
@@ -227,6 +317,7 @@ class Fold:
         if usage != _NOTHING:
             self._uncounted.append(usage)
             self.run_tokens += usage.input_tokens + usage.output_tokens
+            self.unpriced += cost is None
         if cost:
             self.cost += cost
             self.run_cost += cost
@@ -245,6 +336,7 @@ class Fold:
         self.agent = event
         self.handoff = None
         self.clients = tuple([name for tool in event.tools if tool.executor == "client" for name in (tool.name, tool.wire_name) if name])
+        self.parallel = frozenset([name for tool in event.tools if tool.parallel for name in (tool.name, tool.wire_name) if name])
 
     def _handed_over(self, event: ev.ToolResult) -> None:
         """Take in what came of a call of `finish`."""
@@ -264,7 +356,9 @@ class Fold:
         self.run_steps += 1
         self._uncounted.append(usage)
         self.run_tokens += usage.input_tokens + usage.output_tokens
-        if cost:
+        if cost is None:
+            self.unpriced += 1
+        elif cost:
             self.cost += cost
             self.run_cost += cost
 
@@ -300,7 +394,7 @@ class Fold:
             self.steps, self.usage, self.cost, self.run_since, self.run_steps, self.run_tokens, self.run_cost,
             0 if self.error is None else self.error.seq, self.run_spent, plan=self.planned, handoff=self.handoff,
             output_seq=self.output_seq, output_failures=self.output_failures, output_failed=self.output_failed,
-            stops=self.stops, denials=self.denials,
+            stops=self.stops, denials=self.denials, unpriced=self.unpriced,
         )  # fmt: skip
 
     @classmethod
@@ -310,7 +404,7 @@ class Fold:
         found.last_seq, found.created, found.condensed = so_far.seq, so_far.created, so_far.seq
         found.status, found.status_seq = ConversationStatus(so_far.status), so_far.status_seq
         found.title, found.message_seq, found.based_on, found.blanks = so_far.title, so_far.message_seq, so_far.based_on, so_far.blanks
-        found.steps, found._usage, found.cost = so_far.steps, so_far.usage, so_far.cost
+        found.steps, found._usage, found.cost, found.unpriced = so_far.steps, so_far.usage, so_far.cost, so_far.unpriced
         found.run_since, found.run_steps, found.run_tokens, found.run_cost = (
             so_far.run_since, so_far.run_steps, so_far.run_tokens, so_far.run_cost,
         )  # fmt: skip
@@ -318,14 +412,16 @@ class Fold:
         found.planned = so_far.plan
         found.stops, found.denials = so_far.stops, so_far.denials
         found.output_failures, found.output_failed, found.output_seq = so_far.output_failures, so_far.output_failed, so_far.output_seq
+        # Any of these may be damaged by now; then it is as if there was none.
         if so_far.output_seq:
-            found.output = cast(ev.ToolResult, event(so_far.output_seq)).result.structured_content
-        if so_far.agent_seq:
-            found._heads(cast(ev.Agent, event(so_far.agent_seq)))
-        if so_far.assistant_seq:
-            found.assistant = cast(ev.Assistant, event(so_far.assistant_seq))
-        if so_far.error_seq:
-            found.error = cast(ev.Error, event(so_far.error_seq))
+            output = event(so_far.output_seq)
+            found.output = output.result.structured_content if isinstance(output, ev.ToolResult) else None
+        if so_far.agent_seq and isinstance(head := event(so_far.agent_seq), ev.Agent):
+            found._heads(head)
+        if so_far.assistant_seq and isinstance(answer := event(so_far.assistant_seq), ev.Assistant):
+            found.assistant = answer
+        if so_far.error_seq and isinstance(error := event(so_far.error_seq), ev.Error):
+            found.error = error
         return found
 
     def take(self, events: Sequence[ev.AnyEvent]) -> None:
@@ -378,8 +474,14 @@ class Fold:
 
     @property
     def waits(self) -> bool:
-        """Whether nothing can go on before somebody decides: there are open calls, and all of them wait for a decision."""
-        return bool(self.open) and all(item.asked is not None for item in self.open.values())
+        """True if no open call can proceed before somebody decides."""
+        return undecided(self.open.values())
+
+    @property
+    def offers(self) -> list[OpenCall]:
+        """The calls that a client has claimed, or may claim now."""
+        now = self.turn
+        return [item for item in self.open.values() if item.held_by_client and (item.runner or item in now)]
 
     @property
     def asked(self) -> bool:
@@ -474,9 +576,14 @@ class ConversationState:
         return self._folded.usage
 
     @property
-    def cost(self) -> float:
-        """What all model calls cost, in US dollars by list prices, as far as those are known."""
-        return self._folded.cost
+    def cost(self) -> float | None:
+        """The cost of all model calls in US dollars, by list prices; None if none is known. See `unpriced`."""
+        return known_cost(self._folded.cost, self._folded.unpriced)
+
+    @property
+    def unpriced(self) -> int:
+        """The number of model calls whose price is not known, and which are not in `cost`."""
+        return self._folded.unpriced
 
     @property
     def steps(self) -> int:
@@ -501,8 +608,8 @@ class ConversationState:
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Calls that clients are to run (`commands.Claim`) or run now, and that wait for no decision."""
-        return tuple(Offer(item.effective, item.runner) for item in self._folded.open.values() if item.offered and item.asked is None)
+        """Calls that a client has claimed or may claim now (`commands.Claim`): on their turn, and without an open decision."""
+        return tuple(Offer(item.effective, item.runner) for item in self._folded.offers)
 
     @property
     def pending_confirmations(self) -> tuple[PendingConfirmation, ...]:
@@ -532,6 +639,8 @@ class ConversationState:
     @classmethod
     def from_json(cls, data: bytes | str) -> ConversationState:
         """The inverse of `to_json`. Raises `ConfigurationError` (a `ValueError`) on anything else."""
+        if too_deep(data, MAX_DOCUMENT_DEPTH):
+            raise ConfigurationError(f"This is not a conversation's state: it is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
         try:
             form = msgspec.json.decode(data, type=_Form)
             events = [ev.decode(bytes(raw)) for raw in form.events]

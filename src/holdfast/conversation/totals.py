@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from holdfast import events as ev
-from holdfast.content import Data, Usage
+from holdfast.content import Data, Usage, cost_sum, known_cost
 from holdfast.errors import ConversationNotFound
 from holdfast.store import Store, Summary
 
 
 class Spent(Data, frozen=True):
-    """Model calls that were answered, their tokens (with those of summaries), and their cost in US dollars; `unpriced` of them had no known price and are not in it."""
+    """What model calls took.
+
+    `steps` are answers of the agent's model. `usage` and `cost` (US dollars) are those of all calls, also of summaries, judges, tools and
+    hooks. `unpriced` calls had no known price and are not in `cost`, which is None if that leaves nothing.
+    """
 
     steps: int = 0
     usage: Usage = Usage()
-    cost: float = 0.0
+    cost: float | None = 0.0
     unpriced: int = 0
 
     def __add__(self, other: Spent) -> Spent:
-        return Spent(self.steps + other.steps, self.usage + other.usage, self.cost + other.cost, self.unpriced + other.unpriced)
+        unpriced = self.unpriced + other.unpriced
+        return Spent(self.steps + other.steps, self.usage + other.usage, cost_sum(self.cost, other.cost, unpriced), unpriced)
 
 
 class Totals(Data, frozen=True):
@@ -62,7 +67,8 @@ def _own(store: Store, summary: Summary) -> Spent:
             usage += event.usage
             cost += event.cost or 0.0
             unpriced += event.cost is None
-        elif isinstance(event, ev.Condensation | ev.Message | ev.Decision):
+        elif isinstance(event, ev.Condensation | ev.Message | ev.Decision | ev.Note):
             usage += event.usage
             cost += event.cost or 0.0
-    return Spent(steps, usage, cost, unpriced)
+            unpriced += event.cost is None and event.usage != Usage()
+    return Spent(steps, usage, known_cost(cost, unpriced), unpriced)

@@ -18,7 +18,7 @@ from holdfast.llm.model import ToolLike
 from holdfast.llm.pictures import BLIND, with_sight
 from holdfast.llm.request import Request, make_request
 from holdfast.llm.retry import retrying
-from holdfast.llm.secrets import blot, blot_data, holds_one, secrets, shown
+from holdfast.llm.secrets import blot, blot_data, credentials_of, holds_one, secrets, shown
 from holdfast.llm.transcript import Messages, Transcript, as_transcript
 from holdfast.llm.wires import reader, wire_of
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from holdfast.llm.http import Exchange, Transport
     from holdfast.llm.info import ModelInfo
     from holdfast.tools.context import Cancellation
+
+NO_KEY = "No api_key was given, and none is read from the environment."
 
 
 class LLM:
@@ -209,8 +211,9 @@ class LLM:
         except LLMError as error:
             if response is not None:
                 response.settle(error)
-            if isinstance(error, AuthenticationError) and not self._secrets:
-                error.args = (f"{error} No api_key was given, and none is read from the environment.",)
+            if isinstance(error, AuthenticationError) and not credentials_of(self._given):
+                end = "" if str(error).endswith((".", "!", "?")) else "."
+                error.args = (f"{error}{end} {NO_KEY}",)
             elif type(error) is BadResponse and line.url not in str(error):
                 error.args = (f"{error} It came from {line.url}: is that the API's address (base_url)?",)
             self._scrub(error)

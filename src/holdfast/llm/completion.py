@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.content import Data, ToolCall, Usage
 from holdfast.events import Assistant
+from holdfast.tools.callables import refuse_async
 
 # The very object that `events.Assistant` has as its default: msgspec leaves a Raw out of the JSON only if it is that object,
 # and writes an empty Raw that is not as no bytes at all, which is no JSON.
@@ -75,6 +76,7 @@ class Told:
     __slots__ = ("_on_delta", "_some")
 
     def __init__(self, on_delta: OnDelta | None) -> None:
+        refuse_async("completion: on_delta", on_delta)
         self._on_delta = on_delta
         self._some = False
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -15,8 +15,9 @@ from holdfast.content import Data
 class ModelInfo(Data, frozen=True):
     """What a provider says of a model. None where it is not known.
 
-    Windows are in tokens, modalities some of "text", "image", "audio", "video" and "pdf", prices in USD per million tokens: list
-    prices of the smallest tier (`LLM.cost` knows tiers, hours and dates).
+    Windows are in tokens, modalities some of "text", "image", "audio", "video" and "pdf". Prices are list prices of the smallest tier in
+    USD per million tokens (`LLM.cost` knows tiers, hours and dates). They are None where the entry is not of the provider that was
+    asked for, and where the model is served on this machine or net.
     """
 
     model: str  # its name in the table
@@ -44,6 +45,7 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
 
     The first call loads a table (10 ms, 5 MB); the rest take microseconds.
     """
+    sellers = _sellers(model, provider, base_url)
     for id, name in _places(model, provider, base_url):
         entry = listed(id)
         if entry is None:
@@ -51,8 +53,20 @@ def model_info(model: str, provider: str = "", base_url: str = "") -> ModelInfo 
         names = {each.lower(): each for each in entry.models}
         for form in _forms(name.lower()):
             if form in names:
-                return _read(entry, names[form])
+                found = _read(entry, names[form])
+                return found if id in sellers else msgspec.structs.replace(found, **dict.fromkeys(_PRICES))
     return None
+
+
+def _sellers(model: str, provider: str, base_url: str) -> Collection[str]:
+    """The providers whose prices a model can have: the one that serves it, else the one in its name, else makers."""
+    from holdfast.llm.address import ALIASES, is_local, provider_at
+
+    if base_url and is_local(urlsplit(base_url).hostname or ""):
+        return ()
+    prefix, slash, _ = model.partition("/")
+    named = (ALIASES.get(provider, provider), provider_at(base_url) if base_url else "", ALIASES.get(prefix, prefix) if slash else "")
+    return next(((id,) for id in named if id and listed(id) is not None), _SELLING_MAKERS)
 
 
 # --- the table -------------------------------------------------------------------------------------
@@ -62,6 +76,11 @@ _MAKERS = (
     "openai", "anthropic", "google", "deepseek", "mistral", "xai", "cohere", "alibaba", "moonshotai", "zai", "minimax", "llama",
     "perplexity", "nvidia", "xiaomi", "stepfun", "inception", "upstage", "groq", "cerebras", "ollama-cloud", "openrouter",
 )  # fmt: skip
+
+
+# Of these the ones that set the price of their models. The others serve models of several makers.
+_SELLING_MAKERS = frozenset(_MAKERS) - {"llama", "perplexity", "nvidia", "groq", "cerebras", "ollama-cloud", "openrouter"}
+_PRICES = ("input_price", "output_price", "cached_input_price", "cache_write_price")
 
 
 class _Own(msgspec.Struct, frozen=True):
@@ -166,6 +185,7 @@ def _forms(name: str) -> Iterator[str]:
         yield name
     base = _DATES.sub("", name)
     yield base
+    yield base.replace(".", "-")  # claude-haiku-4.5 is claude-haiku-4-5 at its maker's
     for end in ("-latest", "-preview"):
         yield base.removesuffix(end)
     yield f"{base.removesuffix('-latest')}-latest"

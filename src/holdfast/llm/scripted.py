@@ -18,6 +18,7 @@ from holdfast.llm.model import ToolLike
 from holdfast.llm.request import Request, make_request
 from holdfast.llm.transcript import Messages
 from holdfast.llm.wires import openai_chat
+from holdfast.tools.callables import refuse_async
 
 if TYPE_CHECKING:
     from holdfast.events import Agent
@@ -124,6 +125,7 @@ class ScriptedLLM:
         while callable(answer) and not isinstance(answer, type):
             answer = answer(request)
         completion = self._completion(answer, len(made.transcript))
+        refuse_async("completion: on_delta", on_delta)
         if on_delta is not None and self.stream:
             _stream(completion, on_delta)
         if not completion.usage.input_tokens:

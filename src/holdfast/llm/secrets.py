@@ -23,7 +23,17 @@ _PUBLIC_QUERY = frozenset(("alt", "api-version"))
 
 
 def secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those of an `LLM`'s arguments: the key, the headers, what stands in the base URL's query, the proxy's password."""
+    """Return the secrets among an `LLM`'s arguments: its credentials and the proxy's password."""
+    held = credentials_of(given)
+    proxy = urlsplit(given["proxy"] or "")
+    if proxy.password:
+        pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password)}"
+        held += [proxy.password, unquote(proxy.password), basic(pair)]
+    return worth_hiding(held)
+
+
+def credentials_of(given: Mapping[str, Any]) -> list[str]:
+    """Return the credentials among an `LLM`'s arguments, however short: the key, headers, the base URL's query."""
     headers: Mapping[str, str] = given["headers"] or {}
     held = credentials(given["api_key"])
     for name, value in headers.items():
@@ -33,11 +43,7 @@ def secrets(given: Mapping[str, Any]) -> tuple[str, ...]:
     if query:
         held += [part.partition("=")[2] or part for part in query.split("&") if not _public(part)]
         held += [value for name, value in parse_qsl(query) if name not in _PUBLIC_QUERY]
-    proxy = urlsplit(given["proxy"] or "")
-    if proxy.password:
-        pair = f"{unquote(proxy.username or '')}:{unquote(proxy.password)}"
-        held += [proxy.password, unquote(proxy.password), basic(pair)]
-    return worth_hiding(held)
+    return [value for value in held if value]
 
 
 def credentials(header: str) -> list[str]:

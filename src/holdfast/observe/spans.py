@@ -183,11 +183,12 @@ class Spans(Generic[S]):
             case ev.Error():
                 self._error = (event.error, event.message)
             case ev.Note():
+                self._took(event)
                 self._note(names.NOTE, {names.ABOUT: event.about})
             case _:
                 pass
 
-    def _took(self, event: ev.Message | ev.Condensation | ev.Decision) -> None:
+    def _took(self, event: ev.Message | ev.Condensation | ev.Decision | ev.Note) -> None:
         if event.usage is not _NOTHING and event.usage != _NOTHING:
             self._usage += event.usage
             self._cost += event.cost or 0.0

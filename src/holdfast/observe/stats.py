@@ -9,7 +9,7 @@ from heapq import heappush, heappushpop
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Usage
+from holdfast.content import Usage, cost_sum, known_cost
 from holdfast.errors import ConversationNotFound
 from holdfast.store import Store, Summary
 
@@ -26,13 +26,13 @@ class Share(msgspec.Struct, frozen=True, rename="camel"):
     seconds: float = 0.0
     longest: float = 0.0
     usage: Usage = Usage()
-    cost: float = 0.0
+    cost: float | None = 0.0
     unpriced: int = 0
 
     def __add__(self, other: Share) -> Share:
         return Share(
             self.name, self.calls + other.calls, self.errors + other.errors, self.seconds + other.seconds, max(self.longest, other.longest),
-            self.usage + other.usage, self.cost + other.cost, self.unpriced + other.unpriced,
+            self.usage + other.usage, cost_sum(self.cost, other.cost, self.unpriced + other.unpriced), self.unpriced + other.unpriced,
         )  # fmt: skip
 
 
@@ -72,9 +72,9 @@ class Stats(msgspec.Struct, frozen=True, rename="camel"):
         return sum((model.usage for model in self.models), Usage())
 
     @property
-    def cost(self) -> float:
-        """US dollars, as far as prices are known."""
-        return sum(model.cost for model in self.models)
+    def cost(self) -> float | None:
+        """US dollars, as far as prices are known; None if none is."""
+        return known_cost(sum(model.cost or 0.0 for model in self.models), self.unpriced)
 
     @property
     def unpriced(self) -> int:
@@ -160,7 +160,7 @@ class _Count:
                 model = event.model or "unknown"
                 self._add(
                     self._models,
-                    Share(model, 1, 0, event.duration, event.duration, event.usage, event.cost or 0.0, int(event.cost is None)),
+                    Share(model, 1, 0, event.duration, event.duration, event.usage, event.cost, int(event.cost is None)),
                 )
                 self._long(event, event.duration, "chat", model)
                 for call in event.calls:
@@ -180,13 +180,13 @@ class _Count:
                 self._status, self._since = event.status, event.timestamp
             case ev.Error():
                 self._errors[event.error] = self._errors.get(event.error, 0) + 1
-            case ev.Condensation() | ev.Message() | ev.Decision():
+            case ev.Condensation() | ev.Message() | ev.Decision() | ev.Note():
                 if isinstance(event, ev.Condensation) and event.request is None:
                     self._condensations += 1
                 if event.usage != Usage():  # of a summary, a picture's description, a judge
                     self._add(
                         self._models,
-                        Share(event.model or "unknown", 0, 0, 0.0, 0.0, event.usage, event.cost or 0.0, int(event.cost is None)),
+                        Share(event.model or "unknown", 0, 0, 0.0, 0.0, event.usage, event.cost, int(event.cost is None)),
                     )
             case _:
                 pass

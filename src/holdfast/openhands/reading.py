@@ -20,10 +20,12 @@ from holdfast import events as ev
 from holdfast.content import Content, TextContent, ToolCall, ToolResult, Usage
 from holdfast.conversation.state import AT_REST, ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
-from holdfast.openhands.shims import Fields, content_of, to_tool_call, to_tool_result
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
+from holdfast.openhands.shims import ActionCall, Fields, content_of, kind_of, to_tool_call, to_tool_result
 from holdfast.tools.results import clean
 
 ABOUT = "openhands"  # what notes with the rest of its events are about
+ACTION_KIND = "action_kind"  # in such a note: the kind of an action that does not follow from its tool's name
 PREFIX = "openhands/"  # before the kind of an event that is kept as it came
 
 _ID = re.compile(r"[\w.:-]{1,200}")
@@ -54,6 +56,8 @@ _PLACED = frozenset(
         "action",
     )
 )
+# Of a result's event, what the writer gives it anew.
+_OF_EVENTS = frozenset(("id", "timestamp", "source", "tool_name", "action_id"))
 _NOTHING: tuple[Any, ...] = (None, [], {}, "", "UNKNOWN")
 
 
@@ -75,8 +79,7 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
     """The conversation in a folder that OpenHands keeps it in.
 
     `Conversation.from_state(read_conversation(folder).state, agent)` goes on with it, with any agent. A call that had no result there is told to the
-    model as one whose outcome is unknown, unless it waited for confirmation: then it waits in this state, and in a store that it is imported into
-    (`from_state` answers it as not run). One that was at work is PAUSED. What cannot be read is kept as it came, or named in `notes`.
+    model as one whose outcome is unknown, unless it waited for confirmation: then it still waits. One that was at work is PAUSED. What cannot be read is kept as it came, or named in `notes`.
 
     Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the file that cannot be read.
     """
@@ -125,9 +128,12 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
             notes.append(f"there are two events {index}; both were read")
         expected = index + 1
         data = Path(path).read_bytes()
+        if too_deep(data, MAX_DOCUMENT_DEPTH):
+            notes.append(f"events/{os.path.basename(path)} is nested deeper than {MAX_DOCUMENT_DEPTH} levels and was left out")
+            continue
         try:
             event = msgspec.json.decode(data)
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             notes.append(f"events/{os.path.basename(path)} is no JSON and was left out: {error}")
             continue
         if isinstance(event, dict):
@@ -177,7 +183,7 @@ class _Reader:
             try:
                 self._take(place, event, data, events)
                 for new in self._journal[journal:]:
-                    ev.decode(ev.encode(new))  # what could not be read again must not be written
+                    ev.record(new)  # what could not be read again must not be written
             except _UNFIT as error:
                 del self._journal[journal:]
                 self._open, self._status = open, status
@@ -291,6 +297,8 @@ class _Reader:
                 call = to_tool_call(action, f"{seq}.{index}")
             except ConfigurationError:
                 call = ToolCall(f"{seq}.{index}", str(action.get("tool_name") or "unknown"), invalid="it could not be read")
+            if isinstance(call, ActionCall):  # a journal holds calls alone
+                call = ToolCall(call.id, call.name, call.arguments, call.provider_id, call.raw, call.invalid)
             calls.append(call)
             self._open.setdefault(call.provider_id, []).append(call.id)
         thought = [block for action in actions for block in content_of(action.get("thought"))]
@@ -301,6 +309,10 @@ class _Reader:
             id: {key: value for key, value in action.items() if key not in _PLACED and value not in _NOTHING}
             for id, action in zip(ids, actions, strict=True)
         }
+        for id, action in zip(ids, actions, strict=True):
+            kind = _mapping(action.get("action")).get("kind")
+            if isinstance(kind, str) and kind != kind_of(str(action.get("tool_name") or "")):
+                rest[id][ACTION_KIND] = kind
         if len(actions) > 1 or any(rest.values()):  # of several, also which id is whose
             self._note(rest)
         if self._status in AT_REST:
@@ -322,7 +334,7 @@ class _Reader:
             del self._open[provider]
         self._members[int(call_id.partition(".")[0])].append(self._id)
         try:
-            result = to_tool_result(event)
+            result = to_tool_result({key: value for key, value in event.items() if key not in _OF_EVENTS})
         except ConfigurationError as error:
             result = ToolResult.failure(f"The observation could not be read: {error}", "unknown")
         if event.get("kind") == "UserRejectObservation":

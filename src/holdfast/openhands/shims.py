@@ -9,26 +9,34 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Literal, cast
 
 import msgspec
 
 from holdfast.content import Content, ImageContent, ResourceLink, TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.results import clean
 
 Fields = dict[str, Any]
 
 KIND = "observationType"  # of a result's meta: what OpenHands calls it
 REST = "observation"  # of a result's meta: the fields that a result has no place for
+BLOCKS = "observationBlocks"  # of a result's meta: how its content was divided into blocks
+WHOLE = "observationWhole"  # of a result's meta: all of an observation that cannot be put together again from the rest
 
 # Kinds of actions whose tools are not called as they are. The rest follows the rule: `GlobAction` is of `glob`, `BrowserClickAction` of `browser_click`.
 _TOOLS = {
     "ExecuteBashAction": "execute_bash",
     "StrReplaceEditorAction": "str_replace_editor",
+    "ConsultTomAction": "tom_consult",
+    "SwitchLLMAction": "switch_llm",
+    "ClassifyAndSwitchLLMAction": "classify_and_switch_llm",
     "MCPToolAction": "",
 }
+_CLIENT = "ClientAction_"  # before the name of a tool that a client defined
 _KINDS = {tool: kind for kind, tool in _TOOLS.items() if tool}
 
 # Version 0: its actions, and the tools that a model called for them.
@@ -41,11 +49,40 @@ _TOOLS_0 = {
     "browse_interactive": "browser",
     "task_tracking": "task_tracker",
 }
-_ACTIONS_0 = {"execute_bash": "run", "execute_ipython_cell": "run_ipython", "web_read": "browse", "browser": "browse_interactive", "task_tracker": "task_tracking"}  # fmt: skip
+_ACTIONS_0 = {"execute_bash": "run", "execute_ipython_cell": "run_ipython", "web_read": "browse", "browser": "browse_interactive", "task_tracker": "task_tracking", "request_condensation": "condensation_request"}  # fmt: skip
+# The other actions of version 0, whose names stay. Any further name is of an MCP server's tool.
+_SAME_0 = frozenset(
+    (
+        "message", "system", "start", "read", "write", "edit", "run", "run_ipython", "browse", "browse_interactive", "delegate", "think", "finish", "reject", "null",
+        "pause", "resume", "stop", "change_agent_state", "push", "send_pr", "recall", "condensation", "condensation_request", "task_tracking",
+    )
+)  # fmt: skip
+_MCP_0 = "call_tool_mcp"
+_ONLY_EDITS = frozenset(("file_text", "old_str", "new_str", "insert_line", "content"))
 _OBSERVATIONS_0 = {"run": "CmdOutputObservation", "run_ipython": "IPythonRunCellObservation"}
 _NOT_ARGUMENTS = frozenset(("kind", "thought", "hidden", "confirmation_state", "security_risk", "summary"))
 
+_REJECTED = "Action rejected: "  # before the reason, in what a model is told
 _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
+
+
+class ActionCall(ToolCall, frozen=True):
+    """A call that was an action which its name and arguments alone do not give back.
+
+    `action` is that action; `made` are the name and the arguments that were made of it, which tells a call that was edited since.
+    """
+
+    action: Fields = {}
+    made: tuple[str, Fields] = ("", {})
+
+    def __eq__(self, other: object) -> bool:
+        """True for a call with the same id, name and arguments, whatever action it was."""
+        names = ToolCall.__struct_fields__
+        return isinstance(other, ToolCall) and all(getattr(self, name) == getattr(other, name) for name in names)
+
+    __hash__ = ToolCall.__hash__
+
+
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -65,6 +102,8 @@ def tool_of(kind: str) -> str:
     """The tool that an action of this kind uses: `TerminalAction` is of `terminal`."""
     if kind in _TOOLS:
         return _TOOLS[kind]
+    if kind.startswith(_CLIENT):
+        return kind.removeprefix(_CLIENT)
     return "_".join(word.lower() for word in _WORDS.split(kind.removesuffix("Action")))
 
 
@@ -76,16 +115,30 @@ def kind_of(tool: str) -> str:
 def to_tool_call(action: Any, id: str = "") -> ToolCall:
     """An action as a call: of an `ActionEvent`, of an action alone, or of an event of version 0. Its name is the tool's there.
 
-    Arguments are the action's fields; where an event has the call as the model made it, those, with what it said beside them (`security_risk`,
+    `to_action` gives the same action back. Where the name and the arguments do not tell all of it, the call is an `ActionCall`. Arguments are the action's fields; where an event has the call as the model made it, those, with what it said beside them (`security_risk`,
     `summary`). Raises `ConfigurationError` for what is no action.
     """
     found = fields_of(action, "to_tool_call")
     if "tool_name" in found:
-        return _of_event(found, id)
+        inner = found.get("action")
+        return _with_action(_of_event(found, id), cast(Fields, inner) if isinstance(inner, dict) else None, 1)
     if isinstance(found.get("action"), str):
-        return _of_version_0(found, id)
+        return _with_action(_of_version_0(found, id), {key: found[key] for key in ("action", "args", "timeout") if key in found}, 0)
+    return _with_action(_of_action(found, id), found, 1)
+
+
+def _with_action(call: ToolCall, action: Fields | None, version: Literal[0, 1]) -> ToolCall:
+    """The call, with the action that it was if it does not give that back by itself."""
+    if action is None or call.invalid or to_action(call, version) == action:
+        return call
+    return ActionCall(
+        call.id, call.name, call.arguments, call.provider_id, call.raw, "", deepcopy(action), (call.name, deepcopy(call.arguments))
+    )
+
+
+def _of_action(found: Fields, id: str) -> ToolCall:
     kind = found.get("kind")
-    if not isinstance(kind, str) or not kind.endswith("Action"):
+    if not isinstance(kind, str) or not (kind.endswith("Action") or kind.startswith(_CLIENT)):
         raise ConfigurationError("to_tool_call takes an action: it has neither a kind that ends in Action, nor tool_name, nor action.")
     arguments = {name: value for name, value in found.items() if name != "kind"}
     name = tool_of(kind)
@@ -121,10 +174,12 @@ def _of_version_0(event: Fields, id: str) -> ToolCall:
         name, provider = call.name, call.provider_id
     else:
         name, provider = _TOOLS_0.get(str(event["action"]), str(event["action"])), ""
-    if event["action"] == "mcp":
+    if event["action"] in (_MCP_0, "mcp"):
         given = args.get("arguments")
         return ToolCall(id, str(args.get("name") or name), dict(cast(Fields, given)) if isinstance(given, dict) else {}, provider)
-    return ToolCall(id, name, {key: value for key, value in args.items() if key not in _NOT_ARGUMENTS}, provider)
+    dropped = _NOT_ARGUMENTS - {"thought"} if event["action"] == "think" else _NOT_ARGUMENTS  # a thought is what it is called with
+    arguments = {key: value for key, value in args.items() if key not in dropped}
+    return ToolCall(id, name, {"command": "view", **arguments} if event["action"] == "read" else arguments, provider)
 
 
 def _asked_0(metadata: Fields, call_id: str) -> str | None:
@@ -143,6 +198,8 @@ def _asked_0(metadata: Fields, call_id: str) -> str | None:
 def with_arguments(call: ToolCall, text: str) -> ToolCall:
     """The call with the arguments of a JSON text, which may be none."""
     text = clean(text)
+    if too_deep(text):
+        return msgspec.structs.replace(call, raw=text, invalid=f"nested deeper than {MAX_DEPTH} levels")
     try:
         arguments: Any = msgspec.json.decode(text) if text.strip() else {}
     except ValueError as error:
@@ -154,14 +211,33 @@ def with_arguments(call: ToolCall, text: str) -> ToolCall:
 
 def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
     """A call as an action: `{"kind": "TerminalAction", ...}`, or in version 0 `{"action": "run", "args": ...}`. The inverse of `to_tool_call`
-    for the calls that it makes of actions. A name with a dot is an MCP server's tool."""
+    for the calls that it makes of actions. A name with a dot is an MCP server's tool, and so is in version 0 one that it has no action for."""
+    if isinstance(call, ActionCall) and call.made == (call.name, call.arguments) and ("kind" in call.action) == (version == 1):
+        return deepcopy(call.action)
     if version == 0:
-        if "." in call.name:
-            return {"action": "mcp", "args": {"name": call.name, "arguments": call.arguments}}
-        return {"action": _ACTIONS_0.get(call.name, call.name), "args": dict(call.arguments)}
+        return _action_0(call.name, dict(call.arguments))
     if "." in call.name:
         return {"kind": "MCPToolAction", "name": call.name, "data": dict(call.arguments)}
     return {"kind": kind_of(call.name), **{key: value for key, value in call.arguments.items() if key != "kind"}}
+
+
+def _action_0(name: str, arguments: Fields) -> Fields:
+    match name:
+        case "str_replace_editor":
+            if arguments.get("command") == "view" and _ONLY_EDITS.isdisjoint(arguments):
+                del arguments["command"]
+                return {"action": "read", "args": arguments}
+            return {"action": "edit", "args": arguments}
+        case "edit_file":
+            return {"action": "edit", "args": {"impl_source": "llm_based_edit", **arguments}}
+        case "finish" if "message" in arguments:
+            return {"action": "finish", "args": {"final_thought": arguments.pop("message"), **arguments}}
+        case "browser" if "code" in arguments:
+            return {"action": "browse_interactive", "args": {"browser_actions": arguments.pop("code"), **arguments}}
+        case _ if name in _ACTIONS_0 or name in _SAME_0:
+            return {"action": _ACTIONS_0.get(name, name), "args": arguments}
+        case _:
+            return {"action": _MCP_0, "args": {"name": name, "arguments": arguments}}
 
 
 # --- observations --------------------------------------------------------------------------------
@@ -175,26 +251,46 @@ def to_tool_result(observation: Any) -> ToolResult:
     """
     found = fields_of(observation, "to_tool_result")
     if isinstance(found.get("observation"), str):
-        return _result_0(found)
+        told = {key: found[key] for key in ("observation", "content", "extras", "success") if key in found}
+        return _with_whole(_result_0(found), told, 0)
     if "observation" in found:
         inner = fields_of(found["observation"], "to_tool_result")
         result = to_tool_result(inner)
         more = content_of(found.get("extended_content"))
         return msgspec.structs.replace(result, content=(*result.content, *more)) if more else result
+    return _with_whole(_result_1(dict(found)), found, 1)
+
+
+def _with_whole(result: ToolResult, observation: Fields, version: Literal[0, 1]) -> ToolResult:
+    """The result, with the whole observation if it does not give that back by itself."""
+    if to_observation(result, version) == observation:
+        return result
+    return msgspec.structs.replace(result, meta={**result.meta, WHOLE: deepcopy(observation)})
+
+
+def _result_1(found: Fields) -> ToolResult:
     kind = found.pop("kind", None)
     if kind == "AgentErrorEvent" or (kind is None and isinstance(found.get("error"), str) and "tool_call_id" in found):
-        return ToolResult.failure(clean(str(found.get("error") or "")), "unknown", meta={KIND: "AgentErrorEvent"})
+        text = clean(str(found.pop("error", None) or ""))
+        return ToolResult.failure(text, "unknown", meta={KIND: "AgentErrorEvent", **({REST: found} if found else {})})
     if kind == "UserRejectObservation":
-        reason = clean(str(found.get("rejection_reason") or "User rejected the action"))
-        return ToolResult.failure(f"Action rejected: {reason}", "cancelled", meta={KIND: kind, "decision": "reject"})
+        reason = clean(str(found.pop("rejection_reason", None) or "User rejected the action"))
+        meta = {KIND: kind, "decision": "reject", **({REST: found} if found else {})}
+        return ToolResult.failure(f"{_REJECTED}{reason}", "cancelled", meta=meta)
     if not isinstance(kind, str) or not kind.endswith("Observation"):
         raise ConfigurationError(
             "to_tool_result takes an observation: it has neither a kind that ends in Observation, nor observation, nor error."
         )
     given = next((name for name in ("content", "output", "text", "message") if found.get(name)), "content")
-    content = content_of(found.pop(given, None))
-    error = bool(found.pop("is_error", False) or found.get("error"))
+    blocks = found.pop(given, None)
+    content = content_of(blocks)
+    told = found.pop("is_error", False)
+    error = bool(told or found.get("error"))
     meta: Fields = {KIND: kind}
+    if error is not told:
+        found["is_error"] = told
+    if isinstance(blocks, list) and (shape := _shape(cast("list[Any]", blocks))) is not None:
+        meta[BLOCKS] = shape
     if isinstance(code := found.get("exit_code"), int):
         meta["exitCode"] = code
     if given != "content":
@@ -217,31 +313,71 @@ def _result_0(event: Fields) -> ToolResult:
         meta["exitCode"] = code
     if extras:
         meta[REST] = extras
+    if isinstance(success := event.get("success"), bool):
+        meta["success"] = success
     return ToolResult(content_of(event.get("content")), meta=meta, is_error=kind == "error")
 
 
 def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "") -> Fields:
     """A result as an observation: the inverse of `to_tool_result`. One that was none is called after its `tool`."""
     meta = result.meta
+    whole = meta.get(WHOLE)
+    if isinstance(whole, dict) and ("kind" in whole) == (version == 1):
+        whole = cast(Fields, whole)
+        if to_tool_result(whole).content == result.content:  # else it was edited, or cut
+            return deepcopy(whole)
     kind = str(meta.get(KIND) or "")
     rest = meta.get(REST)
     rest = dict(cast(Fields, rest)) if isinstance(rest, dict) else {}
     if version == 0:
         names = {name: kind for kind, name in _OBSERVATIONS_0.items()}
-        kind = "error" if result.is_error else names.get(kind, kind) or _ACTIONS_0.get(tool, tool or "run")
+        known = kind in names or (bool(kind) and not kind.endswith(("Observation", "Event")))
+        kind = names.get(kind, kind) if known else "error" if result.is_error else _action_0(tool or "execute_bash", {})["action"]
+        if kind == _MCP_0:
+            kind = "mcp"
         if "exitCode" in meta and not rest:
             rest = {"metadata": {"exit_code": meta["exitCode"]}}
-        return {"observation": kind, "content": result.text, "extras": rest}
-    if not kind.endswith("Observation") or kind == "UserRejectObservation":
+        more: Fields = {"success": meta["success"]} if isinstance(meta.get("success"), bool) else {}
+        return {"observation": kind, "content": result.text, "extras": rest, **more}
+    if kind == "AgentErrorEvent":
+        return {"error": result.text, **rest, "kind": kind}
+    if kind == "UserRejectObservation":
+        return {"rejection_reason": result.text.removeprefix(_REJECTED), **rest, "kind": kind}
+    if not kind.endswith("Observation"):
         kind = kind_of(tool or "tool").removesuffix("Action") + "Observation"
     if "exitCode" in meta:
         rest.setdefault("exit_code", meta["exitCode"])
-    blocks = [written(block) for block in result.content]
+    blocks = _shaped(result.content, meta.get(BLOCKS))
     if not blocks and result.structured_content is not None:
         blocks = [{"type": "text", "text": msgspec.json.encode(result.structured_content).decode()}]
     place = rest.pop("content", "content")
     found: Fields = {"content": blocks} if place == "content" or not isinstance(place, str) else {"content": [], place: result.text}
     return {**found, "is_error": result.is_error, **rest, "kind": kind}
+
+
+def _shape(blocks: list[Any]) -> list[Any] | None:
+    """How blocks were divided: for each, how many of ours it became and the fields that ours have no place for. None if that is as usual."""
+    shape: list[Any] = []
+    for block in blocks:
+        rest = dict(cast(Fields, block)) if isinstance(block, dict) else {}
+        urls = rest.pop("image_urls", None)
+        rest.pop("text", None)
+        shape.append([len(content_of([block])), "image" if urls is not None else "text", {k: v for k, v in rest.items() if k != "type"}])
+    return None if all(count == 1 and not rest for count, _, rest in shape) else shape
+
+
+def _shaped(content: Sequence[Content], shape: Any) -> list[Fields]:
+    blocks = [written(block) for block in content]
+    if not isinstance(shape, list) or sum(part[0] for part in cast("list[Any]", shape)) != len(blocks):
+        return blocks
+    found: list[Fields] = []
+    for count, kind, rest in cast("list[Any]", shape):
+        mine, blocks = blocks[:count], blocks[count:]
+        if kind == "image":
+            found.append({"type": "image", "image_urls": [url for block in mine for url in block.get("image_urls", [])], **rest})
+        else:
+            found += [{**block, **rest} for block in mine]
+    return found
 
 
 def content_of(given: Any) -> tuple[Content, ...]:

@@ -14,11 +14,12 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 import msgspec
 
 from holdfast import events as ev
-from holdfast.content import Usage
+from holdfast.agent.damage import stand_in
+from holdfast.content import ToolCall, ToolResult, Usage
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import ConfigurationError
-from holdfast.openhands.reading import ABOUT, PREFIX
-from holdfast.openhands.shims import KIND, Fields, kind_of, to_action, to_observation, written
+from holdfast.openhands.reading import ABOUT, ACTION_KIND, PREFIX
+from holdfast.openhands.shims import KIND, REST, Fields, kind_of, to_action, to_observation, written
 
 _FILE = re.compile(r"[0-9A-Za-z-]{1,64}")
 _STATUSES = {ConversationStatus.CLOSED: "paused"}
@@ -70,6 +71,9 @@ class _Writer:
         """The events' files, in order."""
         head = False
         for event in self._state.events:
+            if isinstance(event, ev.Damaged):
+                self.notes.append(f"event {event.seq} is damaged and cannot be read ({event.reason})")
+                event = stand_in(event) or event
             match event:
                 case ev.Agent() if not head:
                     head = True
@@ -91,7 +95,7 @@ class _Writer:
                     self._file(event, "ConversationErrorEvent", "environment", code=event.error, detail=event.message)
                 case ev.Unknown() if (original := _original(event)) is not None:
                     self._files.append(original)
-                case ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
+                case ev.Damaged() | ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
                     pass  # they are in what is written
                 case _:
                     self._skipped[event.type] = self._skipped.get(event.type, 0) + 1
@@ -134,7 +138,7 @@ class _Writer:
             id = self._originals.get(call.id) or (_uuid(event.id) if index == 0 else str(uuid5(NAMESPACE_OID, f"{event.id}:{index}")))
             rest = self._rest.get(id, {})
             asked = {"id": provider, "name": call.name, "arguments": call.raw_arguments, "origin": "completion"}
-            action = None if call.invalid else to_action(call)
+            action = None if call.invalid else _action(call, rest.get(ACTION_KIND))
             for name in ("security_risk", "summary"):
                 if action is not None and name in rest:
                     action.pop(name, None)
@@ -142,7 +146,7 @@ class _Writer:
                 event, "ActionEvent", "agent", id, thought=thought if index == 0 else [], thinking_blocks=rest.get("thinking_blocks", []),
                 **(reasoning if index == 0 else {}), action=action, tool_name=call.name, tool_call_id=provider, tool_call=asked,
                 llm_response_id=response, security_risk=rest.get("security_risk", "UNKNOWN"),
-                **{key: value for key, value in rest.items() if key not in ("thinking_blocks", "security_risk")},
+                **{key: value for key, value in rest.items() if key not in ("thinking_blocks", "security_risk", ACTION_KIND)},
             )  # fmt: skip
             self._ids[event.seq].append(id)
             self._calls[call.id] = (provider, call.name, id, event.seq)
@@ -152,10 +156,12 @@ class _Writer:
         whose: Fields = {"tool_name": tool, "tool_call_id": provider}
         kind, result = event.result.meta.get(KIND), event.result
         if kind == "AgentErrorEvent" or result.meta.get("outcome") == "unknown":
-            id = self._file(event, "AgentErrorEvent", "agent", **whose, error=result.text)
+            id = self._file(event, "AgentErrorEvent", "agent", **whose, error=result.text, **_classified(result))
         elif result.meta.get("decision") == "reject":
             reason = result.text.removeprefix("Action rejected: ")
-            id = self._file(event, "UserRejectObservation", "environment", **whose, rejection_reason=reason, action_id=action)
+            id = self._file(
+                event, "UserRejectObservation", "environment", **whose, rejection_reason=reason, **_classified(result), action_id=action
+            )
         else:
             observation = to_observation(result, tool=tool)
             id = self._file(event, "ObservationEvent", "environment", **whose, observation=observation, action_id=action)
@@ -182,7 +188,7 @@ class _Writer:
         costs = [{"model": event.model or model, "cost": event.cost or 0.0, "timestamp": event.timestamp.timestamp()} for event in answers]
         usages = [{**_usage(event.usage), "model": event.model or model, "response_id": event.response_id or _uuid(event.id)} for event in answers]  # fmt: skip
         metrics = {
-            "model_name": model, "accumulated_cost": state.cost, "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
+            "model_name": model, "accumulated_cost": state.cost or 0.0, "accumulated_token_usage": {**_usage(state.usage), "model": model, "response_id": ""},
             "costs": costs, "response_latencies": [], "token_usages": usages,
         }  # fmt: skip
         return {
@@ -191,6 +197,22 @@ class _Writer:
             "stuck_detection": True, "execution_status": _STATUSES.get(state.status, state.status.value),
             "confirmation_policy": {"kind": "NeverConfirm"}, "activated_knowledge_skills": [], "stats": {"usage_to_metrics": {"agent": metrics}},
         }  # fmt: skip
+
+
+def _classified(result: ToolResult) -> Fields:
+    """The fields of a failed call's event that say what kind of failure it was."""
+    rest = result.meta.get(REST)
+    rest = cast(Fields, rest) if isinstance(rest, dict) else {}
+    return {key: rest[key] for key in ("classification", "rejection_source") if key in rest}
+
+
+def _action(call: ToolCall, kind: Any) -> Fields:
+    """A call as an action, of the kind that it had there if that does not follow from its tool's name."""
+    if not isinstance(kind, str):
+        return to_action(call)
+    if kind == "MCPToolAction":
+        return {"kind": kind, "data": dict(call.arguments)}
+    return {**{key: value for key, value in call.arguments.items() if key != "kind"}, "kind": kind}
 
 
 def _originals(events: Any) -> dict[str, str]:

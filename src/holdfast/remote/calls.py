@@ -19,7 +19,7 @@ from holdfast.conversation.callbacks import guarded
 from holdfast.conversation.calls import INTERRUPTED
 from holdfast.conversation.driver import inside
 from holdfast.conversation.state import ConversationStatus
-from holdfast.errors import ConfigurationError, HoldfastError, StoreError
+from holdfast.errors import ConfigurationError, HoldfastError, StoreError, WrongProcess
 from holdfast.remote.copy import Copy
 from holdfast.remote.link import Link, pause
 from holdfast.tools import Cancellation, ToolContext
@@ -90,10 +90,10 @@ class ClientCalls:
                 if self._interrupted() or item is None or item.runner not in ("", self._client):
                     stale.append(token)
             if fold.status is ConversationStatus.RUNNING and not self.closing:
-                for item in fold.open.values():
+                for item in fold.offers:
                     call = item.effective
                     known = call.id in self._running or call.id in self._done or self._refused.get(call.id) == fold.last_seq
-                    if not known and item.offered and item.asked is None and item.runner in ("", self._client) and self._has(call):
+                    if not known and item.runner in ("", self._client) and self._has(call):
                         self._running[call.id] = Cancellation()
                         self._queue.append(call)
                 self._hire()
@@ -137,6 +137,8 @@ class ClientCalls:
                 token = self._running[call.id]
             try:
                 done = self._run_one(call, token)
+            except WrongProcess:
+                raise
             except Exception:
                 _log.exception("conversation %s: call %s failed in its client", self._copy.id, call.id)
                 done = True
@@ -160,6 +162,7 @@ class ClientCalls:
             result = ToolResult.failure(INTERRUPTED, "cancelled")
         else:
             result = self._result(call, token)
+            self._link.owner.check(f"Conversation {self._copy.id!r}")  # a child that the callback forked must not answer the call
         self._give_back(f"{path}/result", call, result, time.monotonic() - began)
         return True
 

@@ -18,10 +18,11 @@ import msgspec
 from holdfast import events as ev
 from holdfast.agent.agent import Agent
 from holdfast.agent.output import made
-from holdfast.content import ContentLike, Message, ToolResult, blocks
+from holdfast.content import ContentLike, Message, ToolResult
 from holdfast.conversation import orders
 from holdfast.conversation.callbacks import Callback, Subscription, guarded
 from holdfast.conversation.driver import inside
+from holdfast.conversation.fixed import Fixed
 from holdfast.conversation.state import ConversationState, ConversationStatus
 from holdfast.errors import (
     ConfigurationError,
@@ -39,6 +40,7 @@ from holdfast.remote.follower import Follower
 from holdfast.remote.questions import Questions
 from holdfast.remote.shapes import ID, Created, agent_request, created, needs_workspace, tools_request
 from holdfast.remote.workspace import RemoteWorkspace
+from holdfast.tools.callables import refuse_async
 
 if TYPE_CHECKING:
     from holdfast.conversation.questions import OnQuestion
@@ -50,7 +52,7 @@ RUNNING = ConversationStatus.RUNNING
 _LOOK = 15.0  # seconds after which a conversation that says nothing is asked after
 
 
-class RemoteConversation:
+class RemoteConversation(Fixed):
     """One conversation with an agent, as `Conversation(agent)`, but on the agent server of `workspace`: there its journal is, its loop runs, and
     goes on without this program too. The methods, their arguments, what they return and raise are those of `Conversation`.
 
@@ -64,6 +66,14 @@ class RemoteConversation:
     `detach` lets go of it and has it run on; `close` and `with` stop it, as they do a `Conversation`. Thread-safe. The constructor asks the
     server, and raises what it answers, or `StoreError` if it cannot be reached.
     """
+
+    fixed = {
+        "agent": "Another agent goes on with conversation.fork(agent=...); other tools are registered with agent.tools.",
+        "workspace": "Open the conversation anew with RemoteConversation(agent, workspace, id=...).",
+        "id": "Give the id to RemoteConversation(agent, workspace, id=...), or fork the conversation under another one.",
+        "client": "It names this object to the agent server.",
+        "warnings": "They are what the agent server said.",
+    }
 
     def __init__(
         self,
@@ -140,12 +150,41 @@ class RemoteConversation:
         return self._link.read(created, "GET", f"/api/conversations/{quote(id, safe='')}", client=self.client)
 
     @classmethod
-    def from_state(cls, *_: object, **__: object) -> RemoteConversation:
-        """Raises `ConfigurationError`: an agent server takes no state from elsewhere."""
-        raise ConfigurationError(
-            "RemoteConversation: from_state is for Conversation alone; an agent server takes no state from elsewhere. Open the conversation "
-            "with RemoteConversation(agent, workspace, id=...) where it is, or fork it there."
-        )
+    def from_state(
+        cls, state: ConversationState, agent: Agent, workspace: RemoteWorkspace, id: str | None = None, **options: Any
+    ) -> RemoteConversation:
+        """A new conversation on the agent server of `workspace` that goes on from `state`; `options` as in the constructor.
+
+        The state is that of any conversation, local or remote. What waits in it is as in `Conversation.from_state`. The server takes states
+        of up to 32 MB; large outputs are not sent with it. Raises `ConfigurationError` if `id` has events already.
+        """
+        if not isinstance(state, ConversationState):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"from_state: state takes a ConversationState, not {state!r}.")
+        if not isinstance(agent, Agent):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"from_state: agent takes an Agent, not {agent!r}.")
+        conversation = cls(agent, workspace, id, **options)
+        try:
+            conversation._begin_with(state)
+        except BaseException:
+            conversation.detach()
+            raise
+        return conversation
+
+    def _begin_with(self, state: ConversationState) -> None:
+        new = not self._copy.fold.last_seq
+        try:
+            if new and state.events:
+                self._link.request("PUT", f"{self._copy.path}/state", msgspec.Raw(state.to_json()), client=self.client)
+            elif state.events:
+                raise Conflict("It has events.")
+            self._current()
+        except Conflict as error:
+            raise ConfigurationError(f"from_state: conversation {self.id!r} has events already; give another id.") from error
+        except ConfigurationError:
+            if new:
+                with suppress(HoldfastError):
+                    self._link.request("DELETE", self._copy.path, client=self.client)
+            raise
 
     def fork(self, seq: int | None = None, agent: Agent | None = None, id: str | None = None, **options: Any) -> RemoteConversation:
         """As `Conversation.fork`, on the same server: a new conversation that begins with this one's events up to `seq` (None: all)."""
@@ -230,13 +269,7 @@ class RemoteConversation:
 
     def send_message(self, message: str | Message | ContentLike) -> ev.Message:
         """As `Conversation.send_message`: say something to the agent, as the user. Returns the event, which is in the journal then."""
-        if isinstance(message, Message):
-            if message.role != "user":
-                raise ConfigurationError(f"send_message takes a message of role 'user', not {message.role!r}.")
-            content = message.content
-        else:
-            content = blocks(message)
-        content = orders.said(content)
+        content = orders.said(orders.content_of(message))
         self._check_open()
         self._tell_tools()
         event_id, before = os.urandom(16).hex(), self._copy.fold.last_seq
@@ -424,6 +457,7 @@ class RemoteConversation:
         whatever the network does, on a thread of its own."""
         if not callable(callback):
             raise ConfigurationError(f"register_event_callback: callback takes a function of one event, not {callback!r}.")
+        refuse_async("register_event_callback: callback", callback)
         if after_seq is not None and (not isinstance(after_seq, int) or after_seq < 0):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"register_event_callback: after_seq takes a seq, 0 for all events, not {after_seq!r}.")
         self._check_open()
@@ -448,6 +482,8 @@ class RemoteConversation:
         self._end(timeout, stop=False)
 
     def _end(self, timeout: float, stop: bool) -> None:
+        if not self.workspace.link.owner.here:  # a forked child: nothing here is its own
+            return
         deadline = time.monotonic() + min(timeout, threading.TIMEOUT_MAX)
         with self._lock:
             if self._closing:
@@ -633,5 +669,7 @@ def _check(agent: Any, workspace: Any, id: Any, on_delta: Any, on_progress: Any,
     for name, value in (("on_delta", on_delta), ("on_progress", on_progress)):
         if value is not None and not callable(value):
             raise ConfigurationError(f"RemoteConversation: {name} takes a function or None, not {value!r}.")
+        refuse_async(f"RemoteConversation: {name}", value)
+    refuse_async("RemoteConversation: on_question", on_question)
     if on_question not in (None, "wait") and not callable(on_question):
         raise ConfigurationError(f"RemoteConversation: on_question takes a function of a Question, 'wait' or None, not {on_question!r}.")

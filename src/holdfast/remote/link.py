@@ -20,6 +20,7 @@ from holdfast.llm.address import take_apart
 from holdfast.llm.http import Response, header_text
 from holdfast.llm.retry import retry_after
 from holdfast.llm.secrets import shown
+from holdfast.processes import OwnerProcess
 from holdfast.remote.failures import failure
 from holdfast.remote.pool import Pool
 from holdfast.tools.carried import trace_headers
@@ -49,7 +50,7 @@ class Link:
     carries an `Idempotency-Key`, which the server does once. Redirects are not followed.
     """
 
-    __slots__ = ("_headers", "_lock", "_observers", "_pool", "_prefix", "_users", "address", "timeout")
+    __slots__ = ("_headers", "_lock", "_observers", "_pool", "_prefix", "_users", "address", "owner", "timeout")
 
     def __init__(
         self,
@@ -78,6 +79,7 @@ class Link:
         self.address = f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
         self.timeout = timeout
         self._lock = threading.Lock()
+        self.owner = OwnerProcess()
         self._users = 0  # open conversations
         self._observers = observers
 

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.content import ToolResult
 from holdfast.errors import Cancelled, ToolCancelled
 from holdfast.tools import Tool, ToolAnnotations, ToolContext
+from holdfast.tools.json_values import copied
 
 if TYPE_CHECKING:
     from holdfast.remote.workspace import RemoteWorkspace
@@ -31,6 +32,9 @@ class Described(msgspec.Struct, frozen=True, rename="camel"):
 class RemoteTool(Tool):
     """One tool of a `RemoteWorkspace`. In a `RemoteConversation` that works there the server runs it itself; anywhere else it is an HTTP call."""
 
+    tool_type = "local_function"
+    untrusted = True
+
     def __init__(self, workspace: RemoteWorkspace, described: Described) -> None:
         super().__init__(
             described.name,
@@ -49,7 +53,7 @@ class RemoteTool(Tool):
     @property
     def input_schema(self) -> dict[str, Any]:
         """As the server has it, to the letter: definitions that are the same everywhere let conversations share a provider's prompt cache."""
-        return self._schema_there
+        return copied(self._schema_there)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Run it in the workspace. Raises `ToolCancelled`, and what the server raises."""

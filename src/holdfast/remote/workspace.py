@@ -184,7 +184,10 @@ class RemoteWorkspace:
 
     def close(self) -> None:
         """Let go of the connections. A workspace without an id of your own is removed from the server with its files and shells, unless a
-        conversation that goes on there was detached. Idempotent; what could not be removed within some seconds is a warning in the log."""
+        conversation that goes on there was detached. Idempotent; what could not be removed within some seconds is a warning in the log.
+        Does nothing in a forked child."""
+        if not self.link.owner.here:
+            return
         with self._lock:
             if self._closed:
                 return

@@ -1,69 +1,184 @@
-"""What is said to a bash so that it runs commands and reports on them, and how its reports are read."""
+"""One command in a new bash: the script that runs it, and the state that it leaves for the next command.
+
+Every command gets a bash of its own, which is not interactive. The working directory and the values of variables are carried
+from one to the next, as data that the driver reads, checks and sets. Functions, aliases, options, traps and arrays end with
+their command: what one command does to its bash cannot change what a later command runs.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, field, replace
 
-# Interactive, since only an interactive bash survives SIGINT and errors of expansion, and goes on with its next command.
-ARGUMENTS = ("--noprofile", "--norc", "--noediting", "-i")
+# Privileged mode (-p): no startup file, functions or options from the environment, whatever it holds.
+ARGUMENTS = ("--noprofile", "--norc", "-p")
 
-# The descriptor on which the shell reports. High, so that a script's own `exec 3>file` does not meet it, and below 256, the
-# limit of descriptors on some systems. It is closed while a command runs: nothing that a command starts can hold or write it.
-_REPORT = 250
+MAX_STATE_BYTES = 4 * 1024 * 1024
+"""The largest state that is carried: a larger one is left out whole."""
+_MAX_VALUE_BYTES = 100_000  # of one exported variable; Linux takes at most 128 KB per string
+_MAX_EXPORTED_BYTES = 1_000_000  # of all of them; Linux takes at most 2 MB for arguments and environment
 
-# Monitor mode (-m) gives each job a process group of its own. A report ends with one write, so that a SIGINT in the middle of
-# reporting cannot leave half of one.
-_SETUP = """exec {report}>&{fd} {close}; PS1= PS2= PROMPT_COMMAND=; unset HISTFILE; set +o history +H -m
-_holdfast_status() {{ return "$1"; }}
-_holdfast_report() {{ builtin jobs -p >&{report}; builtin printf '\\0%s\\0%s\\0%s\\0\\n' "$2" "$1" "${{PWD-}}" >&{report}; }}
-"""
+# The script is one line, so that bash counts the command's lines from 1. `{name}` is random: no command can know it beforehand,
+# and the function is readonly. The state is written once the command has ended, and on `exit`, a failing `set -e` or a SIGINT.
+# It ends with NUL, and the trap is set only when all variables are: a SIGINT can come at any time.
+# The script's file has two parts that end with NUL: assignments, and the command.
+_SCRIPT = (
+    "{name}() {{ [[ ${{{name}d:-}} ]] || {{ {name}c=; builtin declare -p; builtin declare -F; builtin printf '\\0'; }} 2>/dev/null >|{state}; "
+    "{name}d=1; return \"$1\"; }}; "
+    "{{ IFS= read -rd '' {name}v; IFS= read -rd '' {name}c; }} <{script}; eval \"${name}v\"; {name}v=; "
+    "readonly -f {name}; trap '{name} \"$?\"' EXIT; "
+    "{name}s() {{ unset -f {name}s; return {status}; }}; {name}s; "
+    "eval \"${name}c\"; {name} \"$?\""
+)  # fmt: skip
 
-# The second line is a command of its own: it also runs when the first is thrown away by a SIGINT. The first word of each is
-# quoted against aliases.
-_COMMAND = """IFS= \\builtin read -rd '' _holdfast_command <{command}; _holdfast_status {status}; \
-\\builtin eval "$_holdfast_command" <{stdin} >{stdout} 2>&1 {report}>&-
-"""
-_ASK = """_holdfast_report "$?" {number}
-"""
-_REPORTED = re.compile(rb"([\d\n]*)\0(\d+)\0(\d+)\0([^\0]*)\0\n")
+# Names that bash acts on when it starts or runs. They are never set for a command: neither a caller's environment nor an
+# earlier command can load a file, turn an option on or change how words are split.
+_ACTED_ON = re.compile(
+    r"BASH|BASH_.*|BASHOPTS|SHELLOPTS|ENV|IFS|PS\d|PROMPT_.*|POSIXLY_CORRECT|GLOBIGNORE|EXECIGNORE|FIGNORE|CDPATH|TMOUT|TIMEFORMAT"
+    r"|FUNCNEST|HIST.*|histchars|INPUTRC|MAIL|MAILCHECK|MAILPATH|OPTIND|OPTARG|OPTERR|COMP_.*|READLINE_.*|IGNOREEOF|auto_resume"
+    r"|CHILD_MAX|_"
+)
+# Names that bash sets by itself, most of them readonly or changing.
+_SET_BY_BASH = frozenset(
+    [
+        "COLUMNS",
+        "COMPREPLY",
+        "COPROC",
+        "DIRSTACK",
+        "EPOCHREALTIME",
+        "EPOCHSECONDS",
+        "EUID",
+        "FUNCNAME",
+        "GROUPS",
+        "HOSTNAME",
+        "HOSTTYPE",
+        "LINENO",
+        "LINES",
+        "MACHTYPE",
+        "MAPFILE",
+        "OLDPWD",
+        "OSTYPE",
+        "PIPESTATUS",
+        "PPID",
+        "PWD",
+        "RANDOM",
+        "REPLY",
+        "SECONDS",
+        "SHELL",
+        "SHLVL",
+        "SRANDOM",
+        "TERM",
+        "UID",
+    ]
+)
+_DECLARED = re.compile(
+    rb"""^declare -([-\w]+) ([A-Za-z_]\w*)=(?:"([^"\\]*(?:\\.[^"\\]*)*)"|\$'([^'\\]*(?:\\.[^'\\]*)*)')$""", re.DOTALL | re.MULTILINE
+)
+_FUNCTION = re.compile(rb"^declare -f\w* (\S+)$", re.MULTILINE)
+_ESCAPED = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|u([0-9A-Fa-f]{1,4})|U([0-9A-Fa-f]{1,8})|c(.)|(.))", re.DOTALL)
+_LETTERS = {b"a": b"\a", b"b": b"\b", b"e": b"\x1b", b"E": b"\x1b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 
 
-class Report(NamedTuple):
-    """What the shell says when it is ready again: after which run, with what exit code, where, and which jobs it has."""
+@dataclass(frozen=True)
+class State:
+    """The state of a conversation's terminal between two commands."""
 
-    number: int
-    status: int
     cwd: str
-    jobs: set[int]
+    exported: Mapping[str, str]
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Variables that are not exported."""
+    status: int = 0
+    """The exit code of the last command."""
 
 
-def setup(fd: int) -> str:
-    """The first words: where to report (an inherited descriptor), and no history, prompts or `!`."""
-    return _SETUP.format(report=_REPORT, fd=fd, close="" if fd == _REPORT else f"{fd}>&-")
+@dataclass(frozen=True)
+class Change:
+    """What a command did to the state, by name."""
+
+    exported: tuple[str, ...] = ()
+    """Exported variables that the command set, changed or unset."""
+    functions: tuple[str, ...] = ()
+    """Functions that it defined, which ended with it."""
+    too_large: tuple[str, ...] = ()
+    """Variables that are too large to be carried."""
 
 
-def run(number: int, status: int, command: str, stdin: str, stdout: str) -> str:
-    """Run the file `command` as if it were typed, with `$?` being `status` at first, then report."""
-    files = {"command": _quoted(command), "stdin": _quoted(stdin), "stdout": _quoted(stdout)}
-    return _COMMAND.format(**files, status=status, report=_REPORT) + ask(number)
+def acts_on(name: str) -> bool:
+    """True for a variable that bash itself acts on."""
+    return _ACTED_ON.fullmatch(name) is not None
 
 
-def ask(number: int) -> str:
-    """Report, with the last command's exit code."""
-    return _ASK.format(number=number)
+def arguments(name: str, script: str, state: str, status: int) -> list[str]:
+    """The arguments of a bash that runs the file `script` and writes its state to the file `state`.
+
+    `name` is a random identifier; `status` is what `$?` is at first.
+    """
+    line = _SCRIPT.format(name=name, script=_quoted(script), state=_quoted(state), status=status)
+    return [*ARGUMENTS, "-c", line, "bash"]
 
 
-def reports(data: bytes) -> tuple[list[Report], bytes]:
-    """The reports in what the shell wrote, and what is left: the beginning of the next."""
-    found: list[Report] = []
-    end = 0
-    for match in _REPORTED.finditer(data):
-        end = match.end()
-        jobs, number, status, cwd = match.groups()
-        found.append(Report(int(number), int(status), os.fsdecode(cwd), {int(job) for job in jobs.split()}))
-    return found, data[end:]
+def script(command: bytes, state: State) -> bytes:
+    """The content of the script's file: the variables, then the command."""
+    lines = "".join(f"{name}={_quoted(value)}\n" for name, value in state.variables.items())
+    return lines.encode(errors="surrogateescape") + b"\0" + command + b"\0"
+
+
+def after(before: State, data: bytes, name: str, marks: Container[str], status: int) -> tuple[State, Change] | None:
+    """The state that a command left in `data`, and the change to it; None if `data` holds no state.
+
+    Args:
+        before: The state in which the command began.
+        data: Content of the state's file.
+        name: The random identifier of its script.
+        marks: Names of variables that are no part of the state.
+        status: The command's exit code.
+    """
+    if not data.endswith(b"\0"):
+        return None
+    exported: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    too_large: list[str] = []
+    cwd = ""
+    room = _MAX_EXPORTED_BYTES
+    for match in _DECLARED.finditer(data):
+        flags, key, plain, escaped = match.groups()
+        found = os.fsdecode(key)
+        value = re.sub(rb"\\(.)", rb"\1", plain, flags=re.DOTALL) if plain is not None else _ESCAPED.sub(_unescaped, escaped)
+        text = os.fsdecode(value.replace(b"\0", b""))
+        if found == "PWD":
+            cwd = text
+        elif acts_on(found) or found.startswith(name) or b"n" in flags or found == "SHLVL" or found in marks:
+            continue
+        elif b"x" in flags:
+            room -= len(key) + len(value)
+            if len(value) > _MAX_VALUE_BYTES or room < 0:
+                too_large.append(found)
+            else:
+                exported[found] = text
+        elif found not in _SET_BY_BASH:
+            variables[found] = text
+    if not cwd.startswith("/"):
+        cwd = before.cwd
+    functions = tuple(os.fsdecode(f) for f in _FUNCTION.findall(data) if not os.fsdecode(f).startswith(name))
+    names = sorted({*before.exported, *exported} - {"OLDPWD", "SHLVL", "PWD"})
+    changed = tuple(one for one in names if before.exported.get(one) != exported.get(one) and one not in too_large)
+    return replace(before, cwd=cwd, exported=exported, variables=variables, status=status), Change(changed, functions, tuple(too_large))
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    octal, byte, short, long, control, char = match.groups()
+    if octal is not None:
+        return bytes([int(octal, 8) & 0xFF])
+    if byte is not None:
+        return bytes([int(byte, 16)])
+    if short is not None or long is not None:
+        number = int(short or long, 16)
+        return chr(number).encode(errors="replace") if number < 0x110000 else b"?"
+    if control is not None:
+        return bytes([control[0] & 0x1F])
+    return _LETTERS.get(char, char)
 
 
 def _quoted(text: str) -> str:

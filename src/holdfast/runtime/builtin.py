@@ -35,8 +35,8 @@ def _told() -> Generator[None]:
         raise ToolError(str(error), "validation") from error
 
 
-def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
-    """The tools over one runtime's parts."""
+def make_tools(runtime: object, shell: Terminal, files: Files, search: Search) -> list[Tool]:
+    """The tools of `runtime` over its parts."""
 
     def terminal(
         context: ToolContext,
@@ -45,11 +45,12 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
         wait: Seconds = 60,
         interactive: bool = False,
     ) -> ToolResult:
-        """Run a command, or a script of several lines, in your own bash shell, which starts in the working directory.
+        """Run a command, or a script of several lines, in bash. The first command starts in the working directory.
 
-        The shell stays: directory, variables, functions and background jobs last from call to call. The answer has the output
-        (stdout and stderr) and the exit code. A command that is not done after `wait` seconds goes on; follow it with
-        terminal_input. Start servers in the background with &. There is no terminal and, unless `interactive`, no input.
+        The directory, variables and background processes last from call to call; functions, aliases and options do not. The
+        answer has the output (stdout and stderr) and the exit code. A command that is not done after `wait` seconds goes on;
+        follow it with terminal_input. Start servers in the background with &. There is no terminal and, unless `interactive`,
+        no input.
 
         Args:
             command: What to run.
@@ -171,4 +172,7 @@ def make_tools(shell: Terminal, files: Files, search: Search) -> list[Tool]:
     for function, _, _ in made:
         # Not the workdir's name: definitions that are the same in every folder let conversations share a provider's prompt cache.
         function.__doc__ = (function.__doc__ or "").replace("{timeout}", f"{shell.command_timeout:g}")
-    return [Tool.from_function(function, annotations=annotations, category=category) for function, annotations, category in made]
+    tools = [Tool.from_function(function, annotations=annotations, category=category) for function, annotations, category in made]
+    for tool in tools:
+        tool.runtime = runtime
+    return tools

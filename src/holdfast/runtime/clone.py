@@ -40,7 +40,7 @@ def is_remote(repo: str) -> bool:
 def clone(repo: str, branch: str | None, target: Path, workdir: Path, env: Mapping[str, str], timeout: float) -> Path:
     """`git clone` into `target`. Raises `RuntimeFault` with git's own message."""
     url = repository_url(repo, workdir)
-    if branch is not None and (not branch or branch.startswith("-")):
+    if branch is not None and (not branch or branch.startswith("-") or "\0" in branch):
         raise ConfigurationError(f"branch takes the name of a branch or tag, not {branch!r}.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RuntimeFault(f"{repo!r} was not cloned: {target} exists and is not empty. Give another target.")

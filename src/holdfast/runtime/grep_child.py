@@ -87,7 +87,12 @@ def main() -> None:
     """Search what stdin says, until `limit` lines (or files) were found."""
     ask = json.loads(sys.stdin.buffer.readline())
     names = sys.stdin.buffer.read().split(b"\0")[:-1]
-    pattern = re.compile(ask["pattern"], re.IGNORECASE if ask["ignore_case"] else 0)
+    try:
+        # Here and not before: compiling can take minutes, too, and this process can be killed.
+        pattern = re.compile(ask["pattern"], re.IGNORECASE if ask["ignore_case"] else 0)
+    except (re.error, OverflowError, RecursionError, ValueError) as error:
+        sys.stdout.write(json.dumps({"error": str(error)}) + "\n")
+        return
     room, searched = int(ask["limit"]), 0
     for name in names:
         path = os.fsdecode(name)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.content import ToolResult
 from holdfast.errors import ConfigurationError
+from holdfast.processes import OwnerProcess
 from holdfast.runtime import clone
 from holdfast.runtime.environment import child_environment
 from holdfast.runtime.files import Files
@@ -20,16 +20,20 @@ from holdfast.runtime.microagents import Microagent, load_microagents
 from holdfast.runtime.paths import Paths, with_home
 from holdfast.runtime.search import Search
 from holdfast.runtime.terminal import Terminal
+from holdfast.temporary import TemporaryFolder
 from holdfast.tools.context import Cancellation
 
 if TYPE_CHECKING:
     from holdfast.tools import Tool
 
+_log = logging.getLogger(__name__)
+
 
 class LocalRuntime:
     """A working directory on this machine, and a shell for each conversation that works in it.
 
-    `workdir=None` makes a temporary folder, removed at `close`. The file tools work inside of it, and in the folders that
+    `workdir=None` makes a temporary folder, removed at `close`. If this process is killed, the next one that makes a runtime removes
+    the folder when it is empty, and else names it once in the log. The file tools work inside of it, and in the folders that
     `allow_outside` names (`True`: anywhere); shell commands can do whatever this process's user can. They see none of this process's
     environment variables but what `env` gives them: see `child_environment`. `shell` is bash, by name or path.
     `output_limit` is the number of characters of an answer; longer outputs are in a file. `command_timeout` is in seconds.
@@ -58,19 +62,22 @@ class LocalRuntime:
         if not command_timeout > 0:
             raise ConfigurationError(f"command_timeout takes seconds, more than 0, not {command_timeout!r}.")
         # Ours alone: pipes, the outputs that are too long to show, and the workdir if none was given.
-        self._folder = Path(os.path.realpath(tempfile.mkdtemp(prefix="holdfast-")))
+        self._temporary = TemporaryFolder(work="" if workdir is not None else "workdir")
+        self._folder = self._temporary.path
         if workdir is None:
             self.workdir = self._folder / "workdir"
             self.workdir.mkdir()
         else:
             self.workdir = Path(os.path.realpath(with_home(workdir)))
+        self._process = OwnerProcess()
         self._lock = threading.Lock()
         self._tools: list[Tool] | None = None
+        self._clones: list[Path] = []
         self._closed = False
         try:
             self._env = child_environment(self.workdir, env)
         except ConfigurationError:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._temporary.close()
             raise
         allowed = allow_outside if isinstance(allow_outside, bool) else [Path(os.path.realpath(with_home(p))) for p in allow_outside]
         self.terminal = Terminal(self.workdir, self._folder, self._env, shell, output_limit, command_timeout)
@@ -121,13 +128,33 @@ class LocalRuntime:
         """
         url = clone.repository_url(repo, self.workdir)
         where = self.paths.resolve(clone.folder_name(url) if target is None else target, write=True)
-        return clone.clone(repo, branch, where, self.workdir, self._env, timeout)
+        cloned = clone.clone(repo, branch, where, self.workdir, self._env, timeout)
+        with self._lock:
+            self._clones.append(cloned)
+        return cloned
 
     def load_microagents(self, folder: str | os.PathLike[str] | None = None) -> list[Microagent]:
-        """The microagents and skills of the workdir, or of a folder that may also be directly full of them: see `load_microagents`."""
+        """Return the microagents and skills of the workdir, or of a folder that may also be directly full of them.
+
+        Those of a repository within the workdir are read by naming its folder; the log says so if a clone has some. See
+        `holdfast.runtime.load_microagents`.
+        """
         if folder is None:
+            self._tell_of_clones()
             return load_microagents(self.workdir, loose=False)
         return load_microagents(self.workdir / with_home(folder, self._env["HOME"]))
+
+    def _tell_of_clones(self) -> None:
+        """Log the clones whose microagents `load_microagents()` does not read."""
+        with self._lock:
+            clones = [path for path in dict.fromkeys(self._clones) if path != self.workdir]
+        for path in clones:
+            if (count := len(load_microagents(path, loose=False))) and path.is_relative_to(self.workdir):
+                name = str(path.relative_to(self.workdir))
+                _log.warning(
+                    "load_microagents() reads those of %s. The clone in %r has %d: load_microagents(%r) reads them.",
+                    self.workdir, name, count, name,
+                )  # fmt: skip
 
     # --- what an agent is given ---
 
@@ -138,7 +165,7 @@ class LocalRuntime:
             if self._tools is None:
                 from holdfast.runtime.builtin import make_tools
 
-                self._tools = make_tools(self.terminal, self.files, self.search)
+                self._tools = make_tools(self, self.terminal, self.files, self.search)
             return list(self._tools)
 
     def get_tools(self) -> list[Tool]:
@@ -156,14 +183,16 @@ class LocalRuntime:
         self.terminal.close_conversation(conversation_id)
 
     def close(self) -> None:
-        """End all shells and all that they started, and remove what was temporary. Idempotent."""
+        """End all commands and all that they started, and remove what was temporary. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             if self._closed:
                 return
             self._closed = True
         atexit.unregister(self.close)
         self.terminal.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._temporary.close()
 
     def __enter__(self) -> LocalRuntime:
         return self

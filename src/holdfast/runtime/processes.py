@@ -1,4 +1,4 @@
-"""Finding and ending the processes that a shell has started, whatever process group or session they moved to."""
+"""Finding and ending the processes that a command has started, whatever process group or session they moved to."""
 
 from __future__ import annotations
 
@@ -7,39 +7,34 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-# Every child of a shell inherits this variable; it finds those that left the shell's session (`setsid`, daemons).
+# Every process of a command inherits this variable; it finds those that left the command's session (`setsid`, daemons).
 MARK = "HOLDFAST_SHELL"
 # Whatever a conversation's call starts inherits this one; it finds what a killed process has left behind.
 OWNER = "HOLDFAST_OWNER"
 
-_TICKS = os.sysconf("SC_CLK_TCK")
 _PROC = sys.platform == "linux"
 
 
 class Process(NamedTuple):
-    """One living process. `started` is in clock ticks since boot, as `now()` counts them."""
+    """One living process. `started` is in clock ticks since boot, 10 ms apart on most machines."""
 
     pid: int
     group: int
+    session: int
     started: int
 
 
-def now() -> int:
-    """Clock ticks since boot: what the kernel writes down as a process's start, 10 ms apart on most machines."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS) if _PROC else 0
+def of_commands(sessions: Collection[int], mark: str) -> list[Process]:
+    """The living processes of the sessions that `sessions` (pids) lead, and those whose `MARK` begins with `mark`."""
+    return _from_proc(sessions, mark) if _PROC else _from_ps(sessions)
 
 
-def of_shell(shell: int, mark: str = "") -> list[Process]:
-    """The living processes of the session that `shell` (a pid) leads, itself included, and those that carry `mark`."""
-    return _from_proc(shell, mark) if _PROC else _from_ps(shell)
-
-
-def _from_proc(shell: int, mark: str) -> list[Process]:
+def _from_proc(sessions: Collection[int], mark: str) -> list[Process]:
     found: list[Process] = []
-    wanted = f"{MARK}={mark}\0".encode()
+    wanted = f"{MARK}={mark}".encode()
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -49,59 +44,59 @@ def _from_proc(shell: int, mark: str) -> list[Process]:
                 fields = file.read().rpartition(b")")[2].split()
             if fields[0] in b"ZX":  # a zombie is dead; whoever its parent is will reap it
                 continue
-            if int(fields[3]) != shell:
-                if not mark:
-                    continue
+            if int(fields[3]) not in sessions:
                 with open(f"/proc/{name}/environ", "rb") as file:
-                    if wanted not in file.read():
-                        continue
+                    environment = file.read()
+                if not environment.startswith(wanted) and b"\0" + wanted not in environment:
+                    continue
         except (OSError, IndexError):  # it ended meanwhile, or is another user's
             continue
-        found.append(Process(int(name), int(fields[2]), int(fields[19])))
+        found.append(Process(int(name), int(fields[2]), int(fields[3]), int(fields[19])))
     return found
 
 
-def _from_ps(shell: int) -> list[Process]:
-    # Where there is no /proc: the descendants that still hang together. All count as started now.
+def _from_ps(sessions: Collection[int]) -> list[Process]:
+    # Where there is no /proc: the descendants that still hang together, and the process groups. A session's id is its first group's.
     text = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="], capture_output=True, text=True, check=False).stdout
     rows = [line.split() for line in text.splitlines()]
-    family = {shell}
-    found: list[Process] = []
+    family = {pid: pid for pid in sessions}
+    found: dict[int, Process] = {}
     grown = True
     while grown:
         grown = False
         for pid, parent, group, state, *_ in rows:
-            if state[0] != "Z" and int(pid) not in {p.pid for p in found} and (int(pid) == shell or int(parent) in family):
-                family.add(int(pid))
-                found.append(Process(int(pid), int(group), sys.maxsize))
+            session = family.get(int(pid)) or family.get(int(parent)) or family.get(int(group))
+            if state[0] != "Z" and int(pid) not in found and session is not None:
+                family[int(pid)] = session
+                found[int(pid)] = Process(int(pid), int(group), session, sys.maxsize)
                 grown = True
-    return found
+    return list(found.values())
 
 
-def send(processes: Iterable[Process], number: int, spare_group: int = 0) -> None:
-    """Signal each process, and each process group among them but `spare_group`, so that one born meanwhile gets it too."""
+def send(processes: Iterable[Process], number: int) -> None:
+    """Signal each process, and each process group among them, so that one born meanwhile gets it too."""
     processes = list(processes)
     own = os.getpgrp()
-    for group in {p.group for p in processes} - {spare_group, own, 0}:
+    for group in {p.group for p in processes} - {own, 0}:
         try:
             os.killpg(group, number)
         except OSError:  # gone, or no longer ours
             pass
     for process in processes:
-        if process.group in (spare_group, own, 0):
+        if process.group in (own, 0):
             try:
                 os.kill(process.pid, number)
             except OSError:
                 pass
 
 
-def kill(find: Callable[[], list[Process]], spare_group: int = 0, tries: int = 20) -> bool:
-    """SIGKILL what `find` finds until it finds nothing; whether that came to be. A fork bomb may outrun it."""
+def kill(find: Callable[[], list[Process]], tries: int = 20) -> bool:
+    """SIGKILL what `find` finds until it finds nothing; False if something is left. A fork bomb may outrun it."""
     for attempt in range(tries):
         found = find()
         if not found:
             return True
-        send(found, signal.SIGKILL, spare_group)
+        send(found, signal.SIGKILL)
         # A killed process stays visible until the kernel has taken it down; give it a moment, longer each time.
         time.sleep(min(0.001 * 2**attempt, 0.05))
     return False
@@ -126,7 +121,7 @@ def _marked(marks: Iterable[str], ours: bool) -> list[Process]:
                 fields = file.read().rpartition(b")")[2].split()
             if fields[0] in b"ZX":
                 continue
-            every[int(name)] = (Process(int(name), int(fields[2]), int(fields[19])), int(fields[1]), int(fields[3]))
+            every[int(name)] = (Process(int(name), int(fields[2]), int(fields[3]), int(fields[19])), int(fields[1]), int(fields[3]))
             with open(f"/proc/{name}/environ", "rb") as file:
                 environment = b"\0" + file.read()
             if any(mark in environment for mark in wanted):
@@ -154,7 +149,7 @@ def _marked_by_ps(marks: Iterable[str]) -> list[Process]:
     text = subprocess.run(["ps", "axeww", "-o", "pid=,pgid=,stat=,command="], capture_output=True, text=True, check=False).stdout
     wanted = [f" {OWNER}={mark}" for mark in marks]
     rows = [line.split(None, 3) for line in text.splitlines() if any(f"{mark} " in f"{line} " for mark in wanted)]
-    return [Process(int(row[0]), int(row[1]), sys.maxsize) for row in rows if row[2][0] != "Z"]
+    return [Process(int(row[0]), int(row[1]), int(row[1]), sys.maxsize) for row in rows if row[2][0] != "Z"]
 
 
 def _ancestry() -> set[int]:

@@ -12,6 +12,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from holdfast.processes import OwnerProcess
+
 _log = logging.getLogger(__name__)
 
 Work = Callable[[], None]
@@ -25,6 +27,7 @@ class Pump:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._process = OwnerProcess()
         self._todo: deque[Work] = deque()
         self._timers: list[tuple[float, int, Work]] = []
         self._order = itertools.count()
@@ -34,7 +37,11 @@ class Pump:
         self._closing = False
 
     def call(self, work: Work) -> bool:
-        """Have `work` run on the thread, soon. From any thread; never blocks. After `close` it is not run, and this says so."""
+        """Have `work` run on the thread, soon. From any thread; never blocks. After `close` it is not run, and this returns False.
+
+        Raises `WrongProcess` in a forked child, which does not have the thread.
+        """
+        self._process.check("The runtime")
         with self._lock:
             if self._closing:
                 return False
@@ -98,7 +105,9 @@ class Pump:
             _log.exception("A runtime's background work failed")
 
     def close(self) -> None:
-        """End the thread and wait for it. Idempotent."""
+        """End the thread and wait for it. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             thread, self._thread = self._thread, None
             if self._closing:

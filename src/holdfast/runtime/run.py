@@ -1,22 +1,31 @@
-"""`Run`: one command in a shell, from its start to its end, as those who wait for it see it."""
+"""`Run`: one command of a shell, from its start to its end, as those who wait for it see it."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
+from collections.abc import Mapping
 
 from holdfast.runtime import processes
+from holdfast.runtime.bash import Change
 from holdfast.runtime.output import Output
 
 
 class Run:
-    """One command in a shell. `done` is set when the shell is ready for the next, whatever may go on in the background."""
+    """One command of a shell. `done` is set when its bash has ended, whatever may go on in the background."""
 
-    def __init__(self, number: int, command: str, output: Output, timeout: float) -> None:
+    def __init__(self, number: int, command: str, output: Output, timeout: float, marks: Mapping[str, str]) -> None:
         self.number = number
         self.command = command
         self.timeout = timeout
         self.output = output
+        self.marks = marks
+        """Variables in the environment of all that it starts, by which its processes are found. They are no part of the state."""
+        self.mark = marks[processes.MARK]
+        self.name = f"_{os.urandom(8).hex()}"
+        """The identifier with which the names of its script begin."""
         self.done = threading.Event()
         self.changed = threading.Condition()
         self.started = time.monotonic()
@@ -27,12 +36,16 @@ class Run:
         """Bytes of the output that were already told."""
         self.ended_by = ""
         """`timeout`, `cancel`, `kill` or `close` if it was ended by force."""
-        self.shell_died = False
+        self.change: Change | None = None
+        """The change of directory and variables that the next command sees; None if the command ended before it could be read."""
         self.background = False
-        """Whether something that it started still held its output when it ended."""
+        """True if something that it started still held its output when it ended."""
+        self.left: tuple[int, ...] = ()
+        """Processes that it left running in its process group."""
+        self.process: subprocess.Popen[bytes] | None = None
+        self.pidfd = -1
         self.out_fd = -1
         self.in_fd = -1
-        self.first_tick = processes.now()
 
     def elapsed(self) -> float:
         """Seconds since it was started."""

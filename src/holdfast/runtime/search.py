@@ -9,18 +9,20 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.content import ToolResult, blocks
 from holdfast.errors import RuntimeFault, ToolCancelled
-from holdfast.runtime import grep_child, textfile, walk
+from holdfast.runtime import globs, grep_child, textfile, walk
 from holdfast.runtime.paths import Paths
 from holdfast.tools.context import Cancellation
 
 _SECONDS = 20.0  # of one search
 _FILES = 200_000  # looked at by one search
+_MAX_EXPRESSION = 10_000  # characters of a regular expression
 
 Mode = Literal["content", "files", "count"]
 
@@ -36,17 +38,24 @@ class Search:
 
     def _files(self, folder: Path, cancelled: Cancellation | None) -> list[str]:
         found: list[str] = []
-        for name in walk.files_below(folder, self._git, self._env, lambda: bool(cancelled)):
+        until = time.monotonic() + _SECONDS
+        for name in walk.files_below(folder, self._git, self._env, lambda: bool(cancelled) or time.monotonic() > until):
             found.append(name)
             if len(found) >= _FILES:
                 break
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
+        if time.monotonic() > until:
+            raise RuntimeFault(
+                f"{self._paths.shown(folder)} has more than could be looked through in {_SECONDS:.0f} s. Use a narrower path."
+            )
         found.sort()
         return found
 
     def glob(self, pattern: str, path: str = ".", limit: int = 100, cancelled: Cancellation | None = None) -> ToolResult:
         """The files below `path` whose relative path fits `pattern`, those changed last first."""
+        if len(pattern) > 2 * globs.MAX_PATTERN:  # it may have the path in it
+            raise RuntimeFault(f"The pattern has {len(pattern):,} characters; at most {globs.MAX_PATTERN:,} are taken. Use a shorter one.")
         if pattern.startswith(("/", "~")):
             # Models like to give one absolute pattern: its fixed part is the path.
             parts = pattern.split("/")
@@ -55,7 +64,7 @@ class Search:
         if ".." in pattern.split("/"):
             raise RuntimeFault(f"The pattern {pattern!r} goes up with '..'. Give the folder to start from in path instead.")
         folder = self._folder(path)
-        fits = walk.compiled(pattern)
+        fits = globs.glob(pattern)
         files = self._files(folder, cancelled)
         found: list[tuple[int, str]] = []
         for name in files:
@@ -99,18 +108,17 @@ class Search:
         cancelled: Cancellation | None = None,
     ) -> ToolResult:
         """The lines of text files that a regular expression (Python's `re`) is found in, file by file in order of their names."""
-        try:
-            re.compile(pattern)
-        except (re.error, OverflowError, RecursionError) as error:
+        if len(pattern) > _MAX_EXPRESSION:
             raise RuntimeFault(
-                f"{pattern!r} is not a regular expression: {error}. To search for text as it is, put a backslash before ( ) [ ] {{ }} . * + ? | ^ $"
-            ) from error
+                f"The regular expression has {len(pattern):,} characters; at most {_MAX_EXPRESSION:,} are taken. Use a shorter one."
+            )
+        fits = walk.matcher(glob) if glob else None
         found = self._paths.resolve(path)
         if os.path.isdir(found) or not os.path.lexists(found):
             folder, names = self._folder(path), None
             names = self._files(folder, cancelled)
-            if glob:
-                names = list(filter(walk.matcher(glob), names))
+            if fits is not None:
+                names = list(filter(fits, names))
         else:
             folder, names = found.parent, [found.name]
         names = [name for name in names if self._inside(folder, name)]
@@ -125,6 +133,11 @@ class Search:
         answers, problem = self._ask(ask, names, cancelled)
         if cancelled:
             raise ToolCancelled("The search was cancelled.")
+        if answers and "error" in answers[0]:
+            raise RuntimeFault(
+                f"{pattern!r} is not a regular expression: {answers[0]['error']}. To search for text as it is, put a backslash before"
+                " ( ) [ ] { } . * + ? | ^ $"
+            )
         return self._told(answers, problem, folder, mode, limit, pattern)
 
     def _inside(self, folder: Path, name: str) -> bool:

@@ -1,8 +1,7 @@
-"""`Terminal`: a shell for each conversation, and what the model is told of a command: its output, bounded, and how it stands."""
+"""`Terminal`: a shell for each conversation, and the result of a command as the model sees it: its output, bounded, and its state."""
 
 from __future__ import annotations
 
-import re
 import shutil
 import threading
 from collections import deque
@@ -13,6 +12,7 @@ from typing import Any
 
 from holdfast.content import ErrorInfo, TextContent, ToolResult
 from holdfast.errors import RuntimeFault, ToolCancelled
+from holdfast.processes import OwnerProcess
 from holdfast.runtime.environment import find_program
 from holdfast.runtime.output import Output
 from holdfast.runtime.pump import Pump
@@ -23,9 +23,6 @@ from holdfast.tools.context import Cancellation
 _ON_DISK = 100 * 1024 * 1024  # bytes of one command's output that are kept
 _ALL_ON_DISK = 10 * _ON_DISK  # and of all commands of a runtime; the oldest go first
 _QUIET = 0.4  # seconds of silence after which an answer to an input is taken to be complete
-
-# What bash says of itself when an interrupted job leaves it, as a shell that has no terminal.
-_NOISE = re.compile(r"^bash: \[\d+: \d+ \(\d+\)\] tcsetattr: Inappropriate ioctl for device\n?", re.MULTILINE)
 
 _ENDED = {
     "timeout": "timed out after {seconds:.3g} s: the command and all that it started were ended",
@@ -46,7 +43,6 @@ class _Seat:
         self.closed = False
         self.shell: Shell | None = None
         self.cwd = ""
-        self.shells = 0
         self.commands = 0
         self.told_running: Run | None = None
         """The run that the last call left running."""
@@ -63,6 +59,7 @@ class Terminal:
         self._limit = output_limit
         self.command_timeout = command_timeout
         self._pump = Pump()
+        self._process = OwnerProcess()
         self._lock = threading.Lock()
         self._seats: dict[str, _Seat] = {}
         self._made = 0
@@ -85,7 +82,7 @@ class Terminal:
     ) -> ToolResult:
         """Run `command`; answer when it has ended, or after `wait` seconds. It is ended after `timeout` seconds, also if nobody waits.
 
-        `mark` is asked for variables to add to the environment of a new shell.
+        `mark` returns variables to add to the command's environment.
         """
         if "\0" in command:
             return ToolResult.failure("The command was not run: it has a NUL character, which bash cannot take.", "validation")
@@ -161,6 +158,7 @@ class Terminal:
     # --- how they work ---
 
     def _seat(self, conversation_id: str) -> _Seat:
+        self._process.check("The runtime")
         with self._lock:
             if self._closed:
                 raise RuntimeFault("The runtime is closed. Make a new LocalRuntime.")
@@ -196,17 +194,10 @@ class Terminal:
                 seat.turn.notify_all()
 
     def _start(self, seat: _Seat, command: str, timeout: float, interactive: bool, marked: Callable[[], Mapping[str, str]] | None) -> Run:
-        if seat.shell is None or not seat.shell.alive:
-            if seat.shell is not None:
-                seat.shell.close()
-            cwd = Path(seat.cwd or self._workdir)
-            if not cwd.is_dir():
-                cwd = self._workdir
-            seat.shells += 1
-            folder = self._folder / f"shell-{seat.number}-{seat.shells}"
-            mark = f"{self._folder.name}-{seat.number}-{seat.shells}"
-            env = {**self._env, **marked()} if marked is not None else self._env
-            shell = Shell(self._pump, find_program(self._shell, self._env), cwd, env, folder, mark)
+        if seat.shell is None:
+            folder = self._folder / f"shell-{seat.number}"
+            mark = f"{self._folder.name}-{seat.number}"
+            shell = Shell(self._pump, find_program(self._shell, self._env), self._workdir, self._env, folder, mark)
             with seat.turn:
                 seat.shell = shell
                 closed = seat.closed
@@ -215,7 +206,7 @@ class Terminal:
                 raise RuntimeFault("The shell of this conversation was closed.")
         seat.commands += 1
         output = Output(self.outputs / f"{seat.number}-{seat.commands}.txt", _ON_DISK)
-        return seat.shell.start(command, output, timeout, interactive)
+        return seat.shell.start(command, output, timeout, interactive, marked() if marked is not None else {})
 
     def _wait(self, shell: Shell, run: Run, wait: float | None, cancelled: Cancellation | None, since: int | None = None) -> None:
         forget = cancelled.add_callback(lambda: shell.end(run, "cancel")) if cancelled is not None else None
@@ -252,10 +243,6 @@ class Terminal:
             return f"... {count:,} characters left out" + (f"; {part} is in {run.output.path} ..." if run.output.on_disk else " ...")
 
         text, cut, run.shown = run.output.text(run.shown, self._limit, left_out)
-        if "tcsetattr" in text:
-            text = _NOISE.sub("", text)
-        if run.shell_died and (text == "exit\n" or text.endswith("\nexit\n")):
-            text = text[:-5]  # bash says so when it is interactive
         meta["durationSeconds"] = round(run.seconds if done else run.elapsed(), 3)
         meta["running"] = not done
         if cut:
@@ -275,13 +262,12 @@ class Terminal:
                 notes.append(_ENDED[run.ended_by].format(seconds=run.timeout))
             moved = "" if run.cwd == (seat.cwd or str(self._workdir)) else f", now in {run.cwd}"
             seat.cwd = run.cwd
-            if run.shell_died:
-                notes.append(
-                    f"exit code {run.exit_code}; the shell itself ended, and its variables, functions and background processes with it. "
-                    f"The next command gets a new shell in {run.cwd}"
-                )
-            elif not run.ended_by or moved:
+            if not run.ended_by or moved:
                 notes.append(f"exit code {run.exit_code}{moved}")
+            notes += _carried(run)
+            if run.left:
+                numbers = ", ".join(str(pid) for pid in run.left)
+                notes.append(f"still running in the background: process {numbers}")
             if run.background:
                 notes.append(f"something in the background still writes; its output goes to {run.output.path}")
                 self._keep(run.output)
@@ -309,7 +295,9 @@ class Terminal:
         return [group for seat in seats if seat.shell is not None for group in seat.shell.groups()]
 
     def close_conversation(self, conversation_id: str) -> None:
-        """End the shell of one conversation and all that runs in it. Its next command gets a new one. Idempotent."""
+        """End all that runs for one conversation. Its next command starts as the first did. Idempotent; nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             seat = self._seats.pop(conversation_id, None)
         if seat is not None:
@@ -324,7 +312,9 @@ class Terminal:
             shell.close()
 
     def close(self) -> None:
-        """End all shells, the thread, and remove the outputs. Idempotent."""
+        """End all shells, the thread, and remove the outputs. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             self._closed = True
             seats = list(self._seats.values())
@@ -333,6 +323,27 @@ class Terminal:
             self._close_seat(seat)
         self._pump.close()
         shutil.rmtree(self.outputs, ignore_errors=True)
+
+
+def _carried(run: Run) -> list[str]:
+    """Notes about the state that the next command starts with, where it is not the obvious one."""
+    change = run.change
+    if change is None:
+        cause = "" if run.ended_by else "the command ended its own bash: "
+        return [f"{cause}directory and variables are as they were before it"]
+    notes: list[str] = []
+    if change.exported:
+        notes.append(f"exported variables changed for the next commands: {_names(change.exported)}")
+    if change.functions:
+        notes.append(f"functions last for one command only: {_names(change.functions)}. To keep them, write a file and source it")
+    if change.too_large:
+        notes.append(f"variables too large to keep for the next command: {_names(change.too_large)}")
+    return notes
+
+
+def _names(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - 10} more" if len(names) > 10 else ""
+    return ", ".join(name[:100] for name in names[:10]) + more
 
 
 def _quoted(command: str) -> str:

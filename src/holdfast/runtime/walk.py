@@ -6,10 +6,9 @@ import os
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 
-from holdfast.errors import RuntimeFault
+from holdfast.runtime import globs
 
 # Never looked into: what tools put there is not what a search is for.
 SKIPPED = frozenset(
@@ -17,86 +16,16 @@ SKIPPED = frozenset(
 )
 
 
+_MAX_IGNORE_BYTES = 256 * 1024
+_MAX_RULES = 2_000  # of one file: compiling one takes 0.2 ms
+
+
 # --- patterns ------------------------------------------------------------------------------------
-
-
-def _braces(pattern: str) -> list[str]:
-    """`*.{js,ts}` as `*.js` and `*.ts`. At most a hundred come out of nested ones."""
-    found = re.search(r"\{([^{}]*,[^{}]*)\}", pattern)
-    if found is None:
-        return [pattern]
-    expanded: list[str] = []
-    for choice in found[1].split(","):
-        expanded += _braces(pattern[: found.start()] + choice + pattern[found.end() :])
-        if len(expanded) > 100:
-            raise RuntimeFault(f"The pattern {pattern!r} stands for too many patterns. Use fewer {{braces}}.")
-    return expanded
-
-
-def _part(part: str) -> str:
-    """One part of a path pattern, without slashes, as a regular expression.
-
-    What stands between two stars is taken where it fits first, for good (an atomic group): what follows the second star fits there if it
-    fits at all, and a mismatch takes no longer for every star.
-    """
-    out, at = "", 0
-    star = -1  # where in `out` what follows the last star begins
-    while at < len(part):
-        char = part[at]
-        at += 1
-        if char == "*":
-            # Several stars are one; each of them on its own would multiply the time that a mismatch takes.
-            while part[at : at + 1] == "*":
-                at += 1
-            if star >= 0:
-                out = f"{out[:star]}(?>[^/]*?{out[star + len('[^/]*') :]})"
-            star = len(out)
-            out += "[^/]*"
-        elif char == "?":
-            out += "[^/]"
-        elif char == "[" and (end := part.find("]", at + 2 if part[at : at + 1] in "!^" else at + 1)) > 0:
-            chosen = (
-                part[at:end].replace("\\", "\\\\").replace("[", "\\[").replace("&&", "&\\&").replace("||", "|\\|").replace("~~", "~\\~")
-            )
-            out += "(?!/)[" + ("^" + chosen[1:] if chosen[0] in "!^" else chosen) + "]"
-            at = end + 1
-        elif char == "\\" and at < len(part):
-            out += re.escape(part[at])
-            at += 1
-        else:
-            out += re.escape(char)
-    return out
-
-
-@lru_cache(maxsize=512)
-def compiled(pattern: str) -> re.Pattern[str]:
-    """A glob pattern for whole relative paths: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of folders.
-
-    Raises `RuntimeFault` if it is none.
-    """
-    choices: list[str] = []
-    for one in _braces(pattern):
-        groups: list[list[str]] = [[]]  # the parts between one `**` and the next
-        for part in one.split("/"):
-            if part == "**":
-                groups.append([])
-            elif part not in ("", "."):
-                groups[-1].append(_part(part))
-        out = "".join(f"{part}/" for part in groups[0]) if len(groups) > 1 else "/".join(groups[0])
-        for group in groups[1:-1]:  # likewise where it fits first
-            out += f"(?>(?:[^/]*/)*?{''.join(f'{part}/' for part in group)})" if group else ""
-        if len(groups) > 1:
-            out += f"(?:.*/)?{'/'.join(groups[-1])}" if groups[-1] else ".*"
-        choices.append(out)
-    try:
-        return re.compile("|".join(f"(?:{choice})" for choice in choices) + r"\Z", re.DOTALL)
-    except re.error as error:
-        raise RuntimeFault(f"{pattern!r} is not a glob pattern: {error}.") from error
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
     """Whether a relative path fits, as `.gitignore` and ripgrep take it: a pattern without a slash fits the name at any depth."""
-    rule = compiled(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}")
+    rule = globs.glob(pattern.lstrip("/") if "/" in pattern else f"**/{pattern}")
     return lambda path: rule.match(path) is not None
 
 
@@ -104,38 +33,54 @@ def matcher(pattern: str) -> Callable[[str], bool]:
 
 
 class Ignore:
-    """The rules of one folder's `.gitignore`, after those of the folders above it. The last rule that fits decides."""
+    """The rules of one folder's `.gitignore`, after those of the folders above it. The last rule that fits decides.
+
+    At most `_MAX_IGNORE_BYTES` and `_MAX_RULES` of a file are read: what is beyond them ignores nothing.
+    """
 
     def __init__(self, folder: str, prefix: str, above: Ignore | None) -> None:
         self._above = above
         self._prefix = prefix
         self._rules: list[tuple[re.Pattern[str], bool, bool]] = []
         try:
-            with open(os.path.join(folder, ".gitignore"), encoding="utf-8", errors="replace") as file:
-                lines = file.read(1_000_000).splitlines()
+            fd = os.open(os.path.join(folder, ".gitignore"), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb") as file:
+                text = file.read(_MAX_IGNORE_BYTES).removeprefix(b"\xef\xbb\xbf").decode("latin-1")
         except OSError:
             return
-        for line in lines:
-            rule = line.rstrip()
-            if not rule or rule.startswith("#"):
+        for line in text.split("\n"):
+            rule = _trimmed(line.removesuffix("\r"))
+            if not rule or rule.startswith("#") or len(rule) > globs.MAX_PATTERN:
                 continue
             wanted = rule.startswith("!")
             rule = rule[1:] if wanted else rule
             folders_only = rule.endswith("/")
-            rule = rule.rstrip("/")
-            try:
-                found = compiled(rule.lstrip("/") if "/" in rule else f"**/{rule}")
-            except RuntimeFault:
-                continue
-            self._rules.append((found, wanted, folders_only))
+            found = globs.ignored(rule[:-1] if folders_only else rule)
+            if found is not None:
+                self._rules.append((found, wanted, folders_only))
+                if len(self._rules) >= _MAX_RULES:
+                    break
 
     def ignores(self, path: str, is_folder: bool) -> bool:
-        """Whether a path, relative to where the walk began, is ignored."""
-        inside = path[len(self._prefix) :]
-        for rule, wanted, folders_only in reversed(self._rules):
-            if (is_folder or not folders_only) and rule.match(inside):
-                return not wanted
-        return self._above is not None and self._above.ignores(path, is_folder)
+        """True if a path, relative to where the walk began, is ignored."""
+        above: Ignore | None = self
+        data = os.fsencode(path).decode("latin-1")
+        while above is not None:
+            inside = data[len(os.fsencode(above._prefix)) :]
+            for rule, wanted, folders_only in reversed(above._rules):
+                if (is_folder or not folders_only) and rule.match(inside):
+                    return not wanted
+            above = above._above
+        return False
+
+
+def _trimmed(line: str) -> str:
+    """A line without the spaces at its end, but for one with a backslash before it."""
+    end = len(line)
+    while end and line[end - 1] == " ":
+        end -= 1
+    slashes = end - len(line[:end].rstrip("\\"))
+    return line[: end + 1] if slashes % 2 and end < len(line) else line[:end]
 
 
 # --- the walk ------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
 from holdfast.content import ToolResult
+from holdfast.tools import schema as schemas
 from holdfast.tools.tool import Tool
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ class Outputs:
     otherwise. Each schema is compiled once. Thread-safe."""
 
     def __init__(self) -> None:
-        self._compiled: dict[str, tuple[dict[str, Any], Validator]] = {}
+        self._compiled: dict[str, tuple[Tool, Validator]] = {}
+        self._bounded: dict[str, tuple[Tool, Callable[[Any], str]]] = {}  # schemas from outside
 
     def problem(self, tool: Tool, found: ToolResult) -> str:
         """What does not fit, "" if all does or nothing was promised."""
@@ -75,9 +78,15 @@ class Outputs:
             return ""
         if found.structured_content is None:
             return "it has an output schema, but its result has no structured content"
+        if tool.untrusted:
+            known_problem = self._bounded.get(tool.name)
+            if known_problem is None or known_problem[0] is not tool:
+                known_problem = self._bounded[tool.name] = (tool, schemas.of_results(tool.name, schema))
+            problem = known_problem[1](found.structured_content)
+            return f"its result does not fit its output schema: {problem}" if problem else ""
         known = self._compiled.get(tool.name)
-        if known is None or known[0] is not schema:
-            known = self._compiled[tool.name] = (schema, _compiled(schema))
+        if known is None or known[0] is not tool:
+            known = self._compiled[tool.name] = (tool, _compiled(schema))
         from jsonschema import exceptions
 
         try:

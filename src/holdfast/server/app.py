@@ -133,6 +133,8 @@ class App:
                 _log.error("An answer broke off", exc_info=error)
                 raise
         finally:
+            if (held := scope.get("body")) is not None:
+                held.free()
             seconds = time.perf_counter() - began
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.count(scope["method"], route, status, seconds)

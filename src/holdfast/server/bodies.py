@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -102,6 +102,15 @@ class CallRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
 
     arguments: dict[str, Any] = {}
     conversation_id: Name = ""
+
+
+class StateRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A conversation's state as `ConversationState.to_json` gives it. A new conversation begins with its events."""
+
+    version: Literal[1]
+    id: str
+    status: str
+    events: list[msgspec.Raw]
 
 
 class StartRequest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):

@@ -73,5 +73,5 @@ def build(wanted: Wanted, runtime_tools: Sequence[Tool], policy: Policy, variabl
     import_parts(form, policy)
     agent = agent_of(msgspec.json.encode(form), {**known, **wanted.secrets}, tools)
     if agent.output is not None:
-        agent.output.leave_patterns()  # of a client, and tried while all others wait
+        agent.output.distrust()
     return Built(agent, tools, standings, learned.warnings)

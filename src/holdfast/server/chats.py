@@ -136,8 +136,11 @@ def _told_first(host: Host, tenant: str, turn: Turn, id: str) -> Place:
 
 
 def _told(host: Host, tenant: str, turn: Turn, place: Place, state: ConversationState, heard: int = 0) -> Place:
-    """Tell a conversation what is new, but the first messages that it has `heard` already. Of the calls that its client was to run those without a result were
-    not run."""
+    """Give a conversation the new messages and results of a turn, without the first `heard` messages, which it has.
+
+    A call that the client was to run and sends no result of is settled as not run. A client that sends no result at all has moved on: then the
+    calls behind those are settled as well.
+    """
     id = place.id
     host.chats.rows.ask(tenant, turn.asked, id, place.seq)
     open = [offer.call.id for offer in state.offers]
@@ -150,7 +153,7 @@ def _told(host: Host, tenant: str, turn: Turn, place: Place, state: Conversation
         host.obey(tenant, id, cmd.Pause())
         for call_id, result in given.items():
             host.obey(tenant, id, cmd.Return(call_id, RUNNER, result))
-    for call_id in open:
+    for call_id in open if given else _calls_of_clients(state):
         if call_id not in given:
             host.obey(tenant, id, cmd.Settle(call_id, _NO_RESULT, "cancelled"))
     for content in turn.said[heard:]:
@@ -160,6 +163,14 @@ def _told(host: Host, tenant: str, turn: Turn, place: Place, state: Conversation
     rests = next((event.seq for event in reversed(state.events) if isinstance(event, ev.Status)), 0)
     waits = state.status is ConversationStatus.WAITING_FOR_CONFIRMATION  # still: that is to be told
     return place._replace(since=rests - 1 if waits else state.last_seq)
+
+
+def _calls_of_clients(state: ConversationState) -> list[str]:
+    """Return the ids of all open calls that clients run and that wait for no decision, those behind others too."""
+    head = next((event for event in reversed(state.events) if isinstance(event, ev.Agent)), None)
+    names = {tool.name for tool in head.tools if tool.executor == "client"} if head is not None else set[str]()
+    undecided = {pending.call.id for pending in state.pending_confirmations}
+    return [call.id for call in state.pending_calls if call.name in names and call.id not in undecided]
 
 
 def _gone_on(events: Sequence[ev.AnyEvent]) -> bool:

@@ -1,4 +1,4 @@
-"""Who drives which conversation, and when: the pool's work, what comes with time, and what goes on after a restart."""
+"""Drives conversations: the work of the pool's threads, what the timer does, and what goes on after a restart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.errors import ConfigurationError, ConversationClosed, Conversation
 from holdfast.server.claims import Claims
 from holdfast.server.live import Live
 from holdfast.server.pool import Pool
-from holdfast.server.records import DEFAULT, IDLE, RUN, Record, Records, store_id
+from holdfast.server.records import IDLE, RUN, Record, Records, store_id, tenant_of
 from holdfast.server.rooms import Rooms
 from holdfast.server.workers.deaths import MOST, Deaths, WorkerDied, write_end
 from holdfast.server.workspaces import Workspaces
@@ -66,7 +66,7 @@ class Drives:
         self._clock = clock
         self.claims = claims
         self.rooms = Rooms(self._open, most, idle, clock)
-        self.pool = Pool(max_running, self._drive)
+        self.pool = Pool(max_running, self._drive, self._hand_over, tenant_of)
         self._lock = threading.Lock()
         self._faults: dict[str, _Fault] = {}  # by id in the store
         self._tending = threading.Condition()
@@ -93,6 +93,22 @@ class Drives:
     def wake(self, id: str) -> None:
         """Have a conversation driven as soon as there is a thread."""
         self.pool.submit(id)
+
+    def cut_off(self, id: str) -> None:
+        """Close a conversation, cutting off what runs. Its slot is free at once, even if its calls ignore their cancellation."""
+        self.pool.release(id)
+        self.rooms.park(id, force=True)
+        self.pool.detach(id)
+
+    def interrupted(self, id: str) -> None:
+        """Free the slot of a conversation that was interrupted."""
+        self.pool.release(id)
+
+    def _hand_over(self, id: str) -> None:
+        """Have a run end at its next step boundary. It waits for its next slot then."""
+        live = self.rooms.find(id)
+        if live is not None:
+            live.hand_over()
 
     def _open(self, id: str) -> Live:
         try:
@@ -145,8 +161,7 @@ class Drives:
                 self._fail(id, died)  # nothing was being run: what it was opened for waits
                 return False
             self._deaths.none(id)
-            tenant, slash, own = id.partition("/")
-            record = self._records.find(tenant, own) if slash else self._records.find(DEFAULT, id)
+            record = self._records.find(tenant_of(id), id.rpartition("/")[2])
             if record.driven == RUN:
                 self._records.drive(record, IDLE)
                 if self._store.list([id], status=RUNNING.value):  # it was run again meanwhile
@@ -257,6 +272,7 @@ class Drives:
                     if (fault := self._faults.get(id)) is not None:
                         fault.again = now + _LONGEST_RETRY
         self._hear()
+        self.pool.tend()
         self.rooms.tend(self.pool.busy)
         self._workspaces.tend()
 

@@ -215,6 +215,29 @@ class Host:
                 raise
         return created
 
+    def begin_with(self, tenant: str, id: str, state: ConversationState) -> str:
+        """Have a conversation without events go on from a state, as `Conversation.from_state`. Returns the status.
+
+        The same state again changes nothing. Raises `Conflict` if the conversation has other events.
+        """
+        record = self._records.find(tenant, id)
+        ids = [event.id for event in state.events]
+        there = self._store.read(record.store_id, 0, len(ids) or 1)
+        if there:
+            if [event.id for event in there] != ids:
+                raise Conflict(f"Conversation {id!r} has events already; give another id.")
+            return self.status(tenant, id)
+        built = self._agents.build(self._agents.kept(record), record.workspace)
+        try:
+            Conversation.from_state(state, built.agent, self._store, record.store_id).close()
+        except HoldfastError:
+            raise
+        except Exception as error:  # events that fit their types can still contradict each other
+            with suppress(HoldfastError):
+                self._store.delete(record.store_id)
+            raise ConfigurationError(f"This state cannot be gone on from: {type(error).__name__}: {error}.") from error
+        return self.status(tenant, id)
+
     def list(self, tenant: str, status: str | None = None, cursor: str | None = None, limit: int = 100) -> Page:
         """Conversations, the newest first; with `status` those of that one alone. `cursor` is the `next` of the page before."""
         if status is not None:
@@ -265,7 +288,6 @@ class Host:
             **msgspec.structs.asdict(item),
             open=live is not None,
             busy=live is not None and live.busy,
-            driven=record.driven != IDLE,
             tools=standings,
             warnings=warnings,
             error=self._drives.fault(record),
@@ -275,7 +297,7 @@ class Host:
         """Remove a conversation with its events, cutting off what runs. Raises `LeaseHeld` while another process drives it."""
         record = self._records.find(tenant, id)
         self._records.become(record, "going")  # from here on nobody opens it
-        self._drives.rooms.park(record.store_id, force=True)
+        self._drives.cut_off(record.store_id)
         try:
             self._remove(record)
         except LeaseHeld:
@@ -315,13 +337,15 @@ class Host:
     # --- asked of one ---
 
     def _appended(self, id: str, events: Sequence[AnyEvent]) -> None:
-        """What the store tells of every append. A child that tells what it came to wakes its parent."""
+        """Pass an append on to all that listen. A child's report wakes its parent; an interrupt frees the run's slot."""
         self._feeds.appended(id, events)
         self.webhooks.appended(id, events)
         if self._elsewhere is not None:
             self._elsewhere.appended(id, events)
         if any(isinstance(event, ev.Message) and event.sender.startswith(f"{id}.") for event in events):
             self._drives.wake(id)
+        if any(isinstance(event, ev.Status) and event.reason == "interrupted" for event in events):
+            self._drives.interrupted(id)
 
     def obey(self, tenant: str, id: str, command: cmd.Command, key: str | None = None) -> None:
         """Do a command in a conversation, once for each `key`. Raises `ConfigurationError` if it does not fit, `ToolValidationError` if arguments
@@ -446,7 +470,7 @@ class Host:
         record = self._records.find(tenant, id)
         if record.driven:
             self._records.drive(record, IDLE)
-        self._drives.rooms.park(record.store_id, force=True)
+        self._drives.cut_off(record.store_id)
         return self.status(tenant, id)
 
     def state(self, tenant: str, id: str) -> ConversationState:
@@ -632,7 +656,9 @@ def _status(status: str) -> str:
 
 def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summary | None) -> Item:
     if summary is None:
-        return Item(id=id, status="idle", created=created, updated=created, workspace=workspace, started=driven == HOSTED)
+        return Item(
+            id=id, status="idle", created=created, updated=created, workspace=workspace, started=driven == HOSTED, driven=driven != IDLE
+        )  # fmt: skip
     return Item(
         id=id,
         status=summary.status,
@@ -644,4 +670,5 @@ def _item(id: str, workspace: str, driven: int, created: datetime, summary: Summ
         parent=summary.parent.rpartition("/")[2],
         parent_seq=summary.parent_seq,
         started=driven == HOSTED,
+        driven=driven != IDLE,
     )

@@ -17,6 +17,7 @@ from holdfast.agent.form import RUNTIME, ToolForm
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.server.policy import Policy, check_agent, check_parts
 from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import copied
 from holdfast.tools.registry import ToolRegistry, declared_in
 from holdfast.tools.schema import from_json_schema
 from holdfast.tools.tool import Tool
@@ -25,7 +26,7 @@ __all__ = ["ClientTool", "Learned", "Policy", "UnavailableTool", "check_agent", 
 
 _log = logging.getLogger("holdfast.server")
 
-IMPORT_TIMEOUT = 30.0  # seconds for all that one request has imported; large packages take some
+TOTAL = 1.5  # times the timeout that all modules of a request get together, where some of them hang
 
 _MODULES = 100  # of one request
 
@@ -35,23 +36,25 @@ class ClientTool(Tool):
 
     tool_type = "custom"
     executor = "client"
+    untrusted = True
 
     def __init__(self, form: ToolForm) -> None:
         super().__init__(
-            form.name, form.description, None, form.input_schema, form.output_schema, form.annotations, form.category, form.timeout
+            form.name, form.description, None, form.input_schema, form.output_schema, form.annotations, form.category, form.timeout,
+            parallel=form.parallel,
         )  # fmt: skip
         self.module_qualname = form.module
         whole = "type" in form.input_schema and "properties" in form.input_schema  # as of every client of ours
         self._schema_there = form.input_schema if whole else super().input_schema
-        self._check = from_json_schema(form.name, self._schema_there, patterns=False)  # its patterns are for the client to try
+        self._check = from_json_schema(form.name, self._schema_there, untrusted=True)
 
     @property
     def input_schema(self) -> dict[str, Any]:
         """As the client declared it, keys in the same order: a provider's prompt cache goes by the letter, and it knows local runs too."""
-        return self._schema_there
+        return copied(self._schema_there)
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """The arguments, checked but for the schema's patterns. Raises `ToolValidationError`."""
+        """Return the arguments, checked within bounds. Raises `ToolValidationError`."""
         return self._check(arguments)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
@@ -63,9 +66,12 @@ class UnavailableTool(Tool):
     """A tool that nobody can run here: each call of it fails with the reason, and nothing else does."""
 
     tool_type = "custom"
+    untrusted = True
 
     def __init__(self, form: ToolForm, reason: str) -> None:
-        super().__init__(form.name, form.description, None, form.input_schema, None, form.annotations, form.category)
+        super().__init__(
+            form.name, form.description, None, form.input_schema, None, form.annotations, form.category, parallel=form.parallel
+        )
         self.module_qualname = form.module
         self.reason = reason
 
@@ -92,12 +98,12 @@ def learn(
     policy: Policy,
     client_tools: bool = True,
     *,
-    import_timeout: float = IMPORT_TIMEOUT,
+    import_timeout: float | None = None,
 ) -> Learned:
     """The tools that a client declared: `tools`, and `modules`, the module of each by name (a name that `tools` lacks is learned by its module alone).
 
     A preset tool is the one of that name among `builtins`, any other its module's own, if the policy allows the module and it can be imported
-    within `import_timeout` seconds. What cannot be had so is the client's to run, or unavailable if `client_tools` is false.
+    within `import_timeout` seconds (None: the policy's). What cannot be had so is the client's to run, or unavailable if `client_tools` is false.
 
     Blocking: not for an event loop's thread. Nothing is shared between calls but what Python's own import keeps. Raises `ConfigurationError`
     for a declaration that no tool can be made of.
@@ -107,7 +113,7 @@ def learn(
     executors: dict[str, str] = {}
     reasons: dict[str, str] = {}
     wanted = dict.fromkeys(form.module for form in forms if form.module not in ("", RUNTIME) and policy.allows(form.module))
-    imported = _import(list(wanted), import_timeout)
+    imported = _import(list(wanted), policy.import_timeout if import_timeout is None else import_timeout)
     declared = {form.name for form in tools}
     for form in forms:
         tool, reason = _resolve(form, builtins, policy, imported)
@@ -132,11 +138,11 @@ def learn(
     return Learned(found, executors, {form.name: form.module for form in forms}, reasons, warnings)
 
 
-def import_parts(mapping: Mapping[str, Any], policy: Policy, *, import_timeout: float = IMPORT_TIMEOUT) -> None:
+def import_parts(mapping: Mapping[str, Any], policy: Policy) -> None:
     """Import what an agent's serial form names as code (`check_agent`), as `learn` does, so that `load_agent` finds it. Blocking. Raises
     `ConfigurationError` for what the policy refuses or what cannot be imported."""
     modules = check_agent(mapping, policy)
-    for name, outcome in _import(modules, import_timeout, tools=False).items():
+    for name, outcome in _import(modules, policy.import_timeout, tools=False).items():
         if isinstance(outcome, str):
             raise ConfigurationError(f"agent: the module {name!r} {outcome}.")
     check_parts(mapping, policy)
@@ -207,9 +213,12 @@ class _Import(threading.Thread):
 
 
 def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[str, Imported]:
-    """Import modules one after another, each in a thread of its own: within `timeout` seconds in all, and a tenth of that for each that comes
-    after one which took them. Not at once: modules that import each other would see halves of each other."""
-    until = time.monotonic() + timeout
+    """Import modules one after another, each in a thread of its own, within `timeout` seconds in all.
+
+    After one that took them each gets a tenth of that, until `TOTAL` is used up. Not at once: modules that import each other would see
+    halves of each other.
+    """
+    until, end = time.monotonic() + timeout, time.monotonic() + TOTAL * timeout
     found: dict[str, Imported] = {}
     for module in modules:
         stuck = next((thread for thread in threading.enumerate() if isinstance(thread, _Import) and thread.module == module), None)
@@ -219,6 +228,9 @@ def _import(modules: Sequence[str], timeout: float, tools: bool = True) -> dict[
             continue
         if tools and (here := _here(module)) is not None:
             found[module] = here
+            continue
+        if time.monotonic() >= end:
+            found[module] = "was not tried, because other modules took all the time for imports"
             continue
         thread = _Import(module, tools)
         thread.start()

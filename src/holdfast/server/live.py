@@ -58,6 +58,10 @@ class Live(Protocol):
         """Do what there is to do, if it is to be driven at all; whether there is more by now. Raises `StoreError`."""
         ...
 
+    def hand_over(self) -> None:
+        """Have `drive` return at the next step boundary, with True. Does not block."""
+        ...
+
     # --- what it is ---
 
     @property
@@ -126,6 +130,7 @@ class LocalLive:
         self.moving = threading.Lock()
         self.running = False
         self._begun = 0  # runs
+        self._handing_over = threading.Event()
         self._agent = built.agent
         self._built = built
         self._leave = leave
@@ -183,14 +188,20 @@ class LocalLive:
             return False
         with self._lock:
             begun, before = self._begun, conversation.state.last_seq
-        conversation.advance()
+        conversation.advance(self._handing_over.is_set)
+        handed_over = self._handing_over.is_set()
+        self._handing_over.clear()
         with self._lock:
             status = conversation.status
             if status is ConversationStatus.CLOSED or conversation.failure is not None or begun != self._begun:
                 pass  # the run was cut off, and is not over; or another has begun, which is driven after this
             else:
                 self.running = self.running and status is RUNNING
-        return self.to_do and conversation.state.last_seq > before
+        return self.to_do and (handed_over or conversation.state.last_seq > before)
+
+    def hand_over(self) -> None:
+        """See `Live.hand_over`."""
+        self._handing_over.set()
 
     # --- what it is ---
 

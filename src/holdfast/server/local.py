@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.conversation.observer import Observing, observers
 from holdfast.errors import ConfigurationError
+from holdfast.processes import OwnerProcess
+from holdfast.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -54,6 +55,7 @@ class LocalServer:
         self._webhook_allow = tuple(webhook_allow)
         self._observers = observers("LocalServer: observer", observer)
         self._stack = ExitStack()
+        self._process = OwnerProcess()
 
     def start(self) -> None:
         """Serve; `url` and `key` are there when this returns."""
@@ -77,7 +79,11 @@ class LocalServer:
 
         published = {name: publish(name, agent) for name, agent in self._agents.items()}
         with ExitStack() as stack:
-            made = self._folder if self._folder is not None else stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-server-"))
+            made = self._folder
+            if made is None:
+                temporary = TemporaryFolder("holdfast-server-", work="workspaces")
+                stack.callback(temporary.close)
+                made = temporary.path
             folder = Path(made).absolute()
             root = folder / "workspaces"
             root.mkdir(mode=0o700, exist_ok=True)
@@ -101,7 +107,9 @@ class LocalServer:
             self._stack = stack.pop_all()
 
     def close(self) -> None:
-        """End: what runs is parked, and goes on with the next server on the folder. Idempotent."""
+        """End: what runs is parked, and goes on with the next server on the folder. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         self._stack.close()
 
     def __enter__(self) -> LocalServer:

@@ -21,7 +21,9 @@ from holdfast import events as ev
 from holdfast.agent.form import Form, ToolForm
 from holdfast.agent.output import is_output
 from holdfast.content import Content, ImageContent, TextContent, ToolCall, ToolResult, Usage
+from holdfast.conversation.state import ConversationState, Fold, fold
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import too_deep
 
 if TYPE_CHECKING:
     from holdfast.agent.agent import Agent
@@ -110,6 +112,7 @@ class ChatRequest(msgspec.Struct):
     stream_options: StreamOptions | None = None
     tools: list[ToolOffer] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool | None = None
     n: int | None = None
 
 
@@ -215,6 +218,7 @@ def _offers(request: ChatRequest, agent: Published) -> list[ToolForm]:
                 name=function.name,
                 description=function.description or "",
                 input_schema=function.parameters or {"type": "object", "properties": {}},
+                parallel=request.parallel_tool_calls is not False,  # the protocol hands a client all calls of an answer at once
             )
         )
     return found
@@ -332,8 +336,8 @@ def _answers(turn: Turn) -> dict[int, _Past]:
 def _call(called: Called, id: str) -> ToolCall:
     given = called.function.arguments or ""
     try:
-        arguments: Any = msgspec.json.decode(given or "{}")
-    except (ValueError, RecursionError):
+        arguments: Any = None if too_deep(given) else msgspec.json.decode(given or "{}")
+    except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
         return ToolCall(id, called.function.name, {}, called.id, given, "it is no JSON object")
@@ -371,8 +375,14 @@ class Progress:
         self.structured = agent.form.mapping.get("output_type") is not None  # the answer is its output alone, as JSON
         self._step = ""  # what was told of the answer that is on its way
         self._offers = {tool.name for tool in turn.offers}
-        self._open: dict[str, ToolCall] = {}
-        self._asked: set[str] = set()
+        self._fold = Fold()
+        self._known: set[str] = set()  # calls that the client was handed in an earlier turn
+
+    def begin(self, state: ConversationState, since: int) -> None:
+        """Start from the state before the first event to be fed; statuses up to `since` are not this turn's."""
+        self._fold = fold(state.events)
+        self._known = {item.call.id for item in self._fold.turn}
+        self.since = since
 
     def piece(self, text: str) -> str:
         """A piece of the answer that is on its way; what to tell."""
@@ -387,23 +397,17 @@ class Progress:
     def feed(self, event: ev.AnyEvent) -> str:
         """Take in an event; what to tell."""
         self.seq = event.seq
+        closed = self._fold.open.get(event.call_id) if isinstance(event, ev.ToolResult) else None
+        self._fold.apply(event)
         match event:
             case ev.Assistant():
                 self.usage += event.usage
                 self.stop_reason = event.stop_reason
-                self._open = {call.id: call for call in event.calls}
-                self._asked.clear()
                 return "" if self.structured else self._whole(event.text)
             case ev.ToolResult():
-                call = self._open.pop(event.call_id, None)
-                self._asked.discard(event.call_id)
-                if self.structured and call is not None and is_output(call.name, event.result):
+                if self.structured and closed is not None and is_output(closed.call.name, event.result):
                     self.text = ""
                     return self._told(msgspec.json.encode(event.result.structured_content).decode(), "")
-            case ev.Decision(decision="ask", question=None):
-                self._asked.add(event.call_id)
-            case ev.Decision(decision="approve", question_id=""):
-                self._asked.discard(event.call_id)
             case ev.Status():
                 if event.seq > self.since or event.status not in ("paused", "idle", "waiting_for_confirmation"):
                     self.status = event.status
@@ -436,11 +440,13 @@ class Progress:
 
     @property
     def done(self) -> bool:
-        """Whether the turn is over: the conversation rests, or nothing is left but calls that the client is to run."""
+        """True if the turn is over: the conversation rests, or the client is to run the calls whose turn it is."""
         if self.status not in ("", "running"):
             return True
-        if self._open and not self._asked and all(call.name in self._offers for call in self._open.values()):
-            self.calls = list(self._open.values())
+        now = self._fold.turn
+        new = any(item.call.id not in self._known for item in now)
+        if new and all(item.held_by_client and item.call.name in self._offers for item in now):
+            self.calls = [item.call for item in now]
             return True
         self.calls = []
         return False

@@ -26,6 +26,10 @@ _TARGET = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z][A-Za-z0-9_]*)*")  # no
 _LONGEST = 200  # characters of a module's name
 
 
+IMPORT_TIMEOUT = 10.0
+"""Seconds for the imports of one request. A client asks again after 20 seconds of silence, and gives up after 60."""
+
+
 class Policy:
     """Which modules may be imported by name: those that fit one of `patterns`, each for a whole dotted name (`acme_tools`, `acme.tools.*`, `*`
     for all), and what ships as `holdfast.tools.preset`.
@@ -33,16 +37,21 @@ class Policy:
     With `entry_points`, also those of installed packages that declare an entry point of the group `holdfast.tools`: the package that has
     its module, with all below it. What is installed is looked up once. A package above an allowed module is imported with it.
 
+    `import_timeout` is how many seconds the modules of one request may take; those that take longer are not used.
+
     Thread-safe. Raises `ConfigurationError` for what is no pattern.
     """
 
-    def __init__(self, patterns: Sequence[str] = (), entry_points: bool = True) -> None:
+    def __init__(self, patterns: Sequence[str] = (), entry_points: bool = True, import_timeout: float = IMPORT_TIMEOUT) -> None:
         if isinstance(patterns, str):
             raise ConfigurationError(f"Policy: patterns takes a list of patterns of module names, not {patterns!r}.")
         for pattern in cast("Sequence[Any]", patterns):
             if not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
                 raise ConfigurationError(f"Policy: patterns takes patterns of module names, such as 'acme.tools.*', not {pattern!r}.")
+        if not import_timeout > 0:
+            raise ConfigurationError(f"Policy: import_timeout takes seconds above 0, not {import_timeout!r}.")
         self.patterns = tuple(patterns)
+        self.import_timeout = import_timeout
         self._entry_points = entry_points
         self._lock = threading.Lock()
         self._packages: tuple[str, ...] | None = None

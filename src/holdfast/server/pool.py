@@ -1,103 +1,295 @@
-"""A pool of threads for conversations that have something to do: each is queued once, and driven by one thread at a time."""
+"""The run slots of a server: a pool of threads that drives conversations, fair between tenants."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Callable
 
 _log = logging.getLogger("holdfast")
 
-LINGER = 5.0  # seconds that a thread waits for more
+LINGER = 5.0  # seconds that an idle thread waits for more work
+QUANTUM = 1.0  # seconds after which a run gives its slot to a tenant that has no more slots than its own
+
+
+class _Run:
+    """One conversation that is driven by a thread.
+
+    Attributes:
+        again: True if the conversation was submitted once more meanwhile.
+        slot: False once the slot was given back although the thread still works.
+        detached: True if the conversation was closed or deleted; a later run of the same id does not wait for this one.
+        asked: True if the run was asked to give its slot up at its next step boundary.
+    """
+
+    __slots__ = ("again", "asked", "detached", "id", "since", "slot", "tenant")
+
+    def __init__(self, id: str, tenant: str, since: float) -> None:
+        self.id = id
+        self.tenant = tenant
+        self.since = since
+        self.again = False
+        self.slot = True
+        self.detached = False
+        self.asked = False
 
 
 class Pool:
-    """At most `most` threads, made on demand; one that has nothing to do for `LINGER` seconds ends.
+    """Runs `work(id)` for conversations that have something to do, each on one thread at a time. Thread-safe.
 
-    `work(id)` does what there is to do and returns whether to come back for more. It must not raise.
+    There are `most` slots. A free slot goes to the waiting tenant with the fewest slots. When all slots are taken:
+
+    - a tenant without any slot borrows one beyond `most` at once; at most `most` slots are lent;
+    - runs of the tenant with the most slots are asked to give theirs up, until slots are repaid and shares are equal;
+    - between tenants with equal shares a run is asked after `QUANTUM` seconds.
+
+    `ask(id)` passes that request on; the run obeys between two steps, when `work` returns True. Conversations of one
+    tenant run in the order in which they were submitted.
+
+    Args:
+        most: The number of slots.
+        work: Does what there is to do and returns True to be called again. It must not raise.
+        ask: Asks a run to return from `work` at its next step boundary. It must not block.
+        tenant_of: Returns the tenant of an id.
     """
 
-    def __init__(self, most: int, work: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        most: int,
+        work: Callable[[str], bool],
+        ask: Callable[[str], None],
+        tenant_of: Callable[[str], str],
+    ) -> None:
         self._most = most
         self._work = work
+        self._ask = ask
+        self._tenant_of = tenant_of
         self._changed = threading.Condition()
-        self._queue: dict[str, None] = {}  # in order, each once
-        self._running: dict[str, bool] = {}  # whether it was asked for again meanwhile
+        self._waiting: dict[str, dict[str, None]] = {}  # ids in order, by tenant; the tenant served last is last
+        self._ready: deque[_Run] = deque()  # runs with a slot that no thread has taken yet
+        self._running: dict[str, _Run] = {}  # with those that are ready
+        self._slots: Counter[str] = Counter()  # taken, by tenant
+        self._stuck: Counter[str] = Counter()  # runs at work without a slot, by tenant
         self._threads: set[threading.Thread] = set()
-        self._waiting = 0
+        self._idle = 0  # threads that wait for work
         self._number = 0
         self._closed = False
 
     def submit(self, id: str) -> None:
-        """Have `work(id)` called, after now. If it is queued already that will do; if it runs, it is called once more after that."""
+        """Have `work(id)` called, after now. One that waits already is called once; one that runs is called again afterwards."""
         with self._changed:
-            if self._closed or id in self._queue:
+            self._put(id)
+            asked = self._relieve()
+        self._tell(asked)
+
+    def release(self, id: str) -> None:
+        """Take the slot of a run that was cut off, even if its thread works on.
+
+        A tenant keeps the slots of further runs once `most` of its threads work without one, so that their number is bounded.
+        """
+        with self._changed:
+            run = self._running.get(id)
+            if run is None or not run.slot or self._stuck[run.tenant] >= self._most:
                 return
-            if id in self._running:
-                self._running[id] = True
-                return
-            self._queue[id] = None
-            self._changed.notify()
-            if len(self._queue) > self._waiting and len(self._threads) < self._most:
-                self._number += 1
-                thread = threading.Thread(target=self._main, name=f"holdfast-host-{self._number}", daemon=True)
-                self._threads.add(thread)
-                thread.start()
+            self._give_back(run)
+            self._stuck[run.tenant] += 1
+            run.asked = True
+            self._dispatch()
+            asked = [id, *self._relieve()]  # if it is resumed meanwhile it has to queue for a slot
+        self._tell(asked)
+
+    def detach(self, id: str) -> None:
+        """Forget a run whose conversation was closed or deleted: whoever opens the id anew does not wait for the old thread."""
+        with self._changed:
+            run = self._running.pop(id, None)
+            if run is not None:
+                run.detached = True
+                if run.again:
+                    self._put(id)
+
+    def tend(self) -> None:
+        """Ask runs that have had their slots long enough, and once more those that were asked before. Called every `QUANTUM` seconds."""
+        with self._changed:
+            self._relieve()
+            asked = [run.id for run in self._running.values() if run.asked]
+        self._tell(asked)
 
     def busy(self, id: str) -> bool:
-        """Whether it is queued or runs."""
+        """True if the conversation waits or runs."""
         with self._changed:
-            return id in self._queue or id in self._running
+            return id in self._waiting.get(self._tenant_of(id), ()) or id in self._running
 
     def counts(self) -> tuple[int, int, int]:
-        """How many are queued, how many run, how many threads there are."""
+        """The numbers of conversations that wait, of slots taken, and of threads."""
         with self._changed:
-            return len(self._queue), len(self._running), len(self._threads)
+            return sum(map(len, self._waiting.values())), self._slots.total(), len(self._threads)
+
+    # --- slots, under the lock ---
+
+    def _put(self, id: str) -> None:
+        if self._closed:
+            return
+        run = self._running.get(id)
+        if run is not None:
+            run.again = True
+            return
+        waiting = self._waiting.setdefault(self._tenant_of(id), {})
+        if id not in waiting:
+            waiting[id] = None
+            self._dispatch()
+
+    def _dispatch(self, taking: int = 0) -> None:
+        """Give free slots to those that wait. `taking` threads take what is ready as soon as they have the lock."""
+        while (tenant := self._next_tenant()) is not None:
+            waiting = self._waiting.pop(tenant)
+            id = next(iter(waiting))
+            del waiting[id]
+            if waiting:
+                self._waiting[tenant] = waiting
+            run = self._running[id] = _Run(id, tenant, time.monotonic())
+            self._slots[tenant] += 1
+            self._ready.append(run)
+            if len(self._ready) > self._idle + taking:
+                self._start_thread()
+            elif len(self._ready) > taking:
+                self._changed.notify()
+
+    def _next_tenant(self) -> str | None:
+        if not self._waiting or self._closed:
+            return None
+        tenant = min(self._waiting, key=self._slots.__getitem__)  # the first of equals was served longest ago
+        taken = self._slots.total()
+        lent = not self._slots[tenant] and taken < 2 * self._most
+        return tenant if taken < self._most or lent else None
+
+    def _give_back(self, run: _Run) -> None:
+        run.slot = False
+        self._slots[run.tenant] -= 1
+        if not self._slots[run.tenant]:
+            del self._slots[run.tenant]
+
+    def _relieve(self) -> list[str]:
+        """The runs to be asked for their slots, as if those that were asked before had given theirs up."""
+        if not self._waiting and self._slots.total() <= self._most:
+            return []
+        slots = Counter(self._slots)
+        runs = [run for run in self._running.values() if run.slot]
+        for run in runs:
+            if run.asked:
+                slots[run.tenant] -= 1
+        free = sum(run.asked for run in runs) - max(0, self._slots.total() - self._most)
+        runs = sorted((run for run in runs if not run.asked), key=lambda run: run.since)
+        wanting = {tenant: len(ids) for tenant, ids in self._waiting.items()}
+        now, asked = time.monotonic(), list[str]()
+        while True:
+            wanting = {tenant: count for tenant, count in wanting.items() if count}
+            waiting = min(wanting, key=slots.__getitem__, default=None)
+            if free > 0:  # a slot is coming already
+                if waiting is None:
+                    return asked
+                free -= 1
+                run = None
+            else:
+                run = self._victim(runs, slots, waiting, free < 0, now)
+                if run is None:
+                    return asked
+                runs.remove(run)
+                run.asked = True
+                asked.append(run.id)
+                slots[run.tenant] -= 1
+                if free < 0:  # it repays what was lent
+                    free += 1
+                    continue
+            if waiting is not None:
+                slots[waiting] += 1
+                wanting[waiting] -= 1
+
+    def _victim(self, runs: list[_Run], slots: Counter[str], waiting: str | None, lent: bool, now: float) -> _Run | None:
+        """The run that gives its slot up for the tenant `waiting`, or, where slots are lent, to repay one."""
+        for run in sorted(runs, key=lambda run: -slots[run.tenant]):
+            own = slots[run.tenant]
+            if lent and own > 1:
+                return run
+            if waiting is None or run.tenant == waiting:
+                continue
+            if own > slots[waiting] + 1 or (own >= slots[waiting] and now - run.since >= QUANTUM):
+                return run
+        return None
+
+    def _tell(self, ids: list[str]) -> None:
+        for id in ids:
+            self._ask(id)
+
+    # --- threads ---
+
+    def _start_thread(self) -> None:
+        self._number += 1
+        thread = threading.Thread(target=self._main, name=f"holdfast-host-{self._number}", daemon=True)
+        self._threads.add(thread)
+        thread.start()
 
     def _main(self) -> None:
+        done: _Run | None = None
+        more = False
         try:
-            while (id := self._next()) is not None:
-                more = False
+            while (run := self._take(done, more)) is not None:
+                done, more = run, False
                 try:
-                    more = self._work(id)
+                    more = self._work(run.id)
                 except Exception:
-                    _log.exception("conversation %s: driving it failed", id)
-                with self._changed:
-                    more = self._running.pop(id) or more
-                    if more and not self._closed:
-                        self._queue[id] = None  # behind the others; this thread takes one now, so that none has to be woken
+                    _log.exception("conversation %s: driving it failed", run.id)
         finally:
             with self._changed:
                 self._threads.discard(threading.current_thread())
                 self._changed.notify_all()
 
-    def _next(self) -> str | None:
+    def _take(self, done: _Run | None, more: bool) -> _Run | None:
+        """Settle the run that this thread has done, and wait for another; None if the thread is to end."""
+        with self._changed:
+            if done is not None:
+                self._settle(done, more)
+            asked = self._relieve()
+        self._tell(asked)
         with self._changed:
             until = time.monotonic() + LINGER
-            while not self._queue:
+            while not self._ready:
                 left = until - time.monotonic()
                 if self._closed or left <= 0:
-                    self._threads.discard(threading.current_thread())  # now, or the next one counts on it
+                    self._threads.discard(threading.current_thread())  # now, or `submit` counts on it
                     return None
-                self._waiting += 1
+                self._idle += 1
                 try:
                     self._changed.wait(left)
                 finally:
-                    self._waiting -= 1
+                    self._idle -= 1
             if self._closed:
                 return None
-            id = next(iter(self._queue))
-            del self._queue[id]
-            self._running[id] = False
-            return id
+            run = self._ready.popleft()
+            run.since = time.monotonic()
+            return run
+
+    def _settle(self, done: _Run, more: bool) -> None:
+        if done.slot:
+            self._give_back(done)
+        else:
+            self._stuck[done.tenant] -= 1
+            if not self._stuck[done.tenant]:
+                del self._stuck[done.tenant]
+        if not done.detached:
+            del self._running[done.id]
+            if (more or done.again) and not self._closed:
+                self._waiting.setdefault(done.tenant, {})[done.id] = None
+        self._dispatch(taking=1)
 
     def close(self, timeout: float) -> bool:
-        """Take nothing more, and wait for what runs; whether all of it ended."""
+        """Take nothing more, and wait for what runs; True if all of it ended."""
         until = time.monotonic() + timeout
         with self._changed:
             self._closed = True
-            self._queue.clear()
+            self._waiting.clear()
+            self._ready.clear()
             self._changed.notify_all()
             threads = list(self._threads)
         for thread in threads:

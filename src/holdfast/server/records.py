@@ -117,6 +117,11 @@ def store_id(tenant: str, id: str) -> str:
     return id if tenant == DEFAULT else f"{tenant}/{id}"
 
 
+def tenant_of(store_id: str) -> str:
+    """The tenant of an id in the store."""
+    return store_id.rpartition("/")[0] or DEFAULT
+
+
 def missing(id: str) -> ConversationNotFound:
     """The same for what is not there and for what is another tenant's."""
     return ConversationNotFound(f"No conversation {id!r} on this server.")

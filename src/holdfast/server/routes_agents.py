@@ -1,12 +1,13 @@
 """The agents that the server's operator offers by name: listed, and conversations made with them."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Annotated, Any
 
 from fastapi import Path, Request
 from starlette.responses import Response
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, ConversationNotFound
 from holdfast.server.answers import answer
 from holdfast.server.bodies import Offered, Offers, StartRequest
 from holdfast.server.guard import Refused
@@ -44,7 +45,8 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
         def make() -> Created:
             made = host.create(tenant, _request(found, body), key or "")
             if refused := [tool.name for tool in made.tools if tool.executor != "server"]:
-                host.delete(tenant, made.id)
+                with suppress(ConversationNotFound):  # it was deleted already when this was asked under the same key before
+                    host.delete(tenant, made.id)
                 raise ConfigurationError(
                     f"This server may not run these tools of the agent: {', '.join(refused)}. Its operator allows them with --allow-tools."
                 )

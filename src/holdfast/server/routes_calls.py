@@ -87,7 +87,7 @@ def add(routes: Routes) -> None:
     )  # fmt: skip
     async def return_call(request: Request, id: Id, call_id: CallId, client: Client, key: Key = None) -> Response:
         """From whoever claimed it."""
-        body = await service.json(request, ResultRequest)
+        body = await service.json(request, ResultRequest, largest=None)
         tenant = service.caller(request).tenant
 
         def give() -> str:

@@ -15,7 +15,7 @@ from holdfast.server.bodies import CondenseRequest, MessageRequest, Sent, Standi
 from holdfast.server.routes import Id, Key, Routes
 from holdfast.server.shapes import Created, CreateRequest, ForkRequest, Info, Page, ToolsRequest
 
-_AGENT = {"llm": {"model": "gpt-5-mini", "api_key": "${secret_1}"}, "tools": {"builtin": ["terminal", "read_file"]}}
+_AGENT = {"model": {"name": "gpt-5-mini", "api_key": "${secret_1}"}, "tools": {"builtin": ["terminal", "read_file"]}}
 _CREATED = {
     "id": "4f0c91d2a6be",
     "status": "idle",
@@ -37,7 +37,7 @@ def add(routes: Routes) -> None:
     )  # fmt: skip
     async def create_conversation(request: Request, key: Key = None) -> Response:
         """The agent comes as its serial form. The answer tells where each of its tools runs: on the server, by the client, or not at all."""
-        body = await service.json(request, CreateRequest)
+        body = await service.json(request, CreateRequest, service.agent_bytes)
         return answer(await service.change(host.create, service.caller(request).tenant, body, key or ""), 201)
 
     @routes.add("GET", "/api/conversations", "List conversations", gives=Page, also=(422, 503))
@@ -67,7 +67,7 @@ def add(routes: Routes) -> None:
     )  # fmt: skip
     async def send_message(request: Request, id: Id, key: Key = None) -> Response:
         """It is in the journal when this is answered."""
-        body = await service.json(request, MessageRequest)
+        body = await service.json(request, MessageRequest, largest=None)
         tenant = service.caller(request).tenant
         event_id = body.event_id or _event_id(f"{tenant}/{id}/{key}" if key else None)
         await service.change(host.obey, tenant, id, Send(body.blocks, event_id), key)
@@ -129,7 +129,7 @@ def add(routes: Routes) -> None:
     )  # fmt: skip
     async def fork_conversation(request: Request, id: Id, key: Key = None) -> Response:
         """Another conversation that begins with the first events of this one."""
-        body = await service.json(request, ForkRequest)
+        body = await service.json(request, ForkRequest, service.agent_bytes)
         if body.seq is not None and not 0 <= body.seq < 2**53:
             raise ConfigurationError(f"seq takes the number of an event, not {body.seq}.")
         return answer(await service.change(host.fork, service.caller(request).tenant, id, body, key or ""), 201)
@@ -141,7 +141,7 @@ def add(routes: Routes) -> None:
     )  # fmt: skip
     async def set_tools(request: Request, id: Id) -> Response:
         """In place of those that it has, from its next step on."""
-        body = await service.json(request, ToolsRequest)
+        body = await service.json(request, ToolsRequest, service.agent_bytes)
         tenant = service.caller(request).tenant
         return answer(await service.change(host.set_tools, tenant, id, body.tools, body.tool_module_qualnames, body.client_tools))
 

@@ -9,7 +9,8 @@ from starlette.responses import Response
 from holdfast import events as ev
 from holdfast.content import ToolResult
 from holdfast.server.answers import answer
-from holdfast.server.bodies import Events
+from holdfast.server.bodies import Events, Standing, StateRequest
+from holdfast.server.intake import state_of
 from holdfast.server.routes import LARGEST, CallId, Id, Routes
 from holdfast.server.sse import Stream
 
@@ -23,6 +24,7 @@ _MESSAGE = {
     "role": "user",
     "content": [{"type": "text", "text": "Hi"}],
 }
+_FIRST = {**{name: value for name, value in _MESSAGE.items() if name != "role"}, "seq": 1}
 _EVENT = {"type": "object", "required": ["type", "seq"], "properties": {"type": {"type": "string"}, "seq": {"type": "integer"}}}
 _STATE: dict[str, Any] = {
     "type": "object",
@@ -49,6 +51,16 @@ def add(routes: Routes) -> None:
         tenant = service.caller(request).tenant
         data = await service.read(lambda: host.state(tenant, id).to_json())
         return Response(data, media_type="application/json")
+
+    @routes.add(
+        "PUT", "/api/conversations/{id}/state", "Begin with a state", takes=StateRequest, gives=Standing, gave={"status": "finished"},
+        example={"version": 1, "id": "elsewhere", "status": "idle", "events": [_FIRST]}, also=(404, 409, 503), tag="events",
+    )  # fmt: skip
+    async def put_state(request: Request, id: Id) -> Response:
+        """As `Conversation.from_state`: a conversation that has no events yet goes on from those of another, of any server or none."""
+        data = await service.body(request)
+        tenant = service.caller(request).tenant
+        return answer(Standing(await service.change(lambda: host.begin_with(tenant, id, state_of(data)))))
 
     @routes.add(
         "GET", "/api/conversations/{id}/events", "Events after one", gives=Events, gave={"events": [_MESSAGE], "lastSeq": 2},

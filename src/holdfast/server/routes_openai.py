@@ -20,7 +20,7 @@ from holdfast.server.feed import Reader
 from holdfast.server.guard import Refused
 from holdfast.server.openai import ChatRequest, Progress, Published, Turn
 from holdfast.server.routes import Routes
-from holdfast.server.service import Service, decode, gone
+from holdfast.server.service import Service, gone
 
 _log = logging.getLogger("holdfast.server")
 
@@ -61,7 +61,7 @@ def add(routes: Routes, agents: Mapping[str, Published]) -> None:
     )  # fmt: skip
     async def create_chat_completion(request: Request) -> Response:
         """As OpenAI's Chat Completions, plain or streamed. The agent's tools run here; those of the request are the client's, and come back as `tool_calls`."""
-        asked = decode(await service.body(request), ChatRequest, request.headers.get("content-type", ""))
+        asked = await service.json(request, ChatRequest, largest=None)
         agent = agents.get(asked.model)
         if agent is None:
             return _unknown(asked.model, agents)
@@ -116,8 +116,9 @@ class Chat:
             finding.add_done_callback(self._found_late)
             raise
         self.placed = True
-        self._progress.since = self.place.since
         try:
+            state = await self._service.read(self._host.state, self._tenant, self.place.id)
+            self._progress.begin(state.at(self.place.seq), self.place.since)
             feed = await self._service.read(self._host.feed, self._tenant, self.place.id)
             self.reader = feed.subscribe(asyncio.get_running_loop())
             if self.place.run:

@@ -21,8 +21,8 @@ from holdfast.server.bodies import (
     WorkspaceRequest,
     Written,
 )
+from holdfast.server.intake import SMALL_BODY_BYTES
 from holdfast.server.routes import NAME, Key, Routes, WorkspaceId
-from holdfast.server.service import decode
 from holdfast.tools.context import Cancellation
 
 _FILE = Annotated[str, Path(description="From the workspace's folder.", examples=["src/app.py"])]
@@ -55,8 +55,8 @@ def add(routes: Routes) -> None:
     )  # fmt: skip
     async def run_command(request: Request, workspace: WorkspaceId, key: Key = None) -> Response:
         """Answered when it has ended. If the connection breaks it is cancelled, with an `Idempotency-Key` only if nobody asks again soon."""
-        data = await service.body(request)
-        body = decode(data, CommandRequest, request.headers.get("content-type", ""))
+        data = await service.body(request, SMALL_BODY_BYTES)
+        body = await service.decode(request, data, CommandRequest)
         tenant = service.caller(request).tenant
 
         def run(cancelled: Cancellation) -> Response:
@@ -71,8 +71,8 @@ def add(routes: Routes) -> None:
     )  # fmt: skip
     async def clone_repository(request: Request, workspace: WorkspaceId, key: Key = None) -> Response:
         """git asks for nothing: put a token into the URL."""
-        data = await service.body(request)
-        body = decode(data, CloneRequest, request.headers.get("content-type", ""))
+        data = await service.body(request, SMALL_BODY_BYTES)
+        body = await service.decode(request, data, CloneRequest)
         tenant = service.caller(request).tenant
         if not is_remote(body.repo):
             raise PathRefused("A path is not cloned by the server; give 'owner/name' or a URL, or clone it with a command.")
@@ -147,6 +147,7 @@ def add(routes: Routes) -> None:
                     ToolForm(
                         name=tool.name, input_schema=tool.input_schema, description=tool.description, output_schema=tool.output_schema,
                         annotations=tool.annotations, category=tool.category, timeout=tool.timeout, module="holdfast.runtime",
+                        parallel=tool.parallel,
                     )
                     for tool in runtime.tools
                 ]  # fmt: skip
@@ -163,7 +164,7 @@ def add(routes: Routes) -> None:
     ) -> Response:
         """What fails is a result too, with `isError`."""
         data = await service.body(request)
-        body = decode(data, CallRequest, request.headers.get("content-type", ""))
+        body = await service.decode(request, data, CallRequest)
         tenant = service.caller(request).tenant
 
         def call(cancelled: Cancellation) -> Response:

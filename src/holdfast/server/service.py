@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 import anyio.to_thread
-import msgspec
 from starlette.responses import Response
 
 from holdfast.server.answers import told
-from holdfast.server.guard import Caller, Quota, Refused, Usage, too_large
+from holdfast.server.guard import Caller, Quota, Refused, Usage
+from holdfast.server.intake import SMALL_BODY_BYTES, Intake
 from holdfast.server.once import Once
 from holdfast.tools.context import Cancellation
 
@@ -27,7 +27,6 @@ T = TypeVar("T")
 # Threads, made on demand. What reads must not wait behind what opens a conversation, and neither behind a command that runs for an hour.
 _READS, _CHANGES, _LONG = 16, 32, 256
 _SHARE = 64  # of the last, for one tenant
-_BODY = 60.0  # seconds without a byte after which a body is not waited for
 
 
 class Service:
@@ -41,6 +40,10 @@ class Service:
         self.streams: set[Stream] = set()
         self.ready = False
         self.closing = False
+        self.intake = Intake()
+        bounds = host.bounds
+        self.agent_bytes = bounds.agent_bytes + bounds.tools_bytes + bounds.secrets_bytes + SMALL_BODY_BYTES
+        """The largest body that has an agent and its tools."""
         self._largest = quota.body
         self._reads = anyio.CapacityLimiter(_READS)
         self._changes = anyio.CapacityLimiter(_CHANGES)
@@ -92,27 +95,19 @@ class Service:
         """Whose request it is."""
         return request.scope["caller"]
 
-    async def body(self, request: Any) -> bytes:
-        """A request's whole body. Raises `Refused` if it is too large, or does not come."""
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            try:
-                message = await asyncio.wait_for(request.receive(), _BODY)
-            except TimeoutError:
-                raise Refused(408, "StoreError", f"Nothing more of the request came for {_BODY:g} s.", connection="close") from None
-            if message["type"] != "http.request":
-                raise Refused(400, "ConfigurationError", "The connection broke before the whole request was here.")
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._largest:
-                raise too_large(self._largest)
-            if not message.get("more_body"):
-                return b"".join(parts)
+    async def body(self, request: Any, largest: int | None = None) -> bytes:
+        """A request's whole body of at most `largest` bytes; by default what the quota allows. Raises `Refused`."""
+        return await self.intake.read(request, self._largest if largest is None else min(largest, self._largest))
 
-    async def json(self, request: Any, type: type[T]) -> T:
+    async def json(self, request: Any, type: type[T], largest: int | None = SMALL_BODY_BYTES) -> T:
         """A request's body as a struct. Raises `Refused`."""
-        return decode(await self.body(request), type, request.headers.get("content-type", ""))
+        found = await self.decode(request, await self.body(request, largest), type)
+        request.scope["body"].free()
+        return found
+
+    async def decode(self, request: Any, body: bytes, type: type[T]) -> T:
+        """A body that was read as a struct. Raises `Refused`."""
+        return await self.intake.decode(body, type, request.headers.get("content-type", ""))
 
     # --- the end ---
 
@@ -134,18 +129,3 @@ async def gone(receive: Callable[[], Awaitable[Any]]) -> None:
     with suppress(OSError):
         while (await receive())["type"] != "http.disconnect":
             pass
-
-
-def decode(body: bytes, type: type[T], media_type: str = "") -> T:
-    """JSON as a struct; nothing at all is `{}`. Raises `Refused`."""
-    kind = media_type.partition(";")[0].strip().lower()
-    if kind and kind != "application/json":
-        raise Refused(415, "ConfigurationError", f"This takes application/json, not {kind[:100]!r}.")
-    try:
-        return msgspec.json.decode(body or b"{}", type=type)
-    except msgspec.ValidationError as error:
-        raise Refused(422, "ConfigurationError", f"The request does not fit: {error}.") from None
-    except RecursionError:
-        raise Refused(400, "ConfigurationError", "The request is nested too deep.") from None
-    except (ValueError, OverflowError) as error:
-        raise Refused(400, "ConfigurationError", f"The request is no JSON: {error}.") from None

@@ -80,8 +80,9 @@ class Created(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
 
 
 class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """One line of a listing. `started`: messages are answered as they come, also after a restart of the server. `spawned_by` is the call that spawned it
-    (`{id}:{call_id}`), "" for none."""
+    """One line of a listing. `started`: messages are answered as they come, also after a restart of the server. `driven`: it was started, or is
+    being run until it rests; one that is `running` and not driven, such as a fork of a running conversation, goes on when it is run. `spawned_by` is
+    the call that spawned it (`{id}:{call_id}`), "" for none; its parent drives it."""
 
     id: str
     status: str
@@ -93,16 +94,15 @@ class Item(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     parent: str = ""
     parent_seq: int = 0
     started: bool = False
+    driven: bool = False
     spawned_by: str = ""
 
 
 class Info(Item, frozen=True, kw_only=True):
-    """What is known of a conversation without its events. `driven`: it was started, or is being run until it rests; `error` is why the server
-    cannot drive it (a missing key, a broken agent)."""
+    """What is known of a conversation without its events. `error` is why the server cannot drive it (a missing key, a broken agent)."""
 
     open: bool = False
     busy: bool = False
-    driven: bool = False
     tools: list[ToolStanding] = []
     warnings: list[str] = []
     error: str = ""

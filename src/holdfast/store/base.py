@@ -14,7 +14,7 @@ from holdfast.events import AnyEvent
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 
 if TYPE_CHECKING:
-    from holdfast.commands import Command
+    from holdfast.commands import Command, Unreadable
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -48,6 +48,11 @@ class Summary(Data, frozen=True):
     spawned_by: str = ""
 
     @property
+    def standing(self) -> str:
+        """The status, as a listing shows it."""
+        return self.status
+
+    @property
     def spawner(self) -> str:
         """The conversation whose call spawned it, "" for none."""
         return self.spawned_by.rpartition(":")[0]
@@ -58,7 +63,7 @@ class Posted(msgspec.Struct, frozen=True):
 
     number: int
     key: str
-    command: Command
+    command: Command | Unreadable
 
 
 class Blob(msgspec.Struct, frozen=True):
@@ -129,7 +134,9 @@ class Store(Protocol):
         keep `blobs`, each of one of these events, settle as `settle` does, and then hold what is to be `reserved`, as `reserve` does: True if that
         is held, False where there is no room for it. Without events the summary is ignored.
 
-        Raises `Fenced` (the lease is not the newest) or `StoreError`, and then wrote nothing. Where a disk refused so that it is not known
+        What is kept of each event is `events.records(events)`, which refuses what could not be read back.
+
+        Raises `UnreadableEvent`, `Fenced` (the lease is not the newest) or `StoreError`, and then wrote nothing. Where a disk refused so that it is not known
         whether the events were written, the `StoreError` says so in these words.
         """
         ...
@@ -174,7 +181,8 @@ class Store(Protocol):
         ...
 
     def commands(self, lease: Lease) -> list[Posted]:
-        """What was posted and is not done yet, in order. Raises `Fenced`."""
+        """Return what was posted and is not done yet, in order. A command that cannot be decoded is an `Unreadable`, one of a newer version
+        is left out. Raise `Fenced`."""
         ...
 
     # --- conversations ---

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
+from holdfast import commands
 from holdfast import events as ev
 from holdfast.content import Data
 from holdfast.errors import StoreError
 from holdfast.store.base import blob_id
 from holdfast.store.files import DAMAGE
+from holdfast.store.marks import lost, marks
 from holdfast.store.rows import Progress, Row, Rows, SQLRows, silent
-from holdfast.store.salvage import Gap, check_file, check_store, join, journal, remarks, unreadable
+from holdfast.store.salvage import Gap, check_file, check_store, join, journal, misread, remarks, unreadable
 from holdfast.store.scan import PageRows
 from holdfast.store.schema import APPLICATION, FORMAT
 from holdfast.store.wal import wal_troubles
@@ -54,11 +54,15 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
     """
     path = Path(path).absolute()
     check_file(path)
+    marked = marks(path)  # before the file is read
     problems = wal_troubles(path)
     sql: SQLRows | None = None
     try:
         try:
             sql = SQLRows(path)
+            older = lost(marked, sql.tables, sql.query)
+            if older and not sql.tables:
+                raise StoreError(f"{str(path)!r}: {older[0]}")
             check_store(path, sql)
             if sql.application == APPLICATION and sql.format > FORMAT:
                 raise StoreError(
@@ -69,7 +73,10 @@ def check(path: str | Path, progress: Progress = silent) -> Report:
             if sql.application != APPLICATION:
                 problems.append("the file does not say that it is a Holdfast store (application id)")
             if not problems:
-                return _Check(path, sql, sql.format, progress).everything(sql)
+                checking = _Check(path, sql, sql.format, progress)
+                checking.problems += older
+                return checking.everything(sql)
+            problems += older
         except (*DAMAGE, OSError) as error:
             if isinstance(error, StoreError):
                 raise
@@ -136,10 +143,12 @@ class _Check:
             count = 0
             for _, seq, found in journal(self._rows, row):
                 count += 1
-                if isinstance(found, str):
-                    join(gaps, seq, found)
+                if problem := misread(found):
+                    join(gaps, seq, problem)
                     calls.unknown.add(seq)
-                else:
+                elif not isinstance(found, str):
+                    if isinstance(found, ev.Damaged):
+                        calls.unknown.add(seq)
                     calls.take(found)
                     self._events += 1
                 if not self._events % _EVERY:
@@ -183,16 +192,8 @@ class _Check:
             what = f"the command {number} in the inbox of {ids.get(conversation, f'conversation number {conversation}')!r}"
             if conversation not in ids and conversation not in freed:
                 self.problems.append(f"{what}: there is no such conversation")
-            elif data is not None:
-                try:
-                    # A newer version's command has another name and other fields, but a name.
-                    msgspec.json.decode(data, type=_Command)
-                except (ValueError, TypeError, RecursionError):
-                    self.problems.append(f"{what} cannot be read")
-
-
-class _Command(msgspec.Struct):
-    command: str
+            elif data is not None and isinstance(command := commands.posted(data), commands.Unreadable):
+                self.problems.append(f"{what} cannot be read: {command.reason}")
 
 
 class _Calls:

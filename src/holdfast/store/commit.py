@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Generic, TypeVar, cast
 
 from holdfast.errors import StoreError
+from holdfast.processes import OwnerProcess
 from holdfast.store.files import connect, trouble
 from holdfast.store.schema import FORMAT, WIDE
 
@@ -27,9 +28,10 @@ _SHARE = 0.75  # of a crowd, that is enough to go on; with more of it, threads t
 class Job(Generic[T]):
     """A write: `work` is done within somebody's transaction. A `StoreError` raised by it says that it wrote nothing."""
 
-    __slots__ = ("done", "error", "gate", "result")
+    __slots__ = ("done", "error", "gate", "mark", "result")
 
     def __init__(self) -> None:
+        self.mark: tuple[int, int, int] | None = None  # of an append: the conversation's number, its epoch, the last seq
         self.done = False
         self.error: Exception | None = None
         self.result: T | None = None
@@ -71,20 +73,24 @@ class Committer:
         self.queue: deque[Job[object]] = deque()
         self.lock = threading.RLock()
         self.closed = False
+        self.mark: Callable[[int, int, int], None] | None = None  # notes the last append of each commit
+        self._process = OwnerProcess()
         self.db = connect(path, timeout)
         self._cursor = self.db.cursor()  # one for all: making one for every statement is a tenth of an append
-        self._file = (0, 0)
+        self._file = self._log = (0, 0)
         self._looked = 0.0
         self._crowd = 0  # how many share a commit, lately
         self._wide = False
 
     def opened(self) -> None:
-        """The file is made: from now on it must stay the same one."""
-        found = os.stat(self._path)
-        self._file = (found.st_dev, found.st_ino)
+        """The file and its -wal are made: from now on they must stay the same."""
+        self._file = _inode(str(self._path))
+        self._log = _inode(f"{self._path}-wal")
 
     def run(self, job: Job[T]) -> T:
         """Do a job in a transaction, with whatever else waits. Raises `StoreError`."""
+        if not self._process.here:
+            self._process.check(f"Store {str(self._path)!r}")
         lock = self.lock
         try:
             self.queue.append(job)  # pyright: ignore[reportArgumentType]
@@ -119,6 +125,7 @@ class Committer:
 
     def script(self, statements: str) -> None:
         """Run statements that are transactions of their own. Raises `StoreError`."""
+        self._process.check(f"Store {str(self._path)!r}")
         try:
             with self.lock:
                 self._check()
@@ -195,6 +202,7 @@ class Committer:
                 lost = self.db.in_transaction
                 if lost:
                     db.execute("ROLLBACK")
+            self._mark(jobs)
         except Exception as error:
             sure = not written or self._unwrite(error)
             if begun and len(jobs) > 1 and sure:
@@ -213,6 +221,16 @@ class Committer:
                 for job in jobs:
                     job.error = self._broken_off()
             raise
+
+    def _mark(self, jobs: Sequence[Job[object]]) -> None:
+        """Note the last append that was committed. A disk that takes no mark takes nothing from the commit."""
+        if self.mark is None:
+            return
+        for job in reversed(jobs):
+            if job.mark is not None and job.error is None:
+                with contextlib.suppress(OSError):
+                    self.mark(*job.mark)
+                return
 
     def _unwrite(self, error: Exception) -> bool:
         """See to it that what a failed COMMIT wrote is never read; False if that failed too, so that nobody knows.
@@ -236,13 +254,26 @@ class Committer:
         if self.closed:
             raise StoreError(f"Store {str(self._path)!r} is closed.")
         self._looked = time.monotonic()
-        try:
-            found = os.stat(self._path)
-            same = (found.st_dev, found.st_ino) == self._file
-        except FileNotFoundError:
-            same = False
-        if not same:
+        if _inode(str(self._path)) != self._file:
             raise StoreError(
                 f"Store {str(self._path)!r} was removed or replaced by another file while it was open. Nothing was written."
                 " Close this store and open it again."
             )
+        log = _inode(f"{self._path}-wal")
+        if log != self._log:
+            if log == (0, 0):  # nobody else has begun another one: what stands in ours can still be moved into the file
+                with contextlib.suppress(sqlite3.Error):
+                    self.db.execute("PRAGMA wal_checkpoint(FULL)")
+            raise StoreError(
+                f"The -wal of store {str(self._path)!r} was removed or replaced while it was open. Nothing was written."
+                " Close this store in every process, run `holdfast check`, and open it again."
+            )
+
+
+def _inode(path: str) -> tuple[int, int]:
+    """Which file it is; (0, 0) if there is none."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return 0, 0
+    return found.st_dev, found.st_ino

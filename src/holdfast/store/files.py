@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from holdfast.errors import StoreError
+from holdfast.processes import OwnerProcess
 from holdfast.store import schema
+from holdfast.temporary import TemporaryFolder
 
 T = TypeVar("T")
 
@@ -68,11 +69,13 @@ class Reader:
         self._path = path
         self._timeout = timeout
         self._lock = threading.Lock()
+        self._process = OwnerProcess()
         self._db = connect(path, timeout)
         self._closed = False
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` finds. Raises `StoreError`."""
+        self._process.check(f"Store {str(self._path)!r}")
         with self._lock:
             if self._closed:
                 raise StoreError(f"Store {str(self._path)!r} is closed.")
@@ -86,7 +89,9 @@ class Reader:
         return self.read(_data_version)
 
     def close(self) -> None:
-        """Idempotent."""
+        """Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             self._closed = True
             self._db.close()
@@ -104,8 +109,9 @@ class ReadOnly:
         self._path = path
         self._timeout = timeout
         self._lock = threading.Lock()
+        self._process = OwnerProcess()
         self._db: sqlite3.Connection | None = None
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._copy: TemporaryFolder | None = None
         self._live = False
         self._stamp: list[tuple[int, int, int] | None] = []
         self._inode = 0
@@ -123,6 +129,7 @@ class ReadOnly:
 
     def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """What `work` finds; it may be asked again. Raises `StoreError`."""
+        self._process.check(f"Store {str(self._path)!r}")
         with self._lock:
             if self._closed:
                 raise StoreError(f"Store {str(self._path)!r} is closed.")
@@ -188,8 +195,8 @@ class ReadOnly:
                 db.close()
                 raise
         if wal is not None and wal[1]:
-            self._copy = tempfile.TemporaryDirectory(prefix="holdfast-", ignore_cleanup_errors=True)
-            copy = Path(self._copy.name, "store.db")
+            self._copy = TemporaryFolder("holdfast-store-")
+            copy = self._copy.path / "store.db"
             for end in ("", "-wal"):
                 shutil.copyfile(f"{self._path}{end}", f"{copy}{end}")
             self._db = connect(copy, self._timeout)
@@ -203,11 +210,13 @@ class ReadOnly:
             self._db.close()
             self._db = None
         if self._copy is not None:
-            self._copy.cleanup()
+            self._copy.close()
             self._copy = None
 
     def close(self) -> None:
-        """Idempotent."""
+        """Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             self._closed = True
             self._disconnect()

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import ConversationNotFound, Fenced, LeaseHeld, StoreError
-from holdfast.events import AnyEvent
+from holdfast.events import AnyEvent, records
+from holdfast.processes import OwnerProcess
 from holdfast.store.base import Blob, Lease, Posted, Summary, check_dense
 from holdfast.store.budgets import Book, Budget, Reservation, Settlement, Shortage
 
@@ -39,6 +40,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._process = OwnerProcess()
         self._grown: threading.Condition | None = None  # made for the first that follows
         self._records: dict[str, _Record] = {}
         self._epoch = 0  # one count for all, so that no lease fits a conversation that was deleted and made again
@@ -109,6 +111,7 @@ class MemoryStore:
     ) -> bool:
         """See `Store.append`."""
         check_dense(events)
+        records(events)
         with self._lock:
             record = self._held(lease)
             if events and events[0].seq != len(record.events) + 1:
@@ -241,6 +244,7 @@ class MemoryStore:
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         """See `Store.fork`."""
         check_dense(events)
+        records(events)
         with self._lock:
             record = self._found(conversation_id)
             if summary.id in self._records:
@@ -289,7 +293,9 @@ class MemoryStore:
                         left.append(id)
 
     def close(self) -> None:
-        """See `Store.close`. What was stored is forgotten. Idempotent."""
+        """See `Store.close`. What was stored is forgotten. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             self._closed = True
             self._records.clear()

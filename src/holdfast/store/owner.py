@@ -14,6 +14,9 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.processes import OwnerProcess
+from holdfast.store.marks import MARK_OFFSET, packed
+
 _NAME = re.compile(r"\d+-[0-9a-f]+")
 _NO_LOCKS = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS)
 
@@ -47,6 +50,7 @@ class Owner:
         self._lease_seconds = lease_seconds
         self._host = host or Host.this()
         self._guard = threading.Lock()
+        self._process = OwnerProcess()
         self._name = f"{os.getpid()}-{os.urandom(8).hex()}"
         self.token = f"{self._name}/{self._host.boot}/{self._host.node}"
         # Locked before anyone can know the token: it is written to the store only after this.
@@ -94,7 +98,7 @@ class Owner:
             else:
                 living = not (locked and self._within_reach(place)) and self._age(fd) <= self._lease_seconds
             if living:
-                return os.pread(fd, 200, 0).decode(errors="replace") or "another process"
+                return os.pread(fd, 200, 0).rstrip(b"\0").decode(errors="replace") or "another process"
             path.unlink(missing_ok=True)
             return None
         finally:
@@ -112,6 +116,8 @@ class Owner:
 
     def touch(self) -> None:
         """Say that this owner lives. Makes its file anew if someone removed it."""
+        if not self._process.here:
+            return
         with self._guard:
             try:
                 os.utime(self._folder / self._name)
@@ -120,8 +126,15 @@ class Owner:
                     fd, self._fd = self._fd, self._create()
                     os.close(fd)
 
+    def mark(self, number: int, epoch: int, last_seq: int) -> None:
+        """Note the last append that was written."""
+        if self._fd >= 0:
+            os.pwrite(self._fd, packed(number, epoch, last_seq), MARK_OFFSET)
+
     def close(self) -> None:
-        """Unlock and remove the file. Idempotent."""
+        """Unlock and remove the file. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._guard:
             if self._fd >= 0:
                 (self._folder / self._name).unlink(missing_ok=True)

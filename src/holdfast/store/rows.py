@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ import msgspec
 from holdfast.store.base import blob_id
 from holdfast.store.files import DAMAGE
 from holdfast.store.pages import MAGIC
+from holdfast.temporary import TemporaryFolder
 
 SMALLEST = 50  # no event takes fewer bytes: its type, seq, id and time alone are more
 NUMBERS = 1 << 31  # a key is number << 32 | seq, and a rowid has 63 bits
@@ -129,14 +129,14 @@ class SQLRows:
     """
 
     def __init__(self, path: Path) -> None:
-        self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._copy: TemporaryFolder | None = None
         wal, index = Path(f"{path}-wal"), Path(f"{path}-shm")
         immutable = not wal.exists() or not wal.stat().st_size
         if not immutable and not index.exists():
-            self._copy = tempfile.TemporaryDirectory(prefix="holdfast-")
+            self._copy = TemporaryFolder("holdfast-store-")
         try:
             if self._copy is not None:
-                copy = Path(self._copy.name) / "copy.db"
+                copy = self._copy.path / "copy.db"
                 shutil.copyfile(path, copy)
                 shutil.copyfile(wal, f"{copy}-wal")
                 path = copy
@@ -145,7 +145,7 @@ class SQLRows:
             self._db = sqlite3.connect(uri, uri=True, timeout=10.0, isolation_level=None)
         except BaseException:
             if self._copy is not None:
-                self._copy.cleanup()
+                self._copy.close()
             raise
         self._db.text_factory = _text
         self.size = 0
@@ -166,7 +166,7 @@ class SQLRows:
         """See `Rows.close`."""
         self._db.close()
         if self._copy is not None:
-            self._copy.cleanup()
+            self._copy.close()
 
     def integrity(self, progress: Progress = silent) -> list[str]:
         """What SQLite's own check finds wrong, at most ten lines."""

@@ -43,7 +43,7 @@ class Gap(Data, frozen=True):
 class Salvaged(msgspec.Struct, frozen=True):
     """One conversation as it could be read.
 
-    `events` is dense from 1 to the last that is known of. In place of one that cannot be read stands an `Unknown` of type `damaged`, so that
+    `events` is dense from 1 to the last that is known of. In place of one that cannot be read stands a `Damaged`, so that
     `Conversation.from_state(ConversationState(summary.id, events), agent)` goes on with the rest; `gaps` names them all. `notes` says what
     else is not as it should be.
     """
@@ -151,8 +151,9 @@ class Remains:
         if self._pages is None and self._sql is not None:
             try:
                 found = assemble(self._sql, row)
-                if not found.gaps:
-                    return found
+                undecoded = sum(isinstance(event, ev.Damaged) and bool(event.raw) for event in found.events)
+                if sum(gap.last - gap.first + 1 for gap in found.gaps) == undecoded:
+                    return found  # the pages have no more of them
             except DAMAGE as error:
                 self._troubles.append(f"SQLite cannot read it: {error}")
         return assemble(self._scan(), row)
@@ -219,18 +220,17 @@ def journal(rows: Rows, row: Row) -> Iterator[tuple[int, int, AnyEvent | str]]:
         expected = upto + 1
         for seq, data in rows.events(number, expected, end):
             yield from ((number, missing, MISSING) for missing in range(expected, seq))
-            yield number, seq, CHECKSUM if data is None else _decoded(data, seq)
+            yield number, seq, CHECKSUM if data is None else ev.decode(data, seq)
             expected = seq + 1
         yield from ((number, missing, MISSING) for missing in range(expected, end + 1))
         upto = max(upto, end)
 
 
-def _decoded(data: bytes, seq: int) -> AnyEvent | str:
-    try:
-        event = ev.decode(data)
-    except (ValueError, RecursionError) as error:
-        return f"it is not an event ({error})"
-    return event if event.seq == seq else f"another event ({event.seq}) stands in its place"
+def misread(event: AnyEvent | str) -> str:
+    """Return why what `journal` gave for an event is not that event, "" if it is. A placeholder that was imported is what it says."""
+    if isinstance(event, str):
+        return event
+    return event.reason if isinstance(event, ev.Damaged) and event.raw else ""
 
 
 def join(gaps: list[Gap], seq: int, reason: str) -> None:
@@ -247,8 +247,9 @@ def assemble(rows: Rows, row: Row) -> Salvaged:
     gaps: list[Gap] = []
     before = row.created or ev.EPOCH
     for _, seq, found in journal(rows, row):
+        if problem := misread(found):
+            join(gaps, seq, problem)
         if isinstance(found, str):
-            join(gaps, seq, found)
             found = placeholder(seq, before, found)
         before = found.timestamp
         events.append(found)
@@ -270,12 +271,9 @@ def remarks(row: Row, count: int) -> list[str]:
     return found
 
 
-def placeholder(seq: int, timestamp: datetime, reason: str) -> ev.Unknown:
-    """What stands in a salvaged journal for event `seq`."""
-    fields = {"type": "damaged", "seq": seq, "id": f"damaged-{seq}", "timestamp": timestamp, "reason": reason}
-    return ev.Unknown(
-        seq=seq, id=f"damaged-{seq}", timestamp=timestamp, original_type="damaged", raw=msgspec.Raw(msgspec.json.encode(fields))
-    )
+def placeholder(seq: int, timestamp: datetime, reason: str) -> ev.Damaged:
+    """Return what stands in a salvaged journal for event `seq`, whose bytes are lost."""
+    return ev.Damaged(seq=seq, id=f"damaged-{seq}", timestamp=timestamp, reason=reason)
 
 
 def _summary(row: Row) -> Summary:

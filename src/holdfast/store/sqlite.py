@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 import time
@@ -17,15 +18,19 @@ from holdfast import events as ev
 from holdfast.commands import Command
 from holdfast.errors import ConfigurationError, ConversationNotFound, Fenced, LeaseHeld, StoreError
 from holdfast.events import AnyEvent
+from holdfast.processes import OwnerProcess
 from holdfast.store import budgets, lineage, schema
 from holdfast.store.base import Blob, Lease, Posted, Summary, blob_id, check_dense
 from holdfast.store.budgets import Budget, Reservation, Settlement, Shortage
 from holdfast.store.commit import Call, Committer, Job
 from holdfast.store.files import Reader, ReadOnly, trouble
+from holdfast.store.marks import Mark, lost, marks, owners_folder
 from holdfast.store.owner import Owner
 from holdfast.store.watch import Watcher
 
 T = TypeVar("T")
+
+_log = logging.getLogger("holdfast")
 
 _MOVE = """
 UPDATE conversations SET last_seq = ?, status = ?, title = ?, updated = ?, condensed = ? WHERE number = ? AND epoch = ? AND last_seq = ?
@@ -69,6 +74,7 @@ class _Append(Job[bool]):
         reserved: Reservation | None,
         living: Callable[[str], object] | None,
     ) -> None:
+        self.mark = None
         self.done = False  # as `Job.__init__`, whose call would be a twentieth of an append
         self.error = self.result = self.gate = None
         self.lease = lease
@@ -76,7 +82,7 @@ class _Append(Job[bool]):
         self.events = events
         self.summary = summary
         base = number << 32
-        self.rows = [(base + event.seq, zlib.crc32(data := ev.encode(event)), data) for event in events]
+        self.rows = [(base + event.seq, zlib.crc32(data), data) for event, data in zip(events, ev.records(events), strict=True)]
         self.taken = taken
         self.settled = settled
         self.reserved = reserved
@@ -96,6 +102,7 @@ class _Append(Job[bool]):
                 created = (summary.created or first.timestamp).isoformat()
                 db.execute(_FIRST, (created, summary.parent, summary.parent_seq, number, summary.spawned_by))
             db.executemany("INSERT INTO events (key, crc, data) VALUES (?, ?, ?)", self.rows)
+            self.mark = (number, epoch, last.seq)
         else:
             self._fence(db)
         if self.taken:
@@ -119,6 +126,10 @@ class _Append(Job[bool]):
 
     def _what(self) -> str:
         return f"Conversation {self.lease.conversation_id!r}"
+
+
+def _tables(db: sqlite3.Connection) -> list[str]:
+    return [str(name) for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
 
 
 def _fenced(lease: Lease) -> Fenced:
@@ -165,6 +176,7 @@ class SQLiteStore:
         self._held: dict[str, _Held] = {}
         self._owner: Owner | None = None
         self._closed = False
+        self._process = OwnerProcess()
         if self.path.is_dir() or not self.path.parent.is_dir():
             what = "is a folder" if self.path.is_dir() else "is in a folder that does not exist"
             raise StoreError(f"Store {str(self.path)!r} {what}. path takes a file; it is made if it is not there.")
@@ -172,12 +184,15 @@ class SQLiteStore:
             # SQLite takes a file of one byte for a new one and writes over it.
             raise StoreError(f"{str(self.path)!r} is not a Holdfast store.")
         self._writer: Committer | None = None
+        marked = marks(self.path)  # before the file is read
         if read_only:
             self._reader: Reader | ReadOnly = ReadOnly(self.path, timeout)
+            for problem in self._reader.read(lambda db: lost(marked, _tables(db), db.execute)) if marked else ():
+                _log.warning("Store %r: %s", str(self.path), problem)
         else:
             self._writer = Committer(self.path, timeout)
             try:
-                self._prepare(self._writer, durability)
+                self._prepare(self._writer, durability, marked)
                 self._reader = Reader(self.path, timeout)
             except BaseException:
                 self._writer.db.close()
@@ -185,8 +200,11 @@ class SQLiteStore:
         reads = ReadOnly if read_only else Reader
         self._watcher = Watcher(lambda: reads(self.path, timeout), self._beat, lease_seconds / 3)
 
-    def _prepare(self, writer: Committer, durability: str) -> None:
+    def _prepare(self, writer: Committer, durability: str, marked: Sequence[Mark]) -> None:
         try:
+            # Before anything is written: a -wal that is put back afterwards fits no more.
+            if marked and (problems := lost(marked, _tables(writer.db), writer.db.execute)):
+                raise StoreError(f"Store {str(self.path)!r}: {problems[0]}")
             schema.prepare(writer.db, self.path, durability, self._timeout)
             writer.opened()
         except sqlite3.OperationalError as error:
@@ -262,8 +280,8 @@ class SQLiteStore:
 
     def _own(self) -> Owner:
         if self._owner is None:
-            # Beside the file itself: a link to it must lead to the same owners.
-            self._owner = Owner(Path(f"{self.path.resolve()}-owners"), self._lease_seconds)
+            self._owner = Owner(owners_folder(self.path), self._lease_seconds)
+            self._committer().mark = self._owner.mark
         return self._owner
 
     def _beat(self) -> None:
@@ -304,11 +322,8 @@ class SQLiteStore:
         held = self._held.get(lease.conversation_id)
         # Numbers begin at 1, so that a lease which is not held here is found nowhere.
         number = held.number if held is not None and held.epoch == lease.epoch else 0
-        try:
-            living = None if reserved is None else self._own().living
-            job = _Append(lease, number, events, summary, taken, blobs, settled, reserved, living)
-        except Exception as error:
-            raise StoreError(f"Conversation {lease.conversation_id!r}: an event is not JSON: {error}. Nothing was written.") from error
+        living = None if reserved is None else self._own().living
+        job = _Append(lease, number, events, summary, taken, blobs, settled, reserved, living)
         held = (self._writer or self._committer()).run(job)
         if events and self._watcher.followers:
             self._watcher.appended(lease.conversation_id, events[-1].seq)
@@ -328,10 +343,7 @@ class SQLiteStore:
         def take(expected: int, seq: int, crc: int, data: bytes) -> None:
             if seq != expected or type(data) is not bytes or zlib.crc32(data) != crc:
                 raise self._damaged(conversation_id, expected)
-            try:
-                found.append(ev.decode(data))
-            except ValueError as error:
-                raise self._damaged(conversation_id, expected) from error
+            found.append(ev.decode(data, expected))
 
         def look(db: sqlite3.Connection) -> tuple[int, int]:
             found.clear()  # it may be asked again
@@ -439,10 +451,8 @@ class SQLiteStore:
 
         found: list[Posted] = []
         for number, key, data in self._reader.read(look):
-            try:
-                found.append(Posted(number, key, commands.decode(data)))
-            except ValueError:
-                continue
+            if (command := commands.posted(data)) is not None:
+                found.append(Posted(number, key, command))
         return found
 
     # --- conversations ---
@@ -451,7 +461,7 @@ class SQLiteStore:
         """See `Store.fork`."""
         check_dense(events)
         seq = summary.last_seq - len(events)
-        rows = [(event.seq, data := ev.encode(event), zlib.crc32(data)) for event in events]
+        rows = [(event.seq, data, zlib.crc32(data)) for event, data in zip(events, ev.records(events), strict=True)]
 
         def begin(db: sqlite3.Cursor) -> None:
             found = db.execute("SELECT number, last_seq, base FROM conversations WHERE id = ?", (conversation_id,)).fetchone()
@@ -553,7 +563,9 @@ class SQLiteStore:
                 raise
 
     def close(self) -> None:
-        """See `Store.close`. Idempotent."""
+        """See `Store.close`. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         writer = self._writer
         self._watcher.close()
         if writer is None:

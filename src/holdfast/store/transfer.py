@@ -80,7 +80,8 @@ _blob = msgspec.json.Decoder(_Blob)
 def export_conversation(store: Store, id: str) -> Iterator[bytes]:
     """The lines of a conversation, each with its line end. Raises `ConversationNotFound`, and what `store.read` raises.
 
-    An event is one line, byte for byte as the store has it, unless it has line ends in what was kept as it came; those are taken out.
+    An event is one line, byte for byte as the store has it, unless it has line ends in what was kept as it came; those are taken out. A
+    `Damaged` one whose bytes are no line of JSON is written with its bytes in base64.
     """
     found = next((entry for entry in store.list() if entry.id == id), None)
     if found is None:
@@ -98,15 +99,9 @@ def exported(summary: Summary, events: Sequence[AnyEvent], blob: Callable[[str],
     )  # fmt: skip
     yield msgspec.json.encode(header) + b"\n"
     for event in events:
-        yield line(event) + b"\n"
+        yield ev.line(event) + b"\n"
     for id in ids:
         yield msgspec.json.encode(_Blob(id, blob(id))) + b"\n"
-
-
-def line(event: AnyEvent) -> bytes:
-    """An event's JSON without line ends. In JSON they can only stand between tokens, and only what was kept as it came has any."""
-    data = ev.encode(event)
-    return msgspec.json.format(data, indent=-1) if b"\n" in data or b"\r" in data else data
 
 
 def blobs_of(event: AnyEvent) -> list[str]:
@@ -290,7 +285,7 @@ def import_conversation(store: Store, conversation: Exported, id: str | None = N
 
 def _is_there(store: Store, id: str, conversation: Exported) -> bool:
     there = store.read(id)
-    if there and list(map(line, there)) != list(map(line, conversation.events)):
+    if there and list(map(ev.line, there)) != list(map(ev.line, conversation.events)):
         raise ConfigurationError(
             f"the store has another conversation {id!r} already ({len(there)} events); import this one under a new id."
         )

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from holdfast.errors import StoreError
+from holdfast.processes import OwnerProcess
 
 _log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class Watcher:
         self._beat = beat
         self._every = every
         self._lock = threading.Lock()
+        self._process = OwnerProcess()
         self._looking = threading.Lock()  # held by the thread that looks: a thread that ends may still be in there when the next begins
         self._held: dict[int, _Held] = {}
         self.followers: dict[str, list[Follower]] = {}
@@ -208,7 +210,9 @@ class Watcher:
                 self.appended(conversation_id, row[0])
 
     def close(self) -> None:
-        """End the thread and let everyone go who follows. Idempotent."""
+        """End the thread and let everyone go who follows. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             self._closed = True
             self._held.clear()

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast import events as ev
-from holdfast.conversation.conversation import FORKED
+from holdfast.conversation.copies import FORKED, FORKED_RUNNING
 from holdfast.conversation.state import fold
 from holdfast.events import AnyEvent
 from holdfast.testing import watched
@@ -107,7 +107,7 @@ def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
             why = f"its reconcile said otherwise ({', '.join(said)})" if said else "it may not be repeated"
             yield f"{what} had been started, {why}, and it was started again (attempt {started[0].attempt})"
         elif result is not None and not started:
-            forked = result.text == FORKED
+            forked = result.text in (FORKED, FORKED_RUNNING)
             if may and not forked:
                 yield f"{what} had been started and may be run again, but was answered without: {result.text[:100]!r}"
             elif (not said or said[-1] == "raised") and not forked and result.meta.get("outcome") != "unknown":

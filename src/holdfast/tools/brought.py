@@ -63,7 +63,8 @@ class _Layered:
         self._under = under
         self._own = dict(own)
         self._canonical = {wire_name(name): name for name in own}
-        self._before = frozenset(under.tools)  # these stand before its own
+        # Local tools stand before its own and those of services behind, whenever a service answered.
+        self._before = frozenset(name for name in under.tools if name not in under.origins)
         self._tools: tuple[dict[str, Tool], dict[str, Tool], dict[str, Tool]] | None = None
         self._definitions: tuple[dict[str, Tool], tuple[ToolDefinition, ...], tuple[ToolDefinition, ...]] | None = None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.events import ToolDefinition
+from holdfast.tools.json_values import frozen
 from holdfast.tools.names import wire_name
 from holdfast.tools.tool import Tool
 
@@ -24,11 +25,14 @@ _SHOWN = 40  # names in the answer to an unknown one; some agents have hundreds
 
 
 class Catalogue:
-    """Thread-safe. `tools` is replaced whole at every change, so that readers need no lock."""
+    """The tools of one agent. Thread-safe: `tools` is replaced whole at every change, so that readers need no lock.
+
+    Their order is the configuration's, whichever service answers first: local tools as they were added, then each service's.
+    """
 
     __slots__ = (
-        "_approvals", "_canonical", "_definitions", "_lock", "_pins", "_versions", "held", "origins", "removed", "tools",
-        "wanted_services", "wanted_tools",
+        "_approvals", "_canonical", "_definitions", "_lock", "_offered", "_order", "_pins", "_places", "_refused", "_versions", "held",
+        "origins", "removed", "tools", "wanted_services", "wanted_tools",
     )  # fmt: skip
 
     def __init__(self, pins: Pins | None) -> None:
@@ -41,6 +45,10 @@ class Catalogue:
         self._pins = pins
         self._approvals = 0
         self._versions: dict[str, int] = {}  # of the lists that services offered
+        self._places: dict[str, int] = {}  # of the services in the configuration
+        self._order: dict[str, tuple[str, ...]] = {}  # names of all that a service offers; what stays keeps its place
+        self._offered: dict[str, dict[str, Tool]] = {}  # of it what is wanted and not held back
+        self._refused: dict[str, str] = {}  # of it what another tool's name keeps out; of which service
         self._lock = threading.Lock()
         self._canonical: dict[str, str] = {}
         self._definitions: tuple[ToolDefinition, ...] | None = None
@@ -80,7 +88,9 @@ class Catalogue:
             self.removed = {name: origin for name, origin in self.removed.items() if name not in added and name not in changes}
             self.held = held
             kept = {name: added.get(name, tool) for name, tool in self.tools.items() if name not in out or name in added}
-            self._replace({**kept, **added})
+            found = {**kept, **added}
+            local = {name: tool for name, tool in found.items() if name not in self.origins}
+            self._replace({**local, **found})
         for name, change in changes.items():
             _held_back(name, change)
 
@@ -94,6 +104,7 @@ class Catalogue:
             origin = self.origins.pop(name, None) or (None if held is None else held.origin)
             if origin is not None:
                 self.removed[name] = origin
+                self._offered[origin] = {key: tool for key, tool in self._offered.get(origin, {}).items() if key != name}
             self.held = {key: entry for key, entry in self.held.items() if key != name}
             self._replace({key: tool for key, tool in self.tools.items() if key != name})
         return found
@@ -129,6 +140,15 @@ class Catalogue:
 
     # --- what services offer ---
 
+    def left_out(self, id: str) -> int:
+        """Return how many tools of a service another tool's name keeps out."""
+        return sum(service == id for service in self._refused.values())
+
+    def place(self, ids: Iterable[str]) -> None:
+        """Give services their places, behind those that have one."""
+        with self._lock:
+            self._places = {**self._places, **{id: len(self._places) + n for n, id in enumerate(ids)}}
+
     def want(self, services: Iterable[str] = (), tools: Iterable[str] = ()) -> None:
         """Have all tools of these lazy services, and these tools, brought in when they are offered."""
         with self._lock:
@@ -160,28 +180,40 @@ class Catalogue:
                     for tool in offered
                     if (everything or tool.name in self.wanted_tools) and tool.name not in held and tool.name not in self.removed
                 }
-                self._merge(source.id, new)
+                self._arrange(source.id, offered, new)
             break
         for name, entry in held.items():
             if name not in before or before[name].change != entry.change:
                 _held_back(name, entry.change)
 
-    def _merge(self, id: str, new: dict[str, Tool]) -> None:
-        theirs = {name for name, origin in self.origins.items() if origin == id}
-        tools = {name: new[name] if name in theirs else tool for name, tool in self.tools.items() if name not in theirs or name in new}
+    def _arrange(self, id: str, offered: Sequence[Tool], wanted: dict[str, Tool]) -> None:
+        names = [tool.name for tool in offered]
+        stay = [name for name in self._order.get(id, ()) if name in names]
+        self._order[id] = tuple(dict.fromkeys([*stay, *names]))
+        self._offered[id] = wanted
+        tools = {name: tool for name, tool in self.tools.items() if name not in self.origins}
         taken = {wire_name(name) for name in tools}
-        for name, tool in new.items():
-            if name in tools and name not in theirs:
-                _log.warning("%r of the service %r is left out: a tool of that name is there.", name, id)
-            elif name not in tools and wire_name(name) in taken:
-                _log.warning("%r of the service %r is left out: model APIs would see it under another tool's name.", name, id)
-            elif name not in tools:
-                tools[name] = tool
-                taken.add(wire_name(name))
-                self.origins[name] = id
-        for name in theirs - tools.keys():
-            del self.origins[name]
-        if list(tools.items()) != list(self.tools.items()):
+        origins: dict[str, str] = {}
+        refused: dict[str, str] = {}
+        reasons: dict[str, str] = {}
+        for service in sorted(self._offered, key=lambda one: self._places.get(one, len(self._places))):
+            for name in self._order[service]:
+                tool = self._offered[service].get(name)
+                if tool is None:
+                    continue
+                if name in tools:
+                    refused[name], reasons[name] = service, "a tool of that name is there"
+                elif wire_name(name) in taken:
+                    refused[name], reasons[name] = service, "model APIs would see it under another tool's name"
+                else:
+                    tools[name], origins[name] = tool, service
+                    taken.add(wire_name(name))
+        for name in refused.keys() - self._refused:
+            _log.warning("%r of the service %r is left out: %s.", name, refused[name], reasons[name])
+        self._refused = refused
+        changed = list(tools.items()) != list(self.tools.items())
+        self.origins = origins
+        if changed:
             self._replace(tools)
 
     def approve(self, name: str, change: str | None) -> Held:
@@ -231,5 +263,5 @@ def _held_back(name: str, change: str) -> None:
 
 
 def definition(tool: Tool) -> ToolDefinition:
-    """A tool as a model is told of it."""
-    return ToolDefinition(tool.name, tool.description, tool.input_schema, wire_name(tool.name), tool.executor)
+    """Return the definition of a tool that a model is given. It is shared, so its schema cannot be changed."""
+    return ToolDefinition(tool.name, tool.description, frozen(tool.input_schema), wire_name(tool.name), tool.executor, tool.parallel)

@@ -249,7 +249,7 @@ class ToolContext:
         detached: bool = False,
         runtime: object | None = None,
     ) -> Any:
-        """A child `Conversation` in the same store, with `agent` (an `Agent`) and the runtime of this one unless another is given: `with
+        """A child `Conversation` in the same store, with `agent` (an `Agent`) and the runtime of its tools, else that of this one, unless another is given: `with
         context.spawn(agent, "Do this") as child: return child.run().answer`.
 
         Its id is `{conversation_id}.{call_id}`, with `-{name}` behind it if it has a name, else `-2`, `-3`, ... for the second and further
@@ -263,6 +263,11 @@ class ToolContext:
         Raises `ConfigurationError` for an id that exists and is no child of this conversation, `LeaseHeld`, `StoreError`, `ToolCancelled`.
         """
         if self.spawns is None:
+            if self.conversation_id and not self.call_id:
+                raise ConfigurationError(
+                    "spawn: a hook that is not around a tool call has no children, because a child's id derives from its call's."
+                    " Use Conversation(agent, store) here, or spawn in a tool or in a hook on tool."
+                )
             raise ConfigurationError("spawn: this call is not of a conversation, so it has no children. Use Conversation(agent).")
         return self.spawns().spawn(self, agent, message, name, id, detached, runtime)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import cast
 
 from holdfast.errors import ConfigurationError, HoldfastError, ToolError
 from holdfast.tools.pins import definition
@@ -75,7 +76,7 @@ class Discovery:
 
     @property
     def errors(self) -> dict[str, str]:
-        """Why services could not be asked, by id."""
+        """Return the errors of discovery by service id."""
         with self._lock:
             return {id: state.error for id, state in self._states.items() if state.error is not None}
 
@@ -92,9 +93,12 @@ class Discovery:
 
     # --- asking ---
 
-    def ask(self, ids: Iterable[str], force: bool = False) -> None:
+    def ask(self, ids: Iterable[str], force: bool = False, within: float | None = None) -> None:
         """Ask these services, all at once, and wait for them. One that was asked is not asked again but with `force`; one that is being
-        asked is waited for. What fails harms only itself: see `errors`. Raises `ToolError` if a service asks for itself while it is asked."""
+        asked is waited for. What fails harms only itself: see `errors`. Raises `ToolError` if a service asks for itself while it is asked.
+
+        After `within` seconds, if given, a service without an answer is in `errors`, and is still waited for by the next `ask`.
+        """
         waiting: list[tuple[_State, Future[None]]] = []
         mine: list[tuple[_State, Future[None]]] = []
         with self._lock:
@@ -103,18 +107,32 @@ class Discovery:
                     waiting.append((state, state.asking))
                 elif force or (state.found is None and state.error is None):
                     mine.append((state, _claim(state)))
-        self._ask_all(mine)
+        deadline = None if within is None else time.monotonic() + within
+        self._ask_all(mine, within is None)
         me = threading.get_ident()
         with self._lock:
             pending = [state for state, future in (*waiting, *mine) if state.asking is future]
             self._refuse_circle(me, pending)
             self._waits[me] = pending
         try:
-            for _, future in (*waiting, *mine):
-                future.result()
+            for state, future in (*waiting, *mine):
+                try:
+                    future.result(None if deadline is None else max(0.0, deadline - time.monotonic()))
+                except TimeoutError:
+                    self._overdue(state, future, cast("float", within))
         finally:
             with self._lock:
                 del self._waits[me]
+
+    def _overdue(self, state: _State, future: Future[None], within: float) -> None:
+        with self._lock:
+            if state.asking is not future:
+                return
+            state.error = (
+                f"{state.source.id!r} has not told its tools within {within:g} s. It is still being asked; discover() waits for it."
+            )
+            error = state.error
+        _log.warning("%s", error)
 
     def _refuse_circle(self, me: int, wanted: Iterable[_State]) -> None:
         """Whoever asks a service waits for it: it must not wait for the one who waits."""
@@ -132,10 +150,12 @@ class Discovery:
             seen.add(state.asker)
             todo += self._waits.get(state.asker, [])
 
-    def _ask_all(self, mine: list[tuple[_State, Future[None]]]) -> None:
-        here, begun = mine[:1], 1
+    def _ask_all(self, mine: list[tuple[_State, Future[None]]], one_here: bool) -> None:
+        """Ask each service on a thread of its own; with `one_here` the first on this thread."""
+        begun = 1 if one_here else 0
+        here = mine[:begun]
         try:
-            for state, future in mine[1:]:
+            for state, future in mine[begun:]:
                 start_thread(lambda state=state, future=future: self._ask(state, future), f"holdfast-discover-{state.source.id}")
                 begun += 1
         except RuntimeError:  # no thread is left to be had: then one after the other

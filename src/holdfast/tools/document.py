@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from holdfast.errors import ConfigurationError
+from holdfast.nesting import too_deep
 
 _LARGEST = 1024 * 1024  # bytes of a file; PyYAML takes seconds for one
 _MOST = 50_000  # values, aliases counted as often as they are used: nine lines of YAML can stand for a billion
-_DEEPEST = 60
+_DEEPEST = 60  # levels; a configuration needs a handful
 _WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})")
 _FRACTION = re.compile(r"[-+]?(0|[1-9][0-9]{0,99})?(\.[0-9]{1,99})?([eE][-+]?[0-9]{1,3})?")
 _WORDS = (
@@ -145,6 +146,8 @@ def read_json(text: str, place: Place) -> Any:
     def never(text: str) -> Any:
         raise place.error(f"{text} is no JSON.")
 
+    if too_deep(text, _DEEPEST):
+        raise place.error(f"it is nested more than {_DEEPEST} deep.")
     try:
         return _Copy().copied(json.loads(text, object_pairs_hook=once, parse_constant=never), place, 0)
     except json.JSONDecodeError as error:
@@ -152,7 +155,7 @@ def read_json(text: str, place: Place) -> Any:
     except ConfigurationError:
         raise
     except (ValueError, RecursionError):  # a number of thousands of digits; thousands of brackets
-        raise place.error("it holds a number that is too long, or is nested too deep.") from None
+        raise place.error("it holds a number that is too long.") from None
 
 
 # --- YAML ----------------------------------------------------------------------------------------

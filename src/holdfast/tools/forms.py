@@ -25,7 +25,7 @@ def check_form(schema: Any) -> dict[str, Any]:
     if not isinstance(listed, dict) or not all(isinstance(field, dict) for field in cast("dict[str, Any]", listed).values()):
         raise ConfigurationError("ask: schema has properties that are no mapping of names to schemas.")
     try:
-        from_json_schema("form", found)({})
+        from_json_schema("form", found, untrusted=True)({})
     except ToolError:  # there are required fields: it was applied
         pass
     except ConfigurationError as error:
@@ -87,7 +87,7 @@ def filled(what: str, schema: Mapping[str, Any] | None, values: Any) -> dict[str
 
     closed = None if schema.get("additionalProperties") or not known else frozenset(known)
     try:
-        return from_json_schema("form", dict(schema), closed, explain)(found)
+        return from_json_schema("form", dict(schema), closed, explain, untrusted=True)(found)
     except ToolError as error:
         raise ConfigurationError(f"{what}: {error}") from error
 

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.content import ToolResult
 from holdfast.errors import ToolCancelled
+from holdfast.nesting import MAX_DEPTH, too_deep
 from holdfast.tools.context import ToolContext
 from holdfast.tools.hooks import Failed, Hook, Place, Said
 from holdfast.tools.results import clean
@@ -58,7 +59,9 @@ def command_of(hook: Hook) -> Callable[[dict[str, Any], ToolContext, Place], Sai
 
 
 def _answer(out: bytes, place: Place) -> Said:
-    """What it printed. Raises `Failed`."""
+    """Return the answer that a hook command printed. Raises `Failed`."""
+    if too_deep(out):
+        raise Failed(f"failed: what the command printed is nested deeper than {MAX_DEPTH} levels")
     try:
         found = msgspec.json.decode(out)
     except ValueError as error:

@@ -3,7 +3,6 @@ same `Hook`, asked in the same way (`ask`)."""
 
 from __future__ import annotations
 
-import inspect
 import logging
 import threading
 from collections import deque
@@ -18,6 +17,7 @@ import msgspec
 
 from holdfast.content import TextContent, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolCancelled, ToolError
+from holdfast.tools.callables import is_async, refuse_async
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.results import as_result, clean
 
@@ -211,8 +211,7 @@ def _check(hook: Any) -> None:
     for given in (hook.before, hook.after):
         if given is not None and not isinstance(given, str) and not callable(given):
             raise ConfigurationError(f"Hook: before and after take a function or 'module:name', not {given!r}.")
-        if inspect.iscoroutinefunction(given):
-            raise ConfigurationError(f"Hook: before and after take a function that is not async, not {given!r}.")
+        refuse_async("Hook: before and after", given)
     if (hook.after is not None or (hook.command and hook.when != "before")) and (hook.on, "after") not in PLACES:
         raise ConfigurationError(f"Hook: on {hook.on!r} there is no after; give before.")
     if hook.when not in ("before", "after", "both"):
@@ -372,7 +371,7 @@ def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]
             found = getattr(found, part)
         if not callable(found):
             raise TypeError(f"{given} is no function")
-        if inspect.iscoroutinefunction(found):
+        if is_async(found):
             raise TypeError(f"{given} is async")
     except Exception as error:
         reason = f"it cannot be imported ({type(error).__name__}: {error})"

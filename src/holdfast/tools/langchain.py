@@ -92,6 +92,7 @@ def from_langchain(
     category: str = "general",
     timeout: float | None = None,
     retry: RetryPolicy | None = None,
+    parallel: bool | None = None,
 ) -> Tool:
     """A LangChain tool (anything with `name`, `description`, `invoke` and a schema) as ours; one that `to_langchain` made is unwrapped.
 
@@ -100,13 +101,17 @@ def from_langchain(
     what is no such tool, and for one that needs arguments that only LangGraph injects.
     """
     ours = getattr(tool, "holdfast_tool", None)
-    if isinstance(ours, Tool) and name is None and (annotations, category, timeout, retry) == (ToolAnnotations(), "general", None, None):
+    if (
+        isinstance(ours, Tool)
+        and name is None
+        and (annotations, category, timeout, retry, parallel) == (ToolAnnotations(), "general", None, None, None)
+    ):
         return ours
     if isinstance(tool, Tool | type) or not isinstance(getattr(tool, "name", None), str) or not _callable(tool):
         raise ConfigurationError(f"from_langchain takes a LangChain tool (with name, description and invoke), not {tool!r}.")
     if getattr(tool, "return_direct", False):
         _log.warning("return_direct of the LangChain tool %r is ignored: its results are shown to the model like all others.", tool.name)
-    return LangChainTool(tool, name or tool.name, annotations, category, timeout, retry)
+    return LangChainTool(tool, name or tool.name, annotations, category, timeout, retry, parallel)
 
 
 def _callable(tool: Any) -> bool:
@@ -119,10 +124,19 @@ class LangChainTool(Tool):
     tool_type = "custom"
 
     def __init__(
-        self, tool: Any, name: str, annotations: ToolAnnotations, category: str, timeout: float | None, retry: RetryPolicy | None
-    ) -> None:  # fmt: skip
+        self,
+        tool: Any,
+        name: str,
+        annotations: ToolAnnotations,
+        category: str,
+        timeout: float | None,
+        retry: RetryPolicy | None,
+        parallel: bool | None = None,
+    ) -> None:
         schema = _schema_of(tool)
-        super().__init__(name, str(getattr(tool, "description", "") or ""), None, schema, None, annotations, category, timeout, retry)
+        super().__init__(
+            name, str(getattr(tool, "description", "") or ""), None, schema, None, annotations, category, timeout, retry, parallel=parallel
+        )
         self._tool = tool
         self._injected = _injected(tool, schema)
         self.module_qualname = type(tool).__module__

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from holdfast.errors import ToolError
+from holdfast.processes import OwnerProcess
 
 T = TypeVar("T")
 
@@ -25,6 +26,7 @@ class LoopThread:
         import asyncio
 
         self._cleanup = cleanup
+        self._process = OwnerProcess()
         self._lock = threading.Lock()
         self._ending = False
         self._stop = asyncio.Event()
@@ -53,6 +55,9 @@ class LoopThread:
         """Run `work` on the loop. Raises `ToolError` (network) once the thread is closing. Never call it from the loop itself and wait."""
         import asyncio
 
+        if not self._process.here:
+            work.close()
+            self._process.check(self._thread.name)
         with self._lock:  # after `stop` nothing may be scheduled: it would never run, and its caller would wait for ever
             if not self._ending:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -62,6 +67,7 @@ class LoopThread:
     def soon(self, work: Callable[[], object]) -> None:
         """Run `work` on the loop, if that still runs; nobody hears of its outcome. Takes no lock: safe inside the garbage collector."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._process.check(self._thread.name)  # WrongProcess is a RuntimeError
             self._loop.call_soon_threadsafe(work)
 
     def inside(self) -> bool:
@@ -69,7 +75,9 @@ class LoopThread:
         return threading.current_thread() is self._thread
 
     def stop(self) -> None:
-        """Begin to close, without waiting. Idempotent, and safe inside the garbage collector."""
+        """Begin to close, without waiting. Idempotent, safe inside the garbage collector, and nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             if self._ending:
                 return
@@ -78,6 +86,8 @@ class LoopThread:
 
     def close(self, timeout: float = 12.0) -> None:
         """Stop, and wait up to `timeout` seconds for `cleanup` and the thread's end. Idempotent."""
+        if not self._process.here:
+            return
         self.stop()
         atexit.unregister(self.close)
         if threading.current_thread() is not self._thread:

@@ -17,6 +17,7 @@ from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolNo
 from holdfast.events import ToolDefinition
 from holdfast.tools.catalogue import Catalogue, definition
 from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import copied
 from holdfast.tools.names import wire_name
 from holdfast.tools.running import StartThread, attempt, checked, failed, start_thread, wait_before_retry
 from holdfast.tools.sources import Rooted
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 ToolLike = Tool | Callback
 
+_CONSTRUCTION_SECONDS = 10.0  # that a constructor waits for all services together
+
 
 class Rules(NamedTuple):
     """What stands around a manager's calls: hooks, limits by patterns of names, and whether there are pins."""
@@ -46,9 +49,13 @@ class ToolManager:
     """The tools of one agent. Thread-safe: tools may be registered while conversations run and are seen at the next model call.
 
     `tools` are tools or plain functions (as `Tool.from_function`), `sources` remote services (`MCPClient(...).sources()`), whose tools are named
-    `{id}.{tool}` and never shadow a local one. Services are asked for their tools by `discover`, which an agent's first conversation
-    calls; a lazy one when `discover(id)`, a call or `get` of one of its tools, or the builtin `find_tools` names it. A failure is
-    remembered, in `errors`, and not tried again but with `force`.
+    `{id}.{tool}` and never shadow a local one. The order is the configuration's: local tools, then each service's.
+
+    With `discover` (the default) the constructor asks all services that are not lazy for their tools, at once, and waits at most
+    10 s. A failure is in `errors` and raises nothing; one that is slower is waited for by the next `discover()`. Without it,
+    services are asked by `discover()` or `get_llm_definitions()`, one of which an agent's first conversation calls. A lazy service is
+    asked when `discover(id)`, a call or `get` of one of its tools, or the builtin `find_tools` names it. A failure is not tried
+    again but with `force`.
 
     `hooks` stand around calls (`Hook`). `concurrency` caps how many calls run at once, in all or by patterns of names (`{"srv.*": 2}`); a tool that calls
     tools under its own cap waits for itself. `result_limit` (characters, by patterns) sends longer texts to files in `result_dir`. With `pins` (`holdfast.tools.pins.Pins`, or the path of a file)
@@ -67,6 +74,7 @@ class ToolManager:
         result_limit: Mapping[str, int] | int | None = None,
         result_dir: str | Path | None = None,
         pins: Pins | str | Path | None = None,
+        discover: bool = True,
     ) -> None:
         if isinstance(pins, str | Path):
             from holdfast.tools.pins import Pins
@@ -105,6 +113,8 @@ class ToolManager:
             self.register(tool)
         for source in sources:
             self.add_source(source)
+        if discover:
+            self._discover_within(_CONSTRUCTION_SECONDS)
 
     @classmethod
     def from_config(
@@ -114,16 +124,17 @@ class ToolManager:
         *,
         variables: Mapping[str, str] | None = None,
         base: str | Path | None = None,
+        discover: bool = True,
     ) -> ToolManager:
         """A manager by a mapping or a YAML file: local functions, MCP servers, A2A agents, skills, hooks, limits; see `tools.config`, and
         `tools.config.SCHEMA` for its JSON Schema.
 
         `builtins` are the preset tools that it may name, `variables` what `${NAME}` in it stands for (never the environment), `base` the folder
-        of relative paths (None: the file's). Raises `ConfigurationError` naming the place in the configuration.
+        of relative paths (None: the file's). `discover` as for a manager. Raises `ConfigurationError` naming the place in the configuration.
         """
         from holdfast.tools.config import build, read
 
-        return cls(**build(read(config, variables=variables, base=base), builtins).arguments())
+        return cls(**build(read(config, variables=variables, base=base), builtins).arguments(), discover=discover)
 
     # --- the set ---
 
@@ -150,7 +161,7 @@ class ToolManager:
         return found
 
     def list_tools(self, category: str | None = None, tool_type: str | None = None) -> list[Tool]:
-        """The tools, in the order of their registration; of one category or type if given."""
+        """Return the tools that are in now, in the configuration's order; of one category or type if given. Asks no service."""
         return [
             tool
             for tool in self._catalogue.tools.values()
@@ -174,8 +185,8 @@ class ToolManager:
         """What stands around the calls, as it was given."""
         return Rules(
             () if self._hooks is None else self._hooks.given,
-            {} if self._caps is None else self._caps.given,
-            {} if self._overflow is None else self._overflow.given,
+            {} if self._caps is None else dict(self._caps.given),
+            {} if self._overflow is None else dict(self._overflow.given),
             self._catalogue.pinned,
         )
 
@@ -190,6 +201,7 @@ class ToolManager:
             with self._lock:
                 self._discovery = self._discovery or Discovery(self._catalogue.offer)
         self._discovery.add((source, *more))
+        self._catalogue.place([one.id for one in (source, *more)])
         for one in (source, *more):
             if isinstance(one, Rooted):
                 one.use_folders(self.folders)
@@ -197,6 +209,11 @@ class ToolManager:
             from holdfast.tools.finding import find_tools
 
             self.register(find_tools(self))
+
+    def _discover_within(self, seconds: float) -> None:
+        discovery = self._discovery
+        if discovery is not None:
+            discovery.ask([id for id, source in discovery.sources.items() if not source.lazy], within=seconds)
 
     def discover(self, id: str | None = None, force: bool = False) -> list[Tool]:
         """Ask services for their tools, all at once, and return those that are in now. Without `id`: all that are not lazy. A service is asked
@@ -323,24 +340,26 @@ class ToolManager:
         return self._catalogue.definitions()
 
     def get_schema(self, name: str) -> dict[str, Any]:
-        """The input schema of a tool. Raises `ToolNotFound`."""
+        """Return a copy of a tool's input schema. Raises `ToolNotFound`."""
         return self.get(name).input_schema
 
     def get_llm_definitions(self, names: Iterable[str] | None = None, style: str = "openai_chat") -> list[dict[str, Any]]:
         """Definitions as a model API takes them, of all tools or of those named: `openai_chat`, `openai_responses`, `anthropic`, `gemini` (one of its
-        `functionDeclarations` each) or `mcp`. Those of all tools are made once until the set changes, and are not to be changed.
+        `functionDeclarations` each) or `mcp`; a copy. Without `names` the services are asked first, as by `discover()`.
 
         Raises `ToolNotFound`, and `ConfigurationError` naming the styles there are.
         """
         from holdfast.tools import styles
 
+        if names is None and self._discovery is not None:
+            self.discover()
         if names is not None:
-            return [styles.definition(definition(self.get(name)), style) for name in names]
+            return copied([styles.definition(definition(self.get(name)), style) for name in names])
         definitions = self.definitions()
         known = self._styled.get(style)
         if known is None or known[0] is not definitions:
             known = self._styled[style] = (definitions, [styles.definition(found, style) for found in definitions])
-        return known[1]
+        return copied(known[1])
 
     def get_tool_info(self, name: str) -> dict[str, Any]:
         """All that is known of a tool, as JSON values. Raises `ToolNotFound`."""
@@ -367,7 +386,8 @@ class ToolManager:
         for tool in self._catalogue.tools.values():
             types[tool.tool_type] = types.get(tool.tool_type, 0) + 1
             categories[tool.category] = categories.get(tool.category, 0) + 1
-        services = {} if self._discovery is None else self._discovery.summary()
+        offered = {} if self._discovery is None else self._discovery.summary()
+        services = {id: said - self._catalogue.left_out(id) if isinstance(said, int) else said for id, said in offered.items()}
         return {"tools": len(self._catalogue.tools), "types": types, "categories": categories, "services": services, "held": self.held}
 
     def health(self, timeout: float = 5.0) -> dict[str, Health]:
@@ -658,6 +678,14 @@ class _Unannounced(Exception):
 def _as_tool(tool: Any) -> Tool:
     if isinstance(tool, Tool):
         return tool
-    if callable(tool):
+    langchain = callable(getattr(tool, "invoke", None)) and isinstance(getattr(tool, "name", None), str)
+    if callable(tool) and not langchain:
         return Tool.from_function(tool)
-    raise ConfigurationError(f"tools takes Tool objects or functions, not {tool!r}.")
+    hint = ""
+    if langchain:
+        hint = " It looks like a LangChain tool: give Tool.from_langchain(it)."
+    elif hasattr(tool, "get_tools"):
+        hint = " Give its tools, as in tools=[*runtime.tools]."
+    elif hasattr(tool, "__iter__") and not isinstance(tool, str | bytes | dict):
+        hint = " Give its members, as in tools=[*these, *those]."
+    raise ConfigurationError(f"tools takes Tool objects or functions, not {tool!r}.{hint}")

@@ -22,7 +22,8 @@ _NOTE = "__holdfast_tools__"
 def register_tool(name: str, factory: Factory | Tool) -> None:
     """Declare, at a module's import, that it makes the tool `name`: `factory()` returns a `Tool` (a class will do).
 
-    Equivalent to a note on the calling module; nothing global changes. `ToolRegistry.import_module` reads it.
+    The tool has the name `name`, whatever its own is. Equivalent to a note on the calling module; nothing global changes.
+    `ToolRegistry.import_module` reads it.
     """
     names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]: the caller's module
     notes = cast("dict[str, Factory | Tool]", names.setdefault(_NOTE, {}))
@@ -78,13 +79,15 @@ class ToolRegistry:
 
 def _make(name: str, factory: Factory | Tool, module: str) -> Tool:
     if isinstance(factory, Tool):
-        return factory
+        return factory if factory.name == name else factory.renamed(name)
     try:
         made: Any = factory()
     except Exception as error:
         raise ConfigurationError(f"The factory of tool {name!r} in {module!r} failed: {type(error).__name__}: {error}") from error
     if not isinstance(made, Tool):
         raise ConfigurationError(f"The factory of tool {name!r} in {module!r} returned {made!r}, not a Tool.")
+    if made.name != name:
+        made = made.renamed(name)
     made.module_qualname = module
     made.from_factory = True
     return made

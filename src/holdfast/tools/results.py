@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.content import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent, ToolResult
 from holdfast.errors import ConfigurationError, ToolError
+from holdfast.nesting import MAX_DEPTH, too_deep
 
 OUTPUT = "holdfast/output"  # in a result's meta: its structured content is a run's output (`Agent(output_type=)`), which is kept whole
 
@@ -36,8 +37,31 @@ def as_result(tool: str, value: Any) -> ToolResult:
             return _checked(tool, ToolResult(tuple(found)))
         except ConfigurationError as error:
             raise _refused(tool, value, f"but {error}") from None
+    mcp = _mcp_form(value)
+    if mcp is not None:
+        try:
+            return _checked(tool, ToolResult.from_json(_json(tool, mcp)))
+        except msgspec.ValidationError as error:
+            raise _refused(tool, value, f"which has the form of an MCP result with a wrong part: {error}") from None
     data = _json(tool, value)
     return ToolResult((TextContent(data.decode()),), structured_content=msgspec.json.decode(data))
+
+
+_MCP_KEYS = {"content", "structuredContent", "isError", "_meta", "meta", "error", "resultType"}
+_MCP_TYPES = {"text", "image", "audio", "resource", "resource_link"}
+
+
+def _mcp_form(value: Any) -> dict[str, Any] | None:
+    """Return an MCP result (`CallToolResult`) that a callback returned as a dict or as the mcp package's model; None for other values."""
+    if cast("type[Any]", type(value)).__name__ == "CallToolResult" and hasattr(value, "model_dump"):
+        value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if not isinstance(value, dict) or not isinstance(value.get("content"), list):  # pyright: ignore[reportUnknownMemberType]
+        return None
+    found = cast("dict[str, Any]", value)
+    content = cast("list[Any]", found["content"])
+    blocks = all(isinstance(block, dict) and cast("dict[str, Any]", block).get("type") in _MCP_TYPES for block in content)
+    sure = bool(content) or isinstance(found.get("isError"), bool)
+    return found if blocks and sure and found.keys() <= _MCP_KEYS else None
 
 
 def _checked(tool: str, result: ToolResult) -> ToolResult:
@@ -73,6 +97,7 @@ def _models(value: Any) -> Any:
 
 
 _encoder = msgspec.json.Encoder(enc_hook=_models)
+_ABOVE = 3  # levels of a result above the values in it: the result, its content, a block
 
 
 def _json(tool: str, value: Any) -> bytes:
@@ -90,6 +115,8 @@ def _json(tool: str, value: Any) -> bytes:
         raise _refused(tool, value, f"which is not JSON: {error}") from None
     if not finite:
         raise _refused(tool, value, "which is not JSON: it holds NaN or an infinity")
+    if too_deep(data, MAX_DEPTH + (_ABOVE if isinstance(value, ToolResult) else 0)):
+        raise _refused(tool, value, f"which is nested deeper than {MAX_DEPTH} levels")
     return data
 
 
@@ -141,5 +168,7 @@ def _sound(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Text that UTF-8 can hold: lone surrogates, as from undecodable file names, become `?`."""
+    """Return a plain `str` that UTF-8 can hold: lone surrogates, as from undecodable file names, become `?`."""
+    if type(text) is not str:  # a subclass has no JSON
+        text = str.__str__(text)
     return text if _sound(text) else text.encode(errors="replace").decode()

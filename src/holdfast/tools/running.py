@@ -123,9 +123,10 @@ def _retry_after(error: Exception) -> float | None:
 
 
 def _by_type(error: Exception) -> str:
-    # By name, so that no HTTP library is imported: their timeouts and broken connections are not the builtin ones.
+    # By name, so that nothing is imported: the timeouts of subprocess, multiprocessing, psutil, gRPC and HTTP libraries, and the
+    # broken connections of the latter, are not the builtin ones.
     kinds = {kind.__name__ for kind in type(error).__mro__}
-    if kinds & {"Timeout", "TimeoutException"}:
+    if kinds & {"Timeout", "TimeoutError", "TimeoutException", "TimeoutExpired", "DeadlineExceeded"}:
         return "timeout"
     if isinstance(error, ConnectionError) or kinds & {"ConnectionError", "TransportError", "gaierror", "URLError"}:
         return "network"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import logging
 import math
 import re
 import types
@@ -18,6 +19,8 @@ from typing import Any, cast
 
 from holdfast.errors import ConfigurationError, ToolValidationError
 from holdfast.tools.context import ToolContext
+
+_log = logging.getLogger("holdfast.tools")
 
 Validate = Callable[[dict[str, Any]], dict[str, Any]]
 Explain = Callable[[str, Mapping[str, Any], list[str]], Exception]
@@ -207,8 +210,12 @@ def _pydantic_problem(item: Any) -> str:
 # --- from a JSON Schema --------------------------------------------------------------------------
 
 
-def check_schema(tool: str, schema: Any, argument: str = "input_schema") -> dict[str, Any]:
-    """A copy of `schema` if it can be a JSON Schema; else `ConfigurationError` naming the argument. (The whole check waits for the first call.)"""
+def check_schema(tool: str, schema: Any, argument: str = "input_schema", untrusted: bool = False) -> dict[str, Any]:
+    """Return a copy of `schema`. Raises `ConfigurationError` naming the argument for what cannot be a JSON Schema.
+
+    The check of a trusted schema is shallow; the rest waits for the first call. One from outside (`untrusted`) is checked in
+    whole, and its work is counted.
+    """
     if not isinstance(schema, Mapping):
         raise ConfigurationError(f"Tool {tool!r}: {argument} takes a JSON Schema as a dict, not {_short(schema)}.")
     try:
@@ -225,6 +232,13 @@ def check_schema(tool: str, schema: Any, argument: str = "input_schema") -> dict
     required: Any = found.get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in cast("list[Any]", required)):
         raise ConfigurationError(f"Tool {tool!r}: {argument} has required {_short(required)}; it is a list of property names.")
+    if untrusted:
+        from holdfast.tools.untrusted import UnusableSchema, inspect_schema
+
+        try:
+            inspect_schema(found)
+        except UnusableSchema as error:
+            raise ConfigurationError(f"Tool {tool!r}: {argument} {error}.") from None
     return found
 
 
@@ -253,22 +267,29 @@ def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]
 
 
 def from_json_schema(
-    tool: str, schema: dict[str, Any], known: Set[str] | None = None, explain: Explain | None = None, patterns: bool = True
+    tool: str,
+    schema: dict[str, Any],
+    known: Set[str] | None = None,
+    explain: Explain | None = None,
+    untrusted: bool = False,
 ) -> Validate:
-    """A validator by jsonschema, made at the first call. Text that holds a number, a boolean or JSON is read as such where the schema wants that.
+    """Return a validator by jsonschema, which is compiled at the first call. It reads text as a number, a boolean or JSON where the schema wants one.
 
-    Names that are not in `known`, if given, are refused; `explain(tool, schema, problems)` makes the error that says so (None: a
-    `ToolValidationError`). Without `patterns` no regular expression of the schema is tried: a text may take one for ever, and every thread waits
-    for it. Raises `ConfigurationError` at a call if the schema is none or cannot be applied.
+    Args:
+        known: If given, all other names are refused.
+        explain: Makes the error for `(tool, schema, problems)`; None makes a `ToolValidationError`.
+        untrusted: The schema comes from outside: its size and its work are bounded (see `holdfast.tools.untrusted`).
+
+    The validator raises `ConfigurationError` for a schema that is malformed or cannot be applied.
     """
-    compiled: list[Any] = []
+    compiled: list[Callable[[Any], list[Any]]] = []
 
     def problems_of(arguments: dict[str, Any]) -> list[Any]:
         if not compiled:
-            compiled.append(_compile(tool, schema, patterns))
+            compiled.append(_bounded(tool, schema) if untrusted else _compile(tool, schema))
         try:
-            return list(compiled[0].iter_errors(arguments))
-        except Exception as error:  # a reference to what is not there, a pattern that is none, a schema that holds itself
+            return compiled[0](arguments)
+        except Exception as error:  # a reference to what is not there, a schema that holds itself
             what = "holds itself without end" if isinstance(error, RecursionError) else _first_line(error)
             raise ConfigurationError(f"Tool {tool!r}: input_schema cannot be applied: {what}") from error
 
@@ -290,7 +311,39 @@ def from_json_schema(
     return validate
 
 
-def _compile(tool: str, schema: dict[str, Any], patterns: bool) -> Any:
+def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
+    """Return a function that says what of a tool's structured content does not fit its output schema from outside; "" if all fits.
+
+    Content that cannot be checked fits: the schema is its server's own promise. A warning in the log says so.
+    """
+    from holdfast.tools.untrusted import Checker
+
+    compiled: list[Checker] = []
+
+    def problem(content: Any) -> str:
+        try:
+            if not compiled:
+                compiled.append(Checker(f"Tool {tool!r}: output_schema", schema))
+            found = compiled[0].problems(content)
+        except Exception as error:
+            _log.warning("Tool %r: its result is not checked against its output_schema: %s", tool, _first_line(error))
+            return ""
+        more = f"; and {len(found) - 3} more" if len(found) > 3 else ""
+        return "; ".join([_jsonschema_problem(one).removeprefix("arguments: ") for one in found[:3]]) + more
+
+    return problem
+
+
+def _bounded(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
+    from holdfast.tools.untrusted import Checker, UnusableSchema
+
+    try:
+        return Checker(f"Tool {tool!r}: input_schema", schema).problems
+    except UnusableSchema as error:
+        raise ConfigurationError(f"Tool {tool!r}: input_schema {error}.") from None
+
+
+def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
     from jsonschema import FormatChecker, SchemaError, validators
     from jsonschema.validators import Draft202012Validator
     from referencing import Registry
@@ -300,38 +353,10 @@ def _compile(tool: str, schema: dict[str, Any], patterns: bool) -> Any:
         kind.check_schema(schema, format_checker=FormatChecker(formats=()))
     except SchemaError as error:
         raise ConfigurationError(f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at {error.json_path}.") from None
-    own: dict[str, Any] = {"pattern": _matches(kind.VALIDATORS["pattern"])}
-    if not patterns:
-        # Which names are additional or unevaluated hangs on the patterns of the others.
-        own = dict.fromkeys(("pattern", "patternProperties", "unevaluatedProperties"), _anything)
-        if "additionalProperties" in kind.VALIDATORS:
-            own["additionalProperties"] = _unless_patterns(kind.VALIDATORS["additionalProperties"])
-        schema = _of_one_draft(schema)
-    kind = cast("Any", validators).extend(kind, own)
+    kind = cast("Any", validators).extend(kind, {"pattern": _matches(kind.VALIDATORS["pattern"])})
     # An empty registry: the default one would fetch a remote $ref over the network.
-    return kind(schema, registry=cast("Any", Registry)())
-
-
-def _anything(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
-    return ()
-
-
-def _unless_patterns(check: Callable[..., Any]) -> Callable[..., Any]:
-    def additional(validator: Any, wanted: Any, instance: Any, schema: Any) -> Any:
-        return () if "patternProperties" in schema else check(validator, wanted, instance, schema) or ()
-
-    return additional
-
-
-def _of_one_draft(schema: Any) -> Any:
-    """A schema whose parts name no `$schema`: with one they would be judged by jsonschema's own validator of that draft."""
-    if isinstance(schema, list):
-        return [_of_one_draft(item) for item in cast("list[Any]", schema)]
-    if not isinstance(schema, dict):
-        return schema
-    return {
-        key: _of_one_draft(value) for key, value in cast("dict[str, Any]", schema).items() if key != "$schema" or not isinstance(value, str)
-    }
+    validator = kind(schema, registry=cast("Any", Registry)())
+    return lambda value: list(validator.iter_errors(value))
 
 
 def _matches(check: Callable[..., Any]) -> Callable[..., Any]:

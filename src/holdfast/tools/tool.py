@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import msgspec
@@ -15,6 +16,7 @@ from holdfast.content import ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
+from holdfast.tools.json_values import copied
 from holdfast.tools.results import as_result
 
 if TYPE_CHECKING:
@@ -76,17 +78,32 @@ class Tool:
     `isolation="process"` runs each call in a process of its own, which imports the callback by its name: when `timeout` passes or the call is
     cancelled, that process is killed with all that it started. It inherits neither environment nor open files, and has no `context.runtime`.
 
+    Calls of one answer run in its order. `parallel=True` lets calls of this tool run beside neighbouring calls that are parallel too; None means
+    that a read-only tool is parallel and any other is not.
+
     `timeout` is in seconds. `retry` says that a call that failed may be made again, whatever the annotations say; but one that a timeout left at work
     only if the tool is read-only or idempotent. `module_qualname` is the module that declares the tool. Raises `ConfigurationError` (a `ValueError`)
     naming the argument that does not fit.
     """
 
     tool_type = "local_function"
+    """Where it lives: `local_function`, `mcp_tool`, `a2a_tool`, or `custom`, which a subclass is unless it says otherwise."""
     executor: str = ""
     """Who runs its calls: "" the process that has it, "client" a client of the agent server."""
     from_factory: bool = False
     """Whether a `ToolRegistry` had the factory make it that its module declares, so that another process can do the same."""
     reconcile: Reconcile | None = None
+    _parallel: bool | None = None
+    untrusted: bool = False
+    """True if the schemas come from outside, such as from a server: what they may cost is bounded."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "tool_type" not in vars(cls) and cls.tool_type == Tool.tool_type:
+            cls.tool_type = "custom"
+
+    runtime: object | None = None
+    """The runtime that it works in, if it is one of a runtime's own tools."""
 
     def __init__(
         self,
@@ -102,6 +119,7 @@ class Tool:
         *,
         reconcile: Reconcile | None = None,
         isolation: Literal["process"] | None = None,
+        parallel: bool | None = None,
         inputSchema: dict[str, Any] | None = None,  # noqa: N803 - MCP's own spelling, as the proposal writes it
     ) -> None:
         _check(name, description, annotations, category, timeout, retry)
@@ -109,6 +127,9 @@ class Tool:
             if not callable(reconcile):
                 raise ConfigurationError(f"Tool {name!r}: reconcile takes a function of (call, context) or None, not {reconcile!r}.")
             self.reconcile = reconcile
+        if parallel is not None and not isinstance(parallel, bool):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            raise ConfigurationError(f"Tool {name!r}: parallel takes True, False or None, not {parallel!r}.")
+        self._parallel = parallel
         if input_schema is not None and inputSchema is not None:
             raise ConfigurationError(f"Tool {name!r}: give input_schema or inputSchema, not both.")
         self.name = name
@@ -118,10 +139,10 @@ class Tool:
         self.category = category
         self.timeout = timeout
         self.retry = retry
-        self.output_schema = None if output_schema is None else schemas.check_schema(name, output_schema, "output_schema")
+        self._output_schema = None if output_schema is None else schemas.check_schema(name, output_schema, "output_schema", self.untrusted)
         self._given_schema = input_schema if input_schema is not None else inputSchema
         if self._given_schema is not None:
-            self._given_schema = schemas.check_schema(name, self._given_schema)
+            self._given_schema = schemas.check_schema(name, self._given_schema, untrusted=self.untrusted)
         self.is_async = inspect.iscoroutinefunction(type(self).call)
         self._wrapped: str | None = None
         self._schema: dict[str, Any] | None = None
@@ -174,14 +195,34 @@ class Tool:
         self.is_async = False  # here; in its process a coroutine is run to its end
         return Isolated(self.name, self.callback, self._context_parameter is not None, self._given_schema is None)
 
+    @property
+    def parallel(self) -> bool:
+        """True if its calls may run beside neighbouring calls that are parallel too."""
+        return self.annotations.read_only if self._parallel is None else self._parallel
+
     # --- schema and validation, made at first use ---
 
     @property
     def input_schema(self) -> dict[str, Any]:
-        """The JSON Schema (an object) that the model sees."""
+        """The JSON Schema (an object) that the model sees; a copy."""
         if self._schema is None:
             self._prepare()
-        return cast("dict[str, Any]", self._schema)
+        return copied(self._schema)
+
+    @property
+    def output_schema(self) -> dict[str, Any] | None:
+        """The JSON Schema of a result's structured content, None if the tool promises none; a copy."""
+        return copied(self._output_schema)
+
+    @property
+    def inputSchema(self) -> dict[str, Any]:  # noqa: N802 - MCP's own spelling, as the proposal writes it
+        """`input_schema` under its name in MCP."""
+        return self.input_schema
+
+    @property
+    def outputSchema(self) -> dict[str, Any] | None:  # noqa: N802
+        """`output_schema` under its name in MCP."""
+        return self.output_schema
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """The arguments as the callback takes them, checked once against the schema. Raises `ToolValidationError`."""
@@ -196,7 +237,7 @@ class Tool:
             schema, validate = schemas.from_signature(self.name, parameters)
         elif self._wrapped is not None and given is not None and parameters is not None:
             schema = schemas.wrapped(self._wrapped, given, self._wrapped in parameters.required)
-            validate = schemas.from_json_schema(self.name, schema)
+            validate = schemas.from_json_schema(self.name, schema, untrusted=self.untrusted)
         else:
             schema = cast("dict[str, Any]", {"type": "object", "properties": {}, **(given or {})})
             known: frozenset[str] | None = None
@@ -207,7 +248,7 @@ class Tool:
                     schema["required"] = [*schema.get("required", ()), *needed]
                 if not parameters.takes_any:
                     known = frozenset(parameters.fields)
-            validate = schemas.from_json_schema(self.name, schema, known)
+            validate = schemas.from_json_schema(self.name, schema, known, untrusted=self.untrusted)
         if self._isolated is not None:
             self._isolated.check()
             validate = self._isolated.validate(validate)
@@ -237,6 +278,14 @@ class Tool:
             raise HoldfastError(f"Tool {self.name!r} has no callback; use run(arguments).")
         return self.callback(*args, **kwargs)
 
+    def renamed(self, name: str) -> Tool:
+        """Return a copy of this tool under another name. Raises `ConfigurationError` for a name that a tool cannot have."""
+        _check(name, self.description, self.annotations, self.category, self.timeout, self.retry)
+        found = copy(self)
+        found.name = name
+        found._schema = found._validate = None  # they say the name in errors
+        return found
+
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
 
@@ -248,7 +297,7 @@ class Tool:
 
     @staticmethod
     def from_langchain(tool: Any, name: str | None = None, **options: Any) -> Tool:
-        """A LangChain tool as ours: see `holdfast.tools.langchain.from_langchain`, whose `annotations`, `category`, `timeout` and `retry` it takes.
+        """A LangChain tool as ours: see `holdfast.tools.langchain.from_langchain`, whose `annotations`, `category`, `timeout`, `retry` and `parallel` it takes.
         Raises `ConfigurationError`."""
         from holdfast.tools.langchain import from_langchain
 
@@ -268,6 +317,7 @@ class Tool:
         retry: RetryPolicy | None = None,
         reconcile: Reconcile | None = None,
         isolation: Literal["process"] | None = None,
+        parallel: bool | None = None,
     ) -> Tool:
         """A tool from a function's name, docstring and signature. Raises `ConfigurationError` if it has no usable name."""
         if not callable(function):
@@ -277,7 +327,8 @@ class Tool:
             description = schemas.parse_docstring(inspect.getdoc(plain) or "")[0]
         name = name if name is not None else str(getattr(plain, "__name__", type(plain).__name__))
         return cls(
-            name, description, function, None, output_schema, annotations, category, timeout, retry, reconcile=reconcile, isolation=isolation
+            name, description, function, None, output_schema, annotations, category, timeout, retry, reconcile=reconcile, isolation=isolation,
+            parallel=parallel,
         )  # fmt: skip
 
 
@@ -295,6 +346,7 @@ def tool(
     retry: RetryPolicy | None = None,
     reconcile: Reconcile | None = None,
     isolation: Literal["process"] | None = None,
+    parallel: bool | None = None,
 ) -> Callable[[Callback], Tool]: ...
 def tool(function: Callback | None = None, /, **options: Any) -> Tool | Callable[[Callback], Tool]:
     """`Tool.from_function` as a decorator, with or without arguments. The tool can still be called as the function."""

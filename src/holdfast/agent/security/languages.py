@@ -25,7 +25,7 @@ def grep(use: Use, found: Options) -> Sequence[Word]:
         names = Names()
     if ripgrep:
         names = Names(hidden=found.has("-g", "--glob", "--iglob", "-u", "--unrestricted", "--hidden", "-.", "--no-ignore"))
-    if deep and not files:
+    if deep and not files:  # also ripgrep with an input: it ignores one that is no pipe and no file, such as /dev/null
         files = [Word(".")]
     use.paths("r", [word._replace(tree=word.tree or names) for word in files] if deep and not listing else files)
     if found.has("-l", "-L", "--files-with-matches", "--files-without-match", "--files") and not found.has("-H", "-n", "-c", "--json"):

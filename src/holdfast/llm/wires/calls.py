@@ -10,6 +10,7 @@ import msgspec
 from holdfast.content import ToolCall
 from holdfast.llm.wires import Names
 from holdfast.llm.wires.lenient import clean, decode, whole
+from holdfast.nesting import MAX_DEPTH, too_deep
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
@@ -27,6 +28,9 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
         arguments = "" if arguments is None else _encoder.encode(arguments).decode()
     if not arguments.strip():
         return ToolCall("", name, {}, provider_id)
+    if too_deep(arguments):
+        why = f"The arguments are nested deeper than {MAX_DEPTH} levels. Send them flatter, or as text."
+        return ToolCall("", name, {}, provider_id, whole(arguments), why)
     proper = True
     try:
         found: Any = _decoder.decode(arguments)
@@ -38,6 +42,8 @@ def read_call(name: str, arguments: Any, provider_id: str) -> ToolCall:
             return ToolCall("", name, {}, provider_id, arguments, _why(arguments, str(error)))
     try:
         if isinstance(found, str):
+            if too_deep(found):
+                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
             found, proper = clean(decode(found)), False
     except ValueError as error:
         return ToolCall("", name, {}, provider_id, arguments, _why(arguments, str(error)))

@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from holdfast.errors import BadResponse, LLMError
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -22,6 +23,8 @@ MISSHAPEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 def read_answer(data: bytes, decoder: msgspec.json.Decoder[T], make: Callable[[T, bytes], A], what: str) -> A:
     """`make(what data says, data)`, where data may be as little JSON as `decode` takes. `BadResponse` for anything that is not `what`;
     an `LLMError` of `make` goes through."""
+    if too_deep(data, MAX_DOCUMENT_DEPTH):
+        raise BadResponse(f"The answer is nested deeper than {MAX_DOCUMENT_DEPTH} levels; no tool call or text needs that.")
     try:
         try:
             found = decoder.decode(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,10 @@ POLICY = (
 )
 
 
+# A comment on lines of its own.
+_COMMENT = re.compile(rb"^[\t ]*(?://[^\n]*|/\*\*(?s:.*?)\*/[\t ]*)$", re.MULTILINE)
+
+
 class File(NamedTuple):
     """A file as it is sent."""
 
@@ -32,11 +37,13 @@ class File(NamedTuple):
 
 
 def files() -> Mapping[str, File]:
-    """The page's files by their paths on the server, read from the disk."""
+    """Return the page's files by their paths on the server. Scripts are sent without their comments; lines keep their numbers."""
     found: dict[str, File] = {}
     for path in sorted(Path(__file__).parent.iterdir()):
         if (media_type := _TYPES.get(path.suffix)) is not None:
             body = path.read_bytes()
+            if path.suffix == ".js":
+                body = _COMMENT.sub(lambda found: b"\n" * found[0].count(b"\n"), body)
             place = "/" if path.name == "index.html" else f"/page/{path.name}"
             found[place] = File(body, f"{media_type}; charset=utf-8", f'"{sha256(body).hexdigest()[:20]}"')
     return MappingProxyType(found)

@@ -6,7 +6,7 @@ import { blocks } from "./entries.js";
 import { Fold } from "./fold.js";
 import { Log } from "./log.js";
 import { askKey, help, makeFork, makeNew } from "./making.js";
-import { chip, Panel } from "./panel.js";
+import { chip, Panel, undriven } from "./panel.js";
 import { clock, count, money, oneLine, statusName, written } from "./text.js";
 
 const LIST_EVERY = 4000; // milliseconds
@@ -24,10 +24,15 @@ class Talk {
 		this.ended = new AbortController();
 		this.streaming = null;
 		this.log = new Log({ fork: (seq) => this.fork(seq), whole: (callId) => this.output(callId) });
-		this.deciding = new Deciding((what, body, done) => this.tell(what, body, done));
+		this.deciding = new Deciding((what, body, done, failed) => this.tell(what, body, done, failed));
 		this.panel = new Panel(this);
 		this.frame = 0;
 		this.draft = sessionStorage.getItem(`holdfast.draft.${id}`) ?? "";
+	}
+
+	/** Whether nobody drives what was running, such as a fork of a running conversation. */
+	get undriven() {
+		return this.fold.status === "running" && undriven(this.info) && this.fold.last <= this.info.lastSeq;
 	}
 
 	get readOnly() {
@@ -173,11 +178,11 @@ class Talk {
 		const title = info?.title || this.id;
 		fill($("#title"), oneLine(title, 120));
 		const tokens = fold.usage.inputTokens + fold.usage.outputTokens;
-		fill($("#facts"), chip(fold.status), this.whole ? [tokens ? ` ${count(tokens)} tokens` : "", fold.cost ? ` · ${money(fold.cost)}` : "", fold.steps ? ` · ${fold.steps} steps` : ""] : " loading…",
+		fill($("#facts"), chip(fold.status, this.undriven), this.whole ? [tokens ? ` ${count(tokens)} tokens` : "", fold.cost ? ` · ${money(fold.cost)}` : "", fold.steps ? ` · ${fold.steps} steps` : ""] : " loading…",
 			info?.error ? el("span.bad", ` ${oneLine(info.error, 200)}`) : null);
-		const running = fold.status === "running";
-		const stopped = fold.status === "paused" || fold.status === "error" || fold.status === "stuck";
-		const name = `${fold.status} ${this.readOnly}`;
+		const running = fold.status === "running" && !this.undriven;
+		const stopped = this.undriven || fold.status === "paused" || fold.status === "error" || fold.status === "stuck";
+		const name = `${fold.status} ${this.readOnly} ${this.undriven}`;
 		if (name !== this.controls) {
 			this.controls = name;
 			const within = $("#controls").contains(document.activeElement);
@@ -194,15 +199,15 @@ class Talk {
 		document.title = `${fold.pending.length || fold.questions.length ? "(!) " : ""}${oneLine(title, 60)} - Holdfast`;
 	}
 
-	/** Tell the conversation something; whether that worked. */
-	async tell(what, body, done) {
+	/** Send the server an order. Returns whether it took it; `failed` is told why not, by default as a toast. */
+	async tell(what, body, done, failed = (message) => toast(message, true)) {
 		try {
 			await ask("POST", place(this.id, what), body, { once: ["start", "run", "close"].includes(what) ? undefined : once() });
 			if (done) toast(done);
 			this.changed();
 			return true;
 		} catch (error) {
-			toast(error.message, true);
+			failed(error.message);
 			return false;
 		}
 	}
@@ -210,7 +215,8 @@ class Talk {
 	pause() {
 		if (this.readOnly) return;
 		const { status } = this.fold;
-		if (status === "running") this.tell("pause", undefined, "It pauses after what runs now.");
+		if (this.undriven) this.tell("run", undefined, "It goes on.");
+		else if (status === "running") this.tell("pause", undefined, "It pauses after what runs now.");
 		else if (["paused", "error", "stuck"].includes(status)) this.tell(this.info?.started ? "resume" : "run", undefined, "It goes on.");
 	}
 
@@ -318,7 +324,7 @@ const list = {
 		const node = $("#list");
 		const focused = node.contains(document.activeElement) ? document.activeElement.dataset.id : null;
 		fill(node, items.map((item) => el("li", el("a.item", { href: talkPlace(item.id), "data-id": item.id, "aria-current": item.id === current?.id ? "page" : null },
-			el("span.name", oneLine(item.title || item.id, 90)), el("span.meta", chip(item.status), el("time", { datetime: item.updated }, clock(item.updated)))))),
+			el("span.name", oneLine(item.title || item.id, 90)), el("span.meta", chip(item.status, undriven(item)), el("time", { datetime: item.updated }, clock(item.updated)))))),
 			!items.length && el("li.dim", this.items.length || $("#status").value ? "None fits." : "There are none yet."));
 		if (focused) $(`[data-id="${CSS.escape(focused)}"]`, node)?.focus();
 		$("#more").hidden = !this.more;

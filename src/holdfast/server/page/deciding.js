@@ -15,7 +15,7 @@ export function openDialog(title, content, { wide = false, onclose } = {}) {
 	return dialog;
 }
 
-/** The place above the message field. `tell(path, body, done)` tells the server. */
+/** The place above the message field. `tell(path, body, done, failed)` sends the server an order and returns whether it was taken. */
 export class Deciding {
 	constructor(tell) {
 		this.tell = tell;
@@ -23,11 +23,13 @@ export class Deciding {
 		this.shown = "";
 		this.told = new Set();
 		this.busy = new Set();
+		this.forms = new Map(); // of questions, by id: what is typed in them outlives a redraw
 	}
 
 	close() {
 		this.node.hidden = true;
 		this.node.replaceChildren();
+		this.forms.clear();
 		this.shown = "";
 	}
 
@@ -40,14 +42,16 @@ export class Deciding {
 		if (name === this.shown) return;
 		this.shown = name;
 		this.node.hidden = !name;
-		const within = this.node.contains(document.activeElement);
+		const active = document.activeElement;
+		const within = this.node.contains(active);
 		this.pending = pending;
+		for (const id of this.forms.keys()) if (!questions.some(({ question }) => question.id === id)) this.forms.delete(id);
 		fill(this.node,
 			pending.slice(0, 3).map((call) => this.#card(call)),
 			pending.length > 3 && el("p.dim", `and ${pending.length - 3} more calls`),
-			questions.map(({ call, question }) => this.#question(call, question)),
+			questions.map(({ call, question }) => this.#form(call, question)),
 		);
-		if (within) $("button", this.node)?.focus();
+		if (within) (this.node.contains(active) ? active : $("button", this.node))?.focus();
 		const told = [...pending.map((call) => [call.id, `${plain(call.name)} waits for your approval: ${callTitle(call)}`]), ...questions.map(({ question }) => [question.id, `You are asked: ${oneLine(question.message)}`])];
 		for (const [id, words] of told) {
 			if (!this.told.has(id)) announce(words, true);
@@ -77,20 +81,30 @@ export class Deciding {
 		const area = el("textarea.json", { id: "arguments", rows: Math.min(16, original.split("\n").length + 1), spellcheck: "false", autocomplete: "off", value: original, "aria-describedby": "arguments-wrong" });
 		const wrong = el("p.bad", { id: "arguments-wrong", role: "alert" });
 		const reason = el("input", { id: "reason", type: "text", autocomplete: "off" });
-		const approve = button("Approve", () => {
+		// What was typed is kept until the server has taken it.
+		const kept = (decided) => async () => {
+			wrong.textContent = "";
+			const typedHere = area.value !== original || reason.value !== "";
+			if (!typedHere) dialog.close();
+			approve.disabled = reject.disabled = true; // sent once
+			const taken = await decided(typedHere ? (message) => (wrong.textContent = message) : undefined);
+			approve.disabled = reject.disabled = false;
+			if (taken) dialog.close();
+			else if (typedHere) area.focus();
+		};
+		const approve = button("Approve", kept((failed) => {
 			let changed;
 			if (area.value !== original) {
 				try {
 					changed = typed(area.value);
 				} catch (error) {
 					wrong.textContent = error instanceof SyntaxError ? `That is no JSON: ${error.message}` : error.message;
-					area.focus();
-					return;
+					return false;
 				}
 			}
-			dialog.close();
-			this.#approve(call, asked, changed, reason.value);
-		}, "primary");
+			return this.#approve(call, asked, changed, reason.value, failed);
+		}), "primary");
+		const reject = button("Reject", kept((failed) => this.#reject(call, reason.value, failed)), "danger");
 		area.oninput = () => {
 			wrong.textContent = "";
 			approve.textContent = area.value === original ? "Approve" : "Approve with these arguments";
@@ -106,32 +120,35 @@ export class Deciding {
 				el("label", { for: "reason" }, "Why (told to the model if you reject)"),
 				reason,
 				el("p.dim.hash", `Your decision is bound to these arguments: ${plain(asked.argumentsHash).slice(0, 16)}…`),
-				el("p.buttons", approve, button("Reject", () => {
-					dialog.close();
-					this.#reject(call, reason.value);
-				}, "danger"), button("Cancel", () => dialog.close())),
+				el("p.buttons", approve, reject, button("Cancel", () => dialog.close())),
 			],
 			{ wide: true },
 		);
 		approve.focus();
 	}
 
-	#approve(call, asked, changed, reason = "") {
+	#approve(call, asked, changed, reason = "", failed) {
 		const body = { callId: call.id, argumentsHash: asked.argumentsHash };
 		if (changed !== undefined) body.arguments = changed;
 		if (reason) body.reason = reason;
-		this.#decide(call.id, "approve", body, `${call.name} was approved.`);
+		return this.#decide(call.id, "approve", body, `${call.name} was approved.`, failed);
 	}
 
-	#reject(call, reason) {
-		this.#decide(call.id, "reject", { callId: call.id, reason }, `${call.name} was rejected.`);
+	#reject(call, reason, failed) {
+		return this.#decide(call.id, "reject", { callId: call.id, reason }, `${call.name} was rejected.`, failed);
 	}
 
-	async #decide(id, what, body, done) {
+	async #decide(id, what, body, done, failed) {
 		this.busy.add(id);
-		await this.tell(what, body, done);
+		const taken = await this.tell(what, body, done, failed);
 		this.busy.delete(id);
 		this.refresh();
+		return taken;
+	}
+
+	#form(call, question) {
+		if (!this.forms.has(question.id)) this.forms.set(question.id, this.#question(call, question));
+		return this.forms.get(question.id);
 	}
 
 	#question(call, question) {

@@ -30,7 +30,7 @@ export function render(entry, opened, act) {
 		case "agent":
 			return agent(entry);
 		default:
-			return line(entry, "", `${plain(event.type)}: an event of a newer version`);
+			return line(entry, "", `${plain(event.type)}: ${oneLine(event.reason || "an event of a newer version", 300)}`);
 	}
 }
 

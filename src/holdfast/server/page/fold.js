@@ -1,4 +1,4 @@
-// What a conversation has come to: a fold over its events, and the entries that its log shows. No elements here.
+// A fold over the events of a conversation, and the entries of its log.
 
 const REST = new Set(["idle", "finished", "stuck", "error"]);
 
@@ -22,7 +22,7 @@ class Call {
 	}
 
 	get state() {
-		if (this.result) return this.result.isError ? "failed" : "done";
+		if (this.result) return this.result.isError || this.result.meta?.exitCode ? "failed" : "done"; // a command that failed is no error of its tool
 		if (this.asked) return "waiting";
 		if (this.questions.size) return "asking";
 		return this.attempts ? "running" : "called";
@@ -143,7 +143,8 @@ export class Fold {
 				this.status = event.status;
 				this.reason = event.reason ?? "";
 				if (event.status === "running" && this.error) this.error = null;
-				if (REST.has(event.status) || event.status === "paused") this.live = null;
+				// After a pause the answer streams on; an interrupt breaks it off.
+				if (REST.has(event.status) || (event.status === "paused" && event.reason === "interrupted")) this.live = null;
 				return event.status === "running" || (event.status === "idle" && !event.reason) ? null : this.#add("status", event);
 			case "error":
 				this.error = event;

@@ -96,7 +96,7 @@ export class Panel {
 		if (!items.length) return null;
 		return el("ul.tree", items.map((item) => {
 			const below = el("div");
-			const node = folded([chip(item.status), " ", talkLink(item.id, oneLine(item.title || item.id, 80)), el("span.dim", ` ${item.lastSeq ?? 0} events`)], below);
+			const node = folded([chip(item.status, undriven(item)), " ", talkLink(item.id, oneLine(item.title || item.id, 80)), el("span.dim", ` ${item.lastSeq ?? 0} events`)], below);
 			node.ontoggle = async () => {
 				this.unfolded[node.open ? "add" : "delete"](item.id);
 				if (node.open && !below.firstChild) fill(below, (await this.#branch(item.id)) ?? el("p.dim", "no children"));
@@ -219,4 +219,5 @@ export class Panel {
 	}
 }
 
-export const chip = (status) => el(`span.chip.${/^[a-z_]+$/.test(status) ? status : "idle"}`, statusName(plain(status)));
+export const undriven = (item) => item?.status === "running" && item.driven === false && !item.spawnedBy;
+export const chip = (status, alone = false) => el(`span.chip.${!alone && /^[a-z_]+$/.test(status) ? status : "idle"}`, statusName(plain(status)), alone && " (not driven)");

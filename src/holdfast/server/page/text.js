@@ -127,7 +127,7 @@ export function callBody(call) {
 		delete left.old;
 		delete left.new;
 	} else if (call.name === "write_file" && typeof left.content === "string") {
-		edit = diff(left.content.split("\n").map((line) => "+" + line).join("\n"));
+		edit = left.content && diff(linesOf(left.content).map((line) => "+" + line).join("\n"));
 		delete left.content;
 	}
 	const rest = Object.entries(left);
@@ -143,10 +143,14 @@ export function callBody(call) {
 	return found;
 }
 
+/** The lines of a text; an empty one has none. */
+const linesOf = (text) => (text ? text.replace(/\n$/, "").split("\n") : []);
+
 /** Two texts as the lines of a diff: what they begin and end with in common is cut to three lines. */
 function changes(old, now) {
-	const before = old.split("\n");
-	const after = now.split("\n");
+	const whole = old.endsWith("\n") === now.endsWith("\n") || !old || !now; // else a line's end is what changes
+	const before = whole ? linesOf(old) : old.split("\n");
+	const after = whole ? linesOf(now) : now.split("\n");
 	let begin = 0;
 	while (begin < before.length && begin < after.length && before[begin] === after[begin]) begin++;
 	let end = 0;

@@ -45,7 +45,10 @@ class Desk:
             case ms.GetBlob(_, name):
                 return store.blob(name)
             case ms.Inbox(_, id):
-                return [(one.number, one.key, cmd.encode(one.command)) for one in store.commands(self._held(id))]
+                waiting = store.commands(self._held(id))
+                return [
+                    (one.number, one.key, b"" if isinstance(one.command, cmd.Unreadable) else cmd.encode(one.command)) for one in waiting
+                ]
             case ms.Post(_, command, key, id):
                 return store.post(self._ours(id), cmd.decode(command), key)
             case ms.Leave(_, notes, id):

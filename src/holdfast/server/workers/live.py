@@ -227,6 +227,10 @@ class WorkerLive(Talk):
                 self._driving -= 1
                 self._interrupted = None
 
+    def hand_over(self) -> None:
+        """See `Live.hand_over`. A request that the socket does not take at once is lost; the pool repeats it."""
+        self.link.nudge(ms.HandOver())
+
     # --- what it is ---
 
     @property

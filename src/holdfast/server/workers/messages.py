@@ -77,6 +77,7 @@ class Order(Data, frozen=True, kw_only=True):
     options: bytes
     patterns: list[str]
     refused: dict[str, str]
+    import_timeout: float
     workdir: str
     folder: str
     path: list[str]
@@ -152,7 +153,11 @@ class News(_Message, frozen=True):
     """The store called `notify`."""
 
 
-FromServer = Check | Open | Drive | Obey | Begin | GoOn | Look | SetTools | Close | Ping | News | Done | Failed
+class HandOver(_Message, frozen=True):
+    """End `Drive` at the next step boundary."""
+
+
+FromServer = Check | Open | Drive | Obey | Begin | GoOn | Look | SetTools | Close | Ping | News | HandOver | Done | Failed
 
 
 # --- the worker asks: the store's methods, for its own conversation, "", or the child `id` -----------

@@ -69,7 +69,8 @@ class PipeStore:
         reserved: Reservation | None = None,
     ) -> bool:
         """See `Store.append`."""
-        encoded = [ev.encode(event) for event in events]
+        data = ev.records(events)
+        encoded = [ev.encode(event) if type(event) is ev.Damaged else one for event, one in zip(events, data, strict=True)]
         kept = [(blob.seq, blob.data) for blob in blobs]
         return self._link.ask(ms.Append, encoded, summary, list(taken), kept, list(settled), reserved, type=bool)
 
@@ -109,7 +110,7 @@ class PipeStore:
     def commands(self, lease: Lease) -> list[Posted]:
         """See `Store.commands`."""
         found = self._link.ask(ms.Inbox, self._which(lease.conversation_id), type=list[tuple[int, str, bytes]])
-        return [Posted(number, key, cmd.decode(data)) for number, key, data in found]
+        return [Posted(number, key, command) for number, key, data in found if (command := cmd.posted(data)) is not None]
 
     def fork(self, conversation_id: str, summary: Summary, events: Sequence[AnyEvent] = ()) -> None:
         """Raises `StoreError`: forks are made at the server."""

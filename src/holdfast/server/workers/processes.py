@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.errors import StoreError
+from holdfast.processes import OwnerProcess
 from holdfast.runtime.environment import child_environment
 from holdfast.server.workers import forkserver
 from holdfast.server.workers.forkserver import BORN, ENDED, FORK, KILL, ORDER, REPORT
@@ -63,6 +64,7 @@ class Processes:
 
     def __init__(self, memory: int = 0) -> None:
         self._memory = memory
+        self._process = OwnerProcess()
         self._lock = threading.Lock()
         self._number = 0
         self._living: dict[int, Process] = {}
@@ -120,7 +122,9 @@ class Processes:
         return self._home.pid
 
     def close(self) -> None:
-        """End the fork server and what it has started. Idempotent."""
+        """End the fork server and what it has started. Idempotent; does nothing in a forked child."""
+        if not self._process.here:
+            return
         with self._lock:
             self._closed = True
             home = self._home

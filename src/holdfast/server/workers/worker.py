@@ -56,8 +56,8 @@ def work(channel: int) -> None:
 class _Narrowed(Policy):
     """A policy without modules that are known to harm whoever imports them."""
 
-    def __init__(self, patterns: Sequence[str], refused: dict[str, str]) -> None:
-        super().__init__(patterns, entry_points=False)
+    def __init__(self, patterns: Sequence[str], refused: dict[str, str], import_timeout: float) -> None:
+        super().__init__(patterns, entry_points=False, import_timeout=import_timeout)
         self._refused = refused
 
     def refusal(self, module: str) -> str:
@@ -135,6 +135,9 @@ class Worker:
                 self._drives.put(message)
             case ms.News():
                 self._asked.submit(self._drain)
+            case ms.HandOver():
+                if self._live is not None:
+                    self._live.hand_over()
             case ms.Close():
                 threading.Thread(target=self._close, args=(message,), name="holdfast-close", daemon=True).start()
             case _:
@@ -190,7 +193,7 @@ class Worker:
         tools = msgspec.json.decode(order.tools, type=list[ToolForm])
         options = msgspec.json.decode(order.options, type=Options)
         wanted = Wanted(DEFAULT, json.loads(order.form), order.secrets, tools, options)
-        policy = _Narrowed(order.patterns, order.refused)
+        policy = _Narrowed(order.patterns, order.refused, order.import_timeout)
         # Any module that a client may name: by its tools, or in the agent's form.
         names = {module for module in (*options.modules.values(), *(tool.module for tool in tools), *_named(wanted.form)) if module}
         announcer = _Announcer(names, lambda module: self._link.send(ms.Importing(module)))

@@ -202,6 +202,7 @@ class Workshop:
             options=msgspec.json.encode(wanted.options),
             patterns=[*self._policy.patterns, *(pattern for package in self._policy.packages for pattern in (package, f"{package}.*"))],
             refused=refused,
+            import_timeout=self._policy.import_timeout,
             workdir=workdir,
             folder="",
             path=[entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)],

@@ -288,7 +288,7 @@ def call_with(function: Any, parameters: Mapping[str, Any] | None, name: str, pl
 
 def _tool_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of an entry as arguments of a `Tool`."""
-    options = {key: given[key] for key in ("name", "description", "category", "timeout", "isolation") if key in given}
+    options = {key: given[key] for key in ("name", "description", "category", "timeout", "isolation", "parallel") if key in given}
     if "retry" in given:
         options["retry"] = RetryPolicy(**given["retry"])
     if "annotations" in given:
@@ -304,7 +304,7 @@ def _changed(tool: Tool, options: Mapping[str, Any], entry: Entry) -> Tool:
         return tool
     changed = copy.copy(tool)
     for key, value in options.items():
-        setattr(changed, key, value)
+        setattr(changed, "_parallel" if key == "parallel" else key, value)
     if tool.name != changed.name:  # what was made under the old name is made again, at the first use
         vars(changed).update(_schema=None, _validate=None)
         if tool.isolation is not None:

@@ -125,6 +125,9 @@ _FUNCTION = Record(
         "retry": Key(_RETRY, "How often a failed call is tried again."),
         "isolation": Key(Choice(("process",)), "process: a call runs in a process of its own, which can be killed."),
         "annotations": Key(_ANNOTATIONS, "What it does to the world."),
+        "parallel": Key(
+            Flag(), "true: calls may run beside neighbouring calls that are parallel too; by default those of read-only tools do."
+        ),
         "parameters": Key(MapOf(Anything(), "a mapping"), "For a Tool subclass: what it is made with."),
         **_rules("this tool"),
     },

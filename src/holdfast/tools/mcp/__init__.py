@@ -14,7 +14,7 @@ from typing import Any
 
 from holdfast.errors import ConfigurationError, ToolError
 from holdfast.tools.mcp.auth import ClientCredentials, OAuth, check_auth
-from holdfast.tools.mcp.config import Server, Stdio, read_servers, seconds
+from holdfast.tools.mcp.config import CALL_TIMEOUT, Server, Stdio, read_servers, seconds
 from holdfast.tools.mcp.hooks import Elicit, Elicitation, Hooks, Roots
 from holdfast.tools.mcp.pool import MCPPool
 from holdfast.tools.mcp.source import Found, MCPSource, MCPTool
@@ -36,13 +36,13 @@ class MCPClient:
     - `sampling`: whether the model of the agent that calls it answers its requests for completions, at most 32 for each call; what they took
       is in the result's meta under `holdfast/sampling`. Without it, it is not told that it may ask
     - `roots`: whether it is told the folders in which the agent's conversations work (their runtimes' `workdir`); true, if not given
-    - `timeout`, `call_timeout`: in place of the client's
+    - `timeout`, `call_timeout`: in place of the client's; `call_timeout` null: no limit
     - `mode`: `auto` (asks), or the protocol's era: `2026-07-28`, `2025-11-25` (also called `legacy`)
     - `lazy`: for a `ToolManager`, which then asks for its tools only when somebody names it
 
     The first use connects to all servers at once, each within `timeout` seconds; that includes listing its tools. A server that fails
     harms only itself: `errors` then says why, by server id (or tool name, for a tool that cannot be used), and a warning is logged; it is
-    tried again after `close`. A call takes at most `call_timeout` seconds (None: no limit), not counting the time in which a person is
+    tried again after `close`. A call takes at most `call_timeout` seconds (600; None: no limit), not counting the time in which a person is
     asked; it heeds `context.cancelled` and reports progress to `context.report_progress`. A server that died is started again by the next
     call. Works again after `close`, tools that were made before included.
 
@@ -69,7 +69,7 @@ class MCPClient:
         config: Mapping[str, Any] | None = None,
         *,
         timeout: float = 30.0,
-        call_timeout: float | None = None,
+        call_timeout: float | None = CALL_TIMEOUT,
         elicit: Elicit | None = None,
         sample: Any = None,
         roots: Roots | None = None,
@@ -77,10 +77,10 @@ class MCPClient:
         stderr_dir: str | os.PathLike[str] | None = None,
         pool: MCPPool | None = None,
     ) -> None:
-        servers = read_servers(config)
         timeout = seconds("MCPClient: timeout", timeout)
         if call_timeout is not None:
             seconds("MCPClient: call_timeout", call_timeout)
+        servers = read_servers(config, call_timeout)
         hooks = Hooks(elicit, sample, roots)
         hooks.check()
         for name, given in (auth or {}).items():
@@ -102,7 +102,7 @@ class MCPClient:
                 within = timeout if server.timeout is None else server.timeout
                 return Spec(name, server, within, hooks, given_auth.get(name), directory)
 
-            return MCPSource(name, server, call_timeout if server.call_timeout is None else server.call_timeout, shared, spec)
+            return MCPSource(name, server, shared, spec)
 
         self._sources = {name: source(name, server) for name, server in servers.items()}
         self.errors: dict[str, str] = {}

@@ -14,6 +14,8 @@ import msgspec
 from holdfast.errors import ConfigurationError
 from holdfast.tools.mcp.secrets import bare_url
 
+CALL_TIMEOUT = 600.0  # seconds; builds and searches take minutes, and a server that never answers must not hold a run for ever
+
 _SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")  # no dot: it separates server and tool in a tool's name
 
 Mode = Literal["auto", "legacy", "2025-11-25", "2026-07-28"]
@@ -32,7 +34,7 @@ class Stdio(msgspec.Struct, frozen=True):
     roots: bool = True
     lazy: bool = False
     timeout: float | None = None
-    call_timeout: float | None = None
+    call_timeout: float | None = CALL_TIMEOUT
     mode: Mode = "auto"
 
     def __repr__(self) -> str:
@@ -50,7 +52,7 @@ class Http(msgspec.Struct, frozen=True):
     roots: bool = True
     lazy: bool = False
     timeout: float | None = None
-    call_timeout: float | None = None
+    call_timeout: float | None = CALL_TIMEOUT
     mode: Mode = "auto"
 
     def __repr__(self) -> str:
@@ -60,8 +62,11 @@ class Http(msgspec.Struct, frozen=True):
 Server = Stdio | Http
 
 
-def read_servers(config: Any) -> dict[str, Server]:
-    """A configuration, or its inner mapping, as servers by id. Raises `ConfigurationError` naming the server and the key."""
+def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict[str, Server]:
+    """Return the servers of a configuration, or of its inner mapping, by id. Raises `ConfigurationError` naming the server and the key.
+
+    `call_timeout` is for servers that do not say their own.
+    """
     config = {} if config is None else config
     if isinstance(config, Mapping) and "mcpServers" in config:
         others = [str(key) for key in cast("Mapping[Any, Any]", config) if key != "mcpServers"]
@@ -69,8 +74,10 @@ def read_servers(config: Any) -> dict[str, Server]:
             raise ConfigurationError(f"MCPClient: config has {', '.join(others)} beside mcpServers; it takes mcpServers alone.")
         config = cast("Mapping[Any, Any]", config)["mcpServers"]
     if not isinstance(config, Mapping):
-        raise ConfigurationError(f"MCPClient: config takes a mapping of server ids to servers, not {type(config).__name__}.")
-    return {_id(name): _server(name, given) for name, given in cast("Mapping[Any, Any]", config).items()}
+        file = isinstance(config, str | os.PathLike)
+        hint = " A file is read by the caller: MCPClient(json.loads(Path(...).read_text()))." if file else ""
+        raise ConfigurationError(f"MCPClient: config takes a mapping of server ids to servers, not a {type(config).__name__}.{hint}")
+    return {_id(name): _server(name, given, call_timeout) for name, given in cast("Mapping[Any, Any]", config).items()}
 
 
 def _id(name: Any) -> str:
@@ -79,7 +86,7 @@ def _id(name: Any) -> str:
     return name
 
 
-def _server(name: str, given: Any) -> Server:
+def _server(name: str, given: Any, call_timeout: float | None) -> Server:
     if not isinstance(given, Mapping) or ("command" in given) == ("url" in given):
         keys = ", ".join(map(repr, cast("Mapping[Any, Any]", given))) if isinstance(given, Mapping) else repr(type(given).__name__)
         raise ConfigurationError(
@@ -87,7 +94,7 @@ def _server(name: str, given: Any) -> Server:
         )
     kind = Stdio if "command" in given else Http
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"call_timeout": call_timeout}
     for key, value in cast("Mapping[Any, Any]", given).items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)

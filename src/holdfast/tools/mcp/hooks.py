@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.content import Content, Message
 from holdfast.errors import ConfigurationError, ToolCancelled
+from holdfast.tools.callables import refuse_async
 from holdfast.tools.context import Cancellation
 from holdfast.tools.forms import defaults
 
@@ -57,6 +58,8 @@ class Hooks(msgspec.Struct, frozen=True):
         """Raise `ConfigurationError` naming what does not fit."""
         if self.elicit is not None and not callable(self.elicit):
             raise ConfigurationError(f"MCPClient: elicit takes a function of an Elicitation, not {self.elicit!r}.")
+        refuse_async("MCPClient: elicit", self.elicit)
+        refuse_async("MCPClient: roots", self.roots)
         if self.sample is not None and not callable(getattr(self.sample, "completion", None)):
             raise ConfigurationError(f"MCPClient: sample takes an LLM or what else has completion(), not {type(self.sample).__name__}.")
         if self.roots is not None and (isinstance(self.roots, str) or not (callable(self.roots) or isinstance(self.roots, Iterable))):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed

@@ -158,6 +158,8 @@ def _take(event: Any, url: str, inbox: Inbox, endpoint: asyncio.Future[str]) -> 
     from mcp.shared.message import SessionMessage
     from mcp_types import jsonrpc_message_adapter
 
+    from holdfast.tools.mcp.screen import unreadable
+
     if event.event == "endpoint":
         address = urljoin(url, event.data)
         here, there = httpx2.URL(url), httpx2.URL(address)
@@ -169,4 +171,4 @@ def _take(event: Any, url: str, inbox: Inbox, endpoint: asyncio.Future[str]) -> 
         try:
             inbox.put(SessionMessage(jsonrpc_message_adapter.validate_json(event.data, by_name=False)))
         except ValueError as error:
-            inbox.put(error)
+            inbox.put(unreadable(error, event.data.encode(errors="replace")))

@@ -27,12 +27,11 @@ from holdfast.tools.mcp.auth import provider_of
 from holdfast.tools.mcp.config import Http, Server
 from holdfast.tools.mcp.hooks import Answer, Elicitation, Hooks, answer_elicitation, answer_roots, answer_sampling
 from holdfast.tools.mcp.results import reason_of
+from holdfast.tools.mcp.screen import Listed, Screen, listed
 from holdfast.tools.mcp.secrets import redaction
 from holdfast.tools.mcp.stdio import Errors, stdio
 
 if TYPE_CHECKING:
-    from mcp.client._transport import TransportStreams
-
     from holdfast.tools.context import ToolContext
 
 _log = logging.getLogger(__name__)
@@ -102,7 +101,8 @@ class Link:
         self.ended = False
         self.retired = False  # for what still runs on it; nothing new begins
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.tools: list[mcp_types.Tool] = []
+        self.tools: list[Listed] = []
+        self.left_out: dict[str, str] = {}  # tools that cannot be used, by name, and the reason
         self._changed = changed
         self._watched = watched
         self._client: Client | None = None
@@ -183,18 +183,21 @@ class Link:
         if not isinstance(server, Http):
             directory = self.spec.stderr_dir
             self._errors = Errors(None if directory is None else os.path.join(directory, f"{self.name}.log"))
-            return _Transport(stdio(server, self._errors, lambda: self._client is not None, self._lost))
+            return self._screened(stdio(server, self._errors, lambda: self._client is not None, self._lost))
         from holdfast.tools.mcp.http import http_client, sse
 
         auth = None if self.spec.auth is None else provider_of(server.url, self.spec.auth, self._asking)
         http = await stack.enter_async_context(http_client(server, self.spec.timeout, auth, lambda: self.ready.done()))
         if server.type == "sse":
-            return _Transport(sse(http, server.url, self._lost))
+            return self._screened(sse(http, server.url, self._lost))
         from mcp.client.streamable_http import streamable_http_client
 
         from holdfast.tools.mcp.streams import LONGEST_MESSAGE
 
-        return streamable_http_client(server.url, http_client=http, max_sse_event_size=LONGEST_MESSAGE)
+        return self._screened(streamable_http_client(server.url, http_client=http, max_sse_event_size=LONGEST_MESSAGE))
+
+    def _screened(self, transport: contextlib.AbstractAsyncContextManager[Any]) -> Screen:
+        return Screen(transport, lambda: self._modern)
 
     def _overdue(self) -> None:
         babble = " It writes what is not JSON-RPC to its stdout." if self._babble else ""
@@ -348,13 +351,16 @@ class Link:
     def _modern(self) -> bool:
         return self._client is not None and self._client.protocol_version in MODERN_PROTOCOL_VERSIONS
 
-    async def _list(self, client: Client) -> list[mcp_types.Tool]:
-        found: list[mcp_types.Tool] = []
+    async def _list(self, client: Client) -> list[Listed]:
+        found: list[Listed] = []
+        left_out: dict[str, str] = {}
         cursor: str | None = None
         lasts: list[int] = []
         while True:  # a server that never ends its list meets the deadline
             page = await client.list_tools(cursor=cursor)
-            found.extend(page.tools)
+            tools, faults = listed(page)
+            found.extend(tools)
+            left_out.update(faults)
             if page.ttl_ms > 0:
                 lasts.append(page.ttl_ms)
             cursor = page.next_cursor
@@ -365,9 +371,10 @@ class Link:
             self._stale = None
         if lasts and not self.ended:
             self._stale = asyncio.get_running_loop().call_later(max(min(lasts) / 1000, _SHORTEST_TTL), self._changed)
+        self.left_out = left_out
         return found
 
-    async def list(self) -> list[mcp_types.Tool]:
+    async def list(self) -> list[Listed]:
         """Ask for the tools anew. Raises `ToolError`."""
         client = self._client
         assert client is not None
@@ -431,19 +438,6 @@ class Link:
                 self.end()
 
 
-class _Transport:
-    """A transport of ours in the shape in which the mcp package takes one."""
-
-    def __init__(self, streams: contextlib.AbstractAsyncContextManager[Any]) -> None:
-        self._streams = streams
-
-    async def __aenter__(self) -> TransportStreams:
-        return await self._streams.__aenter__()
-
-    async def __aexit__(self, *failure: Any) -> bool | None:
-        return await self._streams.__aexit__(*failure)
-
-
 class Connection:
     """A connection that is made at the first use and again after a crash, for all who share it. On the loop thread but for `users`."""
 
@@ -454,7 +448,7 @@ class Connection:
         self._tasks = tasks
         self._link: Link | None = None
         self._retired: list[Link] = []
-        self._told: list[mcp_types.Tool] | None = None
+        self._told: list[Listed] | None = None
         self._watched = asyncio.Event()
         self._telling = False
 
@@ -502,13 +496,13 @@ class Connection:
         self._told = link.tools
         return link, True
 
-    async def tools(self) -> list[mcp_types.Tool]:
-        """Its tools, asked for anew."""
+    async def tools(self) -> tuple[list[Listed], dict[str, str]]:
+        """Ask for the tools anew. Return them, and by name the faults of those that cannot be used."""
         link, new = await self._linked()
         if not new:
             async with _within(self.spec):
                 self._told = await link.list()
-        return link.tools
+        return link.tools, link.left_out
 
     async def call(self, tool: str, arguments: dict[str, Any], waiting: Waiting) -> mcp_types.CallToolResult:
         """Call a tool, connecting first if need be."""

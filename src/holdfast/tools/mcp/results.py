@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
 SAMPLING = "holdfast/sampling"  # in a result's meta: the completions that the call asked of the agent's model, as {model, usage}
 
 
-def annotations_of(hints: mcp_types.ToolAnnotations | None) -> ToolAnnotations:
-    """A server's hints, with MCP's defaults for those that it does not give."""
-    names = ("read_only", "destructive", "idempotent", "open_world")
-    given = {name: getattr(hints, f"{name}_hint", None) for name in names}
-    return ToolAnnotations(**{name: value for name, value in given.items() if value is not None})
+_HINTS = {"read_only": "readOnlyHint", "destructive": "destructiveHint", "idempotent": "idempotentHint", "open_world": "openWorldHint"}
+
+
+def annotations_of(hints: Mapping[str, Any]) -> ToolAnnotations:
+    """Return a server's hints, with MCP's defaults for those that it does not give as true or false."""
+    return ToolAnnotations(**{name: hints[key] for name, key in _HINTS.items() if isinstance(hints.get(key), bool)})
 
 
 def result_of(name: str, found: mcp_types.CallToolResult) -> ToolResult:

@@ -20,6 +20,7 @@ from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.mcp.hooks import Answer, Elicitation
 from holdfast.tools.mcp.pool import Lease, MCPPool
 from holdfast.tools.mcp.results import SAMPLING, annotations_of, progress_text, result_of
+from holdfast.tools.schema import of_results
 from holdfast.tools.sources import Health
 from holdfast.tools.tool import Tool, ToolAnnotations
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import mcp_types
 
     from holdfast.tools.mcp.config import Server
+    from holdfast.tools.mcp.screen import Listed
 
 _log = logging.getLogger(__name__)
 _MOST_PROGRESS = 1000  # notifications that nobody has taken yet; a server may send them faster than anyone reads
@@ -39,22 +41,38 @@ class MCPTool(Tool):
 
     tool_type = "mcp_tool"
 
-    def __init__(self, source: MCPSource, found: mcp_types.Tool, trusted: bool) -> None:
+    untrusted = True
+
+    def __init__(self, source: MCPSource, found: Listed, trusted: bool) -> None:
         super().__init__(
             f"{source.id}.{found.name}",
-            found.description or found.title or "",
+            found.description,
             None,
             found.input_schema,
             found.output_schema,
-            annotations_of(found.annotations) if trusted else ToolAnnotations(),
+            annotations_of(found.hints) if trusted else ToolAnnotations(),
             "mcp",
         )
         self._source = source
         self.remote_name = found.name
+        self._problem = None if self.output_schema is None else of_results(self.name, self.output_schema)
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Ask the server. Raises `ToolError`; a result by which the tool itself reports an error is returned, with `is_error`."""
-        return self._source.call(self.remote_name, arguments, context)
+        """Ask the server. Raises `ToolError`, also for a result that does not fit the tool's output schema.
+
+        A result by which the tool itself reports an error is returned, with `is_error`.
+        """
+        result = self._source.call(self.remote_name, arguments, context)
+        if self._problem is None or result.is_error:
+            return result
+        if result.structured_content is None:
+            problem = "it has an output schema, but its result has no structured content"
+        else:
+            problem = self._problem(result.structured_content)
+        if problem:
+            text = f"{self.name!r} answered with structured content that does not fit its output schema: {problem.rstrip('.')}."
+            raise ToolError(f"{text} Its effect may have happened.", retryable=False)
+        return result
 
 
 class MCPSource:
@@ -62,10 +80,9 @@ class MCPSource:
 
     kind: Literal["mcp", "a2a"] = "mcp"
 
-    def __init__(self, id: str, server: Server, call_timeout: float | None, pool: MCPPool, spec: Callable[[], Any]) -> None:
+    def __init__(self, id: str, server: Server, pool: MCPPool, spec: Callable[[], Any]) -> None:
         self._id = id
         self._server = server
-        self._call_timeout = call_timeout
         self._pool = pool
         self._spec = spec  # made at the first use, since it needs what is imported then
         self._lock = threading.Lock()  # for the two below
@@ -83,6 +100,11 @@ class MCPSource:
     def lazy(self) -> bool:
         """What its configuration says."""
         return self._server.lazy
+
+    @property
+    def call_timeout(self) -> float | None:
+        """Seconds that a call may take, not counting those in which a person is asked; None for no limit."""
+        return self._server.call_timeout
 
     def __repr__(self) -> str:
         return f"MCPSource({self._id!r})"
@@ -163,24 +185,25 @@ class MCPSource:
             _log.warning("%s", error)
         return tools
 
-    def begin(self) -> Future[list[mcp_types.Tool]]:
+    def begin(self) -> Future[tuple[list[Listed], dict[str, str]]]:
         """Begin to discover, without waiting."""
         lease = self.lease()
         return lease.submit(lease.connection.tools())
 
-    def found(self, future: Future[list[mcp_types.Tool]]) -> Found:
+    def found(self, future: Future[tuple[list[Listed], dict[str, str]]]) -> Found:
         """What `begin` has found: its tools, and by name why others cannot be used. Raises `ToolError`."""
         try:
-            listed = future.result()
+            listed, left_out = future.result()
         except CancelledError:
             raise self._closed() from None
         tools: list[Tool] = []
-        errors: dict[str, str] = {}
+        unusable = f"MCP server {self._id!r} has a tool that cannot be used."
+        errors = {f"{self._id}.{name}": f"{unusable} Tool {f'{self._id}.{name}'!r}: {fault}." for name, fault in left_out.items()}
         for one in listed:
             try:
                 tools.append(MCPTool(self, one, self._server.trusted))
             except ConfigurationError as error:
-                errors[f"{self._id}.{one.name}"] = f"MCP server {self._id!r} has a tool that cannot be used. {error}"
+                errors[f"{self._id}.{one.name}"] = f"{unusable} {error}"
         return tools, errors
 
     def watch(self, changed: Callable[[], None]) -> None:
@@ -225,7 +248,7 @@ class MCPSource:
         context.cancelled.raise_if_set()
         name = f"{self._id}.{tool}"
         lease = self.lease()
-        wait = Wait(self._call_timeout, context)
+        wait = Wait(self.call_timeout, context)
         future = lease.submit(wait.serve(lease.connection.call(tool, arguments, wait)))
         future.add_done_callback(wait.woken)
         forget = context.cancelled.add_callback(wait.woken)
@@ -243,7 +266,7 @@ class MCPSource:
             raise
         except TimeoutError:
             raise ToolTimeout(
-                f"{name!r} did not answer within {self._call_timeout:g} s and was cancelled; its effect may have happened."
+                f"{name!r} did not answer within {self.call_timeout:g} s and was cancelled; its effect may have happened."
             ) from None
         finally:
             forget()

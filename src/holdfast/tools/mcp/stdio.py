@@ -80,7 +80,10 @@ class _Pipes(asyncio.Protocol):
         from mcp.shared.message import SessionMessage
         from mcp_types import jsonrpc_message_adapter
 
+        from holdfast.tools.mcp.screen import unreadable
+
         self._parse = jsonrpc_message_adapter.validate_json
+        self._unreadable = unreadable
         self._message = SessionMessage
         self._line = bytearray()
         self._searched = 0
@@ -114,7 +117,7 @@ class _Pipes(asyncio.Protocol):
             try:  # one byte that is not UTF-8, in some file that a tool read, is no reason to lose the answer
                 message = self._parse(line.decode(errors="replace"), by_name=False)
             except ValueError as error:
-                self.inbox.put(error)
+                self.inbox.put(self._unreadable(error, line))
                 return
         self.inbox.put(self._message(message))
 

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
 LONGEST_MESSAGE = 256 * 1024 * 1024  # bytes; a result ten times the largest that we have seen, and no more than a process can bear
 
 
+class Unreadable(ValueError):
+    """A text from a server that is no message: `text` in whole, and the reason as the message."""
+
+    def __init__(self, reason: str, text: bytes) -> None:
+        super().__init__(reason)
+        self.text = text
+
+
 class _End:
     """What both ends need to be used in `async with`."""
 
@@ -36,6 +44,7 @@ class Inbox(_End):
         self._items: deque[SessionMessage | Exception] = deque()
         self._waiting: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
+        self._closed = False
         self._taken = taken
 
     def __len__(self) -> int:
@@ -43,7 +52,7 @@ class Inbox(_End):
 
     def put(self, item: SessionMessage | Exception) -> None:
         """Hand over a message, or what is none, as the exception that says so."""
-        if not self._ended.is_set():
+        if not self._ended.is_set() and not self._closed:
             self._items.append(item)
             self._wake()
 
@@ -63,7 +72,7 @@ class Inbox(_End):
     async def receive(self) -> SessionMessage | Exception:
         """The next one. Raises anyio's `EndOfStream` after the last."""
         while not self._items:
-            if self._ended.is_set():
+            if self._ended.is_set() or self._closed:
                 raise anyio.EndOfStream
             self._waiting = asyncio.get_running_loop().create_future()
             await self._waiting
@@ -82,9 +91,10 @@ class Inbox(_End):
             raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
-        """The reader is done; what still comes is dropped."""
+        """Close the reader's side; later messages are dropped. `ended` waits on: the server has not ended."""
         self._items.clear()
-        self.end()
+        self._closed = True
+        self._wake()
         self._taken()
 
 

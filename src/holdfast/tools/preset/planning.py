@@ -45,7 +45,7 @@ def plan(steps: list[Step]) -> ToolResult:
 def make_plan() -> Tool:
     """The tool `plan`."""
     reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-    return Tool.from_function(plan, annotations=reads, category="planning")
+    return Tool.from_function(plan, annotations=reads, category="planning", parallel=False)
 
 
 def register_planning_tools(registry: ToolRegistry | None = None) -> list[Tool]:

@@ -1,0 +1,81 @@
+"""Readable events that take the place of damaged ones.
+
+A model is told that something is missing, and what it cannot know: a damaged message or answer is shown as a message of the loop, a
+damaged result as a result that is lost. Everything that follows a journal (the fold, the view, token counts, stuck detection) uses
+the same stand-ins, so that they agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import msgspec
+
+from holdfast import events as ev
+from holdfast.content import TextContent, ToolResult, Usage
+
+ABOUT = "damaged"  # `Message.about` of a stand-in
+
+LOST = ToolResult.failure("The result of this call is lost: its record was damaged.", "unknown", meta={"outcome": "unknown"})
+MESSAGE = "[A message stood here. Its record is damaged and cannot be read. If you need it, ask for it again.]"
+ANSWER = (
+    "[An answer of yours stood here. Its record is damaged and cannot be read. Calls that it made may have run, and their outcome is "
+    "unknown: check what is there before you repeat any.]"
+)
+PLACE = (
+    "[Something stood here whose record is damaged and cannot be read: a message, or an answer of yours. Calls that it made may have run, "
+    "and their outcome is unknown: check what is there before you repeat any.]"
+)
+_TEXTS = {"message": MESSAGE, "assistant": ANSWER, "": PLACE}
+
+
+def stand_in(event: ev.Damaged) -> ev.Message | ev.ToolResult | ev.Status | None:
+    """Return the event that a damaged one counts as; None for one that stands for nothing.
+
+    A status that cannot be read counts as PAUSED: nothing goes on by itself.
+    """
+    fields, kind = event.fields, event.original_type
+    if kind in _TEXTS:
+        usage, cost, model = spent(event)
+        return ev.Message(
+            seq=event.seq, id=event.id, timestamp=event.timestamp, content=(TextContent(_TEXTS[kind]),), sender="holdfast", about=ABOUT,
+            usage=usage, cost=cost, model=model,
+        )  # fmt: skip
+    if kind == "toolResult" and (call_id := call_of(event)):
+        return ev.ToolResult(seq=event.seq, id=event.id, timestamp=event.timestamp, call_id=call_id, result=LOST)
+    if kind == "status":
+        status = fields.get("status")
+        return ev.Status(
+            seq=event.seq, id=event.id, timestamp=event.timestamp, status=status if isinstance(status, str) else "paused", reason=ABOUT
+        )
+    return None
+
+
+def call_of(event: ev.Damaged) -> str:
+    """Return the id of the call that a damaged start, decision or result is about, "" if it cannot be told."""
+    found = event.fields.get("callId")
+    return found if isinstance(found, str) else ""
+
+
+def spent(event: ev.Damaged) -> tuple[Usage, float | None, str]:
+    """Return the usage, the cost and the model that a damaged event names, as far as they can be read."""
+    fields = event.fields
+    try:
+        usage = msgspec.convert(fields.get("usage", {}), Usage)
+    except (ValueError, TypeError):
+        usage = Usage()
+    given, model = fields.get("cost"), fields.get("model")
+    cost = None if usage != Usage() else 0.0
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        cost = float(given)
+    return usage, cost, model if isinstance(model, str) else ""
+
+
+def client_tools(event: ev.Damaged) -> tuple[str, ...]:
+    """Return the names of the tools that clients run, of a damaged `Agent` event as far as it can be read."""
+    tools = event.fields.get("tools")
+    found: list[str] = []
+    for tool in cast("list[Any]", tools) if isinstance(tools, list) else []:
+        if isinstance(tool, dict) and (given := cast("dict[str, Any]", tool)).get("executor") == "client":
+            found += [name for name in (given.get("name"), given.get("wireName")) if isinstance(name, str) and name]
+    return tuple(found)

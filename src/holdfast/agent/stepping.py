@@ -1,0 +1,45 @@
+"""The model request that a conversation's state leads to: what `Agent.step(state)` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast import events as ev
+from holdfast.agent.view import View
+from holdfast.errors import ConfigurationError
+from holdfast.llm.pictures import with_sight
+from holdfast.llm.transcript import Transcript
+
+if TYPE_CHECKING:
+    from holdfast.agent.agent import Agent
+
+
+class HasEvents(Protocol):
+    """Anything with a journal's events in order, such as a `ConversationState`."""
+
+    @property
+    def events(self) -> Sequence[ev.AnyEvent]:
+        """The events."""
+        ...
+
+
+def request_of(agent: Agent, state: HasEvents) -> tuple[Transcript, ev.Agent]:
+    """Return what the state shows a model, and the agent's prompt, tools and parameters.
+
+    Raises `ConfigurationError` if there is nothing that a model could answer: no message, or a call without a result.
+    """
+    view = View.of(state.events)
+    if view.open_calls:
+        raise ConfigurationError(f"Agent.step: the calls {', '.join(view.open_calls)} have no result yet; run them first.")
+    transcript = view.ready()
+    if not len(transcript):
+        raise ConfigurationError("Agent.step: the state has no message that the agent could answer.")
+    last = next((event for event in reversed(state.events) if type(event) is ev.Agent), None)
+    parameters = agent.llm.parameters()
+    head = ev.Agent(
+        seq=state.events[-1].seq + 1, id="", timestamp=datetime.now(UTC), system_prompt=agent.system_prompt, tools=agent.definitions(last),
+        model=agent.llm.model, parameters=with_sight(agent.llm, parameters) if transcript.pictures else parameters,
+    )  # fmt: skip
+    return transcript, head

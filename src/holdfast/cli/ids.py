@@ -1,0 +1,54 @@
+"""Conversation ids on the command line: a full id, or an unambiguous prefix of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from holdfast.cli.exits import UsageError
+from holdfast.cli.text import clip, one_line
+from holdfast.store import Summary
+
+S = TypeVar("S", bound=Summary)
+
+_LISTED = 5  # candidates that an error names
+_TITLE = 40  # characters of each one's title
+
+
+def matching(found: Iterable[S], id: str) -> S | None:
+    """Return the conversation with this id, or the only one whose id begins with it; None if there is none.
+
+    A conversation that a call of another match spawned is not a match of its own: its id is `{parent}.{call}`,
+    so every prefix of its parent would be ambiguous. Raises `UsageError` that lists the candidates.
+    """
+    matches = {entry.id: entry for entry in found if entry.id.startswith(id)}
+    if id in matches:
+        return matches[id]
+    candidates = [entry for entry in matches.values() if entry.spawner not in matches]
+    if len(candidates) > 1:
+        listed = ", ".join([_described(entry) for entry in candidates[:_LISTED]])
+        more = f" and {len(candidates) - _LISTED:,} more" if len(candidates) > _LISTED else ""
+        raise UsageError(f"the ids of {len(candidates):,} conversations begin with {id!r}: {listed}{more}. Give more of the id")
+    return candidates[0] if candidates else None
+
+
+def not_empty(id: str) -> str:
+    """Return the value of `--id`. Raises `UsageError` if it is blank."""
+    if not id.strip():
+        raise UsageError("--id takes an id, the beginning of one, or the name of a new conversation; it was given nothing")
+    return id
+
+
+def already_there(id: str) -> UsageError:
+    """The error for `--new` with the id of an existing conversation."""
+    return UsageError(f"--new: the conversation {id!r} is there already. Take another --id, or leave --new out to go on with it")
+
+
+def began(id: str) -> str:
+    """The notice for an id that matches no conversation."""
+    return f"New conversation {id!r}."
+
+
+def _described(entry: Summary) -> str:
+    title = f": {clip(one_line(entry.title), _TITLE)}" if entry.title else ""
+    return f"{one_line(entry.id)} ({entry.status.replace('_', ' ')}{title})"

@@ -1,0 +1,19 @@
+"""Attributes of a conversation that are set once: assigning them again would change nothing, and they would lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class Fixed:
+    """A base whose `fixed` attributes are set once. `fixed` maps each to what a caller does instead."""
+
+    __slots__ = ()
+
+    fixed: ClassVar[Mapping[str, str]] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.fixed and hasattr(self, name):
+            raise AttributeError(f"{type(self).__name__}: {name!r} cannot be assigned. {self.fixed[name]}", name=name, obj=self)
+        object.__setattr__(self, name, value)

@@ -1,0 +1,238 @@
+"""Glob patterns and the lines of `.gitignore` as regular expressions, bounded in size and in the time that a match takes.
+
+Both come from outside: a model writes globs, and a repository holds `.gitignore`. Every pattern has a longest length, braces stand
+for a bounded number of patterns, and no regular expression made here backtracks over more than one star.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from functools import lru_cache
+
+from holdfast.errors import RuntimeFault
+
+MAX_PATTERN = 4096
+"""Characters of one pattern: no path on Linux is longer."""
+_MAX_ALTERNATIVES = 100  # patterns that one with braces stands for
+_MAX_DEPTH = 20  # of nested braces
+
+_NAMED = {
+    "alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9", "graph": "!-~", "lower": "a-z",
+    "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": " \\t\\n\\r\\f\\v", "upper": "A-Z", "xdigit": "0-9A-Fa-f",
+}  # fmt: skip
+
+
+class _NoMatch(Exception):
+    """A pattern that fits nothing."""
+
+
+# --- braces --------------------------------------------------------------------------------------
+
+
+def braces(pattern: str) -> list[str]:
+    """`*.{js,ts}` as `*.js` and `*.ts`, nested ones too. A brace without its partner or without a comma stands for itself.
+
+    Raises `RuntimeFault` for a pattern that stands for too many, or is too long.
+    """
+    if len(pattern) > MAX_PATTERN:
+        raise RuntimeFault(f"The pattern has {len(pattern):,} characters; at most {MAX_PATTERN:,} are taken. Use a shorter one.")
+    pairs: dict[int, tuple[int, ...]] = {}  # where a brace opens -> its commas, and where it closes
+    open: list[list[int]] = []
+    at = 0
+    while at < len(pattern):
+        match pattern[at]:
+            case "\\":
+                at += 1
+            case "{":
+                open.append([at])
+            case "," if open:
+                open[-1].append(at)
+            case "}" if open:
+                first, *commas = open.pop()
+                if commas:
+                    pairs[first] = (*commas, at)
+            case _:
+                pass
+        at += 1
+    return _expanded(pattern, 0, len(pattern), pairs, 0)
+
+
+def _expanded(pattern: str, at: int, end: int, pairs: dict[int, tuple[int, ...]], depth: int) -> list[str]:
+    if depth > _MAX_DEPTH:
+        raise RuntimeFault(f"The pattern has braces within braces, more than {_MAX_DEPTH} deep. Use fewer {{braces}}.")
+    pieces: list[list[str]] = []
+    begun = at
+    count = 1
+    while at < end:
+        if (ends := pairs.get(at)) is not None and ends[-1] < end:
+            choices: list[str] = []
+            for first, last in itertools.pairwise((at, *ends)):
+                choices += _expanded(pattern, first + 1, last, pairs, depth + 1)
+                count_now = count * len(choices)
+                if count_now > _MAX_ALTERNATIVES:
+                    raise RuntimeFault(f"The pattern stands for more than {_MAX_ALTERNATIVES} patterns. Use fewer {{braces}}.")
+            count *= len(choices)
+            pieces += [[pattern[begun:at]], choices]
+            begun = at = ends[-1] + 1
+        else:
+            at += 1
+    pieces.append([pattern[begun:end]])
+    return ["".join(choice) for choice in itertools.product(*pieces)]
+
+
+# --- one part of a path ---------------------------------------------------------------------------
+
+
+def _class(part: str, at: int, git: bool) -> tuple[str, int] | None:
+    """The bracket expression that opens at `at`, as a regular expression, and where it ends; None if it does not end."""
+    begun = at + 1
+    at = begun
+    negated = part[at : at + 1] in ("!", "^") and at < len(part)
+    at += negated
+    out = ""
+    first = True
+    low = ""  # the last single character, which may begin a range
+    while at < len(part) and (first or part[at] != "]"):
+        first = False
+        if part.startswith("[:", at) and (end := part.find(":]", at + 2)) > 0 and part[at + 2 : end].isalpha():
+            if (named := _NAMED.get(part[at + 2 : end])) is None:
+                raise _NoMatch(f"there is no character class {part[at + 2 : end]!r}")
+            out, at, low = out + named, end + 2, ""
+            continue
+        if part[at] == "-" and low and at + 1 < len(part) and part[at + 1] != "]":
+            at += 1
+            if part[at] == "\\":
+                at += 1
+            high = part[at : at + 1]
+            at += 1
+            if high < low and not git:
+                raise _NoMatch(f"the range {low}-{high} goes backwards")
+            # In git such a range holds nothing but its first character.
+            out += f"-{re.escape(high)}" if high >= low else ""
+            low = ""
+            continue
+        if part[at] == "\\":
+            at += 1
+            if at >= len(part):
+                return None
+        low = part[at]
+        out += re.escape(low) if low != "/" else ""
+        if low == "/":
+            low = ""
+        at += 1
+    if at >= len(part):
+        return None
+    if not out:
+        return ("[^/]" if negated else "(?!)"), at + 1
+    return f"(?!/)[{'^' if negated else ''}{out}]", at + 1
+
+
+def part(text: str, git: bool = False) -> str:
+    """One part of a path pattern, without slashes, as a regular expression.
+
+    What stands between two stars is taken where it fits first, for good (an atomic group): what follows the second star fits there if it
+    fits at all, and a mismatch takes no longer for every star. With `git`, an open bracket without its end fits nothing, as git has it;
+    else it stands for itself.
+    """
+    out, at = "", 0
+    star = -1  # where in `out` what follows the last star begins
+    while at < len(text):
+        char = text[at]
+        at += 1
+        if char == "*":
+            # Several stars are one; each of them on its own would multiply the time that a mismatch takes.
+            while text[at : at + 1] == "*":
+                at += 1
+            if star >= 0:
+                out = f"{out[:star]}(?>[^/]*?{out[star + len('[^/]*') :]})"
+            star = len(out)
+            out += "[^/]*"
+        elif char == "?":
+            out += "[^/]"
+        elif char == "[" and (found := _class(text, at - 1, git)) is not None:
+            out += found[0]
+            at = found[1]
+        elif char == "\\" and at < len(text):
+            out += re.escape(text[at])
+            at += 1
+        elif git and char in "[\\":
+            raise _NoMatch
+        else:
+            out += re.escape(char)
+    return out
+
+
+def _joined(parts: list[str | None]) -> str:
+    """Parts of a path as a regular expression for all of it; None stands for `**`."""
+    groups: list[list[str]] = [[]]  # the parts between one `**` and the next
+    for one in parts:
+        if one is None:
+            groups.append([])
+        else:
+            groups[-1].append(one)
+    if len(groups) == 1:
+        return "/".join(groups[0])
+    out = "".join(f"{one}/" for one in groups[0])
+    for group in groups[1:-1]:  # likewise where it fits first
+        out += f"(?>(?:[^/]*/)*?{''.join(f'{one}/' for one in group)})" if group else ""
+    return out + (f"(?:.*/)?{'/'.join(groups[-1])}" if groups[-1] else ".+")
+
+
+# --- whole patterns --------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=512)
+def glob(pattern: str) -> re.Pattern[str]:
+    """A glob pattern for whole relative paths: `*`, `?`, `[a-z]`, `{a,b}`, and `**` for any number of folders.
+
+    Raises `RuntimeFault` if it is none, too long, or stands for too many.
+    """
+    choices: list[str] = []
+    try:
+        for one in braces(pattern):
+            parts = [piece for piece in one.split("/") if piece not in ("", ".")]
+            choices.append(_joined([None if piece == "**" else part(piece) for piece in parts]))
+        return re.compile(f"(?:{'|'.join(choices)})\\Z", re.DOTALL)
+    except (re.error, OverflowError, RecursionError, _NoMatch) as error:
+        raise RuntimeFault(f"{pattern[:200]!r} is not a glob pattern: {error}.") from error
+
+
+@lru_cache(maxsize=4096)
+def ignored(pattern: str) -> re.Pattern[str] | None:
+    """A line of `.gitignore` without its `!` and its last `/`, for paths relative to its folder; None if it fits nothing.
+
+    git compares bytes: both the line and the paths are to be bytes, decoded as Latin-1.
+    """
+    if not pattern or len(pattern) > MAX_PATTERN:
+        return None
+    try:
+        if "/" not in pattern:
+            return re.compile(f"(?:.*/)?{part(pattern, git=True)}" + r"\Z", re.DOTALL)
+        pieces = _split(pattern.removeprefix("/"))
+        if "" in pieces:  # no path has two slashes
+            return None
+        stars = [len(piece) > 1 and not piece.strip("*") for piece in pieces]
+        parts = [None if any_depth else part(piece, git=True) for piece, any_depth in zip(pieces, stars, strict=True)]
+        return re.compile(_joined(parts) + r"\Z", re.DOTALL)
+    except (re.error, OverflowError, RecursionError, _NoMatch):
+        return None
+
+
+def _split(pattern: str) -> list[str]:
+    """The parts between slashes. A slash in brackets is no separator, and a backslash before one means nothing."""
+    found = [""]
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        end = at + 1
+        if char == "[" and (bracket := _class(pattern, at, git=True)) is not None:
+            end = bracket[1]
+        elif char == "\\":
+            end = min(at + 2, len(pattern))
+        if pattern[at:end] in ("/", "\\/"):
+            found.append("")
+        else:
+            found[-1] += pattern[at:end]
+        at = end
+    return found

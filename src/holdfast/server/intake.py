@@ -1,0 +1,185 @@
+"""Bodies of requests: read within bounds of size, time and memory, and decoded off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from typing import Any, TypeVar
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from holdfast.conversation import ConversationState
+from holdfast.errors import ConfigurationError
+from holdfast.nesting import MAX_DOCUMENT_DEPTH, too_deep
+from holdfast.server.bodies import StateRequest
+from holdfast.server.guard import Refused, too_large
+
+T = TypeVar("T")
+
+SMALL_BODY_BYTES = 2 * 1024 * 1024
+"""The largest body of a route that carries neither pictures, files nor results."""
+
+MAX_VALUES = 250_000
+"""The most JSON values of one body. The decoder holds the interpreter's lock for about 0.4 us per value."""
+
+TOTAL_BYTES = 128 * 1024 * 1024
+"""The most memory for bodies that are read or wait to be decoded, of all keys together."""
+
+KEY_BYTES = 64 * 1024 * 1024
+"""The same for one key, so that one key alone cannot take all."""
+
+FREE_BYTES = 64 * 1024
+"""The first bytes of each body are not counted, so that small requests pass while others hold all memory."""
+
+IDLE_SECONDS = 15.0
+"""A body of which no byte comes for so long is refused."""
+
+GRACE_SECONDS, BYTES_PER_SECOND = 30.0, 64_000
+"""A body may take this long, and a second more for each so many bytes that have come."""
+
+_ON_LOOP_BYTES = 16 * 1024  # bodies up to this size are decoded at once: a thread costs more
+_DECODERS = 4  # threads
+_TOKENS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[^"]++', re.DOTALL)  # a string, or what stands between two
+
+
+class Held:
+    """The memory of one body, counted until `free` or the end of the request."""
+
+    __slots__ = ("_counted", "_intake", "_key_id", "_size")
+
+    def __init__(self, intake: Intake, key_id: str) -> None:
+        self._intake = intake
+        self._key_id = key_id
+        self._size = 0
+        self._counted = 0
+
+    def add(self, size: int) -> None:
+        """Count further bytes. Raises `Refused` if there is no memory for them."""
+        self._size += size
+        counted = max(0, self._size - FREE_BYTES)
+        if counted > self._counted:
+            self._intake.take(self._key_id, counted - self._counted)
+            self._counted = counted
+
+    def free(self) -> None:
+        """Give the memory back. Idempotent."""
+        if self._counted:
+            self._intake.give_back(self._key_id, self._counted)
+            self._size = self._counted = 0
+
+
+class Intake:
+    """Counts the memory of all bodies. Belongs to the event loop's thread."""
+
+    def __init__(self, total: int = TOTAL_BYTES, per_key: int = KEY_BYTES) -> None:
+        self._total = total
+        self._per_key = per_key
+        self._all = 0
+        self._keys: Counter[str] = Counter()
+        self._decoders = anyio.CapacityLimiter(_DECODERS)
+
+    @property
+    def bytes(self) -> int:
+        """The memory that is counted now."""
+        return self._all
+
+    def take(self, key_id: str, size: int) -> None:
+        """Count memory for a key. Raises `Refused` beyond the bounds."""
+        if self._all + size > self._total or self._keys[key_id] + size > self._per_key:
+            whose = "this key" if self._all + size <= self._total else "this server"
+            raise Refused(
+                429, "StoreError", f"The requests of {whose} that are being read are too large together. Try again.", retry_after="1"
+            )
+        self._all += size
+        self._keys[key_id] += size
+
+    def give_back(self, key_id: str, size: int) -> None:
+        """Count memory no longer."""
+        self._all -= size
+        self._keys[key_id] -= size
+        if not self._keys[key_id]:
+            del self._keys[key_id]
+
+    async def read(self, request: Any, largest: int) -> bytes:
+        """A request's whole body. Raises `Refused` if it is too large or too slow.
+
+        Its memory is counted until `scope["body"].free()`, which the app calls at the request's end.
+        """
+        declared = request.headers.get("content-length", "0")
+        if declared.isdecimal() and len(declared) < 19 and int(declared) > largest:
+            raise too_large(largest)
+        held = request.scope["body"] = Held(self, request.scope["caller"].key_id)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            left = began + GRACE_SECONDS + size / BYTES_PER_SECOND - clock()
+            try:
+                message = await asyncio.wait_for(request.receive(), max(0.0, min(IDLE_SECONDS, left)))
+            except TimeoutError:
+                slow = f"Only {size:,} bytes of the request came within {clock() - began:.0f} s."
+                raise Refused(408, "StoreError", slow, connection="close") from None
+            if message["type"] != "http.request":
+                raise Refused(400, "ConfigurationError", "The connection broke before the whole request was here.")
+            part = message.get("body", b"")
+            size += len(part)
+            if size > largest:
+                raise too_large(largest)
+            held.add(len(part))
+            parts.append(part)
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    async def decode(self, body: bytes, type: type[T], media_type: str = "") -> T:
+        """JSON as a struct; no body at all is `{}`. Raises `Refused`."""
+        kind = media_type.partition(";")[0].strip().lower()
+        if kind and kind != "application/json":
+            raise Refused(415, "ConfigurationError", f"This takes application/json, not {kind[:100]!r}.")
+        if len(body) <= _ON_LOOP_BYTES:
+            return _decode(body, type)
+        return await anyio.to_thread.run_sync(_decode, body, type, limiter=self._decoders)
+
+
+def _decode(body: bytes, type: type[T]) -> T:
+    if not _few_values(body):
+        raise Refused(413, "ConfigurationError", f"A request may have {MAX_VALUES:,} JSON values; this one has more.")
+    if too_deep(body, MAX_DOCUMENT_DEPTH):
+        raise Refused(400, "ConfigurationError", f"The request is nested deeper than {MAX_DOCUMENT_DEPTH} levels.")
+    try:
+        return msgspec.json.decode(body or b"{}", type=type)
+    except msgspec.ValidationError as error:
+        raise Refused(422, "ConfigurationError", f"The request does not fit: {error}.") from None
+    except (ValueError, OverflowError) as error:
+        raise Refused(400, "ConfigurationError", f"The request is no JSON: {error}.") from None
+
+
+def state_of(body: bytes) -> ConversationState:
+    """A conversation's state from a `StateRequest`. The number of values is bounded for each event. Raises `Refused`, `ConfigurationError`."""
+    try:
+        found = msgspec.json.decode(body, type=StateRequest)
+        if not all(_few_values(bytes(event)) for event in found.events):
+            raise Refused(413, "ConfigurationError", f"An event may have {MAX_VALUES:,} JSON values; one has more.")
+        return ConversationState.from_json(body)
+    except (ValueError, RecursionError) as error:
+        raise ConfigurationError(f"This is not a conversation's state: {error}.") from None
+
+
+def _few_values(body: bytes) -> bool:
+    """True if a JSON text has at most `MAX_VALUES` values. Counts what stands between strings only where the whole text has more."""
+    if _separators(body) <= MAX_VALUES:
+        return True
+    found = 0
+    for token in _TOKENS.finditer(body):
+        text = token.group()
+        found += 1 if text.startswith(b'"') else _separators(text)
+        if found > 2 * MAX_VALUES:  # a member of an object has two strings, a comma and a colon
+            return False
+    return True
+
+
+def _separators(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")

@@ -1,0 +1,128 @@
+"""Nested JSON from outside: one limit at every door, the same on every Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Conversation, ConversationState, ScriptedLLM, Tool, ToolResult
+from holdfast import events as ev
+from holdfast.cli.render import read_arguments
+from holdfast.content import TextContent
+from holdfast.errors import BadResponse, ConfigurationError, ToolError
+from holdfast.llm.wires import openai_chat
+from holdfast.llm.wires.calls import read_call
+from holdfast.nesting import MAX_DEPTH, MAX_DOCUMENT_DEPTH, too_deep
+from holdfast.openhands.shims import with_arguments
+from holdfast.server.guard import Refused
+from holdfast.server.intake import _decode as decode  # pyright: ignore[reportPrivateUsage]
+from holdfast.tools.document import Place, read_json, read_yaml
+from holdfast.tools.results import as_result
+
+
+def nested(levels: int) -> Any:
+    """An object with that many levels, itself included."""
+    value: Any = 1
+    for number in range(levels):
+        value = {"a": value} if number == levels - 1 else [value]
+    return value
+
+
+def text(levels: int) -> str:
+    return '{"a":' + "[" * (levels - 1) + "1" + "]" * (levels - 1) + "}"
+
+
+# Below every interpreter's own limit, between that of 3.11 and that of 3.13, and above both.
+DEEPER = [MAX_DEPTH + 1, 500, 5_000, 100_000]
+
+
+@pytest.mark.parametrize("levels", [1, 7, 8, 9, MAX_DEPTH - 1, MAX_DEPTH, MAX_DEPTH + 1, 5_000])
+def test_levels_are_counted_outside_of_strings(levels: int) -> None:
+    deep = levels > MAX_DEPTH
+    for shape in (
+        "[" * levels + "]" * levels,
+        '{"a":' * levels + "1" + "}" * levels,
+        "[" * levels,  # it breaks off
+        '["[{",1,' * levels + "1" + "]" * levels,
+        "[" * levels + "]" * levels + ',[{"a":[]}]' * 1_000,
+        '["\\"]]]",' * levels + '"[[["' + "]" * levels,
+    ):
+        assert too_deep(shape) is deep, shape[:40]
+        assert too_deep(shape.encode()) is deep
+    mixed = "".join("[" if number % 2 else '{"a":' for number in range(levels))
+    assert too_deep(mixed) is deep
+    for shape in ('"' + "[" * levels + '"', '["\\"' + "[{" * levels, "[]," * levels, '"\\' + "[" * levels, "]" * levels):
+        assert not too_deep(shape), shape[:40]
+
+
+def test_a_hostile_text_takes_linear_time() -> None:
+    """The regular expression for strings would try every split of an unfinished one."""
+    for shape in ("[" * 200 + '"' + "a" * 1_000_000, "[" * 200 + '"' + '\\"' * 500_000 + "\\", "[" * 200 + '["' * 300_000):
+        assert too_deep(shape)
+
+
+@pytest.mark.parametrize("levels", DEEPER)
+def test_arguments_that_are_too_deep_are_an_invalid_call(levels: int) -> None:
+    call = read_call("t", text(levels), "p")
+    assert (call.arguments, call.raw) == ({}, text(levels))
+    assert call.invalid == "The arguments are nested deeper than 100 levels. Send them flatter, or as text."
+    assert "deeper than 100 levels" in with_arguments(call, text(levels)).invalid
+
+
+def test_arguments_at_the_limit_are_read() -> None:
+    assert read_call("t", text(MAX_DEPTH), "p").arguments == nested(MAX_DEPTH)
+
+
+@pytest.mark.parametrize("levels", [MAX_DOCUMENT_DEPTH + 1, 5_000, 100_000])
+def test_an_answer_that_is_too_deep_is_no_answer(levels: int) -> None:
+    with pytest.raises(BadResponse, match="nested deeper than 128 levels"):
+        openai_chat.parse(text(levels).encode())
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 500, 900])
+def test_a_result_that_is_too_deep_is_the_tools_error(levels: int) -> None:
+    for value in (nested(levels), ToolResult((TextContent("x"),), structured_content=nested(levels + 3))):
+        with pytest.raises(ToolError, match=r"'t' returned .*nested deeper than 100 levels"):
+            as_result("t", value)
+    assert as_result("t", nested(MAX_DEPTH)).structured_content == nested(MAX_DEPTH)
+
+
+def test_what_is_accepted_can_be_read_back() -> None:
+    """A call and a result at the limit, in a journal that is read in a deep stack."""
+    echo = Tool("echo", "Echoes.", lambda a: {"a": a}, input_schema={"type": "object", "properties": {"a": {}}})
+    with Conversation(Agent(ScriptedLLM([[("echo", nested(MAX_DEPTH))], "ok"]), [echo])) as conversation:
+        conversation.send_message("go")
+        state = conversation.run()
+    assert state.answer == "ok"
+    data = state.to_json()
+    assert ConversationState.from_json(data) == state
+    results = [event.result for event in state.events if isinstance(event, ev.ToolResult)]
+    assert results[0].structured_content == nested(MAX_DEPTH)
+
+
+@pytest.mark.parametrize("levels", DEEPER)
+def test_other_doors_refuse_in_their_own_words(levels: int, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="The request is nested deeper than 128 levels"):
+        decode(text(max(levels, MAX_DOCUMENT_DEPTH + 1)).encode(), dict[str, Any])
+    with pytest.raises(ConfigurationError, match="nested deeper than 128 levels"):
+        ConversationState.from_json(text(max(levels, MAX_DOCUMENT_DEPTH + 1)))
+    with pytest.raises(ValueError, match="nested deeper than 100 levels"):
+        read_arguments(text(levels))
+    for read in (read_json, read_yaml):
+        if read is read_yaml and levels > 500:
+            continue  # PyYAML takes seconds for it
+        with pytest.raises(ConfigurationError, match=r"nested (too|more than 60) deep"):
+            read(text(levels), Place("f"))
+
+
+@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 500, 20_000])
+def test_approved_arguments_have_the_same_limit(levels: int) -> None:
+    echo = Tool("echo", "Echoes.", lambda: "echo", input_schema={"type": "object"})
+    with Conversation(Agent(ScriptedLLM([[("echo", {})], "ok"]), [echo], confirm="always")) as conversation:
+        conversation.send_message("go")
+        state = conversation.run()
+        with pytest.raises(ConfigurationError, match="approve: arguments are nested deeper than 100 levels"):
+            conversation.approve(state.pending_confirmations[0].call.id, arguments=nested(levels))
+        assert conversation.state.pending_confirmations == state.pending_confirmations
