@@ -28,12 +28,22 @@ _BRACES = re.compile(rf"(?:[^{{}}]|{_BRACE.pattern})*|(?:[^{{}}]|\{{[\w-]*\}})*"
 _END = re.compile(r"[ \t\n;&|()<>]|\Z")
 # Names that neither a shell nor a program acts on, so that values of any text may be given to them.
 LOCAL = re.compile(
-    r"(?!\w*_proxy\b|npm_|histchars\b|auto_resume\b)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME|FILE|FILES|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN"
+    r"(?!\w*_proxy\b|npm_|histchars\b|auto_resume\b)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME|FILE|FILES|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN|VERSION|SHA|LINE|FIRST|LAST|STATUS|BODY|CHANGED|TODAY|SIZE"
 )
-# Names whose values make no program run or read something else, as long as the value is plain.
-HARMLESS = re.compile(
-    r"LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|PATH)|NODE_ENV|RUST_BACKTRACE|RUST_LOG"
-    r"|CGO_ENABLED|GOOS|GOARCH|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT|LOG_LEVEL|PORT|HOST|FOO|BAR"
+# Variables with the values for which no program runs or reads something else.
+_FLAG = (
+    r"-(?:O[0-3sgz]?|g\d?|w|W[\w=-]*|std=[\w+]+|pedantic|pipe|pthread|fPIC|fsanitize=\w+|fno-[\w-]+|march=\w+|D\w+(?:=\w+)?|[ADW] [\w-]+)"
+)
+_NODE_OPTION = r"--(?:max[-_]old[-_]space[-_]size=\d+|no-warnings|trace-warnings|experimental-vm-modules|openssl-legacy-provider)"
+_HARMLESS = re.compile(
+    r"(?:LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|NODE_ENV|RUST_BACKTRACE|RUST_LOG|RUST_TEST_THREADS|CGO_ENABLED"
+    r"|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|WARNINGS|FAULTHANDLER|NOUSERSITE|ASYNCIODEBUG)|CARGO_(?:TERM_COLOR|INCREMENTAL)"
+    r"|GOOS|GOARCH|GO111MODULE|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT|LOG_LEVEL|PORT|HOST|FOO|BAR|HUSKY|MPLBACKEND"
+    r"|PYTEST_DISABLE_PLUGIN_AUTOLOAD|PIP_DISABLE_PIP_VERSION_CHECK|GIT_TERMINAL_PROMPT|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS)=[\w.@-]*"
+    rf"|(?:CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|RUSTFLAGS|RUSTDOCFLAGS)=(?:{_FLAG}(?: {_FLAG})*)?"
+    r"|(?:CC|CXX|HOSTCC)=(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+)(?:-\d+)?|GOFLAGS=-(?:mod=(?:mod|vendor|readonly)|v|race|short|count=\d+)"
+    rf"|NODE_OPTIONS={_NODE_OPTION}(?: {_NODE_OPTION})*|(?:GIT_|GH_|MAN)?PAGER=cat|(?:GIT_|GIT_SEQUENCE_)?EDITOR=true",
+    re.ASCII,
 )
 _RESERVED = frozenset(("then", "else", "elif", "fi", "do", "done", "esac", "select", "function", "coproc", "in", "}", "case"))
 
@@ -101,6 +111,11 @@ def hidden(text: str) -> str:
     return "it has characters that cannot be seen, or that look like others" if odd else ""
 
 
+def harmless(name: str, value: str) -> bool:
+    """Whether a variable with this value makes no program run or read something else."""
+    return _HARMLESS.fullmatch(f"{name}={value}") is not None
+
+
 def literal(raw: Raw) -> str | None:
     """The text of a word that has no variables, substitutions, globs or braces; None for another."""
     if any(part.kind > QUOTED or (part.kind == TEXT and not _PLAIN.fullmatch(part.value)) for part in raw):
@@ -138,6 +153,23 @@ def _known(part: Part) -> Part:
     if texts or words not in (["pwd"], ["nproc"]):
         return part
     return Part(QUOTED, "4") if words == ["nproc"] else Part(QUOTED_VARIABLE if part.kind == QUOTED_OUTPUT else VARIABLE, "PWD")
+
+
+def _quoted(raw: Raw) -> str:
+    """Return the text of a value that is in quotes alone; "?", which no harmless variable has, for another value."""
+    texts = [part.value for part in raw if part.kind == QUOTED]
+    return "".join(texts) if len(texts) == len(raw) else "?"
+
+
+def _without_former(word: Raw) -> Raw:
+    """Cut the end off `PYTHONPATH=folder:$PYTHONPATH`: Python takes modules from the former folders in any case."""
+    if len(word) < 2 or word[0].kind != TEXT or not word[0].value.startswith("PYTHONPATH="):
+        return word
+    *start, before, last = word
+    ends = (
+        last in ((VARIABLE, "PYTHONPATH"), (QUOTED_VARIABLE, "PYTHONPATH")) and before.kind in (TEXT, QUOTED) and before.value.endswith(":")
+    )
+    return (*start, before) if ends else word
 
 
 class _Parser:
@@ -253,6 +285,8 @@ class _Parser:
             if _END.match(self.text, self.at) and not self.text.startswith(("<(", "("), self.at):
                 break
             word = self._word()
+            if not found.words or (len(found.words) == 1 and literal(found.words[0]) == "export"):
+                word = _without_former(word)
             if not found.words and not self._assigned(found, word):
                 first = word[0].value if len(word) == 1 and word[0].kind == TEXT else ""
                 if first in _RESERVED or (
@@ -264,8 +298,9 @@ class _Parser:
                 found.words.append(word)
         if not found.words and not found.redirects and not found.variables:
             raise Unjudged("it has a part without a command")
-        if found.words and any(not HARMLESS.fullmatch(name) for name, _ in found.variables):
-            raise Unjudged(f"it gives a program the variable {found.variables[0][0][:40]}")
+        for name, value in found.variables if found.words else ():
+            if name != "PYTHONPATH" and not harmless(name, literal(value) or _quoted(value)):
+                raise Unjudged(f"it gives a program the variable {name[:40]}")
         return found
 
     def _assigned(self, found: Command, word: Raw) -> bool:
@@ -274,9 +309,8 @@ class _Parser:
         if match is None:
             return False
         value = (Part(TEXT, word[0].value[match.end() :]), *word[1:]) if match.end() < len(word[0].value) else word[1:]
-        text = literal(value)
-        plain = text is not None and re.fullmatch(r"[\w./:-]*" if match[1] == "PYTHONPATH" else r"[\w.@-]*", text, re.ASCII)
-        if match[2] != "=" or not (plain if HARMLESS.fullmatch(match[1]) else LOCAL.fullmatch(match[1])):
+        local = LOCAL.fullmatch(match[1]) or match[1] == "PYTHONPATH" or harmless(match[1], literal(value) or _quoted(value))
+        if match[2] != "=" or not local:
             raise Unjudged(f"it sets the variable {match[1][:40]}")
         found.variables.append((match[1], value))
         return True

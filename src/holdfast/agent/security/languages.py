@@ -76,7 +76,7 @@ def awk(use: Use, found: Options) -> Sequence[Word]:
     program = found.operands[0].text if found.operands and not found.operands[0].glob and found.operands[0].tree is None else "@"
     program = re.sub(r"^/[^/{}\"\\\[]*/", "", program.replace("||", " "))
     _, _, action = program.partition("{")
-    action = re.sub(r"(?:if|while) ?\([\w$. ]+>=? ?[\w.]+\)|\$?\w+ ?>= ?\d+", "", action)
+    action = re.sub(r"(?:if|while) ?\([\w$. ]+(?:\(\$\d\))? ?>=? ?[\w.]+\)|\$?\w+ ?>= ?\d+|\} ?NR ?> ?\d+ ?(?=\{)", "", action)
     if _AWK_RUNS.search(program) or ">" in action or len(program) > 5000:
         use.unknown("has a program that may run, read or write something")
     return [Word(""), *[word for word in found.operands[1:] if not re.match(r"[A-Za-z_]\w*=", word.text)]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import stat
@@ -16,6 +17,11 @@ from holdfast.agent.security.script import Reader, Scope, Stdin, Word, changes
 from holdfast.agent.security.use import PUBLISHES, Options, Use, take
 
 # Folders where a name with its folder is the same program as without.
+# Programs whose output is names of files, with the options that leave it so.
+_PASSING = {
+    "cat": listed(""), "pwd": listed("-P -L"), "ls": listed("-1 -a -A -r -t -S"), "head": listed("-n --lines"), "tail": listed("-n --lines"),
+    "sort": listed("-r -n -u -V -f --reverse --unique"),
+}  # fmt: skip
 _SYSTEM = listed("/bin /usr/bin /usr/local/bin /sbin /usr/sbin /usr/local/sbin")
 _NUMBERED = re.compile(r"(python|pip|gcc|g\+\+|clang|clang\+\+)-?\d+(?:\.\d+)*")
 # Programs that words which are not known cannot lead to harm; and programs for which no option does more than their entry allows.
@@ -33,12 +39,18 @@ class Entry(NamedTuple):
     options: str = ""
 
 
+_NO_ENTRY = Entry()
+_LED = listed("npm yarn pnpm kubectl")  # programs with options before a command
+
+
 @functools.cache
 def _entries() -> Mapping[str, Entry]:
     found: dict[str, Entry] = {}
-    for line in re.split(r" ; |\n", table.PROGRAMS.strip()):
-        names, kind, *rest = line.split(" ", 2)
-        found.update(dict.fromkeys(names.split(","), Entry(kind, rest[0] if rest else "")))
+    for line in re.sub(r"(,?)\n +", lambda match: match[1] or " ", table.PROGRAMS).splitlines():
+        if line:
+            names, kind, *rest = line.split(" ", 2)
+            parts = itertools.product(*[part.split(",") for part in names.split(".")])  # `npm,yarn.run`: a command of both
+            found.update(dict.fromkeys(map(".".join, parts), Entry(kind, rest[0] if rest else "")))
     return found
 
 
@@ -86,8 +98,7 @@ def judge(reader: Reader, words: Sequence[Word], scope: Scope, stdin: Stdin | No
 
 def _command(use: Use, words: Sequence[Word]) -> None:
     """A command of a program, such as `git log` or `gh pr list`."""
-    while words and words[0].text in ("-q", "-v", "--quiet", "--no-pager", "--silent", "-s", "--no-color", "-r"):
-        words = words[1:]
+    words = take(use, _entries().get(f"{use.name}.", _NO_ENTRY).options, words, stop=True).operands if use.name in _LED else words
     what = words[0].text if words else "install" if use.name in ("yarn", "pnpm") else ""
     deeper = f"{use.name}.{what}.{words[1].text}" if len(words) > 1 else ""
     name, rest = (deeper, words[2:]) if deeper in _entries() else (f"{use.name}.{what}", words[1:])
@@ -95,6 +106,8 @@ def _command(use: Use, words: Sequence[Word]) -> None:
         _WHOLE[name](use._replace(name=name, args=rest))
     elif name in _entries():
         _by_entry(use._replace(name=name, args=rest), rest)
+    elif use.name in ("yarn", "pnpm") and "p*!" in _entries().get(what, _NO_ENTRY).kind:
+        use.run(words, use.stdin)
     elif use.name in _entries():
         _by_entry(use, words)
     else:
@@ -103,7 +116,7 @@ def _command(use: Use, words: Sequence[Word]) -> None:
 
 def _by_entry(use: Use, words: Sequence[Word]) -> None:
     entry, special = _entries()[use.name], _SPECIAL.get("git" if use.name.startswith("git.") else use.name)
-    letters, project = entry.kind.rstrip("+!~n"), "!" in entry.kind
+    letters, project = entry.kind.rstrip("+!~"), "!" in entry.kind
     if "^" in entry.kind or (letters == "x*" and special is None):
         use.high(entry.options) if "^" in entry.kind else use.low("only says something")
         return
@@ -123,14 +136,22 @@ def _by_entry(use: Use, words: Sequence[Word]) -> None:
     if project or "+" in entry.kind:
         use.medium("runs the project's own code" if project else "changes or fetches something")
     use.reader.rearranged = use.reader.rearranged or "~" in entry.kind
-    if "n" in entry.kind and not operands and not found.has("-c", "--bytes", "-R", "-l", "-n" if use.name == "cat" else ""):
-        use.reader.yields = use.stdin.names if use.stdin is not None else (Word("."),) if use.name in ("pwd", "ls") else None
-    elif use.name == "ls" and operands and not found.given:
+    if use.name in _PASSING:
+        use.reader.yields = _names(use, found, operands)
+
+
+def _names(use: Use, found: Options, operands: Sequence[Word]) -> tuple[Word, ...] | None:
+    """The names of files that the program has as its output: those of the folder, those that it is fed, or those that it is given."""
+    if not {name for name, _ in found.given} <= _PASSING[use.name]:
+        return None
+    if use.name in ("ls", "pwd") and not operands:
+        return (Word("."),)
+    if use.name == "ls" and not found.given:
         names = [
             use.reader.places.matches(word.text, cwd) or [""] if word.glob else [word.text] for word in operands for cwd in use.scope.cwds
         ]
-        files = all(_is_file(use, Word(name)) for some in names for name in some)
-        use.reader.yields = tuple(operands) if files else None
+        return tuple(operands) if all(_is_file(use, Word(name)) for some in names for name in some) else None
+    return use.stdin.names if use.stdin is not None and not operands else None
 
 
 def _cd(use: Use) -> tuple[str, ...]:
@@ -152,6 +173,8 @@ def _builtin(use: Use) -> None:
     if use.name in ("source", "."):
         activates = len(use.args) == 1 and use.text(0).endswith("bin/activate")
         use.runs_code(use.args[0]) if activates else use.unknown("runs a file in this shell")
+    elif use.name == "export" and use.text(0).startswith("PYTHONPATH=") and len(use.args) == 1 and not use.args[0].glob:
+        use.reader.modules(Word(use.text(0).partition("=")[2]), use.scope)
     elif changes(use.name, words):
         use.unknown("changes the shell, or may run what does")
     for name, _, value in [word.text.partition("=") for word in use.args if use.name in ("export", "read")]:
@@ -183,7 +206,7 @@ def _run(use: Use) -> None:
     """`uv run`, `poetry run` and their like; `npx` runs what it may have to fetch."""
     words = [word for at, word in enumerate(use.args) if any(one.text not in table.RUN_OPTIONS.split() for one in use.args[: at + 1])]
     name = words[0].text if words else "-"
-    if use.name == "npx" and name not in ("ts-node", "tsx") and "p*!" not in _entries().get(name, Entry()).kind:
+    if use.name in ("npx", "npm.exec") and name not in ("ts-node", "tsx") and "p*!" not in _entries().get(name, Entry()).kind:
         use.high("fetches a program and runs it")
     elif name.startswith("-"):
         use.unknown("has options that are not in its table")
@@ -207,15 +230,22 @@ def _bash(use: Use) -> None:
         _by_entry(use, use.args)
 
 
+def _python_flags(use: Use, found: Options) -> Sequence[Word]:
+    """The options of Python itself: some of `-X` import or write something."""
+    if not all(re.fullmatch(r"importtime|dev|utf8|faulthandler|tracemalloc|frozen_modules=\w+", value) for value in found.values("-X")):
+        use.unknown("has an option -X that may import or write something")
+    return found.operands
+
+
 def _python(use: Use) -> None:
     use = use._replace(name="python")
     at = next((at for at, word in enumerate(use.args) if word.text == "-m" or not word.text.startswith("-")), len(use.args))
-    at += 1 if use.text(at - 1) == "-W" else 0
+    at += 1 if use.text(at - 1) in ("-W", "-X") else 0
     module, rest = use.text(at + 1) if use.text(at) == "-m" else "", use.args[at + 2 :]
     if not module:
         _by_entry(use, use.args)
         return
-    take(use, _entries()["python"].options, use.args[:at])
+    _python_flags(use, take(use, _entries()["python"].options, use.args[:at]))
     use.medium(f"runs the module {module[:60]}")
     files = [os.path.join(cwd, src, module.replace(".", "/")) for cwd in use.scope.cwds for src in ("", "src")]
     if f"python.{module}" in _entries():
@@ -398,25 +428,33 @@ def _kill(use: Use) -> None:
         use.operand("z", word)
 
 
-def _needs(use: Use, found: Options) -> Sequence[Word]:
-    """Programs of which only some options or operands show something."""
-    if use.name.endswith("diff"):
-        use.paths("R" if found.has("-r", "--recursive") else "r", found.operands)
-    elif use.name == "sqlite3" and len(found.operands) < 2:
+def _diff(use: Use, found: Options) -> Sequence[Word]:
+    use.paths("R" if found.has("-r", "--recursive") else "r", found.operands)
+    return ()
+
+
+def _sqlite(use: Use, found: Options) -> Sequence[Word]:
+    if len(found.operands) < 2:
         use.unknown("does what it is fed")
-    elif use.name != "sqlite3" and not found.given:
-        use.high("changes the system, or has something run later")
     return found.operands
+
+
+def _member(use: Use) -> None:
+    """`yarn workspace NAME COMMAND`."""
+    if not re.fullmatch(r"(?!.*\.\.)@?[\w.][\w./-]*", use.text(0)):
+        use.unknown("has no workspace with a plain name")
+    _command(use._replace(name="yarn"), use.args[1:])
 
 
 _WHOLE: Mapping[str, Callable[[Use], None]] = {
     **dict.fromkeys(("test", "[", "[["), languages.test), "find": languages.find, "env": _printenv, "printenv": _printenv, "bash": _bash, "kill": _kill, "npx": _run,
     "git": functools.partial(repository.git, _command), "chmod": _chmod, "tar": _tar, "uv.pip": lambda use: _command(use._replace(name="pip"), use.args), "pip3": lambda use: _command(use._replace(name="pip"), use.args),
-    **dict.fromkeys(("uv.run", "poetry.run", "pdm.run", "pipenv.run", "bundle.exec", "conda.run"), _run), **dict.fromkeys(("python", "python2", "python3", "pypy3"), _python), **dict.fromkeys(("gcc", "g++", "cc", "c++", "clang", "clang++"), _compiler),
+    **dict.fromkeys(("uv.run", "poetry.run", "pdm.run", "pipenv.run", "bundle.exec", "conda.run", "hatch.run", "npm.exec", "pnpm.exec", "yarn.exec"), _run), "yarn.workspace": _member, **dict.fromkeys(("python", "python2", "python3", "pypy3"), _python), **dict.fromkeys(("gcc", "g++", "cc", "c++", "clang", "clang++"), _compiler),
 }  # fmt: skip
 _SPECIAL: Mapping[str, Callable[[Use, Options], Sequence[Word]]] = {
     **dict.fromkeys(("grep", "egrep", "fgrep", "rg"), languages.grep), "sed": languages.sed, **dict.fromkeys(("awk", "gawk", "mawk", "nawk"), languages.awk), "jq": languages.jq, "xargs": languages.xargs, "ps": languages.ps, "git": repository.special,
-    **dict.fromkeys(("timeout", "nice", "time", "nohup", "stdbuf", "strace", "valgrind"), _wrapper), **dict.fromkeys(("gzip", "gunzip", "bzip2", "bunzip2", "xz", "unxz", "zstd", "unzstd", "lz4", "unzip"), _pack), "rm": _rm, "cp": _cp, "mv": _cp, "install": _cp, "ln": _ln,
-    "mkdir": _modes, "make": _make, "gmake": _make, "cmake": _make, "pip.install": _pip, "pip.download": _pip, "curl": _curl, "wget": _curl, **dict.fromkeys(("dpkg", "rpm", "crontab", "sqlite3", "diff", "colordiff"), _needs),
-    **dict.fromkeys(("bash", "sh", "dash", "zsh", "node", "nodejs", "ruby", "perl", "php", "lua", "tsx", "python", "Rscript"), _interpreter),
+    **dict.fromkeys(("timeout", "nice", "time", "nohup", "stdbuf", "strace", "valgrind"), _wrapper), **dict.fromkeys(("gzip", "gunzip", "bzip2", "bunzip2", "xz", "unxz", "zstd", "unzstd", "unzip"), _pack), "rm": _rm, "cp": _cp, "mv": _cp, "install": _cp, "ln": _ln,
+    "mkdir": _modes, "make": _make, "gmake": _make, "cmake": _make, "pip.install": _pip, "pip.download": _pip, "curl": _curl, "wget": _curl, "sqlite3": _sqlite, "diff": _diff, "colordiff": _diff,
+    **dict.fromkeys(("bash", "sh", "dash", "zsh", "node", "nodejs", "ruby", "perl", "php", "lua", "tsx", "ts-node", "julia", "Rscript"), _interpreter),
+    "python": lambda use, found: _interpreter(use, Options(found.given, list(_python_flags(use, found)))),
 }  # fmt: skip

@@ -127,13 +127,14 @@ def _takes(use: Use, paths: Sequence[str]) -> None:
     places = use.reader.places
     for cwd in use.scope.cwds:
         for real in [places.real(one, cwd) for path in paths for one in places.matches(path, cwd) or ()]:
-            if any(
-                searched(real, one)
-                for one in places.walk(
-                    real,
-                ).secrets
-            ):
+            if any(searched(real, one) for one in places.walk(real).secrets):
                 use.high("takes what is secret")
+
+
+_READERS = listed("""
+log diff show rev-list diff-tree diff-index diff-files whatchanged status blame ls-files ls-tree shortlog describe cat-file merge-base name-rev
+show-ref check-ignore cherry range-diff reflog.show reflog.HEAD stash.show
+""")
 
 
 def special(use: Use, found: Options) -> Sequence[Word]:
@@ -143,14 +144,7 @@ def special(use: Use, found: Options) -> Sequence[Word]:
     match name:
         case "grep":
             for cwd in use.scope.cwds:
-                secrets = [
-                    one
-                    for one in use.reader.places.walk(
-                        cwd,
-                    ).secrets
-                    if has("--untracked") or tracked(cwd, one)
-                ]
-                if secrets:
+                if secrets := [one for one in use.reader.places.walk(cwd).secrets if has("--untracked") or tracked(cwd, one)]:
                     use.high(f"reads what is secret: {secrets[0][:80]}")
             _reads(use, found, words[0 if has("-e") else 1 :])
         case "clone" | "fetch" | "pull" | "ls-remote":
@@ -162,37 +156,18 @@ def special(use: Use, found: Options) -> Sequence[Word]:
             if name == "clone" and what:
                 use.paths("w", [words[1] if len(words) > 1 else Word(re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2])])
             return ()
-        case "branch" | "tag":
-            if has("-D", "-M", "-f", "-C", "--force") or (name == "tag" and has("-d", "--delete")):
-                use.high("deletes or overwrites a branch or tag")
-            lists = has("-l", "--list", "--contains", "--merged", "--no-merged", "-a", "-r", "--show-current", "--points-at", "-n")
-            changes = words or has("-u", "-m", "--move", "--unset-upstream", "--set-upstream-to")
-            if changes and (not lists or (has("-m", "--move") and name == "branch")):
-                use.medium("makes, renames or deletes a branch or tag")
-        case "remote" if what not in ("", "show", "get-url"):
-            use.high("changes where the repository sends its work")
-        case "remote" if what == "show":
-            use.medium("asks another machine")
+        case "branch" | "tag" if words and not has(
+            "-l", "--list", "--contains", "--merged", "--no-merged", "-a", "-r", "--points-at", "-n"
+        ):
+            use.medium("makes, renames or deletes a branch or tag")
         case "config":
             plain = len(words) == 2 and _SETTING.fullmatch(what) and not has("--global", "--system", "--unset")
             if has("--unset", "--add", "--replace-all") or not (
                 has("--get", "--get-all", "--list", "-l", "--get-regexp") or len(words) == 1
             ):
                 use.medium("changes a setting of the repository") if plain else use.high("changes settings, which may run programs")
-        case "stash" if what not in ("list", "show"):
-            _takes(use, ["."] if has("-u", "--include-untracked") else [])
-            use.reader.rearranged = True
-            use.high("deletes all that was put aside") if what == "clear" else use.medium("puts work aside, or takes it back")
-            if what not in listed("push pop apply save branch drop clear") and what:
-                use.unknown("has no such command in its table")
-        case "reflog" | "bisect" if what not in ("", "show", "log", "HEAD"):
-            use.high("deletes what could be taken back") if name == "reflog" else use.medium("changes the working tree") if what in (
-                "start",
-                "good",
-                "bad",
-                "skip",
-                "reset",
-            ) else use.unknown("has no such command in its table")
+        case "stash" | "stash.push" | "stash.save" if has("-u", "--include-untracked"):
+            _takes(use, ["."])
         case "checkout" | "restore":
             new, whole = has("-b", "--orphan"), has("-f", "-B", "--force", "-W", "--worktree")
             paths = [
@@ -209,19 +184,9 @@ def special(use: Use, found: Options) -> Sequence[Word]:
             _takes(use, [word.text for word in words] if words and not has("-A", "--all") else ["."])
         case "rm" if (has("-r") or any(word.glob for word in words)) and not has("--cached", "-n", "--dry-run"):
             use.high("deletes files")
-        case "lfs" if what not in ("", "ls-files", "status", "env", "version"):
-            use.medium("fetches") if what in ("pull", "fetch", "track", "checkout") else use.unknown("has no such command in its table")
-        case "reset" if has("--hard", "--merge", "--keep"):
-            use.high("throws changes away")
         case "clean" if has("-f", "--force", "-i") or not has("-n", "--dry-run"):
             use.high("deletes files that git does not know")
-        case "worktree" | "submodule" | "symbolic-ref" if what not in ("list", "status", "summary", "") and not (
-            name == "symbolic-ref" and len(words) < 2
-        ):
-            use.high("makes, moves or deletes a working tree, or does what submodules name")
-        case _ if name in listed(
-            "log diff show rev-list diff-tree diff-index diff-files whatchanged status blame ls-files ls-tree shortlog describe cat-file merge-base name-rev show-ref check-ignore cherry range-diff"
-        ):
+        case _ if name in _READERS:
             _reads(use, found, words)
             if name == "ls-files" and not set(found.given) - {("-z", "")}:
                 use.reader.yields = (Word(".", tree=Names()),)

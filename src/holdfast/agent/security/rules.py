@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.agent.risk import Level, Risk, Surroundings
-from holdfast.agent.security.grammar import HARMLESS
+from holdfast.agent.security.grammar import harmless
 from holdfast.agent.security.network import fetch, is_url
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Names, Places, listed
 from holdfast.agent.security.programs import judge
@@ -154,7 +154,7 @@ def _environment(places: Places, exported: Mapping[str, str]) -> Finding:
     for name, value in exported.items():
         if name == "PATH" and all(part in _PATH or (part and places.is_inside(part, "/")) for part in value.split(":")):
             least = max(least, Finding(MEDIUM, "its programs may be those of the working directory, which PATH has"))
-        elif not _ENVIRONMENT.fullmatch(name) and not (HARMLESS.fullmatch(name) and re.fullmatch(r"[\w.@-]*", value)):
+        elif not _ENVIRONMENT.fullmatch(name) and not harmless(name, value):
             return Finding(UNKNOWN, f"an earlier command has set {name[:40]}, which this one may act on")
     return least
 

@@ -230,10 +230,8 @@ class Reader:
             value = self.one(raw, scope)
             if not command.words:
                 scope.variables[name] = value
-            elif name == "PYTHONPATH":
-                for one in value.text.split(":"):
-                    inside = all(self.places.is_inside(one or ".", cwd) for cwd in scope.cwds or ("/",))
-                    self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {one[:80] or '.'}")
+            if name == "PYTHONPATH":
+                self.modules(value, scope)
             elif name.startswith(("DJANGO", "FLASK")):
                 self.note(MEDIUM, "runs the project's own code")
         words = [word for raw in command.words for word in self.expand(raw, scope)]
@@ -247,6 +245,12 @@ class Reader:
         self.yields = None
         after = self._judge(self, words, scope, stdin)
         return scope.cwds if after is None else after
+
+    def modules(self, folders: Word, scope: Scope) -> None:
+        """Judge folders, with `:` between them, that Python takes modules from."""
+        for folder in folders.text.split(":"):
+            inside = folders.known and all(self.places.is_inside(folder or ".", cwd) for cwd in scope.cwds or ("/",))
+            self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {folder[:80] or '.'}")
 
     def _redirect(self, redirect: Redirect, scope: Scope) -> Stdin | None:
         if redirect.operator in ("<<", "<<<"):
@@ -333,6 +337,8 @@ def shell_effect(command: str) -> str:
             todo += [command for _, pipeline in one.pipelines for command in pipeline]
         elif one.kind != "program":
             todo += [chain for script in one.scripts for chain in script]
+        elif not one.words and any(name == "PYTHONPATH" for name, _ in one.variables):
+            return "changes"
         elif one.words:
             name, *rest = [grammar.literal(raw) for raw in one.words]
             if changes(name, rest) or (
@@ -345,18 +351,19 @@ def shell_effect(command: str) -> str:
 
 def changes(name: str | None, rest: Sequence[str | None]) -> bool:
     """Whether a program with these words (None: not known) may change the shell that runs it."""
+    if name == "export":
+        return not all(word is not None and grammar.harmless(*word.partition("=")[::2]) for word in rest)
     if name in _FORMS:
         return None in rest[: 1 if name == "printf" else None] or not _FORMS[name].fullmatch(" ".join([word or "" for word in rest]))
     return name is None or name in _CHANGERS
 
 
 _PLAIN_TEST = r"(?!(?:.* )?(?:-[vR]|-eq|-ne|-lt|-le|-gt|-ge|=~)(?: |$)).*"
-_EXPORTED = rf"(?!PYTHONPATH=)(?:{grammar.HARMLESS.pattern})=[\w.@-]*"
 # Forms of builtins after which nothing later means something else.
 _FORMS = {
     name: re.compile(form, re.DOTALL)
     for names, form in (
-        ("command", r"-[vV] .*"), ("printf", r"(?!-)(?!.*?%[-#0 +'*.\dhlLjzt]*n).+"), ("wait jobs", r"(?!-)(?!.* -).*"), ("ulimit umask alias history", r"(?:-[anSs])?"), ("export", rf"{_EXPORTED}(?: {_EXPORTED})*"),
+        ("command", r"-[vV] .*"), ("printf", r"(?!-)(?!.*?%[-#0 +'*.\dhlLjzt]*n).+"), ("wait jobs", r"(?!-)(?!.* -).*"), ("ulimit umask alias history", r"(?:-[anSs])?"),
         ("set", r"(?:(?:[-+][eux]*o?|pipefail|errexit|nounset|xtrace)(?: |$))+"), ("read", rf"(?:-r(?: |$))?(?:(?:{grammar.LOCAL.pattern})(?: |$))*"),
     )
     for name in names.split()

@@ -12,14 +12,14 @@ from holdfast.agent.security.network import fetch
 from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Names, listed
 from holdfast.agent.security.script import Reader, Scope, Stdin, Word
 
-_TOKEN = re.compile(r"(--?[^=?<>@%]+)([=?<>@%]*)")
+_TOKEN = re.compile(r"(--?[^=?<>@%+^]+)([=?<>@%+^]*)")
 PUBLISHES = listed(
     "publish deploy upload login logout release yank push owner adduser unpublish register gh-deploy site-deploy deploy-file"
 )
 # Letters of a kind whose operands are looked at for what they are alone: the text that is allowed, and what another one may do.
 _TEXTS = {letter: (re.compile(text, re.IGNORECASE), rank, what) for letter, text, rank, what in (
     ("e", r"[\w.+-]+", UNKNOWN, "is given what may change something, or is read"), ("d", r"\+.*", UNKNOWN, "may set the clock"),
-    ("h", r"hosts|passwd|group|services|protocols", UNKNOWN, "shows what is not in its table"), ("Q", table.SQL, UNKNOWN, "may change the database, or run or read something"),
+    ("f", r"(?!.*env)[\w.\[\]| \"-]*", UNKNOWN, "has a program that may read more"), ("Q", table.SQL, UNKNOWN, "may change the database, or run or read something"),
     ("z", r"%\d*|[1-9]\d+|[2-9]", HIGH, "ends processes that are not known beforehand, or all of them"), ("y", table.NODE_PACKAGE, UNKNOWN, "installs what is no name"), ("i", table.PACKAGE, UNKNOWN, "installs what is no name"),
 )}  # fmt: skip
 _PATHS = {"r": ("read", "reads"), "R": ("search", "reads"), "l": ("look", "looks at"), "w": ("write", "writes to")}
@@ -102,14 +102,15 @@ class Use(NamedTuple):
         elif kind == "c":
             self.runs_code(word)
         elif kind in "ap" or (kind == "s" and not re.fullmatch(r"[\w-]+(?:\.\w+)+/[\w./-]+(?:@[\w.-]+)?", text)):
-            self.argument(word)
+            self.argument(word, kind == "p")
         elif kind == "u":
             self.reader.note(*fetch(text, self.reader.hosts))
-        elif kind == "k" and not re.match(r"(?:bs|count|skip|seek|ibs|obs|conv|status|iflag|oflag)=", text):
+
+        elif kind == "k" and not re.match(r"(?:bs|count|skip|seek|conv|status)=", text):
             name, _, value = text.partition("=")
-            self.paths("r" if name == "if" else "w", [Word(value)]) if name in ("if", "of") else self.unknown(
-                "has a word that is not in its table"
-            )
+            self.paths("r" if name == "if" else "w", [Word(value)])
+            if name not in ("if", "of"):
+                self.unknown("has a word that is not in its table")
 
     def overwrites(self, folder: Word, unpacks: bool = False) -> None:
         """The program may write to any file of a folder, also where that is a link; with `unpacks` it makes files of any name, and links."""
@@ -132,12 +133,14 @@ class Use(NamedTuple):
         self.reader.path(word, self.scope, "use", f"{self.name} runs")
         self.medium(f"runs the code of {word.text[:80]}")
 
-    def argument(self, word: Word) -> None:
+    def argument(self, word: Word, strict: bool = False) -> None:
         """The project's own code is given a word: a plain one, or a path of the project. Of an option the value counts."""
         text = word.text if word.text.startswith("-") else word.text.partition("::")[0]
         path = text.partition("=")[2] or ("" if text.startswith("-") else text)
         if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)} or re.match(r"publish|deploy|upload", word.text):
             self.high(f"sends something out: {word.text[:40]}")
+        if not word.known or (strict and not re.fullmatch(r"[\w@%+=:,./*?\[\]{}^~#-]*", text)):
+            self.unknown(f"is given what may be code: {text[:60]}")
         if {"install", "exec"} & set(re.split(r"[:.]", text)) or re.search(r"://|@", path) or word.tree is not None:
             self.unknown(f"is given what is not looked at: {word.text[:60]}")
         self.reader.path(Word(path, word.known, word.glob), self.scope, "use", f"{self.name} is given")
@@ -147,13 +150,14 @@ class Use(NamedTuple):
 def _entry(text: str) -> tuple[dict[str, str], bool]:
     """The options of an entry with their signs, and whether digits are an option."""
     found = {"--help": "", "--version": ""}
-    for token in text.split():
+    tokens = text.split()
+    for token in [one for name in tokens if name[0] == "&" for one in table.GROUPS[name[1:]].split()] + tokens:
         match = _TOKEN.fullmatch(token)
         if match is not None and match[1].startswith("--"):
             found[match[1]] = match[2]
         elif match is not None:
             found.update({f"-{letter}": match[2] for letter in match[1][1:]})
-    return found, "#" in text.split()
+    return found, "#" in tokens or "&log" in tokens
 
 
 def take(use: Use, entry: str, words: Sequence[Word], stop: bool = False, single_dash: bool = False) -> Options:
@@ -173,7 +177,7 @@ def take(use: Use, entry: str, words: Sequence[Word], stop: bool = False, single
         word = todo.pop()
         text = word.text
         if text == "--" or (stop and operands):
-            operands += reversed(todo if text == "--" else [*todo, word])
+            operands += reversed([*todo, word] if operands and stop else todo)
             break
         if text[:1] != "-" or text == "-" or word.tree is not None:
             operands.append(word)
@@ -182,10 +186,10 @@ def take(use: Use, entry: str, words: Sequence[Word], stop: bool = False, single
         elif text.startswith("--") or single_dash:
             name, equals, value = text.partition("=")
             signs = allowed.get(name if name.startswith("--") else f"-{name}")
-            if signs is None or (equals and not signs) or not word.known or (word.glob and (signs != "=" or not equals)):
+            if signs is None or (equals and not signs) or not word.known or (word.glob and (signs not in ("=", "?") or not equals)):
                 use.unknown(f"has an option {name[:40]} that is not in its table")
                 continue
-            value = value if equals or not signs or "?" in signs else _value(use, todo)
+            value = value if equals or not _valued(signs) else _value(use, todo)
             _note(use, signs, value)
             given.append((name, value))
         else:
@@ -194,13 +198,19 @@ def take(use: Use, entry: str, words: Sequence[Word], stop: bool = False, single
                 if signs is None or word.glob or not word.known:
                     use.unknown(f"has an option -{letter} that is not in its table")
                     break
-                value = text[place:] if signs else ""
-                value = value or ("" if not signs or "?" in signs else _value(use, todo))
+                glued = "?" in signs or _valued(signs)
+                value = text[place:] if glued else ""
+                value = value or (_value(use, todo) if _valued(signs) else "")
                 _note(use, signs, value)
                 given.append((f"-{letter}", value))
-                if signs:
+                if glued:
                     break
     return Options(given, operands)
+
+
+def _valued(signs: str) -> bool:
+    """Whether an option takes the next word as its value if none is glued on."""
+    return "?" not in signs and bool(set(signs) & set("=<>@%"))
 
 
 def _value(use: Use, todo: list[Word]) -> str:
@@ -211,7 +221,9 @@ def _value(use: Use, todo: list[Word]) -> str:
 
 
 def _note(use: Use, signs: str, value: str) -> None:
-    """Note what an option does with its value."""
+    """Note what an option does, also with its value."""
+    if "^" in signs or "+" in signs:
+        use.high("throws work away, or changes what is elsewhere") if "^" in signs else use.medium("changes something")
     for sign, kind in (("<", "r"), (">", "w"), ("@", "c"), ("%", "i")):
         if sign in signs and value:
             use.operand(kind, Word(value))
