@@ -1,4 +1,5 @@
-"""Security analyzers, which say how risky a call is before a policy decides. See `agent.risk` for their protocol and `docs/how-to/security.md`."""
+"""Security analyzers, which say how risky a call is before a policy decides. See `agent.risk`
+for their protocol and `docs/how-to/security.md`."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SHIPPED: dict[str, type[Rules | Annotations | LLMJudge]] = {
 
 
 def standard(hosts: Iterable[str] = ()) -> Highest:
-    """Return `Highest([Rules(hosts=hosts), Annotations()])`, the analyzer of an agent with `confirm="risky"`."""
+    """Return `Highest([Rules(hosts=hosts), Annotations()])`, the analyzer of an agent with
+    `confirm="risky"`."""
     return Highest((Rules(hosts=tuple(hosts)), Annotations()))
 
 

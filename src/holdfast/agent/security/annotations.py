@@ -12,10 +12,12 @@ from holdfast.errors import ConfigurationError
 
 
 class Annotations(msgspec.Struct, frozen=True):
-    """By the tool's annotations: read-only is low; what neither overwrites nor reaches beyond the machine is low; either of these is medium, both are
-    high. Without annotations a tool has the defaults, which are both; so has each of a remote server that is not `trusted`.
+    """By the tool's annotations: read-only is low; what neither overwrites nor reaches beyond the
+    machine is low; either of these is medium, both are high. Without annotations a tool has the
+    defaults, which are both; so has each of a remote server that is not `trusted`.
 
-    They say what a tool may do at its worst, so nothing is said of those in `leave`: what a command does its own text says (`Rules`).
+    They say what a tool may do at its worst, so nothing is said of those in `leave`: what a command
+    does its own text says (`Rules`).
     """
 
     leave: tuple[str, ...] = ("terminal", "terminal_input")
@@ -45,7 +47,8 @@ class Annotations(msgspec.Struct, frozen=True):
         if said.destructive and said.open_world:
             return Risk(
                 "high",
-                f"{call.name} may overwrite or delete, and reaches beyond this machine (or says nothing of that)",
+                f"{call.name} may overwrite or delete, and reaches beyond this machine (or says"
+                " nothing of that)",
             )
         if said.destructive:
             return Risk("medium", f"{call.name} may overwrite or delete")

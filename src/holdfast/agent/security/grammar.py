@@ -1,7 +1,9 @@
-"""The part of a shell's language that can be judged: a strict parser. Whatever else a command has makes it unjudged.
+"""The part of a shell's language that can be judged: a strict parser. Whatever else a command has
+makes it unjudged.
 
-The parser accepts words, quotes, backslash escapes, `$NAME`, `$(...)`, `<(...)`, pipes, `&&`, `||`, `;`, `&`, newlines, comments, redirections,
-here-documents without expansions, `( )`, `{ }`, `if`, `while`, `until`, `for NAME in WORDS`, and values for names that nothing acts on. It guesses
+The parser accepts words, quotes, backslash escapes, `$NAME`, `$(...)`, `<(...)`, pipes, `&&`, `||`,
+`;`, `&`, newlines, comments, redirections, here-documents without expansions, `( )`, `{ }`, `if`,
+`while`, `until`, `for NAME in WORDS`, and values for names that nothing acts on. It guesses
 nothing: arithmetic, arrays, functions, `case`, backquotes and other expansions raise `Unjudged`.
 """
 
@@ -24,7 +26,8 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\}|\?")
 _QUOTED_RUN = re.compile(r"[^\"\\$`]+")
 _REDIRECT = re.compile(r"[012]?(?:>>|>\||>&|<<<|<<|>|<)(?![&<>|])|&>>?(?![&<>|])")
 _DOCUMENT = re.compile(
-    r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=[ \t\n;|&<>)])((?:[^'\"\\$`#(\n]|'[^'\n]*'|\"[^\"\\$`\n]*\")*)\n"
+    r"[ \t]*(['\"]?)([A-Za-z0-9_]+)\1(?=["
+    r" \t\n;|&<>)])((?:[^'\"\\$`#(\n]|'[^'\n]*'|\"[^\"\\$`\n]*\")*)\n"
 )
 _ASSIGNED = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(\[|\+?=)")
 _BRACE = re.compile(r"\{((?:[\w.*/-]*,)+[\w.*/-]*|\d{1,3}\.\.\d{1,3})\}", re.ASCII)
@@ -32,12 +35,24 @@ _BRACES = re.compile(rf"(?:[^{{}}]|{_BRACE.pattern})*|(?:[^{{}}]|\{{[\w-]*\}})*"
 _END = re.compile(r"[ \t\n;&|()<>]|\Z")
 # Names that neither a shell nor a program acts on, so that values of any text may be given to them.
 LOCAL = re.compile(
-    r"(?!.*_proxy$|npm_|histchars$|auto_resume$)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME|FILE|FILES|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN"
+    r"(?!\w*_proxy\b|npm_|histchars\b|auto_resume\b)[a-z][a-z0-9_]{0,19}|[A-Z]|FOO|BAR|BAZ|NAME|FILE|FILES|DIR|RESULT|OUTPUT|OUT|COUNT|MSG|TOTAL|NUM|COMMIT|BRANCH|PATTERN|VERSION|SHA|LINE|FIRST|LAST|STATUS|BODY|CHANGED|TODAY|SIZE"
 )
-# Names whose values make no program run or read something else, as long as the value is plain.
-HARMLESS = re.compile(
-    r"LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|PATH)|NODE_ENV|RUST_BACKTRACE|RUST_LOG"
-    r"|CGO_ENABLED|GOOS|GOARCH|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT|LOG_LEVEL|PORT|HOST|FOO|BAR"
+# Variables with the values for which no program runs or reads something else.
+_FLAG = (
+    r"-(?:O[0-3sgz]?|g\d?|w|W[\w=-]*|std=[\w+]+|pedantic|pipe|pthread|fPIC|fsanitize=\w+|fno-[\w-]+|march=\w+|D\w+(?:=\w+)?|[ADW]"
+    r" [\w-]+)"
+)
+_NODE_OPTION = r"--(?:max[-_]old[-_]space[-_]size=\d+|no-warnings|trace-warnings|experimental-vm-modules|openssl-legacy-provider)"
+_HARMLESS = re.compile(
+    r"(?:LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|NODE_ENV|RUST_BACKTRACE|RUST_LOG|RUST_TEST_THREADS|CGO_ENABLED"
+    r"|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|WARNINGS|FAULTHANDLER|NOUSERSITE|ASYNCIODEBUG)|CARGO_(?:TERM_COLOR|INCREMENTAL)"
+    r"|GOOS|GOARCH|GO111MODULE|DEBUG|VERBOSE|DJANGO_SETTINGS_MODULE|FLASK_APP|FLASK_ENV|ENVIRONMENT|LOG_LEVEL|PORT|HOST|FOO|BAR|HUSKY|MPLBACKEND"
+    r"|PYTEST_DISABLE_PLUGIN_AUTOLOAD|PIP_DISABLE_PIP_VERSION_CHECK|GIT_TERMINAL_PROMPT|CUDA_VISIBLE_DEVICES|OMP_NUM_THREADS)=[\w.@-]*"
+    rf"|(?:CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|RUSTFLAGS|RUSTDOCFLAGS)=(?:{_FLAG}(?: {_FLAG})*)?"
+    r"|(?:CC|CXX|HOSTCC)=(?:gcc|g\+\+|cc|c\+\+|clang|clang\+\+)(?:-\d+)?|GOFLAGS=-(?:mod=(?:mod|vendor|readonly)|v|race|short|count=\d+)"
+    rf"|NODE_OPTIONS={_NODE_OPTION}(?:"
+    rf" {_NODE_OPTION})*|(?:GIT_|GH_|MAN)?PAGER=cat|(?:GIT_|GIT_SEQUENCE_)?EDITOR=true",
+    re.ASCII,
 )
 _RESERVED = frozenset(
     (
@@ -65,7 +80,8 @@ class Unjudged(Exception):
 
 
 class Part(NamedTuple):
-    """A piece of a word: its kind, and its text, the name of its variable, or the script whose output it is (`FILE`: as a file)."""
+    """A piece of a word: its kind, and its text, the name of its variable, or the script whose
+    output it is (`FILE`: as a file)."""
 
     kind: int
     value: Any
@@ -83,7 +99,8 @@ class Redirect(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A `program` with its words, or a `subshell`, `group`, `if`, `loop` or `for` with the scripts in it; `variables` are given values."""
+    """A `program` with its words, or a `subshell`, `group`, `if`, `loop` or `for` with the
+    scripts in it; `variables` are given values."""
 
     kind: str
     scripts: list[Any]
@@ -93,7 +110,8 @@ class Command(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """Pipelines joined by `&&` and `||`: each has the operator before it. `background`: the chain ends in `&`."""
+    """Pipelines joined by `&&` and `||`: each has the operator before it. `background`: the
+    chain ends in `&`."""
 
     pipelines: list[tuple[str, list[Command]]]
     background: bool
@@ -126,8 +144,14 @@ def hidden(text: str) -> str:
     return "it has characters that cannot be seen, or that look like others" if odd else ""
 
 
+def harmless(name: str, value: str) -> bool:
+    """Whether a variable with this value makes no program run or read something else."""
+    return _HARMLESS.fullmatch(f"{name}={value}") is not None
+
+
 def literal(raw: Raw) -> str | None:
-    """The text of a word that has no variables, substitutions, globs or braces; None for another."""
+    """The text of a word that has no variables, substitutions, globs or braces; None for
+    another."""
     if any(
         part.kind > QUOTED or (part.kind == TEXT and not _PLAIN.fullmatch(part.value))
         for part in raw
@@ -137,7 +161,8 @@ def literal(raw: Raw) -> str | None:
 
 
 def braces(text: str) -> list[str]:
-    """The words that `{a,b}` and `{1..3}` become. Raises `Unjudged` for nested, open, long or other ones."""
+    """The words that `{a,b}` and `{1..3}` become. Raises `Unjudged` for nested, open, long or
+    other ones."""
     if not _BRACES.fullmatch(text) or len(text) > 1000:
         raise Unjudged("it has braces that are not read")
     words = [text]
@@ -176,13 +201,35 @@ def _known(part: Part) -> Part:
     )
 
 
+def _quoted(raw: Raw) -> str:
+    """Return the text of a value that is in quotes alone; "?", which no harmless variable has,
+    for another value."""
+    texts = [part.value for part in raw if part.kind == QUOTED]
+    return "".join(texts) if len(texts) == len(raw) else "?"
+
+
+def _without_former(word: Raw) -> Raw:
+    """Cut the end off `PYTHONPATH=folder:$PYTHONPATH`: Python takes modules from the former
+    folders in any case."""
+    if len(word) < 2 or word[0].kind != TEXT or not word[0].value.startswith("PYTHONPATH="):
+        return word
+    *start, before, last = word
+    ends = (
+        last in ((VARIABLE, "PYTHONPATH"), (QUOTED_VARIABLE, "PYTHONPATH"))
+        and before.kind in (TEXT, QUOTED)
+        and before.value.endswith(":")
+    )
+    return (*start, before) if ends else word
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self.text, self.at = text, 0
         self._depth = self._substitutions = self._words = self._documents = 0
 
     def script(self, *ends: str) -> Script:
-        """Parse commands up to one of the words or signs in `ends`, which is left; or to the end of the text."""
+        """Parse commands up to one of the words or signs in `ends`, which is left; or to the end
+        of the text."""
         self._depth += 1
         found: Script = []
         self._blanks(lines=True)
@@ -248,20 +295,22 @@ class _Parser:
         if not sign or sign == "((":
             return self._program()
         self._skip(sign)
-        word = ""
         kind, end, name, words, scripts = "loop", "done", "", list[Raw](), list[Script]()
         if sign in ("(", "{"):
             kind, end = ("subshell", ")") if sign == "(" else ("group", "}")
             scripts = [self.script(end)]
         elif sign == "if":
             kind, end = "if", "fi"
-            while word != "fi":
-                if word != "else":
-                    scripts.append(self.script("then"))
-                    self._skip("then")
-                scripts.append(self.script("elif", "else", "fi"))
-                word = self._next(*(("fi",) if word == "else" else ("elif", "else", "fi")))  # pyright: ignore[reportUnnecessaryComparison]: it changes in the loop
-                self._skip(word or "fi")
+            for _ in range(_MOST_WORDS):
+                scripts += [self.script("then")]
+                self._skip("then")
+                scripts += [self.script("elif", "else", "fi")]
+                if not self._next("elif"):
+                    break
+                self._skip("elif")
+            if self._next("else"):
+                self._skip("else")
+                scripts += [self.script("fi")]
         else:
             if sign == "for":
                 kind, match = "for", _VARIABLE.match(self.text, self.at)
@@ -278,8 +327,7 @@ class _Parser:
                 scripts = [self.script("do")]
             self._skip("do")
             scripts.append(self.script("done"))
-        if end != "fi":
-            self._skip(end)
+        self._skip(end)
         found = Command(kind, scripts, [], words, [(name, ())] if name else [])
         while self._redirect(found.redirects):
             self._blanks()
@@ -294,6 +342,8 @@ class _Parser:
             if _END.match(self.text, self.at) and not self.text.startswith(("<(", "("), self.at):
                 break
             word = self._word()
+            if not found.words or (len(found.words) == 1 and literal(found.words[0]) == "export"):
+                word = _without_former(word)
             if not found.words and not self._assigned(found, word):
                 first = word[0].value if len(word) == 1 and word[0].kind == TEXT else ""
                 if first in _RESERVED or (
@@ -306,12 +356,14 @@ class _Parser:
                 found.words.append(word)
         if not found.words and not found.redirects and not found.variables:
             raise Unjudged("it has a part without a command")
-        if found.words and any(not HARMLESS.fullmatch(name) for name, _ in found.variables):
-            raise Unjudged(f"it gives a program the variable {found.variables[0][0][:40]}")
+        for name, value in found.variables if found.words else ():
+            if name != "PYTHONPATH" and not harmless(name, literal(value) or _quoted(value)):
+                raise Unjudged(f"it gives a program the variable {name[:40]}")
         return found
 
     def _assigned(self, found: Command, word: Raw) -> bool:
-        """Whether a word before a program's name gives a variable its value. Raises `Unjudged` for a name that may be acted on."""
+        """Whether a word before a program's name gives a variable its value. Raises `Unjudged`
+        for a name that may be acted on."""
         match = _ASSIGNED.match(word[0].value) if word and word[0].kind == TEXT else None
         if match is None:
             return False
@@ -320,13 +372,12 @@ class _Parser:
             if match.end() < len(word[0].value)
             else word[1:]
         )
-        text = literal(value)
-        plain = text is not None and re.fullmatch(
-            r"[\w./:-]*" if match[1] == "PYTHONPATH" else r"[\w.@-]*", text, re.ASCII
+        local = (
+            LOCAL.fullmatch(match[1])
+            or match[1] == "PYTHONPATH"
+            or harmless(match[1], literal(value) or _quoted(value))
         )
-        if match[2] != "=" or not (
-            plain if HARMLESS.fullmatch(match[1]) else LOCAL.fullmatch(match[1])
-        ):
+        if match[2] != "=" or not local:
             raise Unjudged(f"it sets the variable {match[1][:40]}")
         found.variables.append((match[1], value))
         return True

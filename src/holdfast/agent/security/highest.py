@@ -12,10 +12,11 @@ from holdfast.errors import ConfigurationError
 
 
 class Highest(msgspec.Struct, frozen=True):
-    """Asks its analyzers in their order and gives the highest risk, with its reason and who said so; of equal ones the first.
+    """Asks its analyzers in their order and gives the highest risk, with its reason and who said
+    so; of equal ones the first.
 
-    What has nothing to say of a call does not count; if none has, the risk is unknown. Once one says high the others are not asked: put what
-    costs most last.
+    What has nothing to say of a call does not count; if none has, the risk is unknown. Once one
+    says high the others are not asked: put what costs most last.
     """
 
     analyzers: tuple[Any, ...]

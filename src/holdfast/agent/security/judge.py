@@ -30,7 +30,9 @@ If you are in doubt between two levels, take the higher one.
 Answer with one JSON object and nothing else: {"risk": "low" | "medium" | "high", "reason": "<one short sentence>"}\
 """
 
-_LONGEST = 20_000  # characters of arguments that are judged: what is longer could hide anything where a model looks least
+# characters of arguments that are judged: what is longer could hide anything where a model looks
+# least
+_LONGEST = 20_000
 _SAID = 2000  # characters of what the user said
 
 
@@ -40,10 +42,11 @@ class _Answer(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LLMJudge(msgspec.Struct, frozen=True):
-    """Asks a model: `llm`, or the agent's own if it is None. Its tokens and cost count as the conversation's, on the call's decision.
+    """Asks a model: `llm`, or the agent's own if it is None. Its tokens and cost count as the
+    conversation's, on the call's decision.
 
-    What it is shown of the call and of the user is fenced with a random mark, as data. An answer that does not fit, a failure, and arguments of
-    more than 20,000 characters give unknown.
+    What it is shown of the call and of the user is fenced with a random mark, as data. An answer
+    that does not fit, a failure, and arguments of more than 20,000 characters give unknown.
     """
 
     llm: Any = None

@@ -1,12 +1,14 @@
-"""Programs with a language of their own, which may write or run something: find, xargs, grep, sed, awk, jq, test."""
+"""Programs with a language of their own, which may write or run something: find, xargs, grep,
+sed, awk, jq, test."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
+from holdfast.agent.security.paths import Names, listed
+from holdfast.agent.security.script import Word
 from holdfast.agent.security.use import Options, Use
-from holdfast.agent.security.words import Names, Word, listed
 
 # Options of grep that leave lines as they are, so that names of files stay names.
 _WHOLE_LINES = listed(
@@ -43,7 +45,14 @@ def grep(use: Use, found: Options) -> Sequence[Word]:
         deep and not files
     ):  # also ripgrep with an input: it ignores one that is no pipe and no file, such as /dev/null
         files = [Word(".")]
-    use.reads(files, names if deep and not listing else None)
+    use.paths(
+        "r",
+        (
+            [word._replace(tree=word.tree or names) for word in files]
+            if deep and not listing
+            else files
+        ),
+    )
     if found.has(
         "-l", "-L", "--files-with-matches", "--files-without-match", "--files"
     ) and not found.has("-H", "-n", "-c", "--json"):
@@ -61,13 +70,15 @@ _SED_COMMAND = re.compile(
     rf"(?:[ \t\n;{{}}]|#[^\n]*(?:\n|\Z)|(?:{_SED_PLACE}[ \t]*(?:,[ \t]*{_SED_PLACE})?)?[ \t!]*(?:{{"
     r"|([aic])(?:[^\\\n]|\\[^\n]|\\\n)*(?:\n|\Z)"
     r"|(?:[dDgGhHnNpPxzF=]|[lqQ][ \t]*\d*|[btT][ \t]*\w*|:[ \t]*\w+"
-    rf"|(?:(s)|(y))([/|#,@:!%~_+=]){_SED_PART}{_SED_PART}(?(2)[gpiIMm0-9]*|))[ \t]*(?=[;}}\n#]|\Z)))",
+    rf"|(?:(s)|(y))([/|#,@:!%~_+=]){_SED_PART}{_SED_PART}(?(2)[gpiIMm0-9]*|))["
+    r" \t]*(?=[;}\n#]|\Z)))",
     re.ASCII,
 )
 
 
 def sed(use: Use, found: Options) -> Sequence[Word]:
-    """A script of sed may run programs and read and write files: one that is not plainly without that is not proven."""
+    """A script of sed may run programs and read and write files: one that is not plainly without
+    that is not proven."""
     scripts, files = found.values("-e", "--expression"), found.operands
     if not found.has("-e", "--expression"):
         scripts, files = (
@@ -92,7 +103,7 @@ def sed(use: Use, found: Options) -> Sequence[Word]:
         )
     if not found.has("-i", "--in-place"):
         return files
-    use.writes(files, "changes")
+    use.paths("w", files, "changes")
     return ()
 
 
@@ -102,7 +113,8 @@ _AWK_RUNS = re.compile(
 
 
 def awk(use: Use, found: Options) -> Sequence[Word]:
-    """A program of awk writes with `>` and runs with `|` and some names. A comparison stands before a rule's braces, or in parentheses."""
+    """A program of awk writes with `>` and runs with `|` and some names. A comparison stands
+    before a rule's braces, or in parentheses."""
     program = (
         found.operands[0].text
         if found.operands and not found.operands[0].glob and found.operands[0].tree is None
@@ -110,7 +122,12 @@ def awk(use: Use, found: Options) -> Sequence[Word]:
     )
     program = re.sub(r"^/[^/{}\"\\\[]*/", "", program.replace("||", " "))
     _, _, action = program.partition("{")
-    action = re.sub(r"(?:if|while) ?\([\w$. ]+>=? ?[\w.]+\)|\$?\w+ ?>= ?\d+", "", action)
+    action = re.sub(
+        r"(?:if|while) ?\([\w$. ]+(?:\(\$\d\))? ?>=? ?[\w.]+\)|\$?\w+ ?>= ?\d+|\} ?NR ?> ?\d+"
+        r" ?(?=\{)",
+        "",
+        action,
+    )
     if _AWK_RUNS.search(program) or ">" in action or len(program) > 5000:
         use.unknown("has a program that may run, read or write something")
     return [
@@ -132,10 +149,13 @@ def jq(use: Use, found: Options) -> Sequence[Word]:
 # --- find, xargs ---
 
 _FIND_ALONE = listed(
-    "-print -print0 -ls -prune -quit -depth -d -mount -xdev -empty -true -false -readable -writable -executable -noleaf -daystart -a -and -o -or -not ! ( ) -help --help -version --version"
+    "-print -print0 -ls -prune -quit -depth -d -mount -xdev -empty -true -false -readable -writable"
+    " -executable -noleaf -daystart -a -and -o -or -not ! ( ) -help --help -version --version"
 )
 _FIND_VALUED = listed(
-    "-name -iname -path -ipath -regex -iregex -wholename -iwholename -lname -printf -type -xtype -size -mtime -mmin -atime -amin -ctime -cmin -perm -user -newer -group -maxdepth -mindepth -regextype -newermt"
+    "-name -iname -path -ipath -regex -iregex -wholename -iwholename -lname -printf -type -xtype"
+    " -size -mtime -mmin -atime -amin -ctime -cmin -perm -user -newer -group -maxdepth -mindepth"
+    " -regextype -newermt"
 )
 
 
@@ -244,7 +264,8 @@ _UNARY = listed("-b -c -d -e -f -g -h -k -L -N -O -G -p -r -s -S -t -u -w -x -z 
 
 
 def test(use: Use) -> None:
-    """`test`, `[` and `[[`: some operators evaluate what they are given, and words that are not known may be operators."""
+    """`test`, `[` and `[[`: some operators evaluate what they are given, and words that are not
+    known may be operators."""
     words = [word for word in use.args if word.text not in ("]", "]]", "!") or not word.known]
     operators = (_UNARY | _BINARY | {"-a", "-o"}) - (
         listed("-eq -ne -lt -le -gt -ge < >") if use.name == "[[" else listed("")

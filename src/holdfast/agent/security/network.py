@@ -24,7 +24,8 @@ def is_url(text: str) -> bool:
 
 
 def host_of(url: str) -> str:
-    """The host of an address, with or without a scheme, in small letters; "" if it has none. Raises `ValueError`."""
+    """The host of an address, with or without a scheme, in small letters; "" if it has none.
+    Raises `ValueError`."""
     parts = urlsplit(url if _URL.match(url) else f"http://{url}")
     return (parts.hostname or "").rstrip(".")
 
@@ -67,7 +68,9 @@ def _where(host: str) -> str:
     try:
         address = ipaddress.ip_address(host.strip("[]"))
     except ValueError:
-        try:  # 127.1, 0x7f000001, 2130706433, 0177.0.0.1: what inet_aton takes for an address, so do programs
+        # 127.1, 0x7f000001, 2130706433, 0177.0.0.1: what inet_aton takes for an address, so do
+        # programs
+        try:
             address = ipaddress.ip_address(socket.inet_aton(host))
         except OSError:
             return ""

@@ -1,7 +1,8 @@
 """git's own commands, and the settings of a repository.
 
-git obeys the settings of its repository, which may name programs to run. They are under `.git`, where no proven command writes, and are looked
-at all the same: settings that are not plain make the risk of a command medium, and a folder that only looks like a repository unknown.
+git obeys the settings of its repository, which may name programs to run. They are under `.git`,
+where no proven command writes, and are looked at all the same: settings that are not plain make the
+risk of a command medium, and a folder that only looks like a repository unknown.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from holdfast.agent.security.network import fetch, is_url
+from holdfast.agent.security.paths import Names, listed
+from holdfast.agent.security.script import Word
 from holdfast.agent.security.use import Options, Use
-from holdfast.agent.security.words import Names, Word, listed
 
 _SETTING = re.compile(
     r"(?:user\.(?:name|email)|color\.[\w.]+|advice\.\w+|core\.(?:quotepath|autocrlf|abbrev|safecrlf|filemode|ignorecase)|init\.defaultbranch|(?:commit|tag)\.gpgsign|log\.\w+|diff\.(?:renames|noprefix)|pull\.(?:rebase|ff)|core\.pager=(?:cat)?$)(?:=.*)?",
@@ -42,7 +44,8 @@ def _root(folder: str) -> str:
 
 
 def _is_plain(cwd: str) -> bool | None:
-    """Whether the repository of a folder has plain settings; None if it may be none, or have its settings elsewhere."""
+    """Whether the repository of a folder has plain settings; None if it may be none, or have its
+    settings elsewhere."""
     root = _root(cwd)
     git = os.path.join(root, ".git")
     if not root or os.path.islink(git) or not os.path.isdir(git):
@@ -65,7 +68,8 @@ def text_of(path: str) -> str:
 
 
 def searched(folder: str, path: str) -> bool:
-    """Whether git tracks a path below a folder, or no plain line of a `.gitignore` has git ignore it."""
+    """Whether git tracks a path below a folder, or no plain line of a `.gitignore` has git
+    ignore it."""
     at, name = os.path.split(os.path.join(folder, path))
     root, ignored = _root(at), False
     while root and at.startswith(root) and not ignored:
@@ -126,9 +130,9 @@ def _reads(use: Use, found: Options, paths: Sequence[Word]) -> None:
             for one in (
                 (places.matches(path, cwd) or (path,)) if re.search(r"[*?]", path) else (path,)
             ):
-                use.reader.note(*places.read(one, cwd))
+                use.reader.note(*places.judge("read", one, cwd, f"{use.name} reads"))
     if found.has("--no-index"):
-        use.reads(paths, Names())
+        use.paths("R", paths)
 
 
 def _takes(use: Use, paths: Sequence[str]) -> None:
@@ -138,8 +142,14 @@ def _takes(use: Use, paths: Sequence[str]) -> None:
         for real in [
             places.real(one, cwd) for path in paths for one in places.matches(path, cwd) or ()
         ]:
-            if any(searched(real, one) for one in places.walk(real, Names().keep).secrets):
+            if any(searched(real, one) for one in places.walk(real).secrets):
                 use.high("takes what is secret")
+
+
+_READERS = listed("""
+log diff show rev-list diff-tree diff-index diff-files whatchanged status blame ls-files ls-tree shortlog describe cat-file merge-base name-rev
+show-ref check-ignore cherry range-diff reflog.show reflog.HEAD stash.show
+""")
 
 
 def special(use: Use, found: Options) -> Sequence[Word]:
@@ -149,12 +159,11 @@ def special(use: Use, found: Options) -> Sequence[Word]:
     match name:
         case "grep":
             for cwd in use.scope.cwds:
-                secrets = [
+                if secrets := [
                     one
-                    for one in use.reader.places.walk(cwd, Names().keep).secrets
+                    for one in use.reader.places.walk(cwd).secrets
                     if has("--untracked") or tracked(cwd, one)
-                ]
-                if secrets:
+                ]:
                     use.high(f"reads what is secret: {secrets[0][:80]}")
             _reads(use, found, words[0 if has("-e") else 1 :])
         case "clone" | "fetch" | "pull" | "ls-remote":
@@ -164,40 +173,27 @@ def special(use: Use, found: Options) -> Sequence[Word]:
                 "" if name == "clone" else r"|[\w.-]*"
             )
             if not re.fullmatch(plain, what):
-                use.high("runs another program to fetch with") if "::" in what else use.unknown(
-                    "fetches in a way that is not judged"
+                (
+                    use.high("runs another program to fetch with")
+                    if "::" in what
+                    else use.unknown("fetches in a way that is not judged")
                 )
             if name == "clone" and what:
-                use.writes(
+                use.paths(
+                    "w",
                     [
-                        words[1]
-                        if len(words) > 1
-                        else Word(re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2])
-                    ]
+                        (
+                            words[1]
+                            if len(words) > 1
+                            else Word(re.sub(r"\.git$", "", what.rstrip("/")).rpartition("/")[2])
+                        )
+                    ],
                 )
             return ()
-        case "branch" | "tag":
-            if has("-D", "-M", "-f", "-C", "--force") or (name == "tag" and has("-d", "--delete")):
-                use.high("deletes or overwrites a branch or tag")
-            lists = has(
-                "-l",
-                "--list",
-                "--contains",
-                "--merged",
-                "--no-merged",
-                "-a",
-                "-r",
-                "--show-current",
-                "--points-at",
-                "-n",
-            )
-            changes = words or has("-u", "-m", "--move", "--unset-upstream", "--set-upstream-to")
-            if changes and (not lists or (has("-m", "--move") and name == "branch")):
-                use.medium("makes, renames or deletes a branch or tag")
-        case "remote" if what not in ("", "show", "get-url"):
-            use.high("changes where the repository sends its work")
-        case "remote" if what == "show":
-            use.medium("asks another machine")
+        case "branch" | "tag" if words and not has(
+            "-l", "--list", "--contains", "--merged", "--no-merged", "-a", "-r", "--points-at", "-n"
+        ):
+            use.medium("makes, renames or deletes a branch or tag")
         case "config":
             plain = (
                 len(words) == 2
@@ -207,27 +203,13 @@ def special(use: Use, found: Options) -> Sequence[Word]:
             if has("--unset", "--add", "--replace-all") or not (
                 has("--get", "--get-all", "--list", "-l", "--get-regexp") or len(words) == 1
             ):
-                use.medium("changes a setting of the repository") if plain else use.high(
-                    "changes settings, which may run programs"
+                (
+                    use.medium("changes a setting of the repository")
+                    if plain
+                    else use.high("changes settings, which may run programs")
                 )
-        case "stash" if what not in ("list", "show"):
-            _takes(use, ["."] if has("-u", "--include-untracked") else [])
-            use.reader.rearranged = True
-            use.high("deletes all that was put aside") if what == "clear" else use.medium(
-                "puts work aside, or takes it back"
-            )
-            if what not in listed("push pop apply save branch drop clear") and what:
-                use.unknown("has no such command in its table")
-        case "reflog" | "bisect" if what not in ("", "show", "log", "HEAD"):
-            use.high("deletes what could be taken back") if name == "reflog" else use.medium(
-                "changes the working tree"
-            ) if what in (
-                "start",
-                "good",
-                "bad",
-                "skip",
-                "reset",
-            ) else use.unknown("has no such command in its table")
+        case "stash" | "stash.push" | "stash.save" if has("-u", "--include-untracked"):
+            _takes(use, ["."])
         case "checkout" | "restore":
             new, whole = has("-b", "--orphan"), has("-f", "-B", "--force", "-W", "--worktree")
             paths = [
@@ -255,27 +237,9 @@ def special(use: Use, found: Options) -> Sequence[Word]:
             "--cached", "-n", "--dry-run"
         ):
             use.high("deletes files")
-        case "lfs" if what not in ("", "ls-files", "status", "env", "version"):
-            use.medium("fetches") if what in (
-                "pull",
-                "fetch",
-                "track",
-                "checkout",
-            ) else use.unknown("has no such command in its table")
-        case "reset" if has("--hard", "--merge", "--keep"):
-            use.high("throws changes away")
         case "clean" if has("-f", "--force", "-i") or not has("-n", "--dry-run"):
             use.high("deletes files that git does not know")
-        case "worktree" | "submodule" | "symbolic-ref" if what not in (
-            "list",
-            "status",
-            "summary",
-            "",
-        ) and not (name == "symbolic-ref" and len(words) < 2):
-            use.high("makes, moves or deletes a working tree, or does what submodules name")
-        case _ if name in listed(
-            "log diff show rev-list diff-tree diff-index diff-files whatchanged status blame ls-files ls-tree shortlog describe cat-file merge-base name-rev show-ref check-ignore cherry range-diff"
-        ):
+        case _ if name in _READERS:
             _reads(use, found, words)
             if name == "ls-files" and not set(found.given) - {("-z", "")}:
                 use.reader.yields = (Word(".", tree=Names()),)

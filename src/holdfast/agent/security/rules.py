@@ -11,37 +11,20 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.agent.risk import Level, Risk, Surroundings
-from holdfast.agent.security.grammar import HARMLESS
+from holdfast.agent.security.grammar import harmless
 from holdfast.agent.security.network import fetch, is_url
-from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Places
+from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Names, Places, listed
 from holdfast.agent.security.programs import judge
 from holdfast.agent.security.repository import searched
 from holdfast.agent.security.script import Reader, shell_effect
-from holdfast.agent.security.words import Names
 from holdfast.content import ToolCall
 from holdfast.errors import ConfigurationError
 from holdfast.runtime.paths import home_folder
 
 _LEVELS: tuple[Level, ...] = ("low", "medium", "unknown", "high")
-_PATHS = frozenset(
-    [
-        "path",
-        "file",
-        "file_path",
-        "filepath",
-        "filename",
-        "directory",
-        "dir",
-        "folder",
-        "source",
-        "destination",
-        "target",
-        "cwd",
-        "root",
-        "repo_path",
-        "paths",
-        "files",
-    ]
+_PATHS = listed(
+    "path file file_path filepath filename directory dir folder source destination target cwd root"
+    " repo_path paths files"
 )
 _URLS = ("url", "uri", "urls", "endpoint", "address", "link", "href", "base_url")
 _ANSWERS = re.compile(r"\s*(?:[yYnN]|yes|no|\d{1,3})?\s*")
@@ -72,10 +55,12 @@ def _commands() -> dict[str, str]:
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """Judges what a call would do by what it is given: a shell command, paths, and addresses. It says nothing of calls that have none of these.
+    """Judges what a call would do by what it is given: a shell command, paths, and addresses. It
+    says nothing of calls that have none of these.
 
-    A command is low or medium only if that is proven: by a strict grammar, and by tables of programs with the options that they may have.
-    Whatever is recognised as dangerous is high, and all else unknown.
+    A command is low or medium only if that is proven: by a strict grammar, and by tables of
+    programs with the options that they may have. Whatever is recognised as dangerous is high, and
+    all else unknown.
 
     Args:
         hosts: Names of hosts that may be fetched from (`*.example.com`).
@@ -104,7 +89,8 @@ class Rules(msgspec.Struct, frozen=True):
             for one in pair
         ):
             raise ConfigurationError(
-                f"Rules: commands takes a mapping of tools to the argument that is a command, not {commands!r}."
+                "Rules: commands takes a mapping of tools to the argument that is a command, not"
+                f" {commands!r}."
             )
 
     @property
@@ -149,7 +135,8 @@ class Rules(msgspec.Struct, frozen=True):
                 found,
                 Finding(
                     UNKNOWN,
-                    f"an earlier command may have changed what this one does: {changer.strip()[:80]}",
+                    "an earlier command may have changed what this one does:"
+                    f" {changer.strip()[:80]}",
                 ),
             )
         return max(found, _environment(reader.places, about.shell.exported))
@@ -166,7 +153,8 @@ class Rules(msgspec.Struct, frozen=True):
         return Places(about.workdir, _home(), self.writable)
 
     def _arguments(self, call: ToolCall, about: Surroundings) -> Finding | None:
-        """The highest of what the paths and addresses among a call's arguments are; None if there are none."""
+        """The highest of what the paths and addresses among a call's arguments are; None if
+        there are none."""
         highest: Finding | None = None
         places: Places | None = None
         changes = about.annotations is None or not about.annotations.read_only
@@ -186,10 +174,11 @@ class Rules(msgspec.Struct, frozen=True):
                 elif searches:
                     found = _searched(places, path, about.workdir, call.arguments.get("glob"))
                 else:
-                    found = (
-                        places.write(path, about.workdir, f"{call.name} changes")
-                        if changes
-                        else places.read(path, about.workdir)
+                    found = places.judge(
+                        "write" if changes else "read",
+                        path,
+                        about.workdir,
+                        f"{call.name} {'changes' if changes else 'reads'}",
                     )
                 if not found.reason:
                     found = Finding(found.rank, f"{call.name} reads {value[:80]}")
@@ -201,7 +190,8 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def _environment(places: Places, exported: Mapping[str, str]) -> Finding:
-    """The least risk of a command with variables that earlier commands exported: programs may act on them."""
+    """The least risk of a command with variables that earlier commands exported: programs may
+    act on them."""
     least = Finding(LOW)
     for name, value in exported.items():
         if name == "PATH" and all(
@@ -213,9 +203,7 @@ def _environment(places: Places, exported: Mapping[str, str]) -> Finding:
                     MEDIUM, "its programs may be those of the working directory, which PATH has"
                 ),
             )
-        elif not _ENVIRONMENT.fullmatch(name) and not (
-            HARMLESS.fullmatch(name) and re.fullmatch(r"[\w.@-]*", value)
-        ):
+        elif not _ENVIRONMENT.fullmatch(name) and not harmless(name, value):
             return Finding(
                 UNKNOWN, f"an earlier command has set {name[:40]}, which this one may act on"
             )
@@ -228,13 +216,13 @@ def _risk(found: Finding) -> Risk:
 
 def _searched(places: Places, path: str, workdir: str, glob: Any) -> Finding:
     """A search by the runtime's `grep` tool, which leaves out what git ignores."""
-    found = places.read(path, workdir)
+    found = places.judge("read", path, workdir, "searches")
     real = places.real(path, workdir)
     if found.rank == HIGH or not os.path.isdir(real):
         return found
     last = glob.rpartition("/")[2] if isinstance(glob, str) else ""
     names = Names((last,) if last and not re.search(r"[{}\[\\]", last) else ())
-    walk = places.walk(real, names.keep)
+    walk = places.walk(real, names)
     for secret in walk.secrets:
         if searched(real, secret):
             return Finding(
@@ -245,7 +233,8 @@ def _searched(places: Places, path: str, workdir: str, glob: Any) -> Finding:
         if walk.whole
         else Finding(
             UNKNOWN,
-            f"searches all that is in {path[:80]}, which is more than is looked through for secrets",
+            f"searches all that is in {path[:80]}, which is more than is looked through for"
+            " secrets",
         )
     )
 
@@ -263,7 +252,8 @@ def _input(arguments: Mapping[str, Any]) -> Finding:
 
 
 def _texts(arguments: Mapping[str, Any]) -> tuple[list[tuple[str, str]], bool]:
-    """The texts among arguments, each with the key that it stands under, and whether those are all."""
+    """The texts among arguments, each with the key that it stands under, and whether those are
+    all."""
     found: list[tuple[str, str]] = []
     stack: list[tuple[str, Any]] = list(arguments.items())
     seen, whole = 0, True

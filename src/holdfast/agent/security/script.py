@@ -1,4 +1,5 @@
-"""Judging a parsed command: its programs in the order of a shell, with the folders that it may be in and what earlier parts did."""
+"""Judging a parsed command: its programs in the order of a shell, with the folders that it may
+be in and what earlier parts did."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from holdfast.agent.security import grammar
-from holdfast.agent.security.grammar import (  # fmt: skip
+from holdfast.agent.security.grammar import (
     FILE,
     OUTPUT,
     QUOTED_OUTPUT,
@@ -21,10 +22,18 @@ from holdfast.agent.security.grammar import (  # fmt: skip
     Redirect,
     Script,
     Unjudged,
-    parse,
 )
-from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Finding, Places
-from holdfast.agent.security.words import Names, Word, listed
+from holdfast.agent.security.paths import (
+    HIGH,
+    LOW,
+    MEDIUM,
+    UNKNOWN,
+    Finding,
+    Names,
+    Places,
+    listed,
+    made_again,
+)
 
 _MOST_COMMANDS, _MOST_ROUNDS, _MOST_FOLDERS = (
     2000,
@@ -35,18 +44,42 @@ _GLOB = re.compile(r"[*?]|\[.*\]")
 _PLAIN = re.compile(r"[A-Za-z0-9_.,:=@%+/-]+")
 # Variables whose value nothing depends on where it is only shown.
 _SHOWN = listed(
-    "? PWD USER LOGNAME SHELL PATH LANG LC_ALL TERM OLDPWD HOSTNAME UID EUID PPID RANDOM SECONDS LINENO SHLVL TMPDIR VIRTUAL_ENV CONDA_PREFIX PYTHONPATH GOPATH JAVA_HOME NODE_ENV EDITOR BASH_VERSION OSTYPE"
+    "? PWD USER LOGNAME SHELL PATH LANG LC_ALL TERM OLDPWD HOSTNAME UID EUID PPID RANDOM SECONDS"
+    " LINENO SHLVL TMPDIR VIRTUAL_ENV CONDA_PREFIX PYTHONPATH GOPATH JAVA_HOME NODE_ENV EDITOR"
+    " BASH_VERSION OSTYPE"
 )
 _SECRET_VARIABLE = re.compile(r".*(?:KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE).*")
-# Builtins that change what later commands mean, or run their words as builtins. `changes` and `Reader` look closer at some.
+# Builtins that change what later commands mean, or run their words as builtins. `changes` and
+# `Reader` look closer at some.
 _CHANGERS = listed(
-    ". source eval exec export declare typeset local readonly unset alias unalias set shopt trap enable hash read mapfile readarray getopts let bind complete compgen compopt "
-    "history fc logout pushd popd disown suspend bg fg caller return shift builtin command coproc umask ulimit times"
+    ". source eval exec export declare typeset local readonly unset alias unalias set shopt trap"
+    " enable hash read mapfile readarray getopts let bind complete compgen compopt history fc"
+    " logout pushd popd disown suspend bg fg caller return shift builtin command coproc umask"
+    " ulimit times"
 )
+
+
+class Word(NamedTuple):
+    """An argument as a program gets it, as far as it is known.
+
+    Args:
+        text: The argument; a pattern if `glob`; its beginning if it is not `known`.
+        known: Whether `text` is all of it.
+        glob: Whether the shell may replace it by the names of files.
+        tree: Set if the argument is some path below the folder `text`: the names that it may have.
+        split: Whether what is not known of it may become several arguments, or none.
+    """
+
+    text: str
+    known: bool = True
+    glob: bool = False
+    tree: Names | None = None
+    split: bool = False
 
 
 class Stdin(NamedTuple):
-    """The input of a program: its text if that is known; `names` if each line is a path below one of these."""
+    """The input of a program: its text if that is known; `names` if each line is a path below
+    one of these."""
 
     text: str | None = None
     names: tuple[Word, ...] | None = None
@@ -76,10 +109,12 @@ Judge = Callable[["Reader", Sequence[Word], Scope, Stdin | None], tuple[str, ...
 
 
 class Reader:
-    """Judges one command and keeps the highest risk. `judge` is asked about each program, and gives the folders that it goes to.
+    """Judges one command and keeps the highest risk. `judge` is asked about each program, and gives
+    the folders that it goes to.
 
-    `rearranged` is set by programs that may put symlinks anywhere: what a path means after them is not known. `wrote` says that files may
-    have been made since the directories were looked at. A program sets `yields` if its output is names of files below these.
+    `rearranged` is set by programs that may put symlinks anywhere: what a path means after them is
+    not known. `wrote` says that files may have been made since the directories were looked at. A
+    program sets `yields` if its output is names of files below these.
     """
 
     __slots__ = ("_judge", "_left", "found", "hosts", "places", "rearranged", "wrote", "yields")
@@ -98,7 +133,7 @@ class Reader:
         """The risk of a command that begins in one of `cwds`; the commands `before` run first."""
         scope = Scope(cwds, {})
         for one in before:
-            self.script(parse(one), scope)
+            self.script(grammar.parse(one), scope)
             self.wrote, self.found = self.wrote or self.found.rank > LOW, Finding(LOW)
         if reason := grammar.hidden(command):
             return Finding(HIGH, reason)
@@ -114,7 +149,7 @@ class Reader:
     def nested(self, text: str, scope: Scope) -> None:
         """Judge the text of a script."""
         try:
-            self.script(parse(text), scope)
+            self.script(grammar.parse(text), scope)
         except Unjudged as reason:
             self.note(UNKNOWN, f"what it does was not judged: {reason}")
 
@@ -128,48 +163,45 @@ class Reader:
         """Whether files may have been made since the directories were looked at."""
         return self.wrote or self.rearranged or self.found.rank > LOW
 
-    def path(
-        self, word: Word, scope: Scope, what: str, rule: Callable[[str, str], Finding]
-    ) -> None:
-        """Judge what is done with a path, by a rule that takes it and the folder that it is relative to."""
-        path = word.text
+    def path(self, word: Word, scope: Scope, kind: str, what: str) -> None:
+        """Judge the use of a path: of a `kind` of `Places.judge`, or to "search" a folder or
+        "delete" it with all that is in it."""
+        path, places = word.text, self.places
         if not word.known:
             self.note(UNKNOWN, f"{what} a path that is not known beforehand")
-        elif self.rearranged and not path.startswith(("/usr/", "/dev/null")):
+        elif self.rearranged and kind != "use" and not path.startswith(("/usr/", "/dev/null")):
             self.note(
                 UNKNOWN, f"{what} {path[:80]!r} after a command that may have made a link of it"
             )
         elif not scope.cwds and not path.startswith("/"):
             self.note(UNKNOWN, f"{what} {path[:80]!r} in a folder that is not known beforehand")
         for cwd in scope.cwds or ("/",) if word.known else ():
-            matches = self.places.matches(path, cwd) if word.glob else [path]
-            if matches is None or (
-                word.glob and not self.places.is_inside(_GLOB.split(path)[0], cwd)
-            ):
+            matches = places.matches(path, cwd) if word.glob else [path]
+            if matches is None or (word.glob and not places.is_inside(_GLOB.split(path)[0], cwd)):
                 self.note(UNKNOWN, f"{what} more paths than are looked at: {path[:80]}")
             for one in matches or ():
-                self.note(*rule(one, cwd))
+                if kind == "search" or (word.tree is not None and kind == "read"):
+                    self.note(*places.read_all(one, cwd, word.tree or Names(), what))
+                else:
+                    self.note(*places.judge("write" if kind == "delete" else kind, one, cwd, what))
+                if kind == "delete" and (
+                    not made_again(one.rstrip("/").rpartition("/")[2])
+                    or places.real(one, cwd) == places.workdir
+                ):
+                    self.note(HIGH, f"deletes a folder and all that is in it: {one[:80]}")
 
-    def no_options(self, word: Word, scope: Scope) -> bool:
-        """Whether no file that a glob becomes can be taken for an option."""
-        if word.text[:1] not in ("*", "?", "["):
-            return not word.text.startswith("-")
-        names = [self.places.matches(word.text, cwd) for cwd in scope.cwds if not self.disturbed]
-        return bool(names) and all(
-            one is not None and not any(name.startswith("-") for name in one) for one in names
-        )
-
-    def odd(self, word: Word, scope: Scope) -> bool:
-        """Whether a name below a folder may be taken for several words, or for an option."""
-        if word.tree is None and (word.glob or word.text != "."):
-            return any(
-                names is None or any(re.search(r"[\s'\"\\]|^-", name) for name in names)
-                for names in [self.places.matches(word.text, cwd) for cwd in scope.cwds]
+    def odd(self, word: Word, scope: Scope, names: str = r"[\s'\"\\]|^-") -> bool:
+        """Whether a name that a word stands for may be taken for several words, or for an
+        option."""
+        if word.tree is None and word.text != ".":
+            found = [
+                self.places.matches(word.text, cwd) for cwd in scope.cwds if not self.disturbed
+            ]
+            return not found or any(
+                one is None or any(re.search(names, name) for name in one) for one in found
             )
         walks = [
-            self.places.walk(
-                self.places.real(word.text, cwd), (word.tree or Names()).keep, foreign=True
-            )
+            self.places.walk(self.places.real(word.text, cwd), word.tree or Names(), foreign=True)
             for cwd in scope.cwds
         ]
         return self.disturbed or not walks or any(walk.odd or not walk.whole for walk in walks)
@@ -182,7 +214,8 @@ class Reader:
             self._chain(chain, scope.copy() if chain.background else scope)
 
     def _chain(self, chain: Chain, scope: Scope) -> None:
-        """`a && b || c`: `done` are the folders to be in if the last one succeeded, `failed` if it did not."""
+        """`a && b || c`: `done` are the folders to be in if the last one succeeded, `failed` if
+        it did not."""
         done = failed = scope.cwds
         first = scope.variables
         for index, (operator, pipeline) in enumerate(chain.pipelines):
@@ -265,14 +298,8 @@ class Reader:
             value = self.one(raw, scope)
             if not command.words:
                 scope.variables[name] = value
-            elif name == "PYTHONPATH":
-                for one in value.text.split(":"):
-                    inside = all(
-                        self.places.is_inside(one or ".", cwd) for cwd in scope.cwds or ("/",)
-                    )
-                    self.note(
-                        MEDIUM if inside else UNKNOWN, f"takes modules from {one[:80] or '.'}"
-                    )
+            if name == "PYTHONPATH":
+                self.modules(value, scope)
             elif name.startswith(("DJANGO", "FLASK")):
                 self.note(MEDIUM, "runs the project's own code")
         words = [word for raw in command.words for word in self.expand(raw, scope)]
@@ -289,6 +316,14 @@ class Reader:
         after = self._judge(self, words, scope, stdin)
         return scope.cwds if after is None else after
 
+    def modules(self, folders: Word, scope: Scope) -> None:
+        """Judge folders, with `:` between them, that Python takes modules from."""
+        for folder in folders.text.split(":"):
+            inside = folders.known and all(
+                self.places.is_inside(folder or ".", cwd) for cwd in scope.cwds or ("/",)
+            )
+            self.note(MEDIUM if inside else UNKNOWN, f"takes modules from {folder[:80] or '.'}")
+
     def _redirect(self, redirect: Redirect, scope: Scope) -> Stdin | None:
         if redirect.operator in ("<<", "<<<"):
             self.expand(redirect.target, scope)
@@ -302,19 +337,19 @@ class Reader:
             self.path(
                 word,
                 scope,
-                "uses",
-                self.places.read if redirect.operator == "<" else self.places.write,
+                "read" if redirect.operator == "<" else "write",
+                "reads" if redirect.operator == "<" else "writes to",
             )
         return Stdin() if redirect.operator == "<" else None
 
     # --- words ---
 
     def one(self, raw: Raw, scope: Scope) -> Word:
-        """The value that a variable is given: nothing in it is split, and no glob or brace in it is replaced."""
+        """The value that a variable is given: nothing in it is split, and no glob or brace in it
+        is replaced."""
+        quoted = grammar.Part(grammar.QUOTED, "")
         pieces = [
-            Word(part.value)
-            if part.kind < VARIABLE
-            else self.expand((part, grammar.Part(grammar.QUOTED, "")), scope)[0]
+            Word(part.value) if part.kind < VARIABLE else self.expand((part, quoted), scope)[0]
             for part in raw
         ]
         return Word(
@@ -359,7 +394,8 @@ class Reader:
         ]
 
     def _names(self, script: Script, scope: Scope) -> list[Word]:
-        """The names of files that a script of one pipeline, which was judged just now, has as its output; none if that is not known."""
+        """The names of files that a script of one pipeline, which was judged just now, has as
+        its output; none if that is not known."""
         single = (
             len(script) == 1
             and len(script[0].pipelines) == 1
@@ -391,9 +427,10 @@ def _union(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def shell_effect(command: str) -> str:
-    """How a command leaves its shell: "changes" if later commands may mean something else, "moves" if it may be in another folder, else ""."""
+    """How a command leaves its shell: "changes" if later commands may mean something else,
+    "moves" if it may be in another folder, else ""."""
     try:
-        todo, found = list[Chain | Command](parse(command)), ""
+        todo, found = list[Chain | Command](grammar.parse(command)), ""
     except Unjudged:
         return "changes"
     while todo:
@@ -402,9 +439,14 @@ def shell_effect(command: str) -> str:
             todo += [command for _, pipeline in one.pipelines for command in pipeline]
         elif one.kind != "program":
             todo += [chain for script in one.scripts for chain in script]
+        elif not one.words and any(name == "PYTHONPATH" for name, _ in one.variables):
+            return "changes"
         elif one.words:
             name, *rest = [grammar.literal(raw) for raw in one.words]
-            if changes(name, rest):
+            if changes(name, rest) or (
+                name in ("[", "[[", "test")
+                and not re.fullmatch(_PLAIN_TEST, " ".join([word or "-v" for word in rest]))
+            ):
                 return "changes"
             found = "moves" if name == "cd" else found
     return found
@@ -412,92 +454,53 @@ def shell_effect(command: str) -> str:
 
 def changes(name: str | None, rest: Sequence[str | None]) -> bool:
     """Whether a program with these words (None: not known) may change the shell that runs it."""
-    match name:
-        case "command":
-            return rest[:1] not in (["-v"], ["-V"])
-        case "printf":
-            return (
-                not rest
-                or rest[0] is None
-                or rest[0].startswith("-")
-                or re.search(r"%[-#0 +'*.\dhlLjzt]*n", rest[0]) is not None
-            )
-        case "[" | "[[" | "test":
-            return rest[:1] == [None] or any(
-                word in ("-v", "-R", "-eq", "-ne", "-lt", "-le", "-gt", "-ge", "=~")
-                for word in rest
-            )
-        case "wait" | "jobs":
-            return any(word is None or word.startswith("-") for word in rest)
-        case "ulimit" | "umask" | "alias" | "history":
-            return rest not in ([], ["-a"], ["-S"], ["-n"], ["-s"])
-        case "set":
-            return (
-                not all(
-                    word is not None
-                    and re.fullmatch(r"[-+][eux]*o?|pipefail|errexit|nounset|xtrace", word)
-                    for word in rest
-                )
-                or not rest
-            )
-        case "read":
-            return not all(
-                word is not None and (word == "-r" or grammar.LOCAL.fullmatch(word))
-                for word in rest
-            )
-        case "export":
-            return not rest or not all(word is not None and exported(word) for word in rest)
-        case _:
-            return name is None or name in _CHANGERS
+    if name == "export":
+        return not all(
+            word is not None and grammar.harmless(*word.partition("=")[::2]) for word in rest
+        )
+    if name in _FORMS:
+        return None in rest[: 1 if name == "printf" else None] or not _FORMS[name].fullmatch(
+            " ".join([word or "" for word in rest])
+        )
+    return name is None or name in _CHANGERS
 
 
-def exported(word: str) -> bool:
-    """Whether `export` may be given this word: a plain value for a name that nothing acts on."""
-    name, equals, value = word.partition("=")
-    return (
-        bool(equals)
-        and name != "PYTHONPATH"
-        and grammar.HARMLESS.fullmatch(name) is not None
-        and re.fullmatch(r"[\w.@-]*", value) is not None
+_PLAIN_TEST = r"(?!(?:.* )?(?:-[vR]|-eq|-ne|-lt|-le|-gt|-ge|=~)(?: |$)).*"
+# Forms of builtins after which nothing later means something else.
+_FORMS = {
+    name: re.compile(form, re.DOTALL)
+    for names, form in (
+        ("command", r"-[vV] .*"),
+        ("printf", r"(?!-)(?!.*?%[-#0 +'*.\dhlLjzt]*n).+"),
+        ("wait jobs", r"(?!-)(?!.* -).*"),
+        ("ulimit umask alias history", r"(?:-[anSs])?"),
+        ("set", r"(?:(?:[-+][eux]*o?|pipefail|errexit|nounset|xtrace)(?: |$))+"),
+        ("read", rf"(?:-r(?: |$))?(?:(?:{grammar.LOCAL.pattern})(?: |$))*"),
     )
-
-
-_ROUGH_WORD = re.compile(r"[;|&()<>`\n]|[^\s;|&()<>`]+")
-_ROUGH_HIGH = listed(
-    "sudo su doas pkexec mkfs shred fdisk reboot shutdown nc ncat socat ssh scp crontab chown mount useradd iptables insmod killall"
+    for name in names.split()
+}
+_ROUGH_HIGH = re.compile(
+    r"(?:^|[;|&(){`\n]|\b(?:then|do|else|env|exec|command|nohup|eval|xargs) )["
+    r" \t]*(?:[^\s;|&()]*/)?(sudo|su|doas|mkfs|shred|nc|ncat|socat|ssh|scp|reboot|shutdown|rm["
+    r" \t]+(?:-[^\s;]+[ \t]+)*-\w*[rR]\w*|rm[ \t]+--rec\w*)(?=\s|$)"
 )
 
 
 def _rough(command: str, places: Places, cwds: Sequence[str]) -> Finding:
     """Dangers that show in the words of a command about which nothing is proven."""
-    begins, name = True, ""
-    for word in _ROUGH_WORD.findall(re.sub(r"['\"\\]", "", command[:20_000])):
-        if word in ";|&()<>`\n":
-            begins, name = begins or word not in "<>", word if word in "<>" else ""
-        elif begins and word not in (
-            "then",
-            "do",
-            "else",
-            "{",
-            "!",
-            "time",
-            "env",
-            "exec",
-            "command",
-            "nohup",
-            "eval",
-            "xargs",
-        ):
-            begins, name = False, word.rpartition("/")[2]
-            if name in _ROUGH_HIGH:
-                return Finding(HIGH, f"{name} may do harm, in a command of which little is known")
-        elif name == "rm" and re.fullmatch(r"-\w*[rR]\w*|--rec\w*", word):
-            return Finding(HIGH, "deletes folders, in a command of which little is known")
-        elif "$" not in word and "/" in f"{word}/" and word[0] in "/~.":
-            path = places.home + word[1:] if word.startswith("~") else word
-            found = (places.write if name in ("rm", ">") else places.read)(
-                path, cwds[0] if cwds else "/"
-            )
-            if found.rank == HIGH:
-                return found
+    text = re.sub(r"['\"\\]", "", command[:20_000])
+    if match := _ROUGH_HIGH.search(text):
+        return Finding(HIGH, f"{match[1][:20]} may do harm, in a command of which little is known")
+    for into, word in re.findall(r"(>\|?[ \t]*|)(?<![^\s;|&()<>`=])([/~.][^\s;|&()<>`$]*)", text)[
+        :200
+    ]:
+        path = places.home + word[1:] if word.startswith("~") else word
+        found = places.judge(
+            "write" if into else "read",
+            path,
+            cwds[0] if cwds else "/",
+            "may write to" if into else "may read",
+        )
+        if found.rank == HIGH:
+            return found
     return Finding(LOW)

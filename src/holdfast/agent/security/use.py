@@ -1,4 +1,5 @@
-"""`Use`: one program with its words, as the rules about programs are asked about it; and its options, as the table allows them."""
+"""`Use`: one program with its words, as the rules about programs are asked about it; and its
+options, as the table allows them."""
 
 from __future__ import annotations
 
@@ -7,35 +8,46 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.agent.security import table
 from holdfast.agent.security.network import fetch
-from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN
-from holdfast.agent.security.script import Reader, Scope, Stdin
-from holdfast.agent.security.words import Names, Word, listed
+from holdfast.agent.security.paths import HIGH, LOW, MEDIUM, UNKNOWN, Names, listed
+from holdfast.agent.security.script import Reader, Scope, Stdin, Word
 
-_TOKEN = re.compile(r"(--?[^=?<>@%]+)([=?<>@%]*)")
-
-
+_TOKEN = re.compile(r"(--?[^=?<>@%+^]+)([=?<>@%+^]*)")
 PUBLISHES = listed(
-    "publish deploy upload login logout release yank push owner adduser unpublish register gh-deploy site-deploy deploy-file"
+    "publish deploy upload login logout release yank push owner adduser unpublish register"
+    " gh-deploy site-deploy deploy-file"
 )
-_PACKAGE = re.compile(
-    r"[A-Za-z0-9][\w.-]*(?:\[[\w,.-]+\])?(?:\s*(?:[=!~<>]=|===|[<>])\s*[\w.*+!-]+(?:\s*,\s*(?:[=!~<>]=|[<>])\s*[\w.*+!-]+)*)?"
-)
-_SQL = re.compile(
-    r"\s*(?:select|explain|with|pragma\s+\w+)\b[^;]*;?\s*|\.(?:tables?|schema|indexes|databases|fullschema|dump)(?:\s+\w+)?",
-    re.IGNORECASE,
-)
-_SQL_DOES = re.compile(
-    r"=|\b(?:fsdir|lsdir|zipfile|sqlar\w*|csv)\b|\b(?!(?:count|sum|min|max|avg|total|lower|upper|length|substr|coalesce|ifnull|group_concat|date|datetime|strftime|round|abs|typeof|distinct|in|values|over|exists|cast|as|and|or|not|select|from|where)\b)\w+\s*\(",
-    re.IGNORECASE,
-)
-_NODE_PACKAGE = re.compile(
-    r"(?:@[a-z0-9][\w.-]*/)?[A-Za-z0-9][\w.-]*(?:@[\^~<>=]*[A-Za-z0-9][\w.+-]*)?"
-)
+# Letters of a kind whose operands are looked at for what they are alone: the text that is allowed,
+# and what another one may do.
+_TEXTS = {
+    letter: (re.compile(text, re.IGNORECASE), rank, what)
+    for letter, text, rank, what in (
+        ("e", r"[\w.+-]+", UNKNOWN, "is given what may change something, or is read"),
+        ("d", r"\+.*", UNKNOWN, "may set the clock"),
+        ("f", r"(?!.*env)[\w.\[\]| \"-]*", UNKNOWN, "has a program that may read more"),
+        ("Q", table.SQL, UNKNOWN, "may change the database, or run or read something"),
+        (
+            "z",
+            r"%\d*|[1-9]\d+|[2-9]",
+            HIGH,
+            "ends processes that are not known beforehand, or all of them",
+        ),
+        ("y", table.NODE_PACKAGE, UNKNOWN, "installs what is no name"),
+        ("i", table.PACKAGE, UNKNOWN, "installs what is no name"),
+    )
+}
+_PATHS = {
+    "r": ("read", "reads"),
+    "R": ("search", "reads"),
+    "l": ("look", "looks at"),
+    "w": ("write", "writes to"),
+}
 
 
 class Options(NamedTuple):
-    """The options of a program with their values ("" for those without one), in their order, and its operands."""
+    """The options of a program with their values ("" for those without one), in their order, and
+    its operands."""
 
     given: list[tuple[str, str]]
     operands: list[Word]
@@ -50,7 +62,8 @@ class Options(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A program's name, the words behind it, where it stands, and its input (None if nothing is redirected to it)."""
+    """A program's name, the words behind it, where it stands, and its input (None if nothing is
+    redirected to it)."""
 
     reader: Reader
     name: str
@@ -58,21 +71,25 @@ class Use(NamedTuple):
     scope: Scope
     stdin: Stdin | None
 
+    def note(self, rank: int, what: str) -> None:
+        """The program is at least so risky."""
+        self.reader.note(rank, f"{self.name.replace('.', ' ')} {what}")
+
     def low(self, what: str = "only reads") -> None:
         """The program does no harm."""
-        self.reader.note(LOW, f"{self.name.replace('.', ' ')} {what}")
+        self.note(LOW, what)
 
     def medium(self, what: str) -> None:
         """The program changes the working directory, runs what is there, or fetches."""
-        self.reader.note(MEDIUM, f"{self.name.replace('.', ' ')} {what}")
+        self.note(MEDIUM, what)
 
     def unknown(self, what: str) -> None:
         """Nothing is proven about what the program does."""
-        self.reader.note(UNKNOWN, f"{self.name.replace('.', ' ')} {what}")
+        self.note(UNKNOWN, what)
 
     def high(self, what: str) -> None:
         """The program does what is plainly dangerous."""
-        self.reader.note(HIGH, f"{self.name.replace('.', ' ')} {what}")
+        self.note(HIGH, what)
 
     def text(self, index: int) -> str:
         """The word of that place, "" if there is none or it is not known."""
@@ -87,120 +104,63 @@ class Use(NamedTuple):
         else:
             self.unknown("runs nothing that is named")
 
-    def option(self, signs: str, value: str) -> None:
-        """Note what an option does with its value."""
-        for sign, kind in (("<", "r"), (">", "w"), ("@", "c"), ("%", "i")):
-            if sign in signs and value:
-                self.operand(kind, Word(value))
-
-    def operand(self, kind: str, word: Word) -> None:
-        """Note what the program does with an operand, by the letter that stands for it in a kind of the table."""
-        match kind:
-            case "r" if word.text[:1] in ("+", "@"):
-                self.unknown(
-                    f"is given {word.text[:40]!r}, which may be a command or a file of options"
-                )
-            case "r":
-                self.reads([word])
-            case "R":
-                self.reads([word], Names())
-            case "l":
-                self.reader.path(
-                    word._replace(tree=None),
-                    self.scope,
-                    f"{self.name} looks at",
-                    self.reader.places.look,
-                )
-            case "w":
-                self.writes([word])
-            case "c":
-                self.runs_code(word)
-            case "p" | "s" if word.text.startswith("-"):
-                self.unknown("is given what may be an option")
-            case "a" | "p" | "s":
-                if kind != "s" or not re.fullmatch(
-                    r"[\w-]+(?:\.\w+)+/[\w./-]+(?:@[\w.-]+)?", word.text
-                ):
-                    self.argument(word)
-            case "u":
-                self.reader.note(*fetch(word.text, self.reader.hosts))
-            case "i" if re.match(r"\.|[^\[]*/", word.text) and "://" not in word.text:
-                self.runs_code(Word(word.text.partition("[")[0]))
-            case "i" | "y":
-                if not (_PACKAGE if kind == "i" else _NODE_PACKAGE).fullmatch(word.text):
-                    self.high("installs from elsewhere") if re.search(
-                        r"://|^[\w-]+:|^git@", word.text
-                    ) else self.unknown("installs what is no name")
-            case "Q" if not _SQL.fullmatch(word.text) or _SQL_DOES.search(word.text):
-                self.unknown("is given what may change the database, or run or read something")
-            case "h" if word.text not in ("hosts", "passwd", "group", "services", "protocols"):
-                self.unknown("shows what is not in its table")
-            case "e" if not re.fullmatch(r"[\w.+-]+", word.text):
-                self.unknown("is given what may change something, or is read")
-            case "d" if not word.text.startswith("+"):
-                self.unknown("may set the clock")
-            case "k":
-                name, _, value = word.text.partition("=")
-                if name in ("if", "of"):
-                    self.operand("r" if name == "if" else "w", Word(value))
-                elif name not in (
-                    "bs",
-                    "count",
-                    "skip",
-                    "seek",
-                    "ibs",
-                    "obs",
-                    "conv",
-                    "status",
-                    "iflag",
-                    "oflag",
-                ):
-                    self.unknown(f"has a word {word.text[:40]} that is not in its table")
-            case "z" if not re.fullmatch(r"%\d*|[1-9]\d+|[2-9]", word.text):
-                self.high("ends processes that are not known beforehand, or all of them")
-            case _:
-                pass
-
-    def reads(self, words: Sequence[Word], names: Names | None = None) -> None:
-        """The program reads these files; with `names` also the files below them that have one of those names."""
-        places = self.reader.places
+    def paths(self, kind: str, words: Sequence[Word], what: str = "") -> None:
+        """The program uses these paths, by the letter of a kind: `r`, `R`, `l` or `w`."""
         for word in words:
-            below = word.tree or names
-            plain = word._replace(tree=None)
-            if below is None:
-                self.reader.path(plain, self.scope, f"{self.name} reads", places.read)
-            else:
-                self.reader.path(
-                    plain,
-                    self.scope,
-                    f"{self.name} reads",
-                    lambda path, cwd, keep=below.keep: places.read_all(path, cwd, keep),
-                )
-
-    def writes(self, words: Sequence[Word], what: str = "writes to") -> None:
-        """The program makes, changes or deletes these paths."""
-        places, what = self.reader.places, f"{self.name} {what}"
-        for word in words:
-            self.reader.path(
-                word._replace(tree=None),
-                self.scope,
-                what,
-                lambda path, cwd: places.write(path, cwd, what),
-            )
-            if word.tree is not None:
+            act, shown = _PATHS[kind]
+            self.reader.path(word, self.scope, act, f"{self.name} {what or shown}")
+            if kind == "w" and word.tree is not None:
                 self.overwrites(word)
 
+    def operand(self, kind: str, word: Word) -> None:
+        """Note what the program does with an operand, by the letter that stands for it in a kind
+        of the table."""
+        text, (form, rank, what) = word.text, _TEXTS.get(kind, (None, LOW, ""))
+        if kind == "i" and re.match(r"\.|[^\[]*/", text) and "://" not in text:
+            self.runs_code(Word(text.partition("[")[0]))
+        elif form is not None and not form.fullmatch(text):
+            (
+                self.high("installs from elsewhere")
+                if kind in "iy" and re.search(r"://|^[\w-]+:|^git@", text)
+                else self.note(rank, what)
+            )
+        elif (
+            (kind in "ps" and text.startswith("-"))
+            or (kind == "r" and text[:1] in ("+", "@"))
+            or kind in ("", "0")
+        ):
+            self.unknown(
+                f"has a word {text[:40]!r} that is not in its table, or may be a command or an"
+                " option"
+            )
+        elif kind in _PATHS:
+            self.paths(kind, [word])
+        elif kind == "c":
+            self.runs_code(word)
+        elif kind in "ap" or (
+            kind == "s" and not re.fullmatch(r"[\w-]+(?:\.\w+)+/[\w./-]+(?:@[\w.-]+)?", text)
+        ):
+            self.argument(word, kind == "p")
+        elif kind == "u":
+            self.reader.note(*fetch(text, self.reader.hosts))
+
+        elif kind == "k" and not re.match(r"(?:bs|count|skip|seek|conv|status)=", text):
+            name, _, value = text.partition("=")
+            self.paths("r" if name == "if" else "w", [Word(value)])
+            if name not in ("if", "of"):
+                self.unknown("has a word that is not in its table")
+
     def overwrites(self, folder: Word, unpacks: bool = False) -> None:
-        """The program may write to any file of a folder, also where that is a link; with `unpacks` it makes files of any name, and links."""
+        """The program may write to any file of a folder, also where that is a link; with
+        `unpacks` it makes files of any name, and links."""
         for cwd in self.scope.cwds:
             walk = self.reader.places.walk(
-                self.reader.places.real(folder.text, cwd),
-                (folder.tree or Names()).keep,
-                foreign=unpacks,
+                self.reader.places.real(folder.text, cwd), folder.tree or Names(), foreign=unpacks
             )
             if (walk.folder_out if unpacks else walk.leads_out) or not walk.whole:
                 self.unknown(
-                    f"writes to files of {folder.text[:80]}, which has links out, or is more than is looked at"
+                    f"writes to files of {folder.text[:80]}, which has links out, or is more than"
+                    " is looked at"
                 )
         self.reader.rearranged = self.reader.rearranged or unpacks
 
@@ -216,44 +176,45 @@ class Use(NamedTuple):
             self.high("runs code that it is fed")
         if word.glob or word.tree is not None or not word.known or word.text[:1] in ("@", "-"):
             self.unknown("runs a file that is not known beforehand")
-        for cwd in self.scope.cwds or ("/",):
-            self.reader.note(*self.reader.places.use(word.text, cwd, self.name))
+        self.reader.path(word, self.scope, "use", f"{self.name} runs")
         self.medium(f"runs the code of {word.text[:80]}")
 
-    def argument(self, word: Word) -> None:
-        """The project's own code is given a word: a plain one, or a path of the project. Of an option the value counts."""
-        path = (
-            word.text.partition("=")[2]
-            if word.text.startswith("-")
-            else word.text.partition("::")[0].partition("=")[2] or word.text.partition("::")[0]
-        )
+    def argument(self, word: Word, strict: bool = False) -> None:
+        """The project's own code is given a word: a plain one, or a path of the project. Of an
+        option the value counts."""
+        text = word.text if word.text.startswith("-") else word.text.partition("::")[0]
+        path = text.partition("=")[2] or ("" if text.startswith("-") else text)
         if PUBLISHES & {word.text, *re.split(r"[:/.]", word.text)} or re.match(
             r"publish|deploy|upload", word.text
         ):
             self.high(f"sends something out: {word.text[:40]}")
+        if not word.known or (strict and not re.fullmatch(r"[\w@%+=:,./*?\[\]{}^~#-]*", text)):
+            self.unknown(f"is given what may be code: {text[:60]}")
         if (
-            {"install", "exec"} & set(re.split(r"[:.]", word.text))
-            or "://" in path
+            {"install", "exec"} & set(re.split(r"[:.]", text))
+            or re.search(r"://|@", path)
             or word.tree is not None
-            or word.text[:1] == "@"
-            or "@" in path
         ):
             self.unknown(f"is given what is not looked at: {word.text[:60]}")
-        for cwd in self.scope.cwds or ("/",):
-            self.reader.note(*self.reader.places.use(path, cwd, self.name))
+        self.reader.path(
+            Word(path, word.known, word.glob), self.scope, "use", f"{self.name} is given"
+        )
 
 
 @functools.lru_cache(maxsize=1024)
 def _entry(text: str) -> tuple[dict[str, str], bool]:
     """The options of an entry with their signs, and whether digits are an option."""
     found = {"--help": "", "--version": ""}
-    for token in text.split():
+    tokens = text.split()
+    for token in [
+        one for name in tokens if name[0] == "&" for one in table.GROUPS[name[1:]].split()
+    ] + tokens:
         match = _TOKEN.fullmatch(token)
         if match is not None and match[1].startswith("--"):
             found[match[1]] = match[2]
         elif match is not None:
             found.update({f"-{letter}": match[2] for letter in match[1][1:]})
-    return found, "#" in text.split()
+    return found, "#" in tokens or "&log" in tokens
 
 
 def take(
@@ -275,7 +236,7 @@ def take(
         word = todo.pop()
         text = word.text
         if text == "--" or (stop and operands):
-            operands += reversed(todo if text == "--" else [*todo, word])
+            operands += reversed([*todo, word] if operands and stop else todo)
             break
         if text[:1] != "-" or text == "-" or word.tree is not None:
             operands.append(word)
@@ -288,12 +249,12 @@ def take(
                 signs is None
                 or (equals and not signs)
                 or not word.known
-                or (word.glob and (signs != "=" or not equals))
+                or (word.glob and (signs not in ("=", "?") or not equals))
             ):
                 use.unknown(f"has an option {name[:40]} that is not in its table")
                 continue
-            value = value if equals or not signs or "?" in signs else _value(use, todo)
-            use.option(signs, value)
+            value = value if equals or not _valued(signs) else _value(use, todo)
+            _note(use, signs, value)
             given.append((name, value))
         else:
             for place, letter in enumerate(text[1:], 2):
@@ -301,13 +262,19 @@ def take(
                 if signs is None or word.glob or not word.known:
                     use.unknown(f"has an option -{letter} that is not in its table")
                     break
-                value = text[place:] if signs else ""
-                value = value or ("" if not signs or "?" in signs else _value(use, todo))
-                use.option(signs, value)
+                glued = "?" in signs or _valued(signs)
+                value = text[place:] if glued else ""
+                value = value or (_value(use, todo) if _valued(signs) else "")
+                _note(use, signs, value)
                 given.append((f"-{letter}", value))
-                if signs:
+                if glued:
                     break
     return Options(given, operands)
+
+
+def _valued(signs: str) -> bool:
+    """Whether an option takes the next word as its value if none is glued on."""
+    return "?" not in signs and bool(set(signs) & set("=<>@%"))
 
 
 def _value(use: Use, todo: list[Word]) -> str:
@@ -315,3 +282,16 @@ def _value(use: Use, todo: list[Word]) -> str:
     if not word.known or word.glob or word.tree is not None:
         use.unknown("has an option whose value is not known beforehand")
     return word.text
+
+
+def _note(use: Use, signs: str, value: str) -> None:
+    """Note what an option does, also with its value."""
+    if "^" in signs or "+" in signs:
+        (
+            use.high("throws work away, or changes what is elsewhere")
+            if "^" in signs
+            else use.medium("changes something")
+        )
+    for sign, kind in (("<", "r"), (">", "w"), ("@", "c"), ("%", "i")):
+        if sign in signs and value:
+            use.operand(kind, Word(value))
