@@ -42,7 +42,10 @@ _FLAG = (
     r"-(?:O[0-3sgz]?|g\d?|w|W[\w=-]*|std=[\w+]+|pedantic|pipe|pthread|fPIC|fsanitize=\w+|fno-[\w-]+|march=\w+|D\w+(?:=\w+)?|[ADW]"
     r" [\w-]+)"
 )
-_NODE_OPTION = r"--(?:max[-_]old[-_]space[-_]size=\d+|no-warnings|trace-warnings|experimental-vm-modules|openssl-legacy-provider)"
+_NODE_OPTION = (
+    r"--(?:max[-_]old[-_]space[-_]size=\d+|no-warnings|trace-warnings|experimental-vm-modules"
+    r"|openssl-legacy-provider)"
+)
 _HARMLESS = re.compile(
     r"(?:LC_[A-Z]+|LANG|LANGUAGE|TZ|TERM|CI|NO_COLOR|FORCE_COLOR|CLICOLOR|COLUMNS|LINES|NODE_ENV|RUST_BACKTRACE|RUST_LOG|RUST_TEST_THREADS|CGO_ENABLED"
     r"|PYTHON(?:DONTWRITEBYTECODE|UNBUFFERED|HASHSEED|UTF8|IOENCODING|WARNINGS|FAULTHANDLER|NOUSERSITE|ASYNCIODEBUG)|CARGO_(?:TERM_COLOR|INCREMENTAL)"

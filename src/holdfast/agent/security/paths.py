@@ -62,21 +62,36 @@ def listed(text: str) -> frozenset[str]:
 # Folders whose files are credentials, and files that are; the same by where they are, and below a
 # home.
 _SECRETS = listed("""
-.ssh .gnupg .aws .azure .kube .docker .password-store .mozilla .thunderbird gcloud keyrings .env .envrc .netrc _netrc .pgpass .my.cnf .npmrc .pypirc .git-credentials .htpasswd .vault-token .boto .s3cfg id_rsa id_dsa id_ecdsa
-id_ed25519 shadow shadow- gshadow master.key credentials credentials.json secrets.json secrets.yml secrets.yaml secrets.toml .bash_history .zsh_history .python_history .terraformrc login.keychain-db
+.ssh .gnupg .aws .azure .kube .docker .password-store .mozilla .thunderbird gcloud keyrings .env
+.envrc .netrc _netrc .pgpass .my.cnf .npmrc .pypirc .git-credentials .htpasswd .vault-token .boto
+.s3cfg id_rsa id_dsa id_ecdsa
+id_ed25519 shadow shadow- gshadow master.key credentials credentials.json secrets.json secrets.yml
+secrets.yaml secrets.toml .bash_history .zsh_history .python_history .terraformrc login.keychain-db
 """)
 _SECRET_NAMES = re.compile(
     r"(?:\.env\.(?!example$|sample$|template$|dist$|defaults$).+|.+\.(?:pem|p12|pfx|kdbx|keystore|jks|key)|ssh_host_.+_key|.*service[-_]?account.*\.json)"
 )
 _SECRET_PATHS = listed("""
-/run/secrets /var/run/secrets /etc/sudoers /etc/sudoers.d /etc/ssl/private /etc/krb5.keytab /etc/wireguard /etc/openvpn /etc/NetworkManager/system-connections /var/lib/sss /var/spool/cron /root /run/credentials
+/run/secrets /var/run/secrets /etc/sudoers /etc/sudoers.d /etc/ssl/private /etc/krb5.keytab
+/etc/wireguard /etc/openvpn /etc/NetworkManager/system-connections /var/lib/sss /var/spool/cron
+/root /run/credentials
 /etc/security/opasswd /etc/ppp /var/lib/docker /var/lib/kubelet /etc/kubernetes
 """)
 _SECRET_ENDS = listed("""
-.cargo/credentials.toml .config/gh .config/glab-cli .config/hub .codex/auth.json .claude/.credentials.json .claude.json .gemini/oauth_creds.json .config/op .config/rclone .config/gcloud .config/doctl .config/heroku .config/github-copilot .config/openai .config/anthropic .config/configstore .config/containers/auth.json
-.config/sops .config/age .config/pip .config/pypoetry/auth.toml .config/git/credentials .config/goose .config/opencode .config/chromium .config/google-chrome .config/filezilla .config/netlify .config/stripe .config/nuget .local/share/keyrings .local/share/opencode/auth.json .local/share/fish/fish_history .m2/settings.xml
-.m2/settings-security.xml .gradle/gradle.properties .nuget/nuget.config .gem/credentials .bundle/config .terraform.d .oci .databrickscfg .snowflake .dockercfg .cache/huggingface/token .huggingface/token .kaggle/kaggle.json .yarnrc.yml .mysql_history .psql_history .lesshst .node_repl_history .irb_history .sqlite_history
-.rediscli_history .viminfo .fly .railway .vercel .pulumi/credentials.json .authinfo .authinfo.gpg .msmtprc .mutt .config/fish/fish_variables
+.cargo/credentials.toml .config/gh .config/glab-cli .config/hub .codex/auth.json
+.claude/.credentials.json .claude.json .gemini/oauth_creds.json .config/op .config/rclone
+.config/gcloud .config/doctl .config/heroku .config/github-copilot .config/openai .config/anthropic
+.config/configstore .config/containers/auth.json
+.config/sops .config/age .config/pip .config/pypoetry/auth.toml .config/git/credentials
+.config/goose .config/opencode .config/chromium .config/google-chrome .config/filezilla
+.config/netlify .config/stripe .config/nuget .local/share/keyrings .local/share/opencode/auth.json
+.local/share/fish/fish_history .m2/settings.xml
+.m2/settings-security.xml .gradle/gradle.properties .nuget/nuget.config .gem/credentials
+.bundle/config .terraform.d .oci .databrickscfg .snowflake .dockercfg .cache/huggingface/token
+.huggingface/token .kaggle/kaggle.json .yarnrc.yml .mysql_history .psql_history .lesshst
+.node_repl_history .irb_history .sqlite_history
+.rediscli_history .viminfo .fly .railway .vercel .pulumi/credentials.json .authinfo .authinfo.gpg
+.msmtprc .mutt .config/fish/fish_variables
 """)
 # What is known of /proc and holds nothing of a process: all else there is its environment, memory,
 # open files, or a road around the paths looked at here.
@@ -102,7 +117,9 @@ _OBEYED = listed(
 )
 # Folders and files that tools make again.
 _AGAIN = listed("""
-.cache .eggs .gradle .hypothesis .mypy_cache .next .nox .nuxt .parcel-cache .pytest_cache .ruff_cache .tox .turbo __pycache__ build cmake-build-debug coverage dist htmlcov node_modules out target *.pyc *.pyo *.o *.class *~
+.cache .eggs .gradle .hypothesis .mypy_cache .next .nox .nuxt .parcel-cache .pytest_cache
+.ruff_cache .tox .turbo __pycache__ build cmake-build-debug coverage dist htmlcov node_modules out
+target *.pyc *.pyo *.o *.class *~
 .DS_Store .coverage *.orig *.rej *.egg-info
 """)
 # Folders of others' packages and of tools: a search through a project is not after the secrets of

@@ -491,9 +491,8 @@ def _chmod(use: Use) -> None:
 
 
 def _tar(use: Use) -> None:
-    first = use.text(
-        0
-    )  # `tar xzf a`: without a dash, letters with a value take the words behind them one after the other
+    # `tar xzf a`: without a dash, letters with a value take the words behind them one by one.
+    first = use.text(0)
     words = (
         [Word(f"-{first}"), *use.args[1:]]
         if re.fullmatch(r"[A-Za-z]*[a-z]", first) and not set(first[:-1]) & set("fCTXbgHKLNVIF")

@@ -18,16 +18,26 @@ from holdfast.agent.security.script import Word
 from holdfast.agent.security.use import Options, Use
 
 _SETTING = re.compile(
-    r"(?:user\.(?:name|email)|color\.[\w.]+|advice\.\w+|core\.(?:quotepath|autocrlf|abbrev|safecrlf|filemode|ignorecase)|init\.defaultbranch|(?:commit|tag)\.gpgsign|log\.\w+|diff\.(?:renames|noprefix)|pull\.(?:rebase|ff)|core\.pager=(?:cat)?$)(?:=.*)?",
+    r"(?:user\.(?:name|email)|color\.[\w.]+|advice\.\w+|core\.(?:quotepath|autocrlf|abbrev|"
+    r"safecrlf|filemode|ignorecase)|init\.defaultbranch|(?:commit|tag)\.gpgsign|log\.\w+|"
+    r"diff\.(?:renames|noprefix)|pull\.(?:rebase|ff)|core\.pager=(?:cat)?$)(?:=.*)?",
     re.IGNORECASE | re.DOTALL,
 )
 # Lines of a repository's configuration after which git runs nothing of the repository's choice.
 _PLAIN_LINE = re.compile(
-    r"""\s*(?:[#;].*|\[(?:core|user|init|pull|push|color|fetch|gc|commit|log|advice|status|rerere|merge|diff|blame|index|feature|receive|lfs|extensions|pack|http|branch|rebase|submodule)\]
-    |\[(?:remote|branch|submodule|lfs)\s+"[^"\\]*"\]|\[filter\s+"lfs"\]|(?:clean|smudge|process)\s*=\s*git-lfs\ (?:clean|smudge|filter-process)(?:\ --skip)?(?:\ --)?(?:\ %f)?
-    |(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|symlinks|autocrlf|eol|safecrlf|quotepath|abbrev|untrackedcache|preloadindex|longpaths|url|fetch|pushurl|tagopt|prune|mirror
-    |remote|merge|rebase|ff|pushremote|description|vscode-merge-base|gk-\S+|github-pr-\S+|name|email|gpgsign|active|required|access|locksverify|defaultbranch|default|autosetupremote|ui|objectformat|partialclonefilter
-    |promisor|worktreeconfig|renames|conflictstyle|auto|sparsecheckout|sparsecheckoutcone|compression|postbuffer|version|enabled|update\s*=\s*(?:checkout|none|rebase|merge))(?:\s*=.*|\s*))?""",
+    r"""\s*(?:[#;].*|\[(?:core|user|init|pull|push|color|fetch|gc|commit|log|advice|status|rerere|
+    merge|diff|blame|index|feature|receive|lfs|extensions|pack|http|branch|rebase|submodule)\]
+    |\[(?:remote|branch|submodule|lfs)\s+"[^"\\]*"\]|\[filter\s+"lfs"\]|(?:clean|smudge|
+    process)\s*=\s*git-lfs\ (?:clean|smudge|filter-process)(?:\ --skip)?(?:\ --)?(?:\ %f)?
+    |(?:repositoryformatversion|filemode|bare|logallrefupdates|ignorecase|precomposeunicode|
+    symlinks|autocrlf|eol|safecrlf|quotepath|abbrev|untrackedcache|preloadindex|longpaths|url|
+    fetch|pushurl|tagopt|prune|mirror
+    |remote|merge|rebase|ff|pushremote|description|vscode-merge-base|gk-\S+|github-pr-\S+|name|
+    email|gpgsign|active|required|access|locksverify|defaultbranch|default|autosetupremote|ui|
+    objectformat|partialclonefilter
+    |promisor|worktreeconfig|renames|conflictstyle|auto|sparsecheckout|sparsecheckoutcone|
+    compression|postbuffer|version|enabled|update\s*=\s*(?:checkout|none|rebase|merge))(?:\s*=.*|
+    \s*))?""",
     re.IGNORECASE | re.VERBOSE,
 )
 
@@ -147,7 +157,8 @@ def _takes(use: Use, paths: Sequence[str]) -> None:
 
 
 _READERS = listed("""
-log diff show rev-list diff-tree diff-index diff-files whatchanged status blame ls-files ls-tree shortlog describe cat-file merge-base name-rev
+log diff show rev-list diff-tree diff-index diff-files whatchanged status blame ls-files ls-tree
+shortlog describe cat-file merge-base name-rev
 show-ref check-ignore cherry range-diff reflog.show reflog.HEAD stash.show
 """)
 
