@@ -79,25 +79,25 @@ def test_notes_are_written_read_found_changed_and_deleted(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("path", "action", "told"),
     [
-        ("", "write", "no path of a note"),
-        ("../x", "write", "no path of a note"),
-        ("a/../../x", "write", "no path of a note"),
-        ("/etc/passwd", "write", "no path of a note"),
-        ("a\0b", "write", "no path of a note"),
-        ("a\\b", "write", "no path of a note"),
-        ("a\nb", "write", "no path of a note"),
+        ("", "write", "is not the path of a note"),
+        ("../x", "write", "is not the path of a note"),
+        ("a/../../x", "write", "is not the path of a note"),
+        ("/etc/passwd", "write", "is not the path of a note"),
+        ("a\0b", "write", "is not the path of a note"),
+        ("a\\b", "write", "is not the path of a note"),
+        ("a\nb", "write", "is not the path of a note"),
         (".ssh/key", "write", "is hidden"),
         ("a/.lock", "delete", "is hidden"),
         ("x" * 101, "write", "too long"),
         ("/".join("abcdefghi"), "write", "too long"),
-        ("\ud800", "write", "no text"),
+        ("\ud800", "write", "cannot be the name of a file"),
         ("none.md", "delete", "There is no note"),
         ("none.md", "replace", "There is no note"),
         ("none/none.md", "replace", "There is no note"),
-        ("there.md/x", "write", "is no folder of notes"),
+        ("there.md/x", "write", "is not a folder of notes"),
         ("folder", "write", "not a note"),
         ("folder", "delete", "not a note"),
-        ("there.md", "replace", "not there"),
+        ("there.md", "replace", "occurs 0 times"),
     ],
 )
 def test_what_is_no_note_is_refused_with_a_reason(
@@ -189,7 +189,7 @@ def test_sizes_are_bounded(tmp_path: Path) -> None:
     for n in range(996):
         (tmp_path / f"notes/{n}.md").write_text("word")
     assert not write(memory, "last.md", "x").is_error
-    assert "which is the most" in write(memory, "more.md", "x").text
+    assert "which is the maximum" in write(memory, "more.md", "x").text
     assert not write(memory, "last.md", "changed").is_error, "a note that is there may change"
     assert len(read(memory)) < 21_000
     assert len(read(memory, search="word").splitlines()) == 101
@@ -275,7 +275,7 @@ def test_the_runtimes_folder_may_not_be_a_link(tmp_path: Path) -> None:
         for name, given in (("memory_write", {"path": "a.md", "text": "x"}), ("memory_read", {})):
             result = manager.run(ToolCall("1", name, given), ToolContext(runtime=runtime))
             assert result.is_error
-            assert "is a link or no folder" in result.text
+            assert "is a link or not a folder" in result.text
     assert os.listdir(tmp_path / "secret/memory") == []
 
 

@@ -391,7 +391,7 @@ def test_a_file_that_cannot_be_sent_is_refused_before_the_agent_is_asked(
             "reports that this task failed",
         ),
         ("rejected", "validation", "not on a Sunday", "refused this task"),
-        ("canceled", "cancelled", "", "was cancelled on the agent's side"),
+        ("canceled", "cancelled", "", "The agent cancelled the task"),
         (
             "auth",
             "authentication",

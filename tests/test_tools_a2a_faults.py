@@ -565,7 +565,7 @@ def test_a_redirect_is_not_followed(agents: Agents) -> None:
             {"ag": {"url": mine["url"], "token": TOKEN}, "open": {"url": mine["url"]}}
         ) as client:
             assert client.tools() == []
-            assert "HTTP 302. It sent us elsewhere" in client.errors["ag"]
+            assert "HTTP 302. This client does not follow redirects" in client.errors["ag"]
         assert lines(other, "") == []
 
 

@@ -417,7 +417,7 @@ def test_a_bad_server_harms_only_itself_and_says_why(caplog: pytest.LogCaptureFi
     assert "'/no/such/command'" in errors["missing"]
     assert "ended before it answered. Its stderr ended with: the key is missing" in errors["exits"]
     assert (
-        "did not answer within 2.5 s. It writes what is not JSON-RPC to its stdout."
+        "did not answer within 2.5 s. Its stdout has text that is not JSON-RPC."
         in errors["garbage"]
     )
     assert "did not answer within 2.5 s. Its stderr ended with: thinking" in errors["silent"]

@@ -312,7 +312,7 @@ def test_a_secret_goes_to_the_issuer_it_was_given_for_and_to_no_other(site: Site
 
 
 def test_a_wrong_auth_is_refused_by_name_and_none_shows_a_secret() -> None:
-    with pytest.raises(ConfigurationError, match=r"'a'.*no server with a url"):
+    with pytest.raises(ConfigurationError, match=r"'a'.*not a server with a url"):
         MCPClient({"a": {"command": "x"}}, auth={"a": user(Person(), {})})
     with pytest.raises(ConfigurationError, match="MCP server 'a': auth takes OAuth"):
         MCPClient({"a": {"url": "http://x"}}, auth={"a": "token"})

@@ -22,7 +22,7 @@ from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTi
 from holdfast.tools.context import ToolContext
 from holdfast.tools.manager import ToolManager
 from holdfast.tools.mcp import MCPClient, MCPPool
-from holdfast.tools.mcp.config import read_servers
+from holdfast.tools.mcp.config import read_servers, secret_values
 from holdfast.tools.mcp.secrets import bare_url, redaction
 from holdfast.tools.tool import Tool
 from tests.leftovers import Owned
@@ -251,7 +251,7 @@ def test_no_error_shows_the_environment_of_a_server() -> None:
 
 def test_tokens_and_queries_are_taken_out_of_a_text_and_nothing_else_is() -> None:
     (server,) = read_servers({"a": {"url": "http://[broken"}}).values()
-    redact = redaction(server)
+    redact = redaction(secret_values(server))
     assert redact("see https://u:p@h/x?key=1#f, or http://h/y.") == "see https://h/x or http://h/y."
     assert (
         redact("sent 'Bearer abc12345.x'; Bearer authentication is needed")
@@ -523,8 +523,8 @@ def test_stderr_is_kept_in_a_file_where_asked_and_is_bounded(
     file = tmp_path / "loud.log"
     assert file.read_text() == "the first line\n"
     assert file.stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(stdio, "_KEPT", 8000)
-    monkeypatch.setattr(stdio, "_TRIM_EVERY", 0.05)
+    monkeypatch.setattr(stdio, "_MAX_KEPT_BYTES", 8000)
+    monkeypatch.setattr(stdio, "_TRIM_SECONDS", 0.05)
     chatter = "(while :; do echo a line of a server that says much >&2; sleep 0.0005; done) & "
     with MCPClient({"loud": shell(chatter + STUB)}, stderr_dir=tmp_path) as client:
         by_name(client)

@@ -312,7 +312,7 @@ def test_outside_of_an_agent_nobody_answers_and_a_given_model_comes_first() -> N
     assert "holdfast/sampling" not in result.meta
     with ToolManager(sources=MCPClient({"srv": server}).sources(), discover=False) as manager:
         manager.discover()
-        with pytest.raises(Exception, match="no model here"):
+        with pytest.raises(Exception, match="no model that could answer"):
             manager.call("srv.think")
 
 

@@ -1,8 +1,8 @@
-"""Skills of A2A agents as tools: `A2AClient` reads their cards and makes each skill a `Tool`.
+"""Skills of A2A agents as tools. `A2AClient` reads the agents' cards and makes each skill a `Tool`.
 
-The protocol (1.0 and 0.3, over JSON-RPC and HTTP+JSON) is the a2a-sdk package's, which is async; it
-lives on one private thread. Nothing of it is imported before the first connection. Needs `pip
-install 'holdfast[a2a]'`.
+The a2a-sdk package implements the protocol (1.0 and 0.3, over JSON-RPC and HTTP+JSON). It is
+async and runs on one private thread. Nothing of it is imported before the first connection.
+Needs `pip install 'holdfast[a2a]'`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,19 @@ from holdfast.tools.sources import Health
 from holdfast.tools.tool import Tool
 
 _log = logging.getLogger(__name__)
-_REMEMBERED = (
-    1000  # conversations for each agent; the one that was quiet longest is forgotten first
-)
+# Per agent. The conversation whose last call is the oldest is forgotten first.
+_MAX_REMEMBERED_CONVERSATIONS = 1000
 
 
 # --- tools ---
 
 
 class A2ATool(Tool):
-    """A skill of an A2A agent, `agent.skill`. Made by `A2AClient`.
+    """A skill of an A2A agent, named `agent.skill`. Made by `A2AClient`. `remote_name` is the
+    skill's id.
 
-    Calls of one conversation share the agent's context, and one that follows a question of the
-    agent goes on with the same task. The result's `meta` has `taskId`, `contextId` and `state`.
-    `remote_name` is the skill's id.
+    Calls of one conversation share a context at the agent. After a question of the agent, the
+    next call continues the same task. The result's `meta` has `taskId`, `contextId` and `state`.
     """
 
     tool_type = "a2a_tool"
@@ -56,16 +55,19 @@ class A2ATool(Tool):
         self._source = source
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Ask the agent. Raises `ToolError`; a task that the agent itself reports as failed is
-        returned, with `is_error`."""
+        """Send the arguments to the agent and return its answer.
+
+        A task that the agent itself reports as failed is returned with `is_error`. Raises
+        `ToolError`.
+        """
         return self._source._call(self.name, self.remote_name, arguments, context)  # pyright: ignore[reportPrivateUsage]: one room
 
 
-# --- what is kept of a conversation ---
+# --- memory of conversations ---
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """A task that waits for us: for an answer, or (`auth-required`) for the user."""
+    """A task that waits for an answer, or (`auth-required`) for an authorization by the user."""
 
     task_id: str
     state: str
@@ -73,9 +75,11 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class Memory:
-    """Which context of one agent belongs to which conversation, and which of its tasks wait there.
-    Thread-safe, bounded. It outlives connections and conversations, for a conversation that is
-    opened again goes on with what waits for it."""
+    """The contexts and waiting tasks of one agent, by conversation. Thread-safe and bounded.
+
+    It outlives connections and conversations, so that a reopened conversation continues a
+    waiting task.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -83,8 +87,8 @@ class Memory:
         self._pending: dict[str, dict[str, Pending]] = {}
 
     def take(self, conversation: str, skill: str) -> tuple[str, Pending | None]:
-        """The conversation's context ("": none yet), and the task of that skill that waits: only
-        one call goes on with it."""
+        """Return the conversation's context ("" if it has none) and remove and return the
+        skill's waiting task, which only one call may continue."""
         with self._lock:
             return self._contexts.get(conversation, ""), self._pending.get(conversation, {}).pop(
                 skill, None
@@ -98,7 +102,7 @@ class Memory:
             self._contexts.move_to_end(conversation)
             if pending is not None:
                 self._pending.setdefault(conversation, {})[skill] = pending
-            while len(self._contexts) > _REMEMBERED:
+            while len(self._contexts) > _MAX_REMEMBERED_CONVERSATIONS:
                 self._pending.pop(self._contexts.popitem(last=False)[0], None)
 
 
@@ -106,8 +110,8 @@ class Memory:
 
 
 class A2ASource:
-    """One A2A agent as a `Source` (see `holdfast.tools.sources`). Made by `A2AClient`. Works again
-    after `close`."""
+    """One A2A agent as a `Source` (see `holdfast.tools.sources`). Made by `A2AClient`. Works
+    again after `close`."""
 
     kind: Literal["a2a"] = "a2a"
 
@@ -120,9 +124,12 @@ class A2ASource:
         self._memory = Memory()
 
     def discover(self) -> list[Tool]:
-        """Fetch the agent's card, within its `timeout`, and make each skill a tool. Raises
-        `ToolError`. A skill that cannot be a tool is left out: `left_out` then says why, by tool
-        name, and a warning is logged."""
+        """Fetch the agent's card, within its `timeout`, and return its skills as tools. Raises
+        `ToolError`.
+
+        A skill that cannot be a tool is left out: `left_out` has the reason by tool name, and a
+        warning is logged.
+        """
         return self._usable(self._begin().result())
 
     def _begin(self) -> Future[Card]:
@@ -140,9 +147,8 @@ class A2ASource:
             except ConfigurationError as error:
                 left_out[name] = f"A2A agent {self.id!r} has a skill that cannot be used. {error}"
                 continue
-            if (
-                wire_name(name) in tools
-            ):  # an agent would refuse all of them for the sake of this one
+            # An agent would refuse all tools because of one duplicate name.
+            if wire_name(name) in tools:
                 left_out[name] = (
                     f"A2A agent {self.id!r}: {name!r} is left out: its name is taken by another"
                     " skill."
@@ -153,17 +159,17 @@ class A2ASource:
             left_out[self.id] = (
                 f"A2A agent {self.id!r} names no skill in its card, so it has no tools."
             )
-        for why in left_out.values():
-            _log.warning("%s", why)
+        for reason in left_out.values():
+            _log.warning("%s", reason)
         self.left_out = left_out
         return list(tools.values())
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """An A2A agent has no way of saying that its skills have changed: `changed` is never
+        """Do nothing. A2A agents cannot report that their skills changed, so `changed` is never
         called."""
 
     def health(self, timeout: float) -> Health:
-        """Ask for the card, within `timeout` seconds. Does not raise."""
+        """Fetch the agent's card, within `timeout` seconds. Does not raise."""
         started = time.monotonic()
         future: Future[Card] | None = None
         try:
@@ -179,12 +185,14 @@ class A2ASource:
             self.id,
             True,
             time.monotonic() - started,
-            f"{card.name} {card.version}, {card.spoken}".strip(),
+            f"{card.name} {card.version}, {card.protocol}".strip(),
         )
 
     def close(self) -> None:
-        """Cancel the calls under way and close the connections. Idempotent; takes some seconds at
-        most. The conversations' contexts and what waits in them are kept."""
+        """Cancel running calls and close the connections, within some seconds. Idempotent.
+
+        The conversations' contexts and waiting tasks are kept.
+        """
         self._hub.leave(self.id)
 
     def _call(
@@ -194,16 +202,15 @@ class A2ASource:
         conversation = context.conversation_id
         parts = parts_of(name, arguments)
         context_id, pending = self._memory.take(conversation, skill)
-        known = conversation and context.call_id
+        has_key = conversation and context.call_id
         message = {
-            # The same for every attempt of one call, so that an agent that minds can tell a
-            # repetition.
+            # The same id for every attempt of one call, so that the agent can detect a repetition.
             "messageId": str(
-                uuid.uuid5(uuid.NAMESPACE_OID, context.idempotency_key) if known else uuid.uuid4()
+                uuid.uuid5(uuid.NAMESPACE_OID, context.idempotency_key) if has_key else uuid.uuid4()
             ),
             "role": "ROLE_USER",
             "parts": parts,
-            "metadata": {"skillId": skill},  # A2A 1.0 has no field for it
+            "metadata": {"skillId": skill},  # A2A 1.0 has no field for the skill
         }
         if context_id:
             message["contextId"] = context_id
@@ -218,21 +225,22 @@ class A2ASource:
                 "timeout",
                 "cancelled",
             ):
-                self._memory.keep(conversation, skill, context_id, pending)  # it still waits
+                # The task still waits.
+                self._memory.keep(conversation, skill, context_id, pending)
             raise
         waits = answer.state in ("input-required", "auth-required")
-        still = (
+        waiting_task = (
             Pending(answer.task_id, answer.state, answer.question)
             if waits and answer.context_id
             else None
         )
-        self._memory.keep(conversation, skill, answer.context_id, still)
-        return result_of(self.id, name, answer, bool(conversation) and still is not None)
+        self._memory.keep(conversation, skill, answer.context_id, waiting_task)
+        return result_of(self.id, name, answer, bool(conversation) and waiting_task is not None)
 
     def _follow(
         self, name: str, message: dict[str, Any], pending: Pending | None, context: ToolContext
     ) -> Answer:
-        """On the caller's thread: wait for the answer, telling what comes before it."""
+        """Wait on the caller's thread for the answer, and report progress meanwhile."""
         answered, look_first = (
             (pending.question, pending.state == "auth-required")
             if pending is not None
@@ -240,15 +248,17 @@ class A2ASource:
         )
         limit = self._remote.call_timeout
         deadline = None if limit is None else time.monotonic() + limit
-        heard: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        progress: queue.SimpleQueue[str | None] = queue.SimpleQueue()  # None: the call is over
         future = self._hub.submit(
-            self.id, self._remote, lambda link: link.call(message, answered, look_first, heard.put)
+            self.id,
+            self._remote,
+            lambda link: link.call(message, answered, look_first, progress.put),
         )
-        future.add_done_callback(lambda _: heard.put(None))
-        forget = context.cancelled.add_callback(lambda: future.cancel() and None)
+        future.add_done_callback(lambda _: progress.put(None))
+        remove_callback = context.cancelled.add_callback(lambda: future.cancel() and None)
         try:
             while (
-                text := heard.get(
+                text := progress.get(
                     timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0)
                 )
             ) is not None:
@@ -272,8 +282,8 @@ class A2ASource:
                 "network",
             ) from None
         finally:
-            forget()
-            # also when the wait was interrupted; nothing to do for one that is done
+            remove_callback()
+            # Needed when the wait was interrupted; a finished future ignores it.
             future.cancel()
 
     def __repr__(self) -> str:
@@ -284,33 +294,44 @@ class A2ASource:
 
 
 class A2AClient:
-    """The skills of A2A agents, each as a tool `agent.skill`: `tools += A2AClient(config)`, or
-    `client.tools()`. Thread-safe.
+    """A client of A2A agents that offers each of their skills as a `Tool` named `agent.skill`.
 
-    `config` is `{id: agent}`; None or an empty one gives no tools. An agent is `{"url"}`: its
-    address, below which its card stands at `/.well-known/agent-card.json`, or the card's own
-    address, if that ends in `.json`. Further keys: `token` (sent as a Bearer token), `headers`,
-    `origins`, `timeout` and `call_timeout` (in place of the client's), `lazy` (for a `ToolManager`:
-    ask only when named).
+    Use `tools += A2AClient(config)` or `client.tools()`. Thread-safe.
 
-    Token and headers go to the url's scheme, host and port alone, and to those of `origins`
-    (`["https://host:8443"]`). A card that names no endpoint there is refused, since nothing could
-    be sent there without them. Redirects are not followed; no proxy or credential is taken from the
-    environment.
+    The first use fetches all cards at once. If an agent fails, only its own tools are missing:
+    `errors` has the reason by agent id, and a warning is logged. An unusable skill has its reason
+    under its tool's name. The client tries a failed agent again after `close`.
 
-    The first use fetches all cards at once, each within `timeout` seconds. An agent that fails
-    harms only itself: `errors` then says why, by agent id (or tool name, for a skill that cannot be
-    used), and a warning is logged; it is tried again after `close`. A call takes at most
-    `call_timeout` seconds (None: no limit) and heeds `context.cancelled`; either way the agent is
-    told to cancel the task.
+    A call honours `context.cancelled`. After a cancel or a timeout the agent is told to cancel the
+    task.
 
-    Which context and which waiting task belong to a conversation is known as long as this object
-    lives, also over `close` and for a conversation that is opened again, for the 1000 conversations
-    of each agent that called last. Another process does not know it: there a conversation begins a
-    new context, and the answer to a question that was asked before goes to a new task, without the
-    question.
+    Keys of one agent in `config`:
 
-    Raises `ConfigurationError` naming the agent and the key that does not fit.
+        url: The agent's address, below which its card is at `/.well-known/agent-card.json`, or
+            the address of the card, if it ends in `.json`.
+        token: A bearer token.
+        headers: Headers of every request.
+        origins: Further origins that may get the token and the headers, such as
+            `["https://host:8443"]`.
+        timeout: Seconds to fetch the card, instead of the client's `timeout`.
+        call_timeout: Seconds for one call, instead of the client's `call_timeout`.
+        lazy: True if a `ToolManager` fetches the card only when one of the agent's skills is named.
+
+    Token and headers go only to the scheme, host and port of `url` and of `origins`. A card without
+    an endpoint there is refused, because requests without credentials would be useless. Redirects
+    are not followed. Proxies and credentials from the environment are not used.
+
+    The client remembers the context and the waiting task of each conversation as long as the object
+    lives, also after `close`. It remembers the 1000 conversations of each agent that called last.
+    Another process does not have this memory: there, a conversation begins a new context, and the
+    answer to an earlier question starts a new task without the question.
+
+    Args:
+        config: `{id: agent}`; None or an empty mapping gives no tools.
+        timeout: Seconds to fetch the card of one agent.
+        call_timeout: Seconds for one call; None for no limit.
+
+    Raises `ConfigurationError`, which names the agent and the wrong key.
     """
 
     def __init__(
@@ -326,40 +347,41 @@ class A2AClient:
             for name, agent in read_agents(config, timeout, call_timeout).items()
         ]
         self.errors: dict[str, str] = {}
-        self._lock = threading.Lock()  # for the two below
+        self._lock = threading.Lock()  # guards the two fields below
         self._tools: list[Tool] | None = None
-        self._closed = 0  # how often: what was found before a close is not kept after it
-        self._discovery = threading.Lock()  # one thread discovers, the others wait for it
+        # Number of closes. Tools that were discovered before a close are not kept after it.
+        self._closes = 0
+        self._discovery = threading.Lock()  # one thread discovers; the others wait for it
 
     def sources(self) -> list[A2ASource]:
-        """Each agent by itself, in the order of the config: for `ToolManager.add_source`. Connects
-        to none."""
+        """Return each agent as a `Source` for `ToolManager.add_source`, in the order of the
+        config. Does not connect."""
         return list(self._sources)
 
     def tools(self) -> list[Tool]:
-        """The tools of all agents that could be asked, in the order of the config, lazy ones
-        included. Connects at the first use."""
+        """Return the tools of all reachable agents, including lazy ones, in the order of the
+        config. The first use connects."""
         with self._discovery:
             with self._lock:
-                found, closed = self._tools, self._closed
-            if found is None:
-                found, errors = self._discover()
+                tools, closes = self._tools, self._closes
+            if tools is None:
+                tools, errors = self._discover()
                 with self._lock:
                     self.errors = errors
-                    if self._closed == closed:
-                        self._tools = found
-            return list(found)
+                    if self._closes == closes:
+                        self._tools = tools
+            return list(tools)
 
     def _discover(self) -> tuple[list[Tool], dict[str, str]]:
         tools: list[Tool] = []
         errors: dict[str, str] = {}
-        begun: list[tuple[A2ASource, Future[Card] | ToolError]] = []
+        pending: list[tuple[A2ASource, Future[Card] | ToolError]] = []
         for source in self._sources:
             try:
-                begun.append((source, source._begin()))  # pyright: ignore[reportPrivateUsage]: one room
+                pending.append((source, source._begin()))  # pyright: ignore[reportPrivateUsage]: one room
             except ToolError as error:
-                begun.append((source, error))
-        for source, card in begun:
+                pending.append((source, error))
+        for source, card in pending:
             try:
                 if isinstance(card, ToolError):
                     raise card
@@ -381,7 +403,7 @@ class A2AClient:
         again."""
         with self._lock:
             self._tools = None
-            self._closed += 1
+            self._closes += 1
         self._hub.close()
 
     def __enter__(self) -> A2AClient:

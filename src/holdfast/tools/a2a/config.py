@@ -1,5 +1,4 @@
-"""What a configuration says of A2A agents: where they are, what proves who asks, how long to wait,
-and whom else to trust with that."""
+"""The configuration of A2A agents: addresses, credentials, timeouts, and trusted origins."""
 
 from __future__ import annotations
 
@@ -14,14 +13,13 @@ import msgspec
 from holdfast.errors import ConfigurationError
 
 CARD_PATH = "/.well-known/agent-card.json"  # A2A 1.0, section 8.2
-_AGENT_ID = re.compile(
-    r"[A-Za-z0-9_-]{1,64}"
-)  # no dot: it separates agent and skill in a tool's name
+# No dot, because a dot separates agent and skill in a tool's name.
+_AGENT_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _PORTS = {"http": 80, "https": 443}
 
 
 class Remote(msgspec.Struct, frozen=True):
-    """One agent as configured. Its repr shows no secret."""
+    """The configuration of one agent. Its repr shows no secret."""
 
     url: str
     token: str | None = None
@@ -33,12 +31,12 @@ class Remote(msgspec.Struct, frozen=True):
 
     @property
     def card_url(self) -> str:
-        """Where its card is: `url` itself if that names a JSON file, else the well-known place
+        """The URL of the card: `url` itself if it names a JSON file, else the well-known path
         below it."""
         return self.url if self.url.endswith(".json") else self.url.rstrip("/") + CARD_PATH
 
     def credentials(self) -> dict[str, str]:
-        """The headers that prove who asks, for `trusted_origins` and nobody else."""
+        """Return the headers that authenticate a request. They are for `trusted_origins` only."""
         return (
             {**self.headers, "Authorization": f"Bearer {self.token}"}
             if self.token
@@ -49,7 +47,7 @@ class Remote(msgspec.Struct, frozen=True):
         return {origin(self.url), *map(origin, self.origins)}
 
     def redact(self, text: str) -> str:
-        """`text` without the secrets, should an agent echo them."""
+        """Return `text` without the secrets, in case an agent echoes them."""
         secrets = [self.token or "", *self.headers.values()]
         for secret in sorted(secrets, key=len, reverse=True):
             text = text.replace(secret, "***") if len(secret) > 3 else text
@@ -60,7 +58,8 @@ class Remote(msgspec.Struct, frozen=True):
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of an http(s) address, as `https://host:443`; "" if it is none."""
+    """Return scheme, host and port of an http(s) URL, as `https://host:443`; "" if the URL is
+    invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port or _PORTS[parts.scheme]
@@ -70,8 +69,10 @@ def origin(url: str) -> str:
 
 
 def read_agents(config: Any, timeout: float, call_timeout: float | None) -> dict[str, Remote]:
-    """The agents of a configuration, by id. Raises `ConfigurationError` naming the agent and the
-    key that does not fit."""
+    """Return the agents of a configuration by id.
+
+    Raises `ConfigurationError`, which names the agent and the wrong key.
+    """
     config = {} if config is None else config
     if not isinstance(config, Mapping):
         raise ConfigurationError(
@@ -80,15 +81,15 @@ def read_agents(config: Any, timeout: float, call_timeout: float | None) -> dict
         )
     defaults = {
         "timeout": seconds("A2AClient: timeout", timeout),
-        "call_timeout": _limit("A2AClient: call_timeout", call_timeout),
+        "call_timeout": _optional_seconds("A2AClient: call_timeout", call_timeout),
     }
     return {
-        _id(name): _agent(name, given, defaults)
-        for name, given in cast("Mapping[Any, Any]", config).items()
+        _checked_id(name): _read_agent(name, entry, defaults)
+        for name, entry in cast("Mapping[Any, Any]", config).items()
     }
 
 
-def _id(name: Any) -> str:
+def _checked_id(name: Any) -> str:
     if not isinstance(name, str) or not _AGENT_ID.fullmatch(name):
         raise ConfigurationError(
             f"A2A agent {name!r}: an id takes 1 to 64 letters, digits, '_' or '-'."
@@ -96,15 +97,15 @@ def _id(name: Any) -> str:
     return name
 
 
-def _agent(name: str, given: Any, defaults: dict[str, Any]) -> Remote:
-    if not isinstance(given, Mapping) or "url" not in given:
+def _read_agent(name: str, entry: Any, defaults: dict[str, Any]) -> Remote:
+    if not isinstance(entry, Mapping) or "url" not in entry:
         raise ConfigurationError(
             f"A2A agent {name!r} takes a mapping with url: the address of the agent, or of its"
             " card."
         )
     fields = {field.name: field for field in msgspec.structs.fields(Remote)}
     values = dict(defaults)
-    for key, value in cast("Mapping[Any, Any]", given).items():
+    for key, value in cast("Mapping[Any, Any]", entry).items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -114,12 +115,11 @@ def _agent(name: str, given: Any, defaults: dict[str, Any]) -> Remote:
             )
         try:
             values[key] = msgspec.convert(value, fields[key].type)
-        except (
-            msgspec.ValidationError
-        ) as error:  # it names types and never shows the value, which may be secret
+        except msgspec.ValidationError as error:
+            # The message names types and never shows the value, which may be secret.
             raise ConfigurationError(f"A2A agent {name!r}: {key}: {error}.") from None
     seconds(f"A2A agent {name!r}: timeout", values["timeout"])
-    _limit(f"A2A agent {name!r}: call_timeout", values["call_timeout"])
+    _optional_seconds(f"A2A agent {name!r}: call_timeout", values["call_timeout"])
     _check_address(name, values["url"])
     for one in values.get("origins", []):
         if not origin(one):
@@ -147,9 +147,8 @@ def _agent(name: str, given: Any, defaults: dict[str, Any]) -> Remote:
 
 def _check_address(name: str, url: str) -> None:
     parts = urlsplit(url)
-    if (
-        parts.username or parts.password or parts.query or parts.fragment
-    ):  # they would stand in logs and errors
+    # These parts would appear in logs and errors.
+    if parts.username or parts.password or parts.query or parts.fragment:
         raise ConfigurationError(
             f"A2A agent {name!r}: url takes no user, password, query or fragment; secrets go to"
             " token or headers."
@@ -168,5 +167,5 @@ def seconds(name: str, value: Any) -> float:
     return value
 
 
-def _limit(name: str, value: Any) -> float | None:
+def _optional_seconds(name: str, value: Any) -> float | None:
     return None if value is None else seconds(name, value)

@@ -1,5 +1,5 @@
-"""What went wrong between us and an A2A agent: the few words and the error type, by exception type,
-protocol error and HTTP status."""
+"""Reasons of failed exchanges with A2A agents: a short text and an error type, derived from the
+exception's type, the protocol's error and the HTTP status."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _KIND_OF_STATUS = {
     504: "timeout",
 }
 
-# The protocol's errors (A2A 1.0, section 3.3.2), by the SDK's class for each; its codes and reasons
-# are mapped to them.
+# The protocol's errors (A2A 1.0, section 3.3.2), by their classes in the SDK, which maps codes and
+# reasons to them.
 _KIND_OF_ERROR = {
     "TaskNotFoundError": "not_found",
     "MethodNotFoundError": "not_found",
@@ -40,8 +40,8 @@ _KIND_OF_ERROR = {
 
 
 def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
-    """What went wrong, in a few words that end in a full stop, and its error type. `limit`: how
-    many seconds we waited."""
+    """Return a short reason, which ends in a full stop, and its error type. `limit` is the
+    timeout in seconds that a timeout error mentions."""
     import httpx
     from a2a.utils.errors import A2AError
 
@@ -50,14 +50,15 @@ def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
         if isinstance(one, httpx.HTTPStatusError):
             status = one.response.status_code
             kind = _kind_of(error) or _KIND_OF_STATUS.get(status, "internal")
-            said = _said(one.response)
-            hint = " It may want another token." if kind == "authentication" else ""
+            message = _error_message(one.response)
+            hint = " Check its token." if kind == "authentication" else ""
             hint = (
-                " It sent us elsewhere, which is not followed; give the address that it names."
+                " This client does not follow redirects; configure the address that the redirect"
+                " names."
                 if 300 <= status < 400
                 else hint
             )
-            return _sentence(f"HTTP {status}{': ' * bool(said)}{said}") + hint, kind
+            return _sentence(f"HTTP {status}{': ' * bool(message)}{message}") + hint, kind
         if isinstance(one, TimeoutError | httpx.TimeoutException):
             return f"it did not answer within {limit:g} s.", "timeout"
         if isinstance(one, httpx.RequestError | OSError):
@@ -71,15 +72,15 @@ def reason_of(error: BaseException, limit: float = 0.0) -> tuple[str, str]:
     return _sentence(f"{type(last).__name__}: {last}"), "internal"
 
 
-def _said(response: Any) -> str:
-    """The message of an error in JSON, as both versions of the protocol write it; "" for whatever
-    else stands there."""
+def _error_message(response: Any) -> str:
+    """Return the message of a JSON error, as either version of the protocol writes it; "" for
+    any other body."""
     try:
-        found: Any = json.loads(response.content)
-    except (ValueError, RuntimeError):  # RuntimeError: httpx's for a body that was not read
+        body: Any = json.loads(response.content)
+    except (ValueError, RuntimeError):  # httpx raises RuntimeError for a body that was not read
         return ""
     places: list[Any] = (
-        [found, cast("dict[str, Any]", found).get("error")] if isinstance(found, dict) else []
+        [body, cast("dict[str, Any]", body).get("error")] if isinstance(body, dict) else []
     )
     for place in places:
         if isinstance(place, dict) and isinstance(
@@ -90,10 +91,10 @@ def _said(response: Any) -> str:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    found: list[BaseException] = [error]
-    while (cause := found[-1].__cause__) is not None and cause not in found:
-        found.append(cause)
-    return found
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__) is not None and cause not in chain:
+        chain.append(cause)
+    return chain
 
 
 def _kind_of(error: Any) -> str | None:
@@ -106,6 +107,6 @@ def _sentence(text: str) -> str:
 
 
 def clip(text: str, limit: int = 400) -> str:
-    """One line of at most `limit` characters."""
+    """Return `text` on one line, cut to `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[:limit] + "..."

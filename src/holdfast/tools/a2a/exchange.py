@@ -1,5 +1,5 @@
-"""One message to an A2A agent and what comes of it: a stream, or a task that is asked after until
-it has settled."""
+"""One message to an A2A agent and its outcome: a stream, or a task that is polled until it has
+settled."""
 
 from __future__ import annotations
 
@@ -17,25 +17,28 @@ if TYPE_CHECKING:
     from a2a.types import Artifact, Message, StreamResponse, Task, TaskStatus
 
 TERMINAL = frozenset({"completed", "failed", "canceled", "rejected"})
-SETTLED = TERMINAL | {
-    "input-required",
-    "auth-required",
-}  # nothing more comes before we say something
-_FIRST_WAIT, _LONGEST_WAIT = (
-    0.2,
-    5.0,
-)  # seconds between two questions after a task; each waits half as long again as the one before
-# questions in a row that may fail before a task counts as lost: a proxy that restarts, a lost
-# packet
-_PATIENCE = 3
-_PASSING = ("network", "timeout", "rate_limit")
+# In these states the agent sends nothing more before the next message of the client.
+SETTLED = TERMINAL | {"input-required", "auth-required"}
+# Pause between two polls of a task; each pause is half as long again as the one before.
+_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS = 0.2, 5.0
+# Consecutive failures of polls at which a task counts as lost. A proxy that restarts or a lost
+# packet causes fewer.
+_MAX_POLL_FAILURES = 3
+_TRANSIENT_ERROR_TYPES = ("network", "timeout", "rate_limit")
 
 
 class Exchange:
-    """Follows one message. `task_id` is known as soon as the agent has told it, which `known`
-    tells.
+    """The exchange of one message. It runs entirely on the loop thread.
 
-    `tell` gets what the agent says while it works. Everything runs on the loop thread.
+    Args:
+        client: The connection to the agent.
+        message: The message, in the JSON of A2A 1.0.
+        answered: The question that this message answers; "" if none. An agent may first show the
+            task in its old state, with that question.
+        timeout: Seconds for one request.
+        tell: A function that gets the agent's status texts while it works.
+
+    `known` is set as soon as the agent has sent the task's id, which is then in `task_id`.
     """
 
     def __init__(
@@ -48,17 +51,15 @@ class Exchange:
     ) -> None:
         import asyncio
 
-        # the question that this message answers: an agent may show the task as it was before
         self._answered = answered
-
         self._client = client
         self._message = message
         self._timeout = timeout
         self._tell = tell
-        self._told = ""
+        self._last_progress = ""
         self._artifacts: dict[str, Artifact] = {}
-        self._words: Message | None = None  # what came with the state
-        self._last: Message | None = None  # the newest message of the task's history
+        self._status_message: Message | None = None  # the message that came with the state
+        self._last_message: Message | None = None  # the newest message of the task's history
         self._reply: Message | None = None  # an answer without a task
         self.known = asyncio.Event()
         self.state = ""
@@ -69,17 +70,19 @@ class Exchange:
             self.known.set()
 
     async def run(self, look_first: bool) -> Answer:
-        """Send the message and follow its task until it has settled. `look_first`: the task may
-        have gone on by itself meanwhile, as one that waited for an authorisation does; then the
-        message is only sent if it still waits."""
+        """Send the message and follow its task until it has settled.
+
+        With `look_first`, the task may have continued by itself, as a task that waited for an
+        authorization does. Then the message is sent only if the task still waits.
+        """
         if look_first:
             answered, self._answered = self._answered, ""
-            await self._ask()
+            await self._poll()
             self._answered = answered if self.question == answered else self.question
         if not look_first or self.state in SETTLED - TERMINAL:
             await self._send()
         if self._reply is None:
-            await self._wait()
+            await self._poll_until_settled()
         return self._answer()
 
     # --- sending ---
@@ -92,24 +95,24 @@ class Exchange:
             configuration=SendMessageConfiguration(return_immediately=True)
         )
         ParseDict(self._message, request.message)
-        heard = False
+        got_event = False
         self.state = ""
         try:
             sent = cast("AsyncGenerator[StreamResponse]", self._client.send_message(request))
             async with contextlib.aclosing(sent) as events:
                 async for event in events:
                     self._take(event)
-                    heard = True
+                    got_event = True
                     if self._reply is not None or self.state in SETTLED:
                         return
         except Exception as error:
-            # The line broke, but the task may well go on; if it has ended, asking after it will
-            # tell.
-            if not (heard and self.task_id and reason_of(error)[1] in _PASSING):
+            # The stream broke, but the task may go on. Polling finds out.
+            if not (got_event and self.task_id and reason_of(error)[1] in _TRANSIENT_ERROR_TYPES):
                 raise
         if not self.task_id:
             raise ToolError(
-                "it answered with neither a task nor a message; its effect may have happened.",
+                "the agent answered with neither a task nor a message; its effect may have"
+                " happened.",
                 retryable=False,
             )
 
@@ -131,13 +134,13 @@ class Exchange:
                     _append(known, update.artifact)
                 else:
                     self._artifacts[update.artifact.artifact_id] = update.artifact
-            case _:  # of a later protocol
+            case _:  # an event of a later protocol version
                 pass
 
     def _take_task(self, task: Task) -> None:
         self._identify(task.id, task.context_id)
         self._artifacts = {artifact.artifact_id: artifact for artifact in task.artifacts}
-        self._last = task.history[-1] if task.history else None
+        self._last_message = task.history[-1] if task.history else None
         self._take_status(task.status)
 
     def _identify(self, task_id: str, context_id: str) -> None:
@@ -151,31 +154,36 @@ class Exchange:
         self.state = (
             "submitted" if self._answered and self.question == self._answered else _state_of(status)
         )
-        self._words = status.message if status.HasField("message") else None
+        self._status_message = status.message if status.HasField("message") else None
         if self.state not in SETTLED:
-            text = (text_of(self._words.parts) if self._words is not None else "") or self.state
-            if text and text != self._told:
-                self._told = text
+            text = (
+                text_of(self._status_message.parts) if self._status_message is not None else ""
+            ) or self.state
+            if text and text != self._last_progress:
+                self._last_progress = text
                 self._tell(text)
 
-    # --- asking after it ---
+    # --- polling ---
 
-    async def _wait(self) -> None:
+    async def _poll_until_settled(self) -> None:
         import asyncio
 
-        wait, failures = _FIRST_WAIT, 0
+        wait, failures = _FIRST_POLL_SECONDS, 0
         while self.state not in SETTLED:
             await asyncio.sleep(wait)
-            wait = min(wait * 1.5, _LONGEST_WAIT)
+            wait = min(wait * 1.5, _MAX_POLL_SECONDS)
             try:
-                await self._ask()
+                await self._poll()
                 failures = 0
             except Exception as error:
                 failures += 1
-                if failures >= _PATIENCE or reason_of(error)[1] not in _PASSING:
+                if (
+                    failures >= _MAX_POLL_FAILURES
+                    or reason_of(error)[1] not in _TRANSIENT_ERROR_TYPES
+                ):
                     raise
 
-    async def _ask(self) -> None:
+    async def _poll(self) -> None:
         import asyncio
 
         from a2a.types import GetTaskRequest
@@ -189,7 +197,7 @@ class Exchange:
             )
 
     async def cancel_task(self) -> None:
-        """Ask the agent to stop the task, if there is one that has not ended."""
+        """Ask the agent to cancel the task, if there is one that has not ended."""
         from a2a.types import CancelTaskRequest
 
         if self.task_id and self.state not in TERMINAL:
@@ -203,32 +211,34 @@ class Exchange:
         if self._reply is not None:
             return Answer("", "", self.context_id, "", list(self._reply.parts))
         parts = [part for artifact in self._artifacts.values() for part in artifact.parts]
-        words = list(self._words.parts) if self._words is not None else []
-        if not parts and not words and self._last is not None and _from_agent(self._last):
-            words = list(self._last.parts)  # some agents answer in the history alone
-        return Answer(self.state, self.task_id, self.context_id, self.question, parts, words)
+        status_parts = list(self._status_message.parts) if self._status_message is not None else []
+        last = self._last_message
+        if not parts and not status_parts and last is not None and _from_agent(last):
+            status_parts = list(last.parts)  # some agents answer only in the history
+        return Answer(self.state, self.task_id, self.context_id, self.question, parts, status_parts)
 
 
 def _append(artifact: Artifact, more: Artifact) -> None:
-    """The next piece of an artifact. A text that comes in pieces is one text."""
-    pieces = list(more.parts)
+    """Append the next chunk to an artifact. Text that arrives in chunks becomes one text."""
+    chunks = list(more.parts)
     if (
-        pieces
+        chunks
         and artifact.parts
-        and all(part.WhichOneof("content") == "text" for part in (artifact.parts[-1], pieces[0]))
+        and all(part.WhichOneof("content") == "text" for part in (artifact.parts[-1], chunks[0]))
     ):
-        artifact.parts[-1].text += pieces.pop(0).text
-    artifact.parts.extend(pieces)
+        artifact.parts[-1].text += chunks.pop(0).text
+    artifact.parts.extend(chunks)
 
 
 def _question_of(status: TaskStatus) -> str:
-    """What tells one question of a task from the next; "" if nothing does."""
+    """Return a text that distinguishes one question of a task from the next; "" if the status
+    has none."""
     stamp = status.timestamp.ToJsonString() if status.HasField("timestamp") else ""
     return f"{stamp} {status.message.message_id}".strip()
 
 
 def limited(timeout: float) -> ClientCallContext:
-    """The context of a request that is answered within `timeout` seconds or not at all."""
+    """Return the context of a request that must be answered within `timeout` seconds."""
     from a2a.client.client import ClientCallContext
 
     return ClientCallContext(timeout=timeout)
@@ -239,7 +249,7 @@ def _state_of(status: TaskStatus) -> str:
 
     try:
         return TaskState.Name(status.state).removeprefix("TASK_STATE_").lower().replace("_", "-")
-    except ValueError:  # a state of a later protocol: it has not settled as far as we know
+    except ValueError:  # a state of a later protocol version; it counts as not settled
         return "unknown"
 
 

@@ -1,5 +1,8 @@
-"""Connections to A2A agents: who may get the credentials, the card, the calls under way and their
-ends; and the thread on which they live."""
+"""Connections to A2A agents, and the thread that runs them.
+
+A connection fetches the card, decides which endpoints may get the credentials, and runs and ends
+calls.
+"""
 
 from __future__ import annotations
 
@@ -31,24 +34,26 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_LARGEST_RESPONSE = (
-    64 * 2**20
-)  # bytes of one response, a stream's included: an agent that never stops must not fill our memory
-# seconds for telling an agent that a task is no longer wanted, which nobody waits for but `close`
-_FAREWELL = 3.0
+# Limit of one response, streams included: an agent that never stops must not fill the memory.
+_MAX_RESPONSE_BYTES = 64 * 2**20
+# Time to cancel a task at its agent. Only `close` waits for it.
+_CANCEL_TASK_SECONDS = 3.0
+# Above the time of a cancel, for closing one link.
+_CLOSE_SECONDS = 10.0
 
 
 class Card(msgspec.Struct, frozen=True):
-    """What a card says that we use."""
+    """The parts of an agent's card that this client uses."""
 
     name: str
     version: str
-    spoken: str
+    protocol: str
+    """The version and binding in use, such as "A2A 1.0 over JSONRPC"."""
     skills: tuple[Skill, ...]
 
 
 class Link:
-    """One agent: its card, and the HTTP connections to it. Used on the loop thread; after `end` it
+    """One agent's card and the HTTP connections to it. Used on the loop thread; after `end` it
     stays closed."""
 
     def __init__(self, name: str, remote: Remote) -> None:
@@ -60,18 +65,18 @@ class Link:
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._cancels: set[asyncio.Task[None]] = set()  # cancel tasks at the agent
         self._ended = False
 
     # --- the card ---
 
     async def discover(self) -> Card:
-        """Fetch the card anew. Raises `ToolError`."""
+        """Fetch the card again. Raises `ToolError`."""
         async with self._named("could not be asked for its card"), self._connecting:
             return await self._connect()
 
     async def _connected(self) -> Client:
-        async with self._connecting:  # one asks, the others wait for it
+        async with self._connecting:  # one task connects; the others wait for it
             if self._client is None:
                 await self._connect()
             assert self._client is not None
@@ -84,7 +89,7 @@ class Link:
         from a2a.types import GetExtendedAgentCardRequest
         from a2a.utils.constants import TransportProtocol
 
-        self._client = None  # whatever the card says now counts
+        self._client = None  # the new card replaces the old one
         if self._http is None:
             self._http = self._open_http()
         async with asyncio.timeout(self._remote.timeout):
@@ -104,34 +109,33 @@ class Link:
                 ],
             )
             client = ClientFactory(config).create(card)
-            spoken = card.supported_interfaces[0]
-            if (
-                card.capabilities.extended_agent_card and self._remote.credentials()
-            ):  # it may name skills that only some may use
+            interface = card.supported_interfaces[0]
+            # The extended card may name skills that only authenticated clients may use.
+            if card.capabilities.extended_agent_card and self._remote.credentials():
                 try:
                     card = await client.get_extended_agent_card(
                         GetExtendedAgentCardRequest(), context=limited(self._remote.timeout)
                     )
                 except Exception as error:
-                    said = self._remote.redact(reason_of(error, self._remote.timeout)[0])
+                    reason = self._remote.redact(reason_of(error, self._remote.timeout)[0])
                     _log.warning(
-                        "A2A agent %r did not give its extended card, so its public one is"
+                        "A2A agent %r did not return its extended card, so its public card is"
                         " used: %s",
                         self.name,
-                        said,
+                        reason,
                     )
         self._client = client
-        return _read(card, spoken)
+        return _read_card(card, interface)
 
     def _keep_usable(self, card: AgentCard) -> None:
-        """Leave in a card the endpoints that we can speak to and that may have the credentials.
-        Raises `ToolError` if none is."""
-        found: list[AgentInterface] = []
+        """Remove from a card the endpoints that use another protocol or may not get the
+        credentials. Raises `ToolError` if none remains."""
+        supported: list[AgentInterface] = []
         for one in card.supported_interfaces:
             one.url = urljoin(self._remote.card_url, one.url)
             if one.protocol_binding in ("JSONRPC", "HTTP+JSON") and origin(one.url):
-                found.append(one)
-        if not found:
+                supported.append(one)
+        if not supported:
             named = (
                 ", ".join(sorted({one.protocol_binding for one in card.supported_interfaces}))
                 or "none"
@@ -141,12 +145,12 @@ class Link:
                 f" {clip(named)}.",
                 retryable=False,
             )
-        allowed = found
+        allowed = supported
         if self._remote.credentials():
             trusted = self._remote.trusted_origins()
-            allowed = [one for one in found if origin(one.url) in trusted]
+            allowed = [one for one in supported if origin(one.url) in trusted]
         if not allowed:
-            others = ", ".join(sorted({origin(one.url) for one in found}))
+            others = ", ".join(sorted({origin(one.url) for one in supported}))
             raise ToolError(
                 f"its card names {clip(others)} as its endpoint, but its token and headers were"
                 f" given for {origin(self._remote.url)}, so nothing was sent. If that host may have"
@@ -167,12 +171,12 @@ class Link:
                 self._stream = stream
 
             async def __aiter__(self) -> AsyncIterator[bytes]:
-                left = _LARGEST_RESPONSE
+                bytes_left = _MAX_RESPONSE_BYTES
                 async for chunk in self._stream:
-                    left -= len(chunk)
-                    if left < 0:
+                    bytes_left -= len(chunk)
+                    if bytes_left < 0:
                         raise ToolError(
-                            f"it sent more than {_LARGEST_RESPONSE >> 20} MiB in one response.",
+                            f"it sent more than {_MAX_RESPONSE_BYTES >> 20} MiB in one response.",
                             retryable=False,
                         )
                     yield chunk
@@ -180,7 +184,7 @@ class Link:
             async def aclose(self) -> None:
                 await self._stream.aclose()
 
-        async def introduce(request: httpx.Request) -> None:
+        async def authenticate(request: httpx.Request) -> None:
             if origin(str(request.url)) in trusted:
                 request.headers.update(credentials)
 
@@ -188,15 +192,14 @@ class Link:
             response.stream = Bounded(response.stream)
 
         return httpx.AsyncClient(
-            timeout=httpx.Timeout(
-                self._remote.timeout, read=None
-            ),  # an agent may think as long as the call's limit lets it
+            # The call's own timeout limits how long an agent takes; reading has no limit.
+            timeout=httpx.Timeout(self._remote.timeout, read=None),
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=20, keepalive_expiry=30.0
             ),
             trust_env=False,
             headers={"Accept-Encoding": "identity"},
-            event_hooks={"request": [introduce], "response": [bound]},
+            event_hooks={"request": [authenticate], "response": [bound]},
         )
 
     # --- calls ---
@@ -204,8 +207,10 @@ class Link:
     async def call(
         self, message: dict[str, Any], answered: str, look_first: bool, tell: Callable[[str], None]
     ) -> Answer:
-        """Send a message and follow it to its answer; see `Exchange`. When this is cancelled, the
-        agent is told in the background. Raises `ToolError`."""
+        """Send a message and follow it to its answer; see `Exchange`. Raises `ToolError`.
+
+        After a cancel, a background task tells the agent.
+        """
         import asyncio
 
         task = asyncio.current_task()
@@ -220,23 +225,23 @@ class Link:
                 try:
                     return await asyncio.shield(work)
                 except asyncio.CancelledError:
-                    farewell = asyncio.create_task(_leave(exchange, work))
-                    self._farewells.add(farewell)
-                    farewell.add_done_callback(self._farewells.discard)
+                    cancel = asyncio.create_task(_leave(exchange, work))
+                    self._cancels.add(cancel)
+                    cancel.add_done_callback(self._cancels.discard)
                     raise
         except ToolError as error:
             if error.error_type in ("network", "not_found"):
-                self._client = None  # it may have moved: the next call reads its card again
+                self._client = None  # the agent may have moved: the next call reads its card again
             raise
         finally:
             self._calls.discard(task)
 
     @contextlib.asynccontextmanager
     async def _named(self, what: str) -> AsyncGenerator[None]:
-        """Whatever goes wrong inside, as a `ToolError` that names the agent."""
+        """Turn every failure inside the block into a `ToolError` that names the agent."""
         if self._ended:
             raise ToolError(
-                f"A2A agent {self.name!r} was closed while it was being used; call again.",
+                f"A2A agent {self.name!r}: the client was closed during the call; call again.",
                 "network",
             )
         try:
@@ -247,16 +252,16 @@ class Link:
                 if isinstance(error, ToolError)
                 else reason_of(error, self._remote.timeout)
             )
-            said = self._remote.redact(f"A2A agent {self.name!r} {what}: {text}")
+            message = self._remote.redact(f"A2A agent {self.name!r} {what}: {text}")
             if kind == "timeout":
-                raise ToolTimeout(said) from None
+                raise ToolTimeout(message) from None
             raise ToolError(
-                said, kind, retryable=error.retryable if isinstance(error, ToolError) else None
+                message, kind, retryable=error.retryable if isinstance(error, ToolError) else None
             ) from None
 
     async def end(self) -> None:
-        """Cancel the calls under way, tell their agents, and close the connections. Idempotent;
-        takes some seconds at most."""
+        """Cancel the running calls, tell their agents, and close the connections, within some
+        seconds. Idempotent."""
         import asyncio
 
         self._ended = True
@@ -265,20 +270,20 @@ class Link:
             call.cancel()
         if calls:
             await asyncio.wait(calls)
-        if farewells := set(self._farewells):
-            await asyncio.wait(farewells)  # they have a limit of their own
+        if cancels := set(self._cancels):
+            await asyncio.wait(cancels)  # they have a limit of their own
         self._client = None
         if self._http is not None:
             await self._http.aclose()
 
 
 async def _leave(exchange: Exchange, work: asyncio.Task[Answer]) -> None:
-    """Stop following an exchange, and have its task cancelled; if the agent has not told which that
-    is, wait a moment for it to."""
+    """Stop following an exchange and cancel its task at the agent. If the task's id is not known
+    yet, wait a moment for it."""
     import asyncio
 
-    with contextlib.suppress(Exception):  # nobody is left to tell
-        async with asyncio.timeout(_FAREWELL):
+    with contextlib.suppress(Exception):  # no caller waits for an error any more
+        async with asyncio.timeout(_CANCEL_TASK_SECONDS):
             known = asyncio.create_task(exchange.known.wait())
             try:
                 await asyncio.wait({work, known}, return_when=asyncio.FIRST_COMPLETED)
@@ -289,7 +294,7 @@ async def _leave(exchange: Exchange, work: asyncio.Task[Answer]) -> None:
     await asyncio.gather(work, return_exceptions=True)
 
 
-def _read(card: AgentCard, spoken: AgentInterface) -> Card:
+def _read_card(card: AgentCard, interface: AgentInterface) -> Card:
     skills = [
         Skill(
             skill.id,
@@ -301,7 +306,7 @@ def _read(card: AgentCard, spoken: AgentInterface) -> Card:
     return Card(
         card.name,
         card.version,
-        f"A2A {spoken.protocol_version or '1.0'} over {spoken.protocol_binding}",
+        f"A2A {interface.protocol_version or '1.0'} over {interface.protocol_binding}",
         tuple(skills),
     )
 
@@ -310,24 +315,22 @@ def _read(card: AgentCard, spoken: AgentInterface) -> Card:
 
 
 class Hub:
-    """The links of one client, and the thread that they share: there while any of them is open.
-    Thread-safe."""
+    """The links of one client and their thread, which runs while a link is open. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._thread: LoopThread | None = None
         self._links: dict[str, Link] = {}
-        self._abandoned: weakref.finalize[Any, Any] | None = None
+        self._stop_thread: weakref.finalize[Any, Any] | None = None
 
     def submit(
         self, name: str, remote: Remote, work: Callable[[Link], Coroutine[Any, Any, T]]
     ) -> Future[T]:
-        """Run `work(link)` on the thread, with the link to that agent, which is opened if need be.
-        Raises `ToolError`."""
+        """Run `work(link)` on the thread with the agent's link, which opens if necessary. Raises
+        `ToolError`."""
         try:
-            importlib.import_module(
-                "a2a.client"
-            )  # 0.3 s, here and not on the loop, where it would eat the deadlines
+            # The import takes 0.3 s. On the loop thread that time would count against deadlines.
+            importlib.import_module("a2a.client")
         except ImportError as error:
             raise ToolError(
                 f"A2A agent {name!r} needs a package that is not installed ({error}): pip install"
@@ -338,17 +341,18 @@ class Hub:
             if self._thread is None:
                 links = self._links = {}
                 self._thread = LoopThread("holdfast-a2a", lambda: _end(links))
-                # For a client that is dropped without being closed. It only asks: a garbage
-                # collector must not wait.
-                self._abandoned = weakref.finalize(self, self._thread.stop)
-                self._abandoned.atexit = False  # the thread closes itself there, and waits
+                # Stops the thread of a client that is dropped without `close`. It does not wait,
+                # because it runs in the garbage collector.
+                self._stop_thread = weakref.finalize(self, self._thread.stop)
+                # At interpreter exit the thread closes itself, and waits.
+                self._stop_thread.atexit = False
             link = self._links.get(name)
             if link is None:
                 link = self._links[name] = Link(name, remote)
             return self._thread.submit(work(link))
 
     def leave(self, name: str) -> None:
-        """Close the link to an agent, and the thread with the last one. Idempotent."""
+        """Close the link to an agent, and the thread with the last link. Idempotent."""
         with self._lock:
             link, thread = self._links.get(name), self._thread
             if link is None or thread is None:
@@ -357,16 +361,17 @@ class Hub:
             if len(self._links) > 1:
                 del self._links[name]
                 ended = thread.submit(link.end())
-            else:  # the thread ends the link that it still has
+            else:  # closing the thread also ends its last link
                 self._forget_thread()
         if ended is None:
             thread.close()
         else:
             with contextlib.suppress(Exception):
-                ended.result(10.0)
+                ended.result(_CLOSE_SECONDS)
 
     def close(self) -> None:
-        """Close all links, at once, and the thread. Idempotent; the next use opens it again."""
+        """Close all links at once, and the thread. Idempotent; the next use opens the thread
+        again."""
         with self._lock:
             thread = self._thread
             self._forget_thread()
@@ -376,8 +381,8 @@ class Hub:
     def _forget_thread(self) -> None:
         self._thread = None
         self._links = {}
-        if self._abandoned is not None:
-            self._abandoned.detach()
+        if self._stop_thread is not None:
+            self._stop_thread.detach()
 
 
 async def _end(links: dict[str, Link]) -> None:

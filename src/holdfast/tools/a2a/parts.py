@@ -1,5 +1,5 @@
-"""What is said to A2A agents and what they say, without a connection: skills as schemas, arguments
-as parts, answers as results."""
+"""The conversion between tools and A2A: skills to schemas, arguments to parts, answers to
+results."""
 
 from __future__ import annotations
 
@@ -29,24 +29,17 @@ from holdfast.tools.results import clean
 if TYPE_CHECKING:
     from a2a.types import Part
 
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_.-]")
-_OLD_MODES = {
-    "text": "text/plain",
-    "data": "application/json",
-    "file": "*/*",
-}  # what agents of 0.2 wrote
-_PICTURES = {
-    "image/png",
-    "image/jpeg",
-    "image/gif",
-    "image/webp",
-}  # what models can see; an SVG would be refused by their APIs
-_SHOWN_EXAMPLES = 3
+_NOT_IN_TOOL_NAMES = re.compile(r"[^A-Za-z0-9_.-]")
+# Modes of A2A 0.2, which were not MIME types.
+_OLD_MODES = {"text": "text/plain", "data": "application/json", "file": "*/*"}
+# The image types that models accept. Their APIs refuse an SVG.
+_IMAGE_TYPES = {"image/png", "image/jpeg", "image/gif", "image/webp"}
+_MAX_EXAMPLES = 3
 
 
 class Skill(msgspec.Struct, frozen=True):
-    """One skill of a card. `tool` is its part of the tool's name, `modes` the MIME types that it
-    takes."""
+    """One skill of a card. `tool` is its part of the tool's name; `modes` are the MIME types
+    that it accepts."""
 
     id: str
     description: str
@@ -54,39 +47,42 @@ class Skill(msgspec.Struct, frozen=True):
 
     @property
     def tool(self) -> str:
-        """The id as a tool's name can hold it."""
-        return _FORBIDDEN.sub("_", self.id)
+        """The id with the characters replaced that a tool's name cannot have."""
+        return _NOT_IN_TOOL_NAMES.sub("_", self.id)
 
 
 class Answer(msgspec.Struct):
-    """How far an agent came with one message: the task's ids and state ("completed",
-    "input-required", ...; "" for a lone message), which question it waits on, the parts that are
-    the answer, and the parts by which it comments on its state."""
+    """The agent's answer to one message."""
 
     state: str = ""
+    """The task's state, such as "completed" or "input-required"; "" for a message without task."""
     task_id: str = ""
     context_id: str = ""
     question: str = ""
+    """An identifier of the question that the task waits on."""
     parts: list[Any] = []
-    words: list[Any] = []
+    """The parts that are the answer."""
+    status_parts: list[Any] = []
+    """The parts of the message that came with the state."""
 
 
-# --- what is said ---
+# --- requests ---
 
 
 def describe(agent: str, description: str, examples: Iterable[str]) -> str:
-    """A skill's description for a model."""
-    shown = [f"- {example.strip()}" for example in examples if example.strip()][:_SHOWN_EXAMPLES]
+    """Return a skill's description for a model."""
+    bullets = [f"- {example.strip()}" for example in examples if example.strip()][:_MAX_EXAMPLES]
     texts = [
         description.strip(),
-        "\n".join(["Examples of messages:", *shown]) if shown else "",
+        "\n".join(["Examples of messages:", *bullets]) if bullets else "",
         f"Done by another agent, {agent}.",
     ]
     return "\n\n".join(text for text in texts if text)
 
 
 def schema_of(skill: Skill) -> dict[str, Any]:
-    """The arguments of a skill: a message, and data and files if it takes them."""
+    """Return the schema of a skill's arguments: a message, and data and files if the skill
+    accepts them."""
     modes = [_OLD_MODES.get(mode.strip().lower(), mode.strip().lower()) for mode in skill.modes]
     text = not modes or any(mode.startswith("text/") or mode == "*/*" for mode in modes)
     data = any(
@@ -95,11 +91,11 @@ def schema_of(skill: Skill) -> dict[str, Any]:
     kinds = [mode for mode in modes if mode not in ("text/plain", "application/json")]
     properties: dict[str, Any] = {}
     if text:
-        about = (
-            "What the agent is to do, in full: it does not see this conversation, only what it is"
-            " sent."
+        description = (
+            "The complete task for the agent. The agent does not see this conversation, only what"
+            " you send."
         )
-        properties["message"] = {"type": "string", "description": about}
+        properties["message"] = {"type": "string", "description": description}
     if data:
         properties["data"] = {"type": "object", "description": "Structured input."}
     if kinds:
@@ -111,7 +107,7 @@ def schema_of(skill: Skill) -> dict[str, Any]:
             "mime_type": kind,
             "text": {"type": "string", "description": "Its content, if that is text."},
             "bytes": {"type": "string", "description": "Its content in base64."},
-            "uri": {"type": "string", "description": "Where the agent can fetch it."},
+            "uri": {"type": "string", "description": "A URL from which the agent can fetch it."},
         }
         items = {
             "type": "object",
@@ -134,21 +130,22 @@ def schema_of(skill: Skill) -> dict[str, Any]:
 
 
 def parts_of(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-    """Arguments as the parts of a message, in A2A 1.0's JSON. Raises `ToolValidationError`."""
+    """Return arguments as the parts of a message, in the JSON of A2A 1.0. Raises
+    `ToolValidationError`."""
     parts: list[dict[str, Any]] = []
     if "message" in arguments:
         parts.append({"text": arguments["message"]})
     if "data" in arguments:
         parts.append({"data": arguments["data"], "mediaType": "application/json"})
     for number, file in enumerate(cast("list[dict[str, Any]]", arguments.get("files", []))):
-        given = [key for key in ("text", "bytes", "uri") if key in file]
-        if len(given) != 1:
+        contents = [key for key in ("text", "bytes", "uri") if key in file]
+        if len(contents) != 1:
             raise ToolValidationError(
                 f"{tool!r}: files[{number}] takes one of text, bytes or uri; it has"
-                f" {' and '.join(given) or 'none'}."
+                f" {' and '.join(contents) or 'none'}."
             )
         part: dict[str, Any] = {"mediaType": file["mime_type"], "filename": file.get("name", "")}
-        match given[0]:
+        match contents[0]:
             case "text":
                 part["raw"] = base64.b64encode(clean(file["text"]).encode()).decode()
             case "bytes":
@@ -165,53 +162,54 @@ def parts_of(tool: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
     return parts
 
 
-# --- what they say ---
+# --- answers ---
 
-# state -> error type (none: no error) and what the model should know
+# state -> error type ("": no error) and a note for the model
 _STATES: dict[str, tuple[str, str]] = {
     "failed": (
         "unknown",
-        "The agent reports that this task failed. Another try may need another request.",
+        "The agent reports that this task failed. Change the request before you try again.",
     ),
     "rejected": (
         "validation",
         (
-            "The agent refused this task. Ask for something else, or in another way; the same"
-            " request will be refused."
+            "The agent refused this task and will refuse the same request again. Ask for something"
+            " else, or ask differently."
         ),
     ),
     "canceled": (
         "cancelled",
         (
-            "The task was cancelled on the agent's side before it was done. Call again if it is"
-            " still wanted."
+            "The agent cancelled the task before it was done. Call again if you still need the"
+            " result."
         ),
     ),
     "auth-required": (
         "authentication",
-        "The agent needs an authorisation that only the user can give, as it says above.",
+        "The agent needs an authorization that only the user can give; its message is above.",
     ),
     "input-required": ("", "The agent needs an answer before it can go on."),
 }
-_GOES_ON = {
-    "auth-required": "Ask the user for it; then call {name} again, which goes on with this task.",
-    "input-required": (
-        "Call {name} again with the answer as the message; that goes on with this task."
-    ),
+# How the model continues a task that waits.
+_CONTINUE_NOTES = {
+    "auth-required": "Ask the user for it; then call {name} again to continue this task.",
+    "input-required": "Call {name} again with the answer as the message to continue this task.",
 }
 
 
 def result_of(agent: str, name: str, answer: Answer, remembered: bool) -> ToolResult:
-    """An answer as the result of the tool `name`. `remembered`: whether the next call would go on
-    with the task. Raises `ToolError` for parts that cannot be read."""
+    """Return an answer as the result of the tool `name`. Raises `ToolError` for parts that cannot
+    be read.
+
+    `remembered` is True if the next call would continue the task.
+    """
     try:
-        parts = [*answer.parts, *answer.words]
+        parts = [*answer.parts, *answer.status_parts]
         content = [block for part in parts for block in _blocks(agent, part)]
         data = [_json(part) for part in parts if part.WhichOneof("content") == "data"]
-    except ValueError as error:  # such as NaN, which JSON cannot say
+    except ValueError as error:  # such as NaN, which JSON does not have
         raise ToolError(
-            f"{name!r} was answered with what cannot be read ({error}). Its effect may have"
-            " happened.",
+            f"{name!r} got an answer that cannot be read ({error}). Its effect may have happened.",
             retryable=False,
         ) from None
     meta = {"taskId": answer.task_id, "contextId": answer.context_id, "state": answer.state}
@@ -220,21 +218,21 @@ def result_of(agent: str, name: str, answer: Answer, remembered: bool) -> ToolRe
     if answer.state not in _STATES:
         return ToolResult(tuple(content), structured, meta)
     kind, note = _STATES[answer.state]
-    if answer.state in _GOES_ON:
+    if answer.state in _CONTINUE_NOTES:
         again = (
-            _GOES_ON[answer.state]
+            _CONTINUE_NOTES[answer.state]
             if remembered
-            else "Call {name} again with the whole request and what was missing."
+            else "Call {name} again with the whole request and the missing information."
         )
         note = f"{note} {again.format(name=name)}"
-    said = "\n".join(block.text for block in content if isinstance(block, TextContent))
+    text = "\n".join(block.text for block in content if isinstance(block, TextContent))
     content.append(TextContent(note))
-    error = ErrorInfo(kind, f"{said}\n{note}" if said else note) if kind else None
+    error = ErrorInfo(kind, f"{text}\n{note}" if text else note) if kind else None
     return ToolResult(tuple(content), structured, meta, bool(kind), error)
 
 
 def text_of(parts: Iterable[Part]) -> str:
-    """The text parts, joined."""
+    """Return the text parts, one per line."""
     return "\n".join(part.text for part in parts if part.WhichOneof("content") == "text")
 
 
@@ -245,7 +243,7 @@ def _json(part: Any) -> Any:
 
 
 def _whole(value: Any) -> Any:
-    """Protobuf has floats only: 3 arrives as 3.0."""
+    """Return whole floats as integers, because protobuf has floats only: 3 arrives as 3.0."""
     if isinstance(value, float):
         return int(value) if value.is_integer() and abs(value) <= 2**53 else value
     if isinstance(value, dict):
@@ -270,7 +268,7 @@ def _blocks(agent: str, part: Any) -> list[Content]:
 
 
 def _file(agent: str, part: Any, kind: str) -> Content:
-    if kind in _PICTURES:
+    if kind in _IMAGE_TYPES:
         return ImageContent(part.raw, kind)
     if kind.startswith("audio/"):
         return AudioContent(part.raw, kind)
@@ -281,6 +279,6 @@ def _file(agent: str, part: Any, kind: str) -> Content:
     if kind.startswith("text/") or kind == "application/json" or kind.endswith(("+json", "+xml")):
         try:
             return EmbeddedResource({**resource, "text": part.raw.decode()})
-        except UnicodeDecodeError:  # not the text that it says it is: bytes, then
+        except UnicodeDecodeError:  # not text in spite of its MIME type; passed on as bytes
             pass
     return EmbeddedResource({**resource, "blob": base64.b64encode(part.raw).decode()})

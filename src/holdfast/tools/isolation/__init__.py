@@ -1,8 +1,8 @@
-"""The process tier: a tool's callback in a process of its own, which is killed with all that it
-started when its time is over.
+"""The process tier of tools: a callback runs in a process of its own, which is killed with
+everything that it started when its time is over.
 
-Here is what another process can import, and what crosses; `call` runs one, `child` and `worker` are
-the other side.
+This module decides what another process can import and which values cross. `call` runs one call;
+`child` and `worker` are the other side.
 """
 
 from __future__ import annotations
@@ -21,48 +21,48 @@ from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools.context import ToolContext
 from holdfast.tools.isolation.worker import SCRIPT, Request, framed, lookup
 
-# seconds that a callback which heeds `cancelled` is left to clean up; the manager waits for a
-# second
-GRACE = 0.5
+# Time to clean up for a callback that takes a context. The manager waits one second.
+GRACE_SECONDS = 0.5
 
 Validate = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-class _Read(dict[str, Any]):
-    """Checked arguments that are what the callback takes as they stand: nothing but JSON values, so
-    that they cross without loss."""
+class _JsonArguments(dict[str, Any]):
+    """Checked arguments that the callback takes unchanged: only JSON values, so that they cross
+    without loss."""
 
 
 class Isolated:
-    """Where a tool's callback is found in another process, and how one call of it runs there.
+    """The location of a tool's callback for another process, and the way to run one call there.
 
-    Made when the tool is. Raises `ConfigurationError` for a callback that another process cannot
-    import.
+    Made together with the tool. Raises `ConfigurationError` for a callback that another process
+    cannot import.
     """
 
     __slots__ = (
         "_callback",
-        "_heeds",
+        "_has_schema",
         "_home",
         "_module",
         "_qualname",
-        "_reads",
         "_script",
+        "_takes_context",
         "_tool",
     )
 
-    def __init__(self, tool: str, callback: Callable[..., Any], heeds: bool, reads: bool) -> None:
+    def __init__(
+        self, tool: str, callback: Callable[..., Any], takes_context: bool, has_schema: bool
+    ) -> None:
         self._tool = tool
         self._callback = callback
-        self._heeds = heeds  # whether it is given a context, and so can know of a cancel
-        self._reads = reads  # whether its signature says what its arguments are
+        self._takes_context = takes_context  # only then can the callback notice a cancel
+        self._has_schema = has_schema  # True if the signature defines the arguments' types
         home, self._qualname = _address(tool, callback)
         self._home = home
         self._module, self._script = (
             _main(tool, sys.modules[home]) if home in ("__main__", SCRIPT) else (home, "")
         )
-        # Under a decorator the name is not there yet; `check` comes back when the tool is first
-        # used.
+        # Inside a decorator the name does not exist yet; then the first use runs `check`.
         if (
             home != "__main__"
             and not _importing()
@@ -71,45 +71,45 @@ class Isolated:
             self.check()
 
     def check(self) -> None:
-        """Hold the callback against what is found under its name. Raises `ConfigurationError`."""
+        """Raise `ConfigurationError` if the callback's name leads to another object."""
         module = sys.modules[self._home]
         try:
-            found = lookup(module, self._qualname)
+            named = lookup(module, self._qualname)
         except AttributeError:
-            found = None
-        if found != self._callback:
+            named = None
+        if named != self._callback:
             raise ConfigurationError(
                 f"Tool {self._tool!r}: isolation='process' imports the callback by its name, but"
                 f" {self._qualname!r} in {module.__name__!r} is"
-                f" {'not there' if found is None else 'something else'}. Give a function under the"
+                f" {'not there' if named is None else 'something else'}. Give a function under the"
                 " name that it was defined with."
             )
 
     def validate(self, validate: Validate) -> Validate:
-        """The same check, which leaves arguments that are read into other objects as they came: the
-        callback's process reads them again."""
+        """Wrap an argument check. Arguments that the check converts to other objects cross
+        unconverted; the callback's process converts them again."""
 
         def checked(arguments: dict[str, Any]) -> dict[str, Any]:
-            found = validate(arguments)
-            return _Read(found) if _plain(found) else arguments
+            converted = validate(arguments)
+            return _JsonArguments(converted) if _plain(converted) else arguments
 
         return checked
 
     def call(
         self, arguments: dict[str, Any], context: ToolContext, timeout: float | None
     ) -> ToolResult:
-        """Run the callback in a new process, and end that process and all that it started before
-        this returns.
+        """Run the callback in a new process. That process and everything that it started have ended
+        before this method returns.
 
-        Raises `ToolError`: what the callback raised, classified and worded as by `ToolManager`;
-        `ToolTimeout` after `timeout` seconds, `ToolCancelled`, or that the process ended without an
-        answer.
+        Raises `ToolError`: the callback's exception, classified and worded as by `ToolManager`;
+        `ToolTimeout` after `timeout` seconds; `ToolCancelled`; or an error if the process ended
+        without an answer.
         """
         if _importing():
             raise ToolError(
                 f"{self._tool!r} was not run: {self._module or self._script!r} calls it while it is"
-                " being imported, also by the process that is to run it. Move that call under `if"
-                " __name__ == '__main__':`.",
+                " being imported, and the process of the call imports it too. Move that call under"
+                " `if __name__ == '__main__':`.",
                 retryable=False,
                 max_retries=0,
             )
@@ -121,24 +121,24 @@ class Isolated:
             self._script,
             self._qualname,
             dict(arguments),
-            self._reads and not isinstance(arguments, _Read),
+            self._has_schema and not isinstance(arguments, _JsonArguments),
             context.conversation_id,
             context.call_id,
             context.attempt,
-            self._heeds,
+            self._takes_context,
             marks,
         )
         try:
             data = framed(request)
-        except Exception as error:  # as by a caller who passed them by the manager
+        except Exception as error:  # a caller may bypass the manager's check
             raise ToolValidationError(
                 f"{self._tool!r} was not run: its arguments are not JSON: {error}"
             ) from None
         from holdfast.tools.isolation.call import ProcessCall
 
-        return ProcessCall(self._tool, context, timeout, GRACE if self._heeds else 0.0).run(
-            data, marks
-        )
+        return ProcessCall(
+            self._tool, context, timeout, GRACE_SECONDS if self._takes_context else 0.0
+        ).run(data, marks)
 
 
 # --- what another process can import ---
@@ -149,29 +149,29 @@ def _address(tool: str, callback: Any) -> tuple[str, str]:
         getattr(callback, "__module__", None),
         getattr(callback, "__qualname__", None),
     )
-    why = ""
+    fault = ""
     if inspect.ismethod(callback) and not isinstance(callback.__self__, type):
-        why = "is a method of an object, which another process does not have"
+        fault = "is a method of an object, which another process does not have"
     elif not isinstance(module, str) or not isinstance(qualname, str):
-        why = f"is a {type(callback).__name__}, which has no name to import it by"
+        fault = f"is a {type(callback).__name__}, which has no name to import it by"
     elif "<lambda>" in qualname:
-        why = "is a lambda"
+        fault = "is a lambda"
     elif "<locals>" in qualname:
-        why = "is defined inside of a function"
+        fault = "is defined inside of a function"
     elif module != "__main__" and getattr(sys.modules.get(module), "__spec__", None) is None:
-        why = f"is of {module!r}, which is no module that another process could import"
-    if why:
+        fault = f"is of {module!r}, which is no module that another process could import"
+    if fault:
         raise ConfigurationError(
             f"Tool {tool!r}: isolation='process' runs the callback in another process, which"
-            f" imports it by its name; {callback!r} {why}. Give a function defined at the top of a"
-            " module."
+            f" imports it by its name; {callback!r} {fault}. Give a function defined at the top of"
+            " a module."
         )
     return cast(str, module), cast(str, qualname)
 
 
 def _main(tool: str, main: ModuleType) -> tuple[str, str]:
-    """(module, script): how another process imports what `python -m module` or `python script` runs
-    here."""
+    """Return (module, script): the way in which another process imports the program that `python
+    -m module` or `python script` runs here. One of the two is ""."""
     path = getattr(main, "__file__", None)
     if main.__name__ == SCRIPT and path is not None:
         return "", path
@@ -179,14 +179,14 @@ def _main(tool: str, main: ModuleType) -> tuple[str, str]:
         where = "no file" if path is None else f"{path}, which has no `if __name__ == '__main__':`"
         raise ConfigurationError(
             f"Tool {tool!r}: isolation='process' has another process import the callback; it is"
-            f" defined in {where}. Move it to a module of its own, or what the program does under"
-            " `if __name__ == '__main__':`, so that it is not done again there."
+            f" defined in {where}. Move it to a module of its own, or move the program's actions"
+            " under `if __name__ == '__main__':`, so that the import does not repeat them."
         )
     return (main.__spec__.name, "") if main.__spec__ is not None else ("", os.path.abspath(path))
 
 
 def _importing() -> bool:
-    """Whether this is the process of a call, and its callback's module is still being imported."""
+    """Return True in the process of a call while it still imports the callback's module."""
     return getattr(sys.modules.get("__main__"), "importing_callback", False)
 
 
@@ -206,7 +206,7 @@ def _guarded(path: Path) -> bool:
 
 
 def _plain(value: Any) -> bool:
-    """Whether a value is JSON and nothing more: read back, it is the same."""
+    """Return True if a value survives JSON unchanged."""
     kind = cast("type[Any]", type(value))
     if kind is str or kind is bool or value is None:
         return True

@@ -1,4 +1,5 @@
-"""One call in a process of its own, from that process's start to its end, on the calling thread."""
+"""One call in a process of its own, from the start of that process to its end, on the calling
+thread."""
 
 from __future__ import annotations
 
@@ -27,17 +28,17 @@ from holdfast.tools.isolation.worker import Answer, Progress, Refusal, Said
 
 _log = logging.getLogger("holdfast.tools.isolation")
 
-_ENDING = 4.0  # seconds for the child's end: its supervisor gives up after 2
-_KEPT = 4000  # bytes of what the callback prints that are kept
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
+_END_SECONDS = 4.0  # time for the child's end; its supervisor gives up after 2 s
+_MAX_OUTPUT_BYTES = 4000  # the end of the callback's output that is kept
+_DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/homebrew/bin"
 
 
 class _Wake:
-    """What a cancel, on whichever thread, does to a select: it becomes readable."""
+    """A callback for a cancel on any thread. It makes `reader` readable, which wakes a select."""
 
     def __init__(self) -> None:
-        # A lock, so that a cancel never writes to a descriptor that was closed and is another's by
-        # now; reentrant, since a signal handler may cancel.
+        # The lock keeps a cancel from writing to a closed descriptor, whose number may be in use
+        # for another file. It is reentrant because a signal handler may cancel.
         self._lock = threading.RLock()
         self._open = True
         self.reader, self._writer = socket.socketpair()
@@ -56,8 +57,8 @@ class _Wake:
 
 
 class ProcessCall:
-    """Bounded by `timeout` seconds and the context's cancel; then the callback has `grace` seconds
-    more before it is killed."""
+    """One isolated call. It ends after `timeout` seconds or at the context's cancel. The
+    callback then gets `grace` seconds before it is killed."""
 
     def __init__(
         self, tool: str, context: ToolContext, timeout: float | None, grace: float
@@ -66,23 +67,23 @@ class ProcessCall:
         self._context = context
         self._timeout = timeout
         self._grace = grace
-        self._said: Answer | Refusal | None = None
-        self._ended = ""  # why it was ended by force: `timeout` or `cancel`
-        self._gone = False  # it ended by itself, without an answer
-        self._printed = bytearray()
+        self._answer: Answer | Refusal | None = None
+        self._end_reason = ""  # `timeout` or `cancel` if the call was ended by force
+        self._died = False  # True if the process ended by itself, without an answer
+        self._output = bytearray()
         self._received = bytearray()
-        self._reported: deque[str] = deque()
+        self._progress: deque[str] = deque()
 
     def run(self, request: bytes, marks: dict[str, str]) -> ToolResult:
-        """Start the process, talk with it until it has answered, is to be ended, or is gone; end
-        it; say how it went."""
+        """Run the call: start the process, exchange messages until it answers, must end, or is
+        gone, and end it. Return its result."""
         deadline = None if self._timeout is None else time.monotonic() + self._timeout
         with ExitStack() as stack:
             try:
-                channel, theirs = socket.socketpair()
+                channel, child_channel = socket.socketpair()
                 stack.enter_context(channel)
-                with theirs:
-                    process = self._spawn(theirs.fileno(), marks)
+                with child_channel:
+                    process = self._spawn(child_channel.fileno(), marks)
                 stack.callback(self._end, process)
                 wake = _Wake()
                 stack.callback(wake.close)
@@ -99,14 +100,14 @@ class ProcessCall:
                 bytearray(request),
                 deadline,
             )
-            self._gone = self._said is None and not self._ended
-        if self._printed:
-            _log.debug("%s printed: %s", self._tool, self._text())
+            self._died = self._answer is None and not self._end_reason
+        if self._output:
+            _log.debug("%s printed: %s", self._tool, self._output_text())
         return self._outcome(process.returncode)
 
     def _spawn(self, channel: int, marks: dict[str, str]) -> subprocess.Popen[bytes]:
-        # -P: the folder of the child's file would come first on its path. -u, faulthandler: what it
-        # said before it crashed is the clue.
+        # -P keeps the folder of child.py off the path. -u and faulthandler preserve the output
+        # before a crash, which shows the cause.
         flags = ["-P", "-u", "-X", "faulthandler"]
         path = [entry for entry in cast("list[Any]", sys.path) if isinstance(entry, str)]
         return subprocess.Popen(
@@ -141,7 +142,7 @@ class ProcessCall:
                         max(0.0, min(times) - time.monotonic()) if times else None
                     )
                 }
-                if output in ready and not self._hear(output):
+                if output in ready and not self._read_output(output):
                     selector.unregister(output)
                 events = ready.get(channel, 0)
                 try:
@@ -151,30 +152,30 @@ class ProcessCall:
                             selector.modify(channel, selectors.EVENT_READ)
                     if events & selectors.EVENT_READ and not self._receive(channel):
                         return
-                except ConnectionError:  # it ended before it had read all
+                except ConnectionError:  # the process ended before it had read everything
                     return
-                while self._reported:
-                    self._context.report_progress(self._reported.popleft())
-                if self._said is not None:
+                while self._progress:
+                    self._context.report_progress(self._progress.popleft())
+                if self._answer is not None:
                     return
                 if wake in ready:
                     selector.unregister(wake)
-                if not self._ended:
+                if not self._end_reason:
                     overdue = deadline is not None and time.monotonic() >= deadline
-                    self._ended = (
+                    self._end_reason = (
                         "timeout" if overdue else "cancel" if self._context.cancelled else ""
                     )
-                    if self._ended:
+                    if self._end_reason:
                         deadline, kill_at = None, time.monotonic() + self._grace
-                        outbox += (0).to_bytes(4, "big")  # whatever comes second is the cancel
+                        outbox += (0).to_bytes(4, "big")  # the second message means cancel
                         selector.modify(channel, selectors.EVENT_READ | selectors.EVENT_WRITE)
                 if kill_at is not None and time.monotonic() >= kill_at:
                     return
 
-    def _hear(self, output: IO[bytes]) -> bool:
+    def _read_output(self, output: IO[bytes]) -> bool:
         more = output.read(1 << 16)
-        self._printed += more
-        del self._printed[:-_KEPT]
+        self._output += more
+        del self._output[:-_MAX_OUTPUT_BYTES]
         return bool(more)
 
     def _receive(self, channel: socket.socket) -> bool:
@@ -184,93 +185,91 @@ class ProcessCall:
         while len(received) >= 4 and len(received) - 4 >= (
             size := int.from_bytes(received[:4], "big")
         ):
-            said = msgspec.json.decode(received[4 : 4 + size], type=Said)
+            message = msgspec.json.decode(received[4 : 4 + size], type=Said)
             del received[: 4 + size]
-            if isinstance(said, Progress):
-                self._reported.append(said.message)
+            if isinstance(message, Progress):
+                self._progress.append(message.message)
             else:
-                self._said = said
+                self._answer = message
         return bool(more)
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """See to it that the process and what it has started are gone, and reap it."""
+        """Ensure that the process and everything that it started are gone, and reap it."""
         output = cast("IO[bytes]", process.stdout)
-        if self._gone:
-            self._drain(output, 1.0)  # its supervisor will say how
+        if self._died:
+            self._drain(output, 1.0)  # the supervisor's exit status will show how it ended
         if process.poll() is None:
             process.terminate()
-        if not self._drain(output, _ENDING):
+        if not self._drain(output, _END_SECONDS):
             for kill in (lambda: os.killpg(process.pid, signal.SIGKILL), process.kill):
                 try:
                     kill()
-                except OSError:  # gone meanwhile, or not ours to kill: what is left is logged
+                except OSError:  # gone meanwhile, or no permission: the log reports it
                     pass
-            _log.error(
-                "the process of %s left something behind that could not be killed", self._tool
-            )
+            _log.error("the process of %s left processes that could not be killed", self._tool)
         process.wait()
         output.close()
         cast("IO[bytes]", process.stdin).close()
 
     def _drain(self, output: IO[bytes], seconds: float) -> bool:
-        """Read what is printed until nobody is left who could print: when the supervisor has ended,
-        all that it watched over has."""
-        until = time.monotonic() + seconds
+        """Read the output until all writers are gone. The supervisor ends last, so its
+        descendants have ended then. Return False if `seconds` are over first."""
+        deadline = time.monotonic() + seconds
         with selectors.DefaultSelector() as selector:
             selector.register(output, selectors.EVENT_READ)
-            while (left := until - time.monotonic()) > 0:
-                if selector.select(left) and not self._hear(output):
+            while (seconds_left := deadline - time.monotonic()) > 0:
+                if selector.select(seconds_left) and not self._read_output(output):
                     return True
         return False
 
     def _outcome(self, status: int) -> ToolResult:
-        if self._ended == "timeout":
+        if self._end_reason == "timeout":
             raise ToolTimeout(
                 f"{self._tool!r} did not answer within {self._timeout:g} s, so its process was"
                 " ended, with all that it had started. Its effect may have happened in part."
             )
-        if isinstance(self._said, Answer):
-            return self._said.result
-        if self._said is not None:
-            raise _error(self._said)
-        if self._ended:
+        if isinstance(self._answer, Answer):
+            return self._answer.result
+        if self._answer is not None:
+            raise _error(self._answer)
+        if self._end_reason:
             raise ToolCancelled(
                 f"{self._tool!r} was cancelled: its process was ended, with all that it had"
                 " started. Its effect may have happened in part."
             )
         number = status - 128 if status > 128 else -status
         by = f" ({signal.Signals(number).name})" if number in set(signal.Signals) else ""
-        printed = f" It printed last: {self._text()}" if self._printed else ""
+        printed = f" It printed last: {self._output_text()}" if self._output else ""
         raise ToolError(
             f"{self._tool!r} failed: its process ended before it answered, with exit code"
             f" {status}{by}. Its effect may have happened.{printed}"
         )
 
-    def _text(self) -> str:
-        return self._printed.decode(errors="replace").strip()
+    def _output_text(self) -> str:
+        return self._output.decode(errors="replace").strip()
 
 
-def _error(said: Refusal) -> ToolError:
-    kind: type[ToolError] = getattr(errors, said.kind)
-    found = kind(
-        said.text,
-        said.error_type,
-        retryable=said.retryable,
-        max_retries=said.max_retries,
-        backoff=said.backoff,
+def _error(refusal: Refusal) -> ToolError:
+    kind: type[ToolError] = getattr(errors, refusal.kind)
+    error = kind(
+        refusal.text,
+        refusal.error_type,
+        retryable=refusal.retryable,
+        max_retries=refusal.max_retries,
+        backoff=refusal.backoff,
     )
-    found.retry_after = said.retry_after
-    found.add_note(f"In the process of the call:\n{said.traceback}")
-    return found
+    error.retry_after = refusal.retry_after
+    error.add_note(f"In the process of the call:\n{refusal.traceback}")
+    return error
 
 
 def _environment() -> dict[str, str]:
-    """The least that programs need: no variable of this process, and so no secret, reaches a
-    callback unasked."""
-    found = {"PATH": _PATH, "HOME": "/", "LANG": "C.UTF-8", "TERM": "dumb"}
+    """Return the minimal environment of programs. No variable of this process, and so no secret,
+    reaches a callback by default."""
+    variables = {"PATH": _DEFAULT_PATH, "HOME": "/", "LANG": "C.UTF-8", "TERM": "dumb"}
     try:
         user = pwd.getpwuid(os.getuid())
-        found.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
+        variables.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)
     except KeyError:  # a container may run under a user id that has no entry
         pass
-    return found
+    return variables

@@ -1,5 +1,5 @@
-"""The worker of one isolated call: it imports the callback, runs it, and tells the parent. And the
-messages that the two exchange."""
+"""The worker of an isolated call: it imports the callback, runs it, and sends the outcome to the
+parent. Also the messages between the two processes."""
 
 from __future__ import annotations
 
@@ -19,44 +19,46 @@ from holdfast.tools.results import clean
 from holdfast.tools.running import attempt, checked, start_thread
 from holdfast.tools.tool import Tool
 
-# what a script's module is called in the worker, so that its `__main__` part is not run
+# The module name of a script in the worker, so that its `__main__` part does not run.
 SCRIPT = "__holdfast_script__"
+_MAX_TRACEBACK_CHARS = 10_000
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One call: where its callback is found (`module`, or the file `script`), and what it is
-    given."""
+    """One call: the location of its callback (`module`, or the file `script`) and its input."""
 
     tool: str
     module: str
     script: str
     qualname: str
     arguments: dict[str, Any]
-    read: bool
-    """Whether the arguments are still to be read into what the signature asks for."""
+    convert_arguments: bool
+    """True if the arguments must still be converted to the types of the signature."""
     conversation_id: str
     call_id: str
     attempt: int
-    heeds: bool
-    """Whether the callback can be told of a cancel."""
+    takes_context: bool
+    """True if the callback takes a context, so that it can notice a cancel."""
     marks: dict[str, str]
+    """Environment variables that mark the call's processes."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """What the callback reported."""
+    """A progress message of the callback."""
 
     message: str
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """What the callback returned."""
+    """The callback's result."""
 
     result: ToolResult
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
-    """A `ToolError`: what the callback raised, classified as it is in one process, or why it was
-    not run. `kind` is the nearest of our classes."""
+    """A `ToolError`: an exception of the callback, classified as without isolation, or the
+    reason why the callback was not run. `kind` is the nearest of Holdfast's own exception
+    classes."""
 
     kind: str
     text: str
@@ -72,20 +74,22 @@ Said = Progress | Answer | Refusal
 
 
 def framed(message: msgspec.Struct) -> bytes:
-    """A message as it goes over the channel: four bytes of length, and JSON."""
+    """Return a message in the form that the channel carries: four bytes of length, then JSON."""
     data = msgspec.json.encode(message)
     return len(data).to_bytes(4, "big") + data
 
 
 def lookup(place: Any, qualname: str) -> Any:
-    """What stands at `qualname` in a module; of a `Tool` its callback. Raises `AttributeError`."""
+    """Return the object at `qualname` in a module, or the callback of a `Tool` there. Raises
+    `AttributeError`."""
     for name in qualname.split("."):
         place = getattr(place, name)
     return place.callback if isinstance(place, Tool) else place
 
 
 class _Context(ToolContext):
-    """A call's context in its own process: what the parent alone has is not here."""
+    """The context of a call in its own process. It lacks what only the parent has, such as
+    `runtime`."""
 
     def __init__(
         self,
@@ -120,7 +124,7 @@ class _Context(ToolContext):
 
 
 def work(channel: int) -> None:
-    """Serve the one call that comes over `channel`, and end this process."""
+    """Serve the one call that arrives over `channel`, and end this process."""
     lock = threading.Lock()
 
     def send(message: msgspec.Struct) -> None:
@@ -135,11 +139,11 @@ def work(channel: int) -> None:
     request = msgspec.json.decode(first, type=Request)
     cleanups: dict[object, Callable[[], None]] = {}
     try:
-        said: Said = Answer(
+        outcome: Said = Answer(
             _run(request, channel, lambda message: send(Progress(clean(message))), cleanups)
         )
     except ToolError as error:
-        said = _told(error)
+        outcome = _refusal(error)
     for cleanup in reversed(cleanups.values()):
         try:
             cleanup()
@@ -148,29 +152,25 @@ def work(channel: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (
-            OSError,
-            ValueError,
-            AttributeError,
-        ):  # a callback may have closed it, or put None in its place
+        # A callback may have closed the stream or replaced it by None.
+        except (OSError, ValueError, AttributeError):
             pass
-    send(said)
-    os._exit(
-        0
-    )  # neither threads that go on nor what they hold may keep a finished call from ending
+    send(outcome)
+    # A finished call ends even if threads of it go on.
+    os._exit(0)
 
 
 def _receive(channel: int) -> bytes | None:
-    """The next message; None at the channel's end."""
+    """Return the next message; None at the channel's end."""
     data = b""
-    wanted = 4
-    while len(data) < wanted:
-        more = os.read(channel, min(wanted - len(data), 1 << 20))
+    size = 4
+    while len(data) < size:
+        more = os.read(channel, min(size - len(data), 1 << 20))
         if not more:
             return None
         data += more
         if len(data) == 4:
-            wanted = 4 + int.from_bytes(data, "big")
+            size = 4 + int.from_bytes(data, "big")
     return data[4:]
 
 
@@ -181,14 +181,14 @@ def _run(
     cleanups: dict[object, Callable[[], None]],
 ) -> ToolResult:
     tool = Tool(request.tool, "", _callback(request))
-    arguments = checked(tool, request.arguments) if request.read else request.arguments
+    arguments = checked(tool, request.arguments) if request.convert_arguments else request.arguments
     cancelled = Cancellation()
 
     def listen() -> None:
-        if _receive(channel) is not None:  # there is but one message after the first
+        if _receive(channel) is not None:  # the only message after the request is a cancel
             cancelled.cancel()
 
-    if request.heeds:
+    if request.takes_context:
         threading.Thread(target=listen, name="holdfast-cancel", daemon=True).start()
     return attempt(tool, arguments, _Context(request, cancelled, tell, cleanups), start_thread)
 
@@ -196,25 +196,26 @@ def _run(
 def _callback(request: Request) -> Callable[..., Any]:
     main: Any = sys.modules["__main__"]
     try:
-        found = lookup(
-            _script(request.script) if request.script else importlib.import_module(request.module),
+        return lookup(
+            _import_script(request.script)
+            if request.script
+            else importlib.import_module(request.module),
             request.qualname,
         )
     except Exception as error:
-        where = request.script or request.module
+        source = request.script or request.module
         raise ToolError(
             f"{request.tool!r} was not run: its process cannot import {request.qualname!r} from"
-            f" {where!r}: {type(error).__name__}: {error}",
+            f" {source!r}: {type(error).__name__}: {error}",
             retryable=False,
             max_retries=0,
         ) from error
     finally:
         main.importing_callback = False
-    return found
 
 
-def _script(path: str) -> Any:
-    """A script's module, without what it does when it is run."""
+def _import_script(path: str) -> Any:
+    """Import a script as a module, without running its `__main__` part."""
     from importlib.machinery import SourceFileLoader
     from importlib.util import module_from_spec, spec_from_loader
 
@@ -227,18 +228,20 @@ def _script(path: str) -> Any:
     return module
 
 
-def _told(error: ToolError) -> Refusal:
+def _refusal(error: ToolError) -> Refusal:
     import traceback
 
-    trace = clean("".join(traceback.format_exception(error.__cause__ or error)))[-10_000:]
-    ours = next(kind for kind in type(error).__mro__ if kind.__module__ == ToolError.__module__)
+    trace = clean("".join(traceback.format_exception(error.__cause__ or error)))
+    known_class = next(
+        kind for kind in type(error).__mro__ if kind.__module__ == ToolError.__module__
+    )
     return Refusal(
-        ours.__name__,
+        known_class.__name__,
         clean(str(error)),
         error.error_type,
         error.retryable,
         error.max_retries,
         error.backoff,
         error.retry_after,
-        trace,
+        trace[-_MAX_TRACEBACK_CHARS:],
     )

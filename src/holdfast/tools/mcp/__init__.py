@@ -1,7 +1,7 @@
-"""Tools of MCP servers: `MCPClient` connects to them and makes each of their tools a `Tool`.
+"""Tools of MCP servers. `MCPClient` connects to servers and makes each of their tools a `Tool`.
 
-The protocol is the mcp package's, which is async; it lives on one private thread. Nothing of it is
-imported before the first connection.
+The mcp package implements the protocol. It is async and runs on one private thread. Nothing of
+it is imported before the first connection.
 """
 
 from __future__ import annotations
@@ -36,56 +36,67 @@ _log = logging.getLogger(__name__)
 
 
 class MCPClient:
-    """The tools of MCP servers, each as `server.tool`: `tools += MCPClient(config)`, or
-    `client.tools()`. Thread-safe.
+    """A client of MCP servers that offers each of their tools as a `Tool` named `server.tool`.
 
-    `config` is the usual `{"mcpServers": {id: server}}` or its inner mapping; None or an empty one
-    gives no tools. A server is `{"command", "args", "env", "cwd"}` (stdio) or `{"url", "headers"}`
-    (streamable HTTP, or with `"type": "sse"` the older SSE). Both take
+    Use `tools += MCPClient(config)` or `client.tools()`. The client is thread-safe and works again
+    after `close`, including tools that it made before.
 
-    - `trusted`: whether its annotations (read_only, idempotent, ...) are believed; without, none of
-      its calls is repeated unasked
-    - `sampling`: whether the model of the agent that calls it answers its requests for completions,
-      at most 32 for each call; what they took is in the result's meta under `holdfast/sampling`.
-      Without it, it is not told that it may ask
-    - `roots`: whether it is told the folders in which the agent's conversations work (their
-      runtimes' `workdir`); true, if not given
-    - `timeout`, `call_timeout`: in place of the client's; `call_timeout` null: no limit
-    - `mode`: `auto` (asks), or the protocol's era: `2026-07-28`, `2025-11-25` (also called
-      `legacy`)
-    - `lazy`: for a `ToolManager`, which then asks for its tools only when somebody names it
+    The first use connects to all servers at once. If a server fails, only its own tools are
+    missing: `errors` has the reason by server id, and a warning is logged. A single unusable tool
+    has its reason under the tool's name. The client tries a failed server again after `close`. The
+    next call restarts a server that died.
 
-    The first use connects to all servers at once, each within `timeout` seconds; that includes
-    listing its tools. A server that fails harms only itself: `errors` then says why, by server id
-    (or tool name, for a tool that cannot be used), and a warning is logged; it is tried again after
-    `close`. A call takes at most `call_timeout` seconds (600; None: no limit), not counting the
-    time in which a person is asked; it heeds `context.cancelled` and reports progress to
-    `context.report_progress`. A server that died is started again by the next call. Works again
-    after `close`, tools that were made before included.
+    A call honours `context.cancelled` and reports progress to `context.report_progress`.
 
-    What servers may ask is answered by the conversation whose call it is, or by what is given here,
-    each on a thread of its own:
+    Keys of one server in `config`:
 
-    - `elicit(Elicitation)` asks the user: it returns the form's values (for an address: True), or
-      None to decline. If it raises, the server is told that there was no answer. Without it, the
-      conversation's `on_question` is asked, and without a conversation everything is declined.
-    - `sample`, an `LLM` or what else has `completion(messages, system=, cancelled=)`, answers
-      requests for completions of every server; without it those of servers with `sampling` go to
-      the agent's model.
-    - `roots`, folders or a function that returns them, are what servers are told to work in, in
-      place of the conversations' own.
+        command: The program of a stdio server; `args`, `env` and `cwd` go with it. The process
+            inherits only HOME, LOGNAME, PATH, SHELL, TERM and USER (the mcp package's
+            allow-list). Everything else that it needs, such as keys, goes into `env`.
+        url: The address of a streamable HTTP server, or with `"type": "sse"` of one that speaks
+            the older SSE; `headers` go with it. Proxies and credentials from the environment are
+            not used. Headers and tokens go to the server's origin only; the client does not
+            follow a redirect to another origin.
+        trusted: True to believe the server's annotations (read_only, idempotent, ...). By
+            default no call is repeated automatically.
+        sampling: True to let the server ask the calling agent's model for completions, at most
+            32 per call. Their usage is in the result's meta under `holdfast/sampling`. By
+            default the server is not told that it may ask.
+        roots: False to hide the working folders (each runtime's `workdir`) of the agent's
+            conversations from the server. True by default.
+        timeout: Seconds to connect and list tools, instead of the client's `timeout`.
+        call_timeout: Seconds for one call, instead of the client's `call_timeout`; null for no
+            limit.
+        mode: `auto` asks the server. `2026-07-28` or `2025-11-25` (also called `legacy`) fixes
+            the era of the protocol.
+        lazy: True if a `ToolManager` lists this server's tools only when one of them is named.
 
-    `auth` gives servers over HTTP, by id, an `OAuth`, a `ClientCredentials` or an `httpx2.Auth`.
-    Headers and tokens go to the server's origin alone: a redirect to another is not followed.
-    `stderr_dir` is a folder in which each stdio server's stderr is appended to `{id}.log`, at most
-    10 MB; without, its end is kept in a temporary file for error messages. `pool` shares
-    connections with other clients of the pool.
+    A server may send requests to the client. The conversation that made the current call answers
+    them, unless `elicit`, `sample` or `roots` is given here. Each answer is computed on a thread of
+    its own.
 
-    A stdio server inherits HOME, LOGNAME, PATH, SHELL, TERM and USER, by the mcp package's
-    allow-list, and nothing else of this process's environment: what it needs (keys, above all)
-    stands in `env`. HTTP takes no proxy or credential from the environment either.
+    Args:
+        config: `{"mcpServers": {id: server}}` or the inner mapping; None or an empty mapping
+            gives no tools.
+        timeout: Seconds to connect to one server and list its tools.
+        call_timeout: Seconds for one call, not counting the time in which a person is asked;
+            None for no limit.
+        elicit: A function that asks the user. It takes an `Elicitation` and returns the form's
+            values (for a URL: True), or None to decline. If it raises, the server is told that
+            there was no answer. Without `elicit` the conversation's `on_question` is asked;
+            without a conversation every question is declined.
+        sample: An `LLM`, or any object with `completion(messages, system=, cancelled=)`, that
+            answers completion requests of every server. Without it, requests of servers with
+            `sampling` go to the agent's model.
+        roots: Folders, or a function that returns them, that servers are told to work in. They
+            replace the conversations' own folders.
+        auth: For servers over HTTP, by id: an `OAuth`, a `ClientCredentials` or an `httpx2.Auth`.
+        stderr_dir: A folder in which the stderr of each stdio server is appended to `{id}.log`,
+            at most 10 MB. Without it, the end of stderr is kept in a temporary file for error
+            messages.
+        pool: A pool that shares connections with its other clients.
 
-    Raises `ConfigurationError` naming the server and the key that does not fit.
+    Raises `ConfigurationError`, which names the server and the wrong key.
     """
 
     def __init__(
@@ -107,12 +118,13 @@ class MCPClient:
         servers = read_servers(config, call_timeout)
         hooks = Hooks(elicit, sample, roots)
         hooks.check()
-        for name, given in (auth or {}).items():
+        auth_by_id = dict(auth or {})
+        for name, server_auth in auth_by_id.items():
             if name not in servers or isinstance(servers[name], Stdio):
                 raise ConfigurationError(
-                    f"MCPClient: auth has {name!r}, which is no server with a url."
+                    f"MCPClient: auth has {name!r}, which is not a server with a url."
                 )
-            check_auth(name, given)
+            check_auth(name, server_auth)
         if stderr_dir is not None and not os.path.isdir(stderr_dir):
             raise ConfigurationError(
                 f"MCPClient: stderr_dir takes a folder that exists, not {os.fspath(stderr_dir)!r}."
@@ -121,41 +133,42 @@ class MCPClient:
         if pool is not None and not isinstance(pool, MCPPool):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(f"MCPClient: pool takes an MCPPool, not {pool!r}.")
         self._pool = shared = pool if pool is not None else MCPPool()
-        given_auth = dict(auth or {})
 
         def source(name: str, server: Server) -> MCPSource:
             def spec() -> Any:
                 from holdfast.tools.mcp.link import Spec
 
-                within = timeout if server.timeout is None else server.timeout
-                return Spec(name, server, within, hooks, given_auth.get(name), directory)
+                connect_timeout = timeout if server.timeout is None else server.timeout
+                return Spec(name, server, connect_timeout, hooks, auth_by_id.get(name), directory)
 
             return MCPSource(name, server, shared, spec)
 
         self._sources = {name: source(name, server) for name, server in servers.items()}
         self.errors: dict[str, str] = {}
-        self._lock = threading.Lock()  # for the two below; held while nothing waits
+        self._lock = threading.Lock()  # guards the two fields below; never held during a wait
         self._tools: list[Tool] | None = None
-        self._discovery: Future[list[Tool]] | None = (
-            None  # one thread discovers, the others wait for it
-        )
+        # One thread discovers; the others wait for this future.
+        self._discovery: Future[list[Tool]] | None = None
 
     def sources(self) -> list[MCPSource]:
-        """The servers, each as a `Source` for a `ToolManager`, in the order of the config. They
-        share this client's connections, and closing one of them, or the client, closes those."""
+        """Return each server as a `Source` for a `ToolManager`, in the order of the config.
+
+        The sources share this client's connections. Closing a source, or the client, closes its
+        connection.
+        """
         return list(self._sources.values())
 
     def tools(self) -> list[Tool]:
-        """The tools of all servers that could be connected to, in the order of the config. Connects
-        at the first use."""
+        """Return the tools of all servers that could be connected to, in the order of the
+        config. The first use connects."""
         with self._lock:
             if self._tools is not None:
                 return list(self._tools)
             discovery = self._discovery
-            mine = discovery is None
+            is_discoverer = discovery is None
             if discovery is None:
                 discovery = self._discovery = Future()
-        if mine:
+        if is_discoverer:
             try:
                 tools, errors = self._discover()
             except BaseException as error:
@@ -167,9 +180,8 @@ class MCPClient:
                 _log.warning("%s", error)
             with self._lock:
                 self.errors = errors
-                if (
-                    self._discovery is discovery
-                ):  # else it was closed meanwhile, and the next use connects again
+                # After a `close` during the discovery, the next use connects again.
+                if self._discovery is discovery:
                     self._tools, self._discovery = tools, None
             discovery.set_result(tools)
         return list(discovery.result())
@@ -178,27 +190,26 @@ class MCPClient:
         return iter(self.tools())
 
     def _discover(self) -> Found:
-        begun: list[tuple[MCPSource, Future[Any] | ToolError]] = []
+        pending: list[tuple[MCPSource, Future[Any] | ToolError]] = []
         for source in self._sources.values():
             try:
-                begun.append((source, source.begin()))
-            except ToolError as error:  # it is being closed
-                begun.append((source, error))
+                pending.append((source, source.begin_discovery()))
+            except ToolError as error:  # the connection is closing
+                pending.append((source, error))
         tools: dict[str, Tool] = {}
         errors: dict[str, str] = {}
-        for source, future in begun:
+        for source, future in pending:
             try:
                 if isinstance(future, ToolError):
                     raise future
-                found, unusable = source.found(future)
+                usable, unusable = source.discovered(future)
             except ToolError as error:
                 errors[source.id] = str(error)
                 continue
             errors.update(unusable)
-            for tool in found:
-                if (
-                    wire_name(tool.name) in tools
-                ):  # an agent would refuse all of them for the sake of this one
+            for tool in usable:
+                # An agent would refuse all tools because of one duplicate name.
+                if wire_name(tool.name) in tools:
                     errors[tool.name] = (
                         f"MCP server {source.id!r}: {tool.name!r} is left out: its name is taken by"
                         " another tool."
@@ -208,12 +219,19 @@ class MCPClient:
         return list(tools.values()), errors
 
     def close(self) -> None:
-        """End all connections and server processes, at once and within some seconds; of a pool,
-        those that nobody else holds. Idempotent; the next use connects again."""
+        """Close all connections and server processes at the same time, within some seconds.
+
+        A connection of a pool stays open while another client holds it. Idempotent; the next use
+        connects again.
+        """
         with self._lock:
             self._tools = self._discovery = None
         self._pool.release(
-            [lease for source in self._sources.values() if (lease := source.let_go()) is not None]
+            [
+                lease
+                for source in self._sources.values()
+                if (lease := source.detach_lease()) is not None
+            ]
         )
 
     def __enter__(self) -> MCPClient:

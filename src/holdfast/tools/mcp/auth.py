@@ -1,8 +1,8 @@
-"""How MCP servers over HTTP are told who we are: OAuth with a user (`OAuth`) and without one
+"""Authentication to MCP servers over HTTP: OAuth with a user (`OAuth`) and without
 (`ClientCredentials`).
 
-The flows are the mcp package's own; here they get their handlers, and a storage that stays the
-caller's.
+The mcp package implements the flows. This module supplies their handlers and a token storage
+that belongs to the caller.
 """
 
 from __future__ import annotations
@@ -32,14 +32,23 @@ class OAuth(msgspec.Struct, frozen=True, kw_only=True):
     """OAuth 2.1 with a user's consent: authorization code and PKCE, discovery, registration,
     refresh, step-up.
 
-    `redirect(url)` shows the user the address at which to consent; `callback()` waits until the
-    browser was sent back, and returns the address that it was sent to (`redirect_uri` with its
-    query). Both are called on a worker thread, and no deadline runs meanwhile. `storage` keeps
-    tokens and registrations between processes, as text by the server's address: a dict, or a
-    mapping of yours over a keyring or a file; it is never shown to another server. `client_id` (and
-    `client_secret`) are those of a client that is registered already, with the authorization server
-    `issuer`; `client_metadata_url` is the address of a client's metadata document, for servers that
-    take one; else we register.
+    `redirect` and `callback` run on a worker thread, and no deadline runs meanwhile.
+
+    Args:
+        redirect: A function that shows the user the URL at which to consent.
+        callback: A function that waits until the browser is sent back, and returns the URL that
+            it was sent to (`redirect_uri` with its query).
+        storage: A mapping that keeps tokens and registrations between processes, as text: a
+            dict, or your own mapping over a keyring or a file. Keys begin with the server's URL.
+            No other server sees the values.
+        redirect_uri: The URL that the authorization server sends the browser back to.
+        client_name: The name that a registration shows to the user.
+        client_metadata_url: The URL of a client metadata document, for servers that accept one.
+        client_id: The id of a client that is registered already. Without it the client registers
+            itself.
+        client_secret: The secret of the registered client.
+        issuer: The authorization server that knows `client_id`.
+        scope: The scopes to request, separated by spaces.
     """
 
     redirect: Callable[[str], object]
@@ -58,9 +67,12 @@ class OAuth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """OAuth 2.1 between machines. `client_secret`, or a `private_key` (PEM) that signs an assertion
-    with `algorithm`, goes to the authorization server `issuer` (its exact identifier) and nowhere
-    else, wherever the MCP server points."""
+    """OAuth 2.1 between machines.
+
+    The credential is `client_secret`, or `private_key` (PEM), which signs an assertion with
+    `algorithm`. It goes only to the authorization server `issuer` (its exact identifier), even
+    if the MCP server names another one.
+    """
 
     client_id: str
     issuer: str
@@ -69,9 +81,8 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
     private_key: str | None = None
     algorithm: str = "RS256"
     scope: str | None = None
-    in_body: bool = (
-        False  # the secret as a form field (client_secret_post), not as Basic authentication
-    )
+    in_body: bool = False
+    """True to send the secret as a form field (client_secret_post), not as Basic authentication."""
 
     def __post_init__(self) -> None:
         if (self.client_secret is None) == (self.private_key is None):
@@ -82,8 +93,8 @@ class ClientCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_auth(name: str, auth: Any) -> None:
-    """Raise `ConfigurationError` unless `auth` is one of the two above, or an `httpx2.Auth` of the
-    caller's own."""
+    """Raise `ConfigurationError` unless `auth` is an `OAuth`, a `ClientCredentials` or an
+    `httpx2.Auth`."""
     if not isinstance(auth, OAuth | ClientCredentials) and not callable(
         getattr(auth, "async_auth_flow", None)
     ):
@@ -93,8 +104,8 @@ def check_auth(name: str, auth: Any) -> None:
 
 
 def provider_of(url: str, auth: Any, asking: AskPerson) -> httpx2.Auth:
-    """What httpx2 asks to authenticate the requests to `url`. `asking()` is entered while a person
-    is waited for."""
+    """Return the `httpx2.Auth` for requests to `url`. `asking()` is entered while a person is
+    asked."""
     if isinstance(auth, OAuth):
         return _unlocked(_with_user(url, auth, asking))
     if isinstance(auth, ClientCredentials):
@@ -118,10 +129,10 @@ def _with_user(url: str, auth: OAuth, asking: AskPerson) -> OAuthClientProvider:
             code=query.get("code", ""), state=query.get("state"), iss=query.get("iss")
         )
 
-    given = None
+    registered = None
     if auth.client_id is not None:
         method = "none" if auth.client_secret is None else "client_secret_basic"
-        given = OAuthClientInformationFull.model_validate(
+        registered = OAuthClientInformationFull.model_validate(
             {
                 "client_id": auth.client_id,
                 "client_secret": auth.client_secret,
@@ -130,7 +141,7 @@ def _with_user(url: str, auth: OAuth, asking: AskPerson) -> OAuthClientProvider:
                 "issuer": auth.issuer,
             }
         )
-    storage = _Stored(url, auth.storage, given)
+    storage = _Stored(url, auth.storage, registered)
     metadata = OAuthClientMetadata.model_validate(
         {"redirect_uris": [auth.redirect_uri], "client_name": auth.client_name, "scope": auth.scope}
     )
@@ -174,15 +185,15 @@ def _without_user(url: str, auth: ClientCredentials) -> OAuthClientProvider:
 
 
 class _Stored:
-    """The mcp package's token storage over the caller's mapping. Its keys begin with the server's
-    address: no server sees another's."""
+    """The mcp package's token storage over the caller's mapping. Keys begin with the server's
+    URL, so no server sees the tokens of another."""
 
     def __init__(
-        self, url: str, mapping: Storage, given: OAuthClientInformationFull | None
+        self, url: str, mapping: Storage, registered: OAuthClientInformationFull | None
     ) -> None:
         self._url = url
         self._mapping = mapping
-        self._given = given
+        self._registered = registered
         self.provider: OAuthClientProvider | None = None
 
     async def _read(self, what: str) -> Any:
@@ -196,22 +207,22 @@ class _Stored:
     async def get_tokens(self) -> OAuthToken | None:
         from mcp.shared.auth import OAuthMetadata, OAuthToken, ProtectedResourceMetadata
 
-        found = await self._read("tokens")
-        if found is None:
+        stored = await self._read("tokens")
+        if stored is None:
             return None
-        # Where the tokens came from comes back with them: else a refresh after a restart goes to a
-        # guessed address on the server itself.
-        if self.provider is not None and found.get("server"):
-            self.provider.context.oauth_metadata = OAuthMetadata.model_validate(found["server"])
-            if found.get("resource"):
+        # Restore the authorization server along with the tokens. Otherwise a refresh after a
+        # restart goes to a guessed URL on the MCP server itself.
+        if self.provider is not None and stored.get("server"):
+            self.provider.context.oauth_metadata = OAuthMetadata.model_validate(stored["server"])
+            if stored.get("resource"):
                 self.provider.context.protected_resource_metadata = (
-                    ProtectedResourceMetadata.model_validate(found["resource"])
+                    ProtectedResourceMetadata.model_validate(stored["resource"])
                 )
-        token = OAuthToken.model_validate(found["token"])
-        if found.get("expires") is not None and found["expires"] <= time.time():
-            # spent: the provider refreshes before it asks, where it knows by whom
+        token = OAuthToken.model_validate(stored["token"])
+        if stored.get("expires") is not None and stored["expires"] <= time.time():
+            # Expired: the provider refreshes before the request, if it knows the server.
             token.access_token = ""
-            if not found.get("server"):
+            if not stored.get("server"):
                 return None
         return token
 
@@ -238,18 +249,18 @@ class _Stored:
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         from mcp.shared.auth import OAuthClientInformationFull
 
-        if self._given is not None:
-            return self._given
-        found = await self._read("client")
-        return None if found is None else OAuthClientInformationFull.model_validate(found)
+        if self._registered is not None:
+            return self._registered
+        stored = await self._read("client")
+        return None if stored is None else OAuthClientInformationFull.model_validate(stored)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         await self._write("client", client_info.model_dump(mode="json", exclude_none=True))
 
 
 def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:
-    """`provider`, but without its lock while a token is good: it would hold it until the server
-    answers, so that one slow call holds up all the others of a connection."""
+    """Return `provider` without its lock while a token is valid. The provider would hold the
+    lock until the server answers, so one slow call would block all others of the connection."""
     import httpx2
 
     class Unlocked(httpx2.Auth):
@@ -268,7 +279,7 @@ def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:
                 refused = yield request
                 if refused.status_code not in (401, 403):
                     return
-            flow = provider.async_auth_flow(request)  # holds the lock from here to its end
+            flow = provider.async_auth_flow(request)  # holds the lock until the flow ends
             try:
                 outgoing = await anext(flow)
                 held = (
@@ -277,7 +288,8 @@ def _unlocked(provider: OAuthClientProvider) -> httpx2.Auth:
                     else None
                 )
                 if refused is not None and outgoing is request and held == token:
-                    outgoing = await flow.asend(refused)  # what it would be told if it asked again
+                    # Reuse the refusal: sending the same request again would give the same answer.
+                    outgoing = await flow.asend(refused)
                 while True:
                     outgoing = await flow.asend((yield outgoing))
             except StopAsyncIteration:

@@ -1,33 +1,34 @@
-"""What a configuration says of MCP servers: the usual `mcpServers` JSON, checked key by key."""
+"""The configuration of MCP servers: the usual `mcpServers` JSON, checked key by key."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, cast
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from holdfast.errors import ConfigurationError
-from holdfast.tools.mcp.secrets import bare_url
+from holdfast.tools.mcp.secrets import MIN_PARTIAL_CHARS, bare_url
 
-# seconds; builds and searches take minutes, and a server that never answers must not hold a run for
-# ever
+# Seconds. Builds and searches take minutes, but a server that never answers must not block a run
+# for ever.
 CALL_TIMEOUT = 600.0
 
-_SERVER_ID = re.compile(
-    r"[A-Za-z0-9_-]{1,64}"
-)  # no dot: it separates server and tool in a tool's name
+# No dot, because a dot separates server and tool in a tool's name.
+_SERVER_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 Mode = Literal["auto", "legacy", "2025-11-25", "2026-07-28"]
 
 
 class Stdio(msgspec.Struct, frozen=True):
-    """A server that is a process of ours, spoken to over its stdin and stdout. Its repr shows no
-    secret."""
+    """The configuration of a server that runs as a child process and speaks over stdin and
+    stdout. Its repr shows no secret."""
 
     command: str
     args: list[str] = []
@@ -47,7 +48,8 @@ class Stdio(msgspec.Struct, frozen=True):
 
 
 class Http(msgspec.Struct, frozen=True):
-    """A server at an address: streamable HTTP, or the older SSE. Its repr shows no secret."""
+    """The configuration of a server over streamable HTTP or the older SSE. Its repr shows no
+    secret."""
 
     url: str
     headers: dict[str, str] = {}
@@ -67,11 +69,32 @@ class Http(msgspec.Struct, frozen=True):
 Server = Stdio | Http
 
 
-def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict[str, Server]:
-    """Return the servers of a configuration, or of its inner mapping, by id. Raises
-    `ConfigurationError` naming the server and the key.
+def secret_values(server: Server) -> Iterator[str]:
+    """Yield the values of a server's `env` and `headers` and of its URL that may be secret."""
+    if isinstance(server, Http):
+        with contextlib.suppress(ValueError):  # an invalid URL; connecting reports it
+            parts = urlsplit(server.url)
+            yield from (unquote(parts.username or ""), unquote(parts.password or ""))
+            # A query may be a key without a value; then the key is the secret.
+            for name, value in parse_qsl(parts.query, keep_blank_values=True):
+                yield value or name
+        for value in server.headers.values():
+            yield value
+            yield value.partition(" ")[2].strip()  # the token without its scheme
+        return
+    for value in server.env.values():
+        yield value
+        # Error messages show a text of several lines on one line, so each line counts by itself.
+        yield from (
+            line for line in map(str.strip, value.splitlines()) if len(line) >= MIN_PARTIAL_CHARS
+        )
 
-    `call_timeout` is for servers that do not say their own.
+
+def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict[str, Server]:
+    """Return the servers of a configuration, or of its inner mapping, by id.
+
+    `call_timeout` applies to servers that do not set their own. Raises `ConfigurationError`,
+    which names the server and the key.
     """
     config = {} if config is None else config
     if isinstance(config, Mapping) and "mcpServers" in config:
@@ -83,10 +106,10 @@ def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict
             )
         config = cast("Mapping[Any, Any]", config)["mcpServers"]
     if not isinstance(config, Mapping):
-        file = isinstance(config, str | os.PathLike)
+        is_path = isinstance(config, str | os.PathLike)
         hint = (
             " A file is read by the caller: MCPClient(json.loads(Path(...).read_text()))."
-            if file
+            if is_path
             else ""
         )
         raise ConfigurationError(
@@ -94,12 +117,12 @@ def read_servers(config: Any, call_timeout: float | None = CALL_TIMEOUT) -> dict
             f" {type(config).__name__}.{hint}"
         )
     return {
-        _id(name): _server(name, given, call_timeout)
-        for name, given in cast("Mapping[Any, Any]", config).items()
+        _checked_id(name): _read_server(name, entry, call_timeout)
+        for name, entry in cast("Mapping[Any, Any]", config).items()
     }
 
 
-def _id(name: Any) -> str:
+def _checked_id(name: Any) -> str:
     if not isinstance(name, str) or not _SERVER_ID.fullmatch(name):
         raise ConfigurationError(
             f"MCP server {name!r}: an id takes 1 to 64 letters, digits, '_' or '-'."
@@ -107,21 +130,21 @@ def _id(name: Any) -> str:
     return name
 
 
-def _server(name: str, given: Any, call_timeout: float | None) -> Server:
-    if not isinstance(given, Mapping) or ("command" in given) == ("url" in given):
+def _read_server(name: str, entry: Any, call_timeout: float | None) -> Server:
+    if not isinstance(entry, Mapping) or ("command" in entry) == ("url" in entry):
         keys = (
-            ", ".join(map(repr, cast("Mapping[Any, Any]", given)))
-            if isinstance(given, Mapping)
-            else repr(type(given).__name__)
+            ", ".join(map(repr, cast("Mapping[Any, Any]", entry)))
+            if isinstance(entry, Mapping)
+            else repr(type(entry).__name__)
         )
         raise ConfigurationError(
             f"MCP server {name!r} takes a mapping with either command (stdio) or url (HTTP); it has"
             f" {keys or 'nothing'}."
         )
-    kind = Stdio if "command" in given else Http
+    kind = Stdio if "command" in entry else Http
     fields = {field.name: field for field in msgspec.structs.fields(kind)}
     values: dict[str, Any] = {"call_timeout": call_timeout}
-    for key, value in cast("Mapping[Any, Any]", given).items():
+    for key, value in cast("Mapping[Any, Any]", entry).items():
         if key not in fields:
             near = difflib.get_close_matches(str(key), fields, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -134,9 +157,8 @@ def _server(name: str, given: Any, call_timeout: float | None) -> Server:
         )
         try:
             values[key] = msgspec.convert(plain, fields[key].type)
-        except (
-            msgspec.ValidationError
-        ) as error:  # it names types and never shows the value, which may be secret
+        except msgspec.ValidationError as error:
+            # The message names types and never shows the value, which may be secret.
             raise ConfigurationError(f"MCP server {name!r}: {key}: {error}.") from None
         if key in ("timeout", "call_timeout") and values[key] is not None:
             seconds(f"MCP server {name!r}: {key}", values[key])
@@ -154,8 +176,10 @@ def _server(name: str, given: Any, call_timeout: float | None) -> Server:
 
 
 def seconds(name: str, value: Any) -> float:
-    """`value`, if it is a number of seconds above 0. Raises `ConfigurationError` beginning with
-    `name`."""
+    """Return `value` if it is a number of seconds above 0.
+
+    Raises `ConfigurationError`, whose message begins with `name`.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
         raise ConfigurationError(f"{name} takes a number of seconds above 0, not {value!r}.")
     return value

@@ -1,7 +1,7 @@
-"""What MCP servers may ask of us: the user's input (elicitation), a model's (sampling), and which
-folders to work in (roots).
+"""The requests that an MCP server may send to its client: the user's input (elicitation), a model's
+completion (sampling), and the folders to work in (roots).
 
-Answers come from the owner's code, which runs on a thread of its own, never on the loop thread.
+The owner's code computes the answers on a thread of its own, never on the loop thread.
 """
 
 from __future__ import annotations
@@ -33,32 +33,33 @@ _log = logging.getLogger(__name__)
 
 
 class Elicitation(msgspec.Struct, frozen=True):
-    """What a server asks the user: `message`, and either `schema` (a form, as a JSON Schema of flat
-    properties) or `url` (a page to visit).
-
-    `server` is the id of who asks: show it, for it is not us. `cancelled` is raised when nobody
-    waits for the answer any more.
-    """
+    """A server's question to the user."""
 
     server: str
+    """The id of the server that asks. Show it, so that the user does not take the question for one
+    of your application."""
     message: str
     schema: dict[str, Any] | None = None
+    """The form to fill in, as a JSON Schema of flat properties. Either `schema` or `url` is set."""
     url: str | None = None
+    """A page to visit."""
     cancelled: Cancellation = msgspec.field(default_factory=Cancellation)
+    """Set when the answer is no longer wanted."""
 
 
 Elicit = Callable[[Elicitation], Answer]
 
 
 class Hooks(msgspec.Struct, frozen=True):
-    """What an owner has put at the servers' service. Equal hooks may share a connection."""
+    """The owner's answers to requests of servers. Equal hooks may share a connection."""
 
     elicit: Elicit | None = None
-    sample: Any = None  # whatever has `completion(messages, system=, cancelled=)`, as a `Model` has
+    sample: Any = None
+    """An object with `completion(messages, system=, cancelled=)`, such as a `Model`."""
     roots: Roots | None = None
 
     def check(self) -> None:
-        """Raise `ConfigurationError` naming what does not fit."""
+        """Raise `ConfigurationError` for a hook of the wrong kind."""
         if self.elicit is not None and not callable(self.elicit):
             raise ConfigurationError(
                 f"MCPClient: elicit takes a function of an Elicitation, not {self.elicit!r}."
@@ -67,7 +68,7 @@ class Hooks(msgspec.Struct, frozen=True):
         refuse_async("MCPClient: roots", self.roots)
         if self.sample is not None and not callable(getattr(self.sample, "completion", None)):
             raise ConfigurationError(
-                "MCPClient: sample takes an LLM or what else has completion(), not"
+                "MCPClient: sample takes an LLM or another object with completion(), not"
                 f" {type(self.sample).__name__}."
             )
         if self.roots is not None and (
@@ -81,8 +82,8 @@ class Hooks(msgspec.Struct, frozen=True):
 
 
 async def on_thread(work: Callable[[], T]) -> T:
-    """Run the owner's code on a thread of its own and wait; the loop goes on. A cancel leaves the
-    thread to its work."""
+    """Run the owner's code on a thread of its own and await it; the loop goes on. After a cancel
+    the thread runs on to its end."""
     import asyncio
 
     loop = asyncio.get_running_loop()
@@ -97,7 +98,7 @@ async def on_thread(work: Callable[[], T]) -> T:
             outcome: tuple[T | None, BaseException | None] = work(), None
         except BaseException as error:
             outcome = None, error
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and whoever asked with it
+        with contextlib.suppress(RuntimeError):  # the loop and the waiting coroutine have ended
             loop.call_soon_threadsafe(settle, outcome)
 
     threading.Thread(target=run, name="holdfast-mcp-hook", daemon=True).start()
@@ -111,37 +112,36 @@ async def on_thread(work: Callable[[], T]) -> T:
 
 
 async def answer_elicitation(
-    server: str, elicit: Elicit | None, asked: mcp_types.ElicitRequestParams
+    server: str, elicit: Elicit | None, params: mcp_types.ElicitRequestParams
 ) -> mcp_types.ElicitResult:
-    """The user's answer. Nobody to ask declines; a hook that raises cancels, which is MCP's word
-    for no answer."""
+    """Return the user's answer. Without a hook the answer is "decline". A hook that raises gives
+    "cancel", which is MCP's word for no answer."""
     import mcp_types
 
     if elicit is None:
         return mcp_types.ElicitResult(action="decline")
-    if asked.mode == "url":
-        if not asked.url.startswith(
-            ("https://", "http://")
-        ):  # file:, javascript:, and whatever else a handler is registered for
+    if params.mode == "url":
+        # Refuse file:, javascript: and every other scheme that a handler is registered for.
+        if not params.url.startswith(("https://", "http://")):
             return mcp_types.ElicitResult(action="decline")
-        question = Elicitation(server, asked.message, url=asked.url)
+        question = Elicitation(server, params.message, url=params.url)
     else:
-        question = Elicitation(server, asked.message, asked.requested_schema)
+        question = Elicitation(server, params.message, params.requested_schema)
     try:
         answer = await on_thread(lambda: elicit(question))
         if answer is None or answer is False:
             return mcp_types.ElicitResult(action="decline")
         if question.schema is None:
             return mcp_types.ElicitResult(action="accept")
-        given: dict[str, Any] = {} if answer is True else answer
+        values: dict[str, Any] = {} if answer is True else answer
         return mcp_types.ElicitResult(
-            action="accept", content={**defaults(question.schema), **given}
+            action="accept", content={**defaults(question.schema), **values}
         )
     except ToolCancelled:
         return mcp_types.ElicitResult(action="cancel")
     except Exception as error:
         _log.warning(
-            "MCP server %r: its question to the user had no answer: elicit raised %s.",
+            "MCP server %r: its question to the user got no answer: elicit raised %s.",
             server,
             type(error).__name__,
             exc_info=True,
@@ -153,35 +153,38 @@ async def answer_elicitation(
 
 # --- sampling ---
 
-_STOP = {"stop": "endTurn", "length": "maxTokens"}
+_MCP_STOP_REASONS = {"stop": "endTurn", "length": "maxTokens"}
 
 
 async def answer_sampling(
     server: str,
     model: Any,
-    asked: mcp_types.CreateMessageRequestParams,
+    params: mcp_types.CreateMessageRequestParams,
     used: Callable[[str, Any], None],
 ) -> mcp_types.CreateMessageResult | mcp_types.ErrorData:
-    """A completion of the owner's model, as text. Which model, and its parameters, are the owner's
-    to say, not the server's. `used(model, usage)` is told what it took."""
+    """Return a text completion of the owner's model. The owner chooses the model and its
+    parameters, not the server.
+
+    `used(model, usage)` is called with the usage of the completion.
+    """
     import mcp_types
 
     try:
         messages = [
             Message(tuple([_block(block) for block in one.content_as_list]), one.role)
-            for one in asked.messages
+            for one in params.messages
         ]
     except ValueError as error:
         return mcp_types.ErrorData(code=mcp_types.INVALID_PARAMS, message=str(error))
     cancelled = Cancellation()
-    _log.info("MCP server %r asks for a completion of %d messages.", server, len(messages))
+    _log.info("MCP server %r requests a completion of %d messages.", server, len(messages))
     try:
-        found = await on_thread(
-            lambda: model.completion(messages, system=asked.system_prompt, cancelled=cancelled)
+        completion = await on_thread(
+            lambda: model.completion(messages, system=params.system_prompt, cancelled=cancelled)
         )
     except Exception as error:
         _log.warning(
-            "MCP server %r: the completion that it asked for failed: %s.",
+            "MCP server %r: the completion that it requested failed: %s.",
             server,
             type(error).__name__,
             exc_info=True,
@@ -191,13 +194,13 @@ async def answer_sampling(
         )
     finally:
         cancelled.cancel()
-    name = str(found.model or getattr(model, "model", "") or "unknown")
-    used(name, found.usage)
+    name = str(completion.model or getattr(model, "model", "") or "unknown")
+    used(name, completion.usage)
     return mcp_types.CreateMessageResult(
         role="assistant",
-        content=mcp_types.TextContent(text=found.text),
+        content=mcp_types.TextContent(text=completion.text),
         model=name,
-        stop_reason=_STOP.get(found.stop_reason, found.stop_reason),
+        stop_reason=_MCP_STOP_REASONS.get(completion.stop_reason, completion.stop_reason),
     )
 
 
@@ -213,15 +216,15 @@ def _block(block: Any) -> Content:
 
 
 async def answer_roots(roots: Roots) -> mcp_types.ListRootsResult:
-    """The folders, as absolute `file://` addresses."""
+    """Return the folders as absolute `file://` URLs."""
     import mcp_types
 
-    found = await on_thread(
+    folders = await on_thread(
         lambda: [Path(one).absolute() for one in (roots() if callable(roots) else roots)]
     )
     return mcp_types.ListRootsResult(
         roots=[
             mcp_types.Root.model_validate({"uri": path.as_uri(), "name": path.name})
-            for path in found
+            for path in folders
         ]
     )

@@ -1,7 +1,7 @@
-"""A server at an address: the HTTP client that speaks to it, and the older SSE transport.
+"""The HTTP client of a connection to an MCP server, and the older SSE transport.
 
-Whatever a request carries (headers, tokens, the message itself) is for one origin. Redirects to
-another are not followed, here as in the mcp package's transport for streamable HTTP.
+The contents of a request (headers, tokens, the message) are for one origin. Redirects to another
+origin are not followed, as in the mcp package's transport for streamable HTTP.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ import httpx2
 
 from holdfast.tools.carried import trace_headers
 from holdfast.tools.mcp.config import Http
-from holdfast.tools.mcp.streams import LONGEST_MESSAGE, Inbox, Outbox
+from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
 
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
 
 class Trace:
-    """What HTTP said to the requests of one call. The transport folds all of it into one JSON-RPC
-    error, but it sends each request in its caller's context, and so run the hooks that note it
-    here."""
+    """The HTTP outcome of one call's requests.
+
+    The transport turns every HTTP failure into one JSON-RPC error. It sends each request in the
+    caller's context, however, so the HTTP hooks that write this trace run in that context too.
+    """
 
     __slots__ = ("failure", "status")
 
     def __init__(self) -> None:
-        self.status = 0  # of the last answer
-        self.failure: Exception | None = None  # what ended a request without one
+        self.status = 0  # HTTP status of the last response
+        self.failure: Exception | None = None  # the error of a request that got no response
 
 
 trace_of_call: ContextVar[Trace | None] = ContextVar("holdfast_mcp_trace", default=None)
@@ -47,13 +49,14 @@ async def _note_status(response: httpx2.Response) -> None:
 
 
 async def _trace(request: httpx2.Request) -> None:
-    for name, value in trace_headers().items():  # in the message the mcp package says it itself
+    # The mcp package puts the trace context into the message, but not into the headers.
+    for name, value in trace_headers().items():
         request.headers.setdefault(name, value)
 
 
 class _Body(httpx2.AsyncByteStream):
-    """An answer's body whose breaking off is told as the end of that stream, not of the whole
-    connection."""
+    """A response body that reports a broken connection as the end of this stream only, not of
+    the whole MCP connection."""
 
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
@@ -77,13 +80,15 @@ def _note_failure(error: Exception) -> None:
 
 
 class _Contained(httpx2.AsyncHTTPTransport):
-    """A request that fails is that request's failure. The mcp package's transport would take all
-    others on the connection down with it, so it is told of an answer with a JSON-RPC error. Only
-    while `connected()`: before, a failure is the connection's."""
+    """A transport that keeps the failure of one request from failing the others.
+
+    The mcp package's transport would end all other requests on the connection too. This
+    transport therefore answers a failed request with a JSON-RPC error. It does so only while
+    `connected()`; before that, a failure belongs to the connection.
+    """
 
     def __init__(self, connected: Callable[[], bool]) -> None:
-        # unlimited: a call that waits too long for one of 100 connections would be taken for a
-        # failure
+        # No limit: by default, a call that waits too long for one of 100 connections fails.
         super().__init__(trust_env=False, limits=httpx2.Limits())
         self._connected = connected
 
@@ -110,13 +115,13 @@ class _Contained(httpx2.AsyncHTTPTransport):
 def http_client(
     server: Http, timeout: float, auth: httpx2.Auth | None, connected: Callable[[], bool]
 ) -> httpx2.AsyncClient:
-    """The HTTP client of one connection. It reads no environment: no proxy, no .netrc."""
+    """Return the HTTP client of one connection. It reads no proxy and no .netrc from the
+    environment."""
     return httpx2.AsyncClient(
         headers=server.headers,
         auth=auth,
-        timeout=httpx2.Timeout(
-            timeout, read=None
-        ),  # a tool may think as long as `call_timeout` lets it
+        # `call_timeout` limits how long a tool takes; reading has no limit of its own.
+        timeout=httpx2.Timeout(timeout, read=None),
         transport=_Contained(connected),
         trust_env=False,
         event_hooks={"request": [_trace], "response": [_note_status]},
@@ -125,22 +130,24 @@ def http_client(
 
 # --- SSE (2024-11-05) ---
 
-# Not the mcp package's own transport: that one does not tell a caller whose message could not be
-# delivered, and reads events of 1 MB at most.
+# Replaces the mcp package's SSE transport, which does not report a message that could not be
+# delivered to its caller, and reads events of at most 1 MB.
 
 
 @contextlib.asynccontextmanager
 async def sse(
     http: httpx2.AsyncClient, url: str, lost: Callable[[], None]
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
-    """Connect to an SSE server. `lost()` is called when its stream ends. Raises `httpx2.HTTPError`,
-    or `ValueError` for what is no MCP."""
+    """Connect to an SSE server. `lost()` is called when its stream ends.
+
+    Raises `httpx2.HTTPError`, or `ValueError` if the server does not speak MCP.
+    """
     inbox = Inbox()
     endpoint: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def read() -> None:
         try:
-            async with http.sse(url, max_event_size=LONGEST_MESSAGE) as events:
+            async with http.sse(url, max_event_size=MAX_MESSAGE_BYTES) as events:
                 events.response.raise_for_status()
                 async for event in events:
                     _take(event, url, inbox, endpoint)
@@ -168,7 +175,7 @@ async def sse(
             if not endpoint.done():
                 endpoint.cancel()
             elif not endpoint.cancelled():
-                endpoint.exception()  # seen: whoever was to be told was told above
+                endpoint.exception()  # mark as retrieved; `await endpoint` above has raised it
             group.cancel_scope.cancel()
 
 
@@ -183,7 +190,7 @@ def _take(event: Any, url: str, inbox: Inbox, endpoint: asyncio.Future[str]) -> 
         here, there = httpx2.URL(url), httpx2.URL(address)
         if (here.scheme, here.host, here.port) != (there.scheme, there.host, there.port):
             raise ValueError(
-                f"it wants messages sent to another origin, {there.scheme}://{there.host}"
+                f"the server wants messages sent to another origin, {there.scheme}://{there.host}"
             )
         if not endpoint.done():
             endpoint.set_result(address)

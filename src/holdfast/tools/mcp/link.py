@@ -1,7 +1,7 @@
-"""One connection to an MCP server, on the loop thread: a task that owns it (`Link`), and what is
-kept when it is made anew (`Connection`).
+"""Connections to one MCP server, on the loop thread. `Link` is one connection's task; `Connection`
+replaces its link after a crash.
 
-Imported at the first connection, for it brings in asyncio and the mcp package.
+This module is imported at the first connection, because it loads asyncio and the mcp package.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from holdfast import __version__
 from holdfast.errors import ToolError, ToolTimeout
 from holdfast.tools.mcp.auth import provider_of
-from holdfast.tools.mcp.config import Http, Server
+from holdfast.tools.mcp.config import Http, Server, secret_values
 from holdfast.tools.mcp.hooks import (
     Answer,
     Elicitation,
@@ -44,19 +44,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_SHORTEST_TTL = (
-    1.0  # seconds; a server that wants to be asked more often than that is asked that often
-)
-_LISTEN_AGAIN, _LISTEN_AT_MOST = (
-    1.0,
-    60.0,
-)  # seconds before a lost subscription is made again, doubled each time
-_FAREWELL = 3.0  # seconds for HTTP's DELETE
-_COMPLETIONS = 32  # that one call may ask of the agent's model; a server must not spend without end
+# A tool list with a shorter lifetime is still read again only once in this time.
+_MIN_TTL_SECONDS = 1.0
+# Pause before a lost subscription is renewed; it doubles each time, up to the maximum.
+_RESUBSCRIBE_SECONDS = 1.0
+_MAX_RESUBSCRIBE_SECONDS = 60.0
+_HTTP_DELETE_SECONDS = 3.0
+# Completions that one call may request from the agent's model; they cost the owner money.
+_MAX_COMPLETIONS_PER_CALL = 32
+# A server that changes twenty tools sends twenty notifications; this pause collects them.
+_COLLECT_CHANGES_SECONDS = 0.02
 
 
 class Spec(msgspec.Struct, frozen=True):
-    """All that makes one connection differ from another."""
+    """The settings that distinguish one connection from another. Equal specs may share a
+    connection."""
 
     name: str
     server: Server
@@ -67,82 +69,82 @@ class Spec(msgspec.Struct, frozen=True):
 
 
 class Waiting(Protocol):
-    """Whoever waits for a call."""
+    """A caller that waits for its tool call, as the connection sees it."""
 
     @property
     def context(self) -> ToolContext:
-        """The call's."""
+        """The context of the call."""
         ...
 
     def elicit(self, question: Elicitation) -> Answer:
-        """Ask the user through the call's conversation. Blocks, on a thread of the caller's."""
+        """Ask the user through the call's conversation. Blocks; the connection calls it on a
+        thread of its own."""
         ...
 
     def sampled(self, model: str, usage: Any) -> None:
-        """A completion was made for the call."""
+        """Record a completion that was made for the call."""
         ...
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """The server says how far it is."""
+        """Receive a progress notification of the server."""
         ...
 
     def paused(self) -> None:
-        """A person is being asked: no clock runs."""
+        """Stop the call's clock while a person is asked."""
         ...
 
     def resumed(self) -> None:
-        """The person has answered."""
+        """Restart the call's clock after the person has answered."""
         ...
 
 
-# The call within which something runs: since 2026-07-28 what a server asks, it asks within a call.
+# The call in whose context the code runs. Since 2026-07-28 a server asks only within a call.
 _calling: contextvars.ContextVar[Waiting | None] = contextvars.ContextVar(
     "holdfast_mcp_calling", default=None
 )
 
 Folders = Callable[[], Sequence[str] | None]
+"""A function that returns the folders of a user's conversations; None if it has none."""
 
 
 class Link:
-    """One connection's life, in one task: opened, listed, kept until `end` or until the server is
-    gone. Never reopened."""
+    """One connection and the task that owns it: it opens the transport, lists the tools, and
+    serves calls until `end` or until the server is gone. A link is never reopened."""
 
     def __init__(
         self, spec: Spec, changed: Callable[[], None], watched: asyncio.Event, folders: Folders
     ) -> None:
         self.spec = spec
         self._folders = folders
-        self._told_folders: Sequence[str] | None = (
-            None  # None: it was not told that it may ask for them
-        )
-        self._telling: set[asyncio.Task[None]] = set()
+        # The folders that the server knows; None if it was not told that it may ask for them.
+        self._server_folders: Sequence[str] | None = None
+        self._notifications: set[asyncio.Task[None]] = set()
         self.name = spec.name
-        self._redact = redaction(spec.server)
+        self._redact = redaction(secret_values(spec.server))
         self.ended = False
-        self.retired = False  # for what still runs on it; nothing new begins
+        self.retired = False  # True: running calls go on, new calls use another link
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.tools: list[Listed] = []
-        self.left_out: dict[str, str] = {}  # tools that cannot be used, by name, and the reason
+        self.left_out: dict[str, str] = {}  # the reasons of unusable tools, by name
         self._changed = changed
         self._watched = watched
         self._client: Client | None = None
         self._stop = asyncio.Event()
         self._scope = anyio.CancelScope()
-        self._babble = False
-        self._errors: Errors | None = None
-        self._stale: asyncio.TimerHandle | None = None
-        self._persons = 0
-        self._waiting: dict[
-            Waiting, int
-        ] = {}  # the calls in flight, the oldest first, and how many completions each has asked for
-        self._asked = 0
-        self._left = spec.timeout
-        # A timer of its own, and not a timeout around the work: leaving a server that does not
-        # listen takes seconds more.
+        self._sent_garbage = False  # True if the server wrote something that is not JSON-RPC
+        self._stderr: Errors | None = None
+        self._stale: asyncio.TimerHandle | None = None  # expiry of the tool list
+        self._open_questions = 0  # how many questions to a person are open
+        # Calls in flight, the oldest first, with the number of completions that each requested.
+        self._calls: dict[Waiting, int] = {}
+        self._open_requests = 0
+        self._seconds_left = spec.timeout  # valid while the deadline is stopped
+        # A timer, not a timeout around the work: closing a server that does not react takes
+        # seconds more.
         self._deadline = asyncio.get_running_loop().call_later(spec.timeout, self._overdue)
         self.task = asyncio.get_running_loop().create_task(self._live())
 
-    # --- its life ---
+    # --- life cycle ---
 
     async def _live(self) -> None:
         from holdfast.tools.mcp.http import Trace, trace_of_call
@@ -154,14 +156,14 @@ class Link:
                 await self._open()
         except Exception as error:
             text, kind = (
-                ("it ended before it answered.", "network")
+                ("the server ended before it answered.", "network")
                 if self.ended
                 else self._reason(trace.failure or error, trace.status)
             )
             self._fail(
                 ToolError(
                     f"MCP server {self.name!r} could not be connected to:"
-                    f" {text}{self._last_words()}",
+                    f" {text}{self._stderr_tail()}",
                     kind,
                 )
             )
@@ -170,45 +172,46 @@ class Link:
             self._deadline.cancel()
             if self._stale is not None:
                 self._stale.cancel()
-            self._fail(ToolError(f"MCP server {self.name!r} gave up its connection.", "network"))
-            if self._errors is not None:
-                self._errors.close()
-                self._errors = None
+            self._fail(ToolError(f"MCP server {self.name!r} lost its connection.", "network"))
+            if self._stderr is not None:
+                self._stderr.close()
+                self._stderr = None
 
     async def _open(self) -> None:
         hooks = self.spec.hooks
         mode = self.spec.server.mode
-        # Also for 2026-07-28 it asks: without, nobody knows what the server can do, and a version
-        # that it refuses is not tried again lower.
-        asks = mode in ("auto", "2026-07-28") and self.spec.server.type != "sse"
+        # Mode 2026-07-28 negotiates too: otherwise the server's capabilities stay unknown, and the
+        # client does not fall back to a lower version that the server accepts.
+        negotiates = mode in ("auto", "2026-07-28") and self.spec.server.type != "sse"
         if self.spec.server.roots and hooks.roots is None:
-            self._told_folders = self._folders()
+            self._server_folders = self._folders()
         async with contextlib.AsyncExitStack() as stack:
             client = Client(
                 await self._transport(stack),
-                mode="auto" if asks else "legacy",
+                mode="auto" if negotiates else "legacy",
                 client_info=mcp_types.Implementation(name="holdfast", version=__version__),
-                message_handler=self._heard,
+                message_handler=self._on_message,
                 elicitation_callback=self._elicit,
                 sampling_callback=(
                     self._sample if hooks.sample is not None or self.spec.server.sampling else None
                 ),
                 list_roots_callback=(
                     self._roots
-                    if hooks.roots is not None or self._told_folders is not None
+                    if hooks.roots is not None or self._server_folders is not None
                     else None
                 ),
                 cache=None,
             )
             await stack.enter_async_context(client)
             if mode == "2026-07-28" and client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-                wrong = (
+                mismatch = (
                     f"it speaks MCP {client.protocol_version}, and its configuration says mode"
                     " 2026-07-28."
                 )
                 self._fail(
                     ToolError(
-                        f"MCP server {self.name!r} could not be connected to: {wrong}", "not_found"
+                        f"MCP server {self.name!r} could not be connected to: {mismatch}",
+                        "not_found",
                     )
                 )
                 return
@@ -221,7 +224,7 @@ class Link:
                 group.start_soon(self._listen, client)
                 try:
                     await self._stop.wait()
-                finally:  # also when a transport that fails throws this task out
+                finally:  # also when a failing transport cancels this task
                     self.ended = True
                     group.cancel_scope.cancel()
 
@@ -229,11 +232,11 @@ class Link:
         server = self.spec.server
         if not isinstance(server, Http):
             directory = self.spec.stderr_dir
-            self._errors = Errors(
+            self._stderr = Errors(
                 None if directory is None else os.path.join(directory, f"{self.name}.log")
             )
             return self._screened(
-                stdio(server, self._errors, lambda: self._client is not None, self._lost)
+                stdio(server, self._stderr, lambda: self._client is not None, self._lost)
             )
         from holdfast.tools.mcp.http import http_client, sse
 
@@ -249,21 +252,23 @@ class Link:
             return self._screened(sse(http, server.url, self._lost))
         from mcp.client.streamable_http import streamable_http_client
 
-        from holdfast.tools.mcp.streams import LONGEST_MESSAGE
+        from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES
 
         return self._screened(
-            streamable_http_client(server.url, http_client=http, max_sse_event_size=LONGEST_MESSAGE)
+            streamable_http_client(
+                server.url, http_client=http, max_sse_event_size=MAX_MESSAGE_BYTES
+            )
         )
 
     def _screened(self, transport: contextlib.AbstractAsyncContextManager[Any]) -> Screen:
         return Screen(transport, lambda: self._modern)
 
     def _overdue(self) -> None:
-        babble = " It writes what is not JSON-RPC to its stdout." if self._babble else ""
+        garbage = " Its stdout has text that is not JSON-RPC." if self._sent_garbage else ""
         self._fail(
             ToolTimeout(
                 f"MCP server {self.name!r} did not answer within {self.spec.timeout:g}"
-                f" s.{babble}{self._last_words()}"
+                f" s.{garbage}{self._stderr_tail()}"
             )
         )
         self._scope.cancel()
@@ -271,25 +276,25 @@ class Link:
     def _fail(self, error: ToolError) -> None:
         if not self.ready.done():
             self.ready.set_exception(error)
-            # whoever waits gets it; nobody waiting is no reason for asyncio to complain
+            # Mark as retrieved, so that asyncio does not complain when no caller waits.
             self.ready.exception()
 
-    def _last_words(self) -> str:
-        words = "" if self._errors is None else self._errors.last_words(self._redact)
-        return f" Its stderr ended with: {words}" if words else ""
+    def _stderr_tail(self) -> str:
+        tail = "" if self._stderr is None else self._stderr.tail(self._redact)
+        return f" Its stderr ended with: {tail}" if tail else ""
 
     def _reason(self, error: BaseException, status: int) -> tuple[str, str]:
         return reason_of(error, status, self._redact)
 
     def _lost(self) -> None:
-        """The server closed its side: leave, so that the next call connects again. Whoever waits is
-        told by mcp's own error."""
+        """Leave after the server closed its side, so that the next call connects again. The mcp
+        package raises its own error in pending requests."""
         self.ended = True
         self._stop.set()
 
     def end(self) -> None:
-        """Begin to close. The task is over when the process or the connection is; a server that
-        never answered gets no time to do so."""
+        """Begin to close. `task` ends when the process or the connection has ended. A server
+        that never answered is cancelled at once."""
         if not self.ready.done():
             self._fail(
                 ToolError(
@@ -299,86 +304,89 @@ class Link:
             )
             self._scope.cancel()
         self._lost()
-        self._scope.deadline = (
-            asyncio.get_running_loop().time() + _FAREWELL
-        )  # stopping a process has limits of its own
+        # For HTTP's DELETE; stopping a process has limits of its own.
+        self._scope.deadline = asyncio.get_running_loop().time() + _HTTP_DELETE_SECONDS
 
-    # --- what the server says unasked ---
+    # --- notifications of the server ---
 
-    async def _heard(self, message: object) -> None:
+    async def _on_message(self, message: object) -> None:
         if isinstance(message, Exception):
-            self._babble = True
+            self._sent_garbage = True
         elif isinstance(message, mcp_types.ToolListChangedNotification):
             self._changed()
 
     async def _listen(self, client: Client) -> None:
-        """Since 2026-07-28 a server tells of changes only to who subscribes; we do once somebody
-        wants to know."""
+        """Subscribe to list changes once a user watches. Since 2026-07-28 a server reports
+        changes to subscribers only."""
         tools = client.server_capabilities.tools
         if not self._modern or tools is None or not tools.list_changed:
             return
         await self._watched.wait()
         from mcp.client.subscriptions import SubscriptionLost
 
-        pause, missed = _LISTEN_AGAIN, False
+        pause, was_lost = _RESUBSCRIBE_SECONDS, False
         while True:
             try:
                 async with client.listen(tools_list_changed=True) as events:
-                    if missed:
-                        self._changed()  # nothing tells what happened meanwhile
-                    async for _ in events:  # `_heard` is told too, and has said so
-                        pause = _LISTEN_AGAIN
-            except SubscriptionLost:  # listened for anew below, after a pause
+                    if was_lost:
+                        self._changed()  # changes during the gap were not reported
+                    async for _ in events:  # `_on_message` gets each event too and reports it
+                        pause = _RESUBSCRIBE_SECONDS
+            except SubscriptionLost:  # renewed below, after a pause
                 pass
             except MCPError as error:
                 if error.code == mcp_types.METHOD_NOT_FOUND:
                     return
-            missed = True
+            was_lost = True
             await asyncio.sleep(pause)
-            pause = min(pause * 2, _LISTEN_AT_MOST)
+            pause = min(pause * 2, _MAX_RESUBSCRIBE_SECONDS)
 
-    # --- what the server asks ---
+    # --- requests of the server ---
 
     @contextlib.contextmanager
     def _asking(self) -> Generator[None]:
-        """A person is asked: no deadline of this connection runs meanwhile."""
+        """Stop the deadlines of this connection while a person is asked."""
         loop = asyncio.get_running_loop()
-        self._persons += 1
-        if self._persons == 1:
+        self._open_questions += 1
+        if self._open_questions == 1:
             if not self.ready.done():
-                self._left = self._deadline.when() - loop.time()
+                self._seconds_left = self._deadline.when() - loop.time()
                 self._deadline.cancel()
-            for one in self._waiting:
+            for one in self._calls:
                 one.paused()
         try:
             yield
         finally:
-            self._persons -= 1
-            if self._persons == 0:
+            self._open_questions -= 1
+            if self._open_questions == 0:
                 if not self.ready.done():
-                    self._deadline = loop.call_later(max(self._left, 0.0), self._overdue)
-                for one in self._waiting:
+                    self._deadline = loop.call_later(max(self._seconds_left, 0.0), self._overdue)
+                for one in self._calls:
                     one.resumed()
 
     def _caller(self, what: str) -> Waiting | None:
-        """Whose call the server asks for. In the older era it does not say, so that all calls in
-        flight must be one conversation's."""
+        """Return the call on whose behalf the server asks, or None.
+
+        In the older era the server does not say which call that is. All calls in flight must
+        then belong to one conversation.
+        """
         call = _calling.get()
-        if call in self._waiting:  # else it began this connection, or is over
+        if call in self._calls:  # else the call opened this connection, or is over
             return call
-        owners = {(id(one.context.asks), id(one.context.llm)) for one in self._waiting}
+        owners = {(id(one.context.asks), id(one.context.llm)) for one in self._calls}
         if len(owners) == 1:
-            return next(iter(self._waiting))
-        told = (
+            return next(iter(self._calls))
+        reason = (
             f"{len(owners)} conversations have calls in flight on this connection"
             if owners
             else "no call is in flight"
         )
         _log.warning(
-            "MCP server %r: its %s was declined: the protocol does not say whose it is, and %s.",
+            "MCP server %r: its %s was declined: the protocol does not say for which call it is,"
+            " and %s.",
             self.name,
             what,
-            told,
+            reason,
         )
         return None
 
@@ -401,13 +409,14 @@ class Link:
         caller = self._caller("request for a completion")
         if caller is None or caller.context.llm is None:
             return mcp_types.ErrorData(
-                code=mcp_types.INVALID_REQUEST, message="There is no model here that could answer."
+                code=mcp_types.INVALID_REQUEST,
+                message="This client has no model that could answer.",
             )
-        self._waiting[caller] += 1
-        if self._waiting[caller] > _COMPLETIONS:
+        self._calls[caller] += 1
+        if self._calls[caller] > _MAX_COMPLETIONS_PER_CALL:
             return mcp_types.ErrorData(
                 code=mcp_types.INVALID_REQUEST,
-                message=f"A call may ask for {_COMPLETIONS} completions, not for more.",
+                message=f"A call may ask for {_MAX_COMPLETIONS_PER_CALL} completions at most.",
             )
         return await answer_sampling(self.name, caller.context.llm, params, caller.sampled)
 
@@ -415,36 +424,36 @@ class Link:
         roots = self.spec.hooks.roots
         if roots is None:
             call = _calling.get()
-            if self._modern and call in self._waiting:  # asked for this call alone
+            if self._modern and call in self._calls:  # the server asks for this call only
                 workdir: Any = getattr(call.context.runtime, "workdir", None)
                 roots = [] if workdir is None else [workdir]
             else:
-                roots = self._told_folders = self._folders() or ()
+                roots = self._server_folders = self._folders() or ()
         return await answer_roots(roots)
 
     def folders_changed(self) -> None:
-        """Tell the server to ask for its folders anew, if they are others: in the older era, for
-        since then it asks within each call."""
+        """Notify the server that its folders changed, if they did. Only the older era has this
+        notification; since 2026-07-28 a server asks within each call."""
         client, folders = self._client, self._folders() or ()
         if (
             client is None
             or self.ended
             or self._modern
-            or self._told_folders is None
-            or [*folders] == [*self._told_folders]
+            or self._server_folders is None
+            or [*folders] == [*self._server_folders]
         ):
             return
-        self._told_folders = folders
+        self._server_folders = folders
 
-        async def tell() -> None:
-            with contextlib.suppress(Exception):  # it went away, which the next call finds out
+        async def notify() -> None:
+            with contextlib.suppress(Exception):  # the server is gone; the next call notices it
                 await client.session.send_notification(mcp_types.RootsListChangedNotification())
 
-        task = asyncio.get_running_loop().create_task(tell())
-        self._telling.add(task)
-        task.add_done_callback(self._telling.discard)
+        task = asyncio.get_running_loop().create_task(notify())
+        self._notifications.add(task)
+        task.add_done_callback(self._notifications.discard)
 
-    # --- what we ask ---
+    # --- requests to the server ---
 
     @property
     def _modern(self) -> bool:
@@ -453,35 +462,35 @@ class Link:
         )
 
     async def _list(self, client: Client) -> list[Listed]:
-        found: list[Listed] = []
+        tools: list[Listed] = []
         left_out: dict[str, str] = {}
         cursor: str | None = None
-        lasts: list[int] = []
-        while True:  # a server that never ends its list meets the deadline
+        lifetimes_ms: list[int] = []
+        while True:  # the deadline stops a list that never ends
             page = await client.list_tools(cursor=cursor)
-            tools, faults = listed(page)
-            found.extend(tools)
+            page_tools, faults = listed(page)
+            tools.extend(page_tools)
             left_out.update(faults)
             if page.ttl_ms > 0:
-                lasts.append(page.ttl_ms)
+                lifetimes_ms.append(page.ttl_ms)
             cursor = page.next_cursor
             if not cursor:
                 break
         if self._stale is not None:
             self._stale.cancel()
             self._stale = None
-        if lasts and not self.ended:
+        if lifetimes_ms and not self.ended:
             self._stale = asyncio.get_running_loop().call_later(
-                max(min(lasts) / 1000, _SHORTEST_TTL), self._changed
+                max(min(lifetimes_ms) / 1000, _MIN_TTL_SECONDS), self._changed
             )
         self.left_out = left_out
-        return found
+        return tools
 
     async def list(self) -> list[Listed]:
-        """Ask for the tools anew. Raises `ToolError`."""
+        """Ask the server for its tools again. Raises `ToolError`."""
         client = self._client
         assert client is not None
-        self.tools = await self._ask(lambda: self._list(client), "was not able to list its tools")
+        self.tools = await self._ask(lambda: self._list(client), "could not list its tools")
         return self.tools
 
     async def call(
@@ -490,21 +499,21 @@ class Link:
         """Call a tool. Raises `ToolError`."""
         client = self._client
         assert client is not None
-        self._waiting[waiting] = 0
-        if self._persons:
+        self._calls[waiting] = 0
+        if self._open_questions:
             waiting.paused()
-        within = _calling.set(waiting)
+        token = _calling.set(waiting)
         try:
             return await self._ask(
                 lambda: client.call_tool(tool, arguments, progress_callback=waiting.progress),
                 "failed the call",
             )
         finally:
-            _calling.reset(within)
-            self._waiting.pop(waiting, None)
+            _calling.reset(token)
+            self._calls.pop(waiting, None)
 
     async def greet(self) -> str:
-        """Ask whether it is there; what it says it is. Raises `ToolError`."""
+        """Check that the server answers. Return its name and version. Raises `ToolError`."""
         client = self._client
         assert client is not None
         if self._modern:
@@ -515,9 +524,8 @@ class Link:
             try:
                 await self._ask(client.session.send_ping, "did not answer")
             except ToolError as error:
-                if (
-                    error.error_type != "not_found"
-                ):  # it was told that there is no such thing: it is there
+                # A server that does not know `ping` has answered all the same.
+                if error.error_type != "not_found":
                     raise
         info = client.server_info
         name = f"{info.name} {info.version}".strip() + ", " if info is not None else ""
@@ -530,7 +538,7 @@ class Link:
 
             trace = Trace()
             trace_of_call.set(trace)
-        self._asked += 1
+        self._open_requests += 1
         try:
             return await ask()
         except Exception as error:
@@ -541,68 +549,68 @@ class Link:
                     f"MCP server {self.name!r} went away during the call, whose effect may have"
                     " happened; the next call connects again."
                 )
-                raise ToolError(f"{lost}{self._last_words()}", "network") from None
+                raise ToolError(f"{lost}{self._stderr_tail()}", "network") from None
             text, kind = self._reason(error, trace.status if trace is not None else 0)
             if trace is not None and trace.status == 404 and not self._modern:
-                # the server has forgotten the session; the specification asks for a new one
+                # The server has forgotten the session; the specification requires a new one.
                 self.retired = True
                 kind = "network"
             raise ToolError(f"MCP server {self.name!r} {what}: {text}", kind) from None
         finally:
-            self._asked -= 1
-            if self.retired and not self._asked:
+            self._open_requests -= 1
+            if self.retired and not self._open_requests:
                 self.end()
 
 
 class Connection:
-    """A connection that is made at the first use and again after a crash, for all who share it. On
-    the loop thread but for `users`."""
+    """A connection that all its users share. It opens at the first use and again after a crash.
+
+    Everything except `users` and `folders` is used on the loop thread only.
+    """
 
     def __init__(self, spec: Spec, tasks: set[asyncio.Task[None]]) -> None:
         self.spec = spec
-        self.users: dict[
-            object, Callable[[], None]
-        ] = {}  # under the pool's lock: who shares it, and how to tell them of a change
-        self.folders: dict[
-            object, Folders
-        ] = {}  # likewise: where their conversations work; a user who says None has none
+        # The users, each with a function to call when the tools may have changed, and the folders
+        # of their conversations. The pool replaces both under its lock.
+        self.users: dict[object, Callable[[], None]] = {}
+        self.folders: dict[object, Folders] = {}
         self._tasks = tasks
         self._link: Link | None = None
         self._retired: list[Link] = []
-        self._told: list[Listed] | None = None
+        self._reported_tools: list[Listed] | None = None
         self._watched = asyncio.Event()
-        self._telling = False
+        self._notifying = False
 
     def watch(self) -> None:
-        """Somebody wants to know of changes."""
+        """Start to report changes of the tools."""
         self._watched.set()
 
     def _changed(self) -> None:
-        """Tell who wants to know, on a thread of its own: what they do about it may wait for this
-        one. One telling covers many changes."""
-        if self._telling or not self._watched.is_set():
+        """Notify the users on a separate thread, because their reaction may wait for this one.
+        One notification covers many changes."""
+        if self._notifying or not self._watched.is_set():
             return
-        self._telling = True
+        self._notifying = True
 
-        def tell() -> None:
-            time.sleep(0.02)  # a server that changes twenty tools says so twenty times
-            self._telling = False
-            for told in list(self.users.values()):
-                told()
+        def notify() -> None:
+            time.sleep(_COLLECT_CHANGES_SECONDS)
+            self._notifying = False
+            for changed in list(self.users.values()):
+                changed()
 
-        threading.Thread(target=tell, name="holdfast-mcp-changed", daemon=True).start()
+        threading.Thread(target=notify, name="holdfast-mcp-changed", daemon=True).start()
 
     def _all_folders(self) -> list[str] | None:
-        said = [found for folders in self.folders.values() if (found := folders()) is not None]
-        return [*dict.fromkeys([folder for found in said for folder in found])] if said else None
+        known = [found for folders in self.folders.values() if (found := folders()) is not None]
+        return [*dict.fromkeys([folder for found in known for folder in found])] if known else None
 
     def folders_changed(self) -> None:
-        """A user's folders are others now, or a user came or left."""
+        """Handle a change of a user's folders, a new user, or a user that left."""
         if self._link is not None:
             self._link.folders_changed()
 
     async def _linked(self) -> tuple[Link, bool]:
-        """The link, and whether it has been made just now."""
+        """Return the link, and True if this call has opened it."""
         link = self._link
         if link is None or link.ended or link.retired:
             self._retired = [
@@ -614,35 +622,35 @@ class Connection:
         if link.ready.done():
             link.ready.result()
             return link, False
-        await asyncio.shield(link.ready)  # shared: one caller's cancel is not the others'
-        if self._told is not None and self._told != link.tools:
+        await asyncio.shield(link.ready)  # one caller's cancel must not affect the others
+        if self._reported_tools is not None and self._reported_tools != link.tools:
             self._changed()
-        self._told = link.tools
+        self._reported_tools = link.tools
         return link, True
 
     async def tools(self) -> tuple[list[Listed], dict[str, str]]:
-        """Ask for the tools anew. Return them, and by name the faults of those that cannot be
-        used."""
+        """Ask the server for its tools again. Return them, and the faults of unusable tools by
+        name."""
         link, new = await self._linked()
         if not new:
-            async with _within(self.spec):
-                self._told = await link.list()
+            async with _timeout(self.spec):
+                self._reported_tools = await link.list()
         return link.tools, link.left_out
 
     async def call(
         self, tool: str, arguments: dict[str, Any], waiting: Waiting
     ) -> mcp_types.CallToolResult:
-        """Call a tool, connecting first if need be."""
+        """Call a tool. Connects first if necessary."""
         link, _ = await self._linked()
         return await link.call(tool, arguments, waiting)
 
     async def greet(self) -> str:
-        """What the server says that it is."""
+        """Check that the server answers. Return its name and version."""
         link, _ = await self._linked()
         return await link.greet()
 
     async def end(self) -> None:
-        """Close, and wait until the process or the connection is gone."""
+        """Close, and wait until the process or the connection has ended."""
         links = [one for one in (*self._retired, self._link) if one is not None]
         for link in links:
             link.end()
@@ -651,7 +659,7 @@ class Connection:
 
 
 @contextlib.asynccontextmanager
-async def _within(spec: Spec) -> AsyncGenerator[None]:
+async def _timeout(spec: Spec) -> AsyncGenerator[None]:
     try:
         async with asyncio.timeout(spec.timeout):
             yield

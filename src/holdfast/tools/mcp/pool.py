@@ -1,4 +1,4 @@
-"""Who shares which connections to MCP servers, and the thread on which they live."""
+"""The pool that shares connections to MCP servers, and the thread that runs them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# seconds; above the 6 s of a process that must be killed, below what `LoopThread.close` waits
-_CLOSING = 9.0
+# Above the 6 s that killing a process takes, below the time that `LoopThread.close` waits.
+_CLOSE_SECONDS = 9.0
 
 
 class _Hub:
-    """A loop thread and the connections on it, from the first user to the last."""
+    """A loop thread and the connections on it. It exists from the first user to the last."""
 
     def __init__(self) -> None:
         self.connections: list[Connection] = []  # under the pool's lock
@@ -36,7 +36,7 @@ class _Hub:
 
         ends = [asyncio.ensure_future(one.end()) for one in self.connections]
         if ends or self.tasks:
-            await asyncio.wait([*ends, *self.tasks], timeout=_CLOSING)
+            await asyncio.wait([*ends, *self.tasks], timeout=_CLOSE_SECONDS)
 
 
 class Lease:
@@ -49,40 +49,42 @@ class Lease:
 
     @property
     def live(self) -> bool:
-        """Whether it is still held: its pool may have been closed meanwhile."""
+        """True if the lease is still held. It is no longer held after its pool was closed."""
         return self.pool.holds(self)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run `work` on the connection's loop. Raises `ToolError` (network) once that is
+        """Run `work` on the connection's loop. Raises `ToolError` (network) if the loop is
         closing."""
         return self.hub.thread.submit(work)
 
     def soon(self, work: Callable[[], object]) -> None:
-        """Run `work` on the loop, unheard."""
+        """Run `work` on the loop and ignore its result."""
         self.hub.thread.soon(work)
 
     def release(self) -> None:
-        """Give it back; the last user's ends the connection, and waits for that. Idempotent."""
+        """Release the connection. The last user's release closes the connection and waits for
+        the end. Idempotent."""
         self.pool.release([self])
 
     def abandon(self) -> None:
-        """Give it back without waiting: for the garbage collector."""
+        """Release the connection without waiting. The garbage collector calls this."""
         self.hub.thread.soon(lambda: self.pool.release([self], wait=False))
 
 
 class MCPPool:
-    """Connections to MCP servers that several clients share: `MCPClient(config, pool=pool)`.
+    """A pool of connections to MCP servers that several clients share: `MCPClient(config,
+    pool=pool)`.
 
-    Clients share a connection if the server's id, its configuration, and what the client gives it
-    (hooks, auth, `stderr_dir`, `timeout`) are the same. It is opened at the first use and closed
-    when the last of them closes. All live on one thread, which starts with the first and ends with
-    the last. Nothing is shared without a pool. Thread-safe; a context manager.
+    Clients share a connection if the server's id, its configuration and the client's settings
+    for it (hooks, auth, `stderr_dir`, `timeout`) are equal. A connection opens at the first use
+    and closes when its last client closes. All connections run on one thread, which starts with
+    the first connection and ends with the last. Clients without a pool share nothing.
+    Thread-safe; a context manager.
     """
 
     def __init__(self) -> None:
-        self._lock = (
-            threading.Lock()
-        )  # for the two below and the hub's lists; held while nothing waits
+        # Guards the two fields below and the hub's lists; never held during a wait.
+        self._lock = threading.Lock()
         self._hub: _Hub | None = None
         self._leases: set[Lease] = set()
 
@@ -92,12 +94,17 @@ class MCPPool:
         changed: Callable[[], None],
         folders: Callable[[], Sequence[str] | None] = lambda: None,
     ) -> Lease:
-        """Hold the connection of `spec`, which is opened when it is used. `changed` is called, on
-        some thread, when its tools may have changed; `folders`, which must not block, when the
-        server asks where to work. For `MCPClient`."""
-        link = importlib.import_module(
-            "holdfast.tools.mcp.link"
-        )  # 0.5 s, here and not on the loop, where it would eat the deadlines
+        """Hold the connection of `spec`, which opens at its first use. For `MCPClient`.
+
+        Args:
+            spec: The server and the client's settings for it.
+            changed: A function that is called, on any thread, when the server's tools may have
+                changed.
+            folders: A function that returns the folders to work in when the server asks for
+                them. It must not block.
+        """
+        # The import takes 0.5 s. On the loop thread that time would count against the deadlines.
+        link = importlib.import_module("holdfast.tools.mcp.link")
         with self._lock:
             if self._hub is None:
                 self._hub = _Hub()
@@ -114,7 +121,8 @@ class MCPPool:
         return lease
 
     def release(self, leases: Iterable[Lease], wait: bool = True) -> None:
-        """What `Lease.release` does, for many at once: what they end is ended side by side."""
+        """Release many leases, each as `Lease.release` does. Connections that lose their last
+        user close concurrently."""
         ending: list[tuple[_Hub, Connection]] = []
         closing: list[_Hub] = []
         staying: list[tuple[_Hub, Connection]] = []
@@ -125,10 +133,12 @@ class MCPPool:
                 self._leases.discard(lease)
                 hub, connection = lease.hub, lease.connection
                 connection.users = {
-                    user: told for user, told in connection.users.items() if user is not lease
+                    user: changed for user, changed in connection.users.items() if user is not lease
                 }
                 connection.folders = {
-                    user: said for user, said in connection.folders.items() if user is not lease
+                    user: folders
+                    for user, folders in connection.folders.items()
+                    if user is not lease
                 }
                 if connection.users:
                     staying.append((hub, connection))
@@ -144,21 +154,21 @@ class MCPPool:
         for hub, connection in ending:
             try:
                 waits.append(hub.thread.submit(connection.end()))
-            except ToolError:  # the whole hub is closing, and ends it
+            except ToolError:  # the whole hub is closing and ends the connection
                 pass
         for hub in closing:
             hub.thread.close() if wait else hub.thread.stop()
         for one in waits if wait else ():
             with contextlib.suppress(CancelledError, TimeoutError):
-                one.result(_CLOSING)
+                one.result(_CLOSE_SECONDS)
 
     def holds(self, lease: Lease) -> bool:
-        """Whether that lease is neither released nor its pool closed."""
+        """Return True if the lease is not released and its pool is not closed."""
         return lease in self._leases
 
     def close(self) -> None:
-        """End all connections, whoever still holds them; a client that is used again connects
-        again. Idempotent."""
+        """Close all connections, even those that clients still hold. A client that is used again
+        connects again. Idempotent."""
         with self._lock:
             hub, self._hub = self._hub, None
             self._leases.clear()
@@ -166,7 +176,7 @@ class MCPPool:
             hub.thread.close()
 
     def __len__(self) -> int:
-        """How many connections are held."""
+        """Return the number of open connections."""
         hub = self._hub
         return 0 if hub is None else len(hub.connections)
 

@@ -1,5 +1,4 @@
-"""From what an MCP server answers to our own vocabulary: tools' annotations, results, and why a
-call failed."""
+"""The conversion of an MCP server's answers: annotations, results, and reasons of failed calls."""
 
 from __future__ import annotations
 
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from holdfast.tools.mcp.secrets import Redact
 
 
-# in a result's meta: the completions that the call asked of the agent's model, as {model, usage}
-SAMPLING = "holdfast/sampling"
+# Key in a result's meta: completions that the call got from the agent's model, as {model, usage}.
+SAMPLING_META_KEY = "holdfast/sampling"
 
 
 _HINTS = {
@@ -41,40 +40,41 @@ _HINTS = {
 
 
 def annotations_of(hints: Mapping[str, Any]) -> ToolAnnotations:
-    """Return a server's hints, with MCP's defaults for those that it does not give as true or
+    """Return a server's hints as annotations. MCP's defaults replace hints that are not true or
     false."""
     return ToolAnnotations(
         **{name: hints[key] for name, key in _HINTS.items() if isinstance(hints.get(key), bool)}
     )
 
 
-def result_of(name: str, found: mcp_types.CallToolResult) -> ToolResult:
-    """A server's result as ours. Raises `ToolError` if a block of it cannot be read."""
+def result_of(name: str, mcp_result: mcp_types.CallToolResult) -> ToolResult:
+    """Convert a server's result to a `ToolResult`. Raises `ToolError` if a content block cannot
+    be decoded."""
     from mcp_types import SERVER_INFO_META_KEY
 
     try:
-        content = tuple([block_of(block) for block in found.content])
+        content = tuple([block_of(block) for block in mcp_result.content])
     except ValueError as error:
         raise ToolError(
-            f"{name!r} sent content that is not valid base64 ({error}). Its effect may have"
+            f"{name!r} returned content that is not valid base64 ({error}). Its effect may have"
             " happened.",
             retryable=False,
         ) from None
-    # The server signs every result; that is the protocol's business and no part of the tool's
-    # answer.
+    # Every result carries the server's info, which belongs to the protocol and not to the tool's
+    # answer. A server may not forge the sampling key.
     meta = {
         key: value
-        for key, value in (found.meta or {}).items()
-        if key not in (SERVER_INFO_META_KEY, SAMPLING)
+        for key, value in (mcp_result.meta or {}).items()
+        if key not in (SERVER_INFO_META_KEY, SAMPLING_META_KEY)
     }
-    result = ToolResult(content, found.structured_content, meta, found.is_error)
-    if found.is_error:  # the server does not say of what kind
+    result = ToolResult(content, mcp_result.structured_content, meta, mcp_result.is_error)
+    if mcp_result.is_error:  # the server does not say which kind of error
         return msgspec.structs.replace(result, error=ErrorInfo("unknown", result.text))
     return result
 
 
 def block_of(block: mcp_types.ContentBlock) -> Content:
-    """A block of MCP's as ours. Raises `ValueError` for what is not base64."""
+    """Convert a content block of MCP. Raises `ValueError` if its data is not base64."""
     match block.type:
         case "text":
             return TextContent(block.text)
@@ -91,7 +91,7 @@ def block_of(block: mcp_types.ContentBlock) -> Content:
 
 
 def progress_text(progress: float, total: float | None, message: str | None) -> str:
-    """A progress notification in one line: `3/10: indexing`, `3/10`, or `indexing`."""
+    """Return a progress notification on one line: `3/10: indexing`, `3/10`, or `indexing`."""
     counted = f"{progress:g}/{total:g}" if total else f"{progress:g}"
     if not message:
         return counted
@@ -112,17 +112,20 @@ _KIND_OF_STATUS = {
 
 
 def reason_of(error: BaseException, status: int, redact: Redact) -> tuple[str, str]:
-    """What went wrong, in a few words and without secrets, and its error_type: by HTTP status (0:
-    none), JSON-RPC code or exception type."""
+    """Return a short reason without secrets, and its error_type.
+
+    The error_type depends on the HTTP status (0: none), the JSON-RPC code or the exception's
+    type.
+    """
     import httpx2
     from mcp import MCPError
     from mcp.client.auth import OAuthFlowError
     from mcp_types import CONNECTION_CLOSED, INVALID_PARAMS, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 
-    found = _leaves(error)
-    # The cause rather than its echo: "connection closed" is what the session says of a transport
-    # that failed.
-    leaf = next((one for one in found if not isinstance(one, MCPError)), found[0])
+    leaves = _leaves(error)
+    # Prefer the cause: when a transport fails, the session's own error only says "connection
+    # closed".
+    leaf = next((one for one in leaves if not isinstance(one, MCPError)), leaves[0])
     kind = "internal"
     if isinstance(leaf, MCPError):
         text = clip(redact(leaf.message))
@@ -159,6 +162,6 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def clip(text: str, limit: int = 400) -> str:
-    """`text` on one line, cut to `limit` characters."""
+    """Return `text` on one line, cut to `limit` characters."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[:limit] + "..."

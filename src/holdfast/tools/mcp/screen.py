@@ -1,10 +1,10 @@
-"""The screen between an MCP server and the mcp package, for every transport and both eras of the
-protocol.
+"""A filter for messages between an MCP server and the mcp package, for every transport and both
+eras of the protocol.
 
-The mcp package drops an answer that it cannot parse, so that its call waits for ever, and refuses a
-whole list for the sake of one bad tool. It also validates results on the loop thread, by the
-server's own schema. Here an unreadable answer becomes the error of its call, a list is read tool by
-tool, and the package is shown no output schema.
+The mcp package drops an answer that it cannot parse, so that the call waits for ever. It refuses
+a whole list of tools because of one bad tool. It validates results against the server's own
+schema on the loop thread. This filter turns an unreadable answer into the error of its call,
+reads a list tool by tool, and hides output schemas from the package.
 """
 
 from __future__ import annotations
@@ -35,20 +35,19 @@ from holdfast.tools.mcp.streams import Unreadable
 if TYPE_CHECKING:
     from mcp_types import ListToolsResult
 
-# in the `_meta` of a tool that the mcp package parses: the tool as the server sent it
-_RAW = "holdfast/tool"
-# in the list's: name and fault of the tools that are not shown to the package
-_LEFT_OUT = "holdfast/left_out"
+# Key in the `_meta` of a tool that the mcp package parses: the tool as the server sent it.
+_RAW_TOOL_KEY = "holdfast/tool"
+# Key in the `_meta` of a list: name and fault of each tool that the package does not see.
+_LEFT_OUT_KEY = "holdfast/left_out"
 
-_SCANNED_BYTES = 64 * 1024  # of an answer that is not JSON, for its id
-_FAILED_TO_PARSE = (
-    "Failed to parse JSON response: ",
-    "Failed to parse SSE message: ",
-)  # the mcp package's words over HTTP
+# How much of an answer that is not JSON is searched for its id.
+_SCANNED_BYTES = 64 * 1024
+# The beginnings of the mcp package's error messages for unreadable answers over HTTP.
+_PARSE_ERROR_PREFIXES = ("Failed to parse JSON response: ", "Failed to parse SSE message: ")
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """A tool as its server describes it. `hints` are its annotations by their names in MCP."""
+    """A tool as its server describes it. `hints` are its annotations under MCP's names."""
 
     name: str
     description: str
@@ -58,10 +57,10 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class Screen:
-    """A transport whose messages are screened: an async context manager that gives both streams, as
-    the mcp package wants it.
+    """A transport whose messages are filtered: an async context manager that returns both streams,
+    as the mcp package expects.
 
-    `modern()` is True once the connection speaks MCP 2026-07-28 or later.
+    `modern()` returns True once the connection speaks MCP 2026-07-28 or later.
     """
 
     def __init__(
@@ -69,9 +68,8 @@ class Screen:
     ) -> None:
         self._transport = transport
         self._modern = modern
-        self._pending: dict[
-            str, tuple[Any, str]
-        ] = {}  # our requests without an answer: their id and method
+        # Requests of the client that have no answer yet: id and method by the id as text.
+        self._pending: dict[str, tuple[Any, str]] = {}
 
     async def __aenter__(self) -> Any:
         reading, writing = await self._transport.__aenter__()
@@ -89,13 +87,13 @@ class Screen:
             self._pending.pop(str((message.params or {}).get("requestId")), None)
 
     def _received(self, item: Any) -> list[Any]:
-        """Return what the mcp package is given in place of `item`."""
+        """Return the messages that the mcp package gets in place of `item`."""
         if isinstance(item, Exception):
             text, reason = _unreadable(item)
             ids = [
-                found[0]
+                request[0]
                 for id in answer_ids(text)
-                if (found := self._pending.pop(str(id), None)) is not None
+                if (request := self._pending.pop(str(id), None)) is not None
             ]
             return [_failure(id, reason) for id in ids] or [item]
         message = item.message
@@ -104,19 +102,18 @@ class Screen:
             if method == "tools/list":
                 message.result = _screened(message.result, self._modern())
         elif isinstance(message, JSONRPCError):
-            if (
-                message.id is None and len(self._pending) == 1
-            ):  # the server could not tell whose it is, and we can
+            # An error without an id belongs to the only pending request.
+            if message.id is None and len(self._pending) == 1:
                 message.id = next(iter(self._pending.values()))[0]
             self._pending.pop(str(message.id), None)
-            for words in _FAILED_TO_PARSE:
-                if message.error.code == PARSE_ERROR and message.error.message.startswith(words):
-                    return [_failure(message.id, message.error.message.removeprefix(words))]
+            for prefix in _PARSE_ERROR_PREFIXES:
+                if message.error.code == PARSE_ERROR and message.error.message.startswith(prefix):
+                    return [_failure(message.id, message.error.message.removeprefix(prefix))]
         return [item]
 
 
 class _Reading:
-    """A stream of received messages, of which each passes the screen."""
+    """A stream of received messages that passes each through a filter."""
 
     def __init__(self, inner: Any, screen: Callable[[Any], list[Any]]) -> None:
         self._inner = inner
@@ -125,11 +122,11 @@ class _Reading:
 
     @property
     def last_context(self) -> Any:
-        """The context of the last message's sender, where the transport keeps it."""
+        """The context of the last message's sender, if the transport keeps it."""
         return getattr(self._inner, "last_context", None)
 
     async def receive(self) -> Any:
-        """Return the next message. Raises what the transport's own stream raises."""
+        """Return the next message. Raises the errors of the transport's own stream."""
         while not self._waiting:
             self._waiting = self._screen(await self._inner.receive())
         return self._waiting.pop(0)
@@ -159,14 +156,14 @@ class _Reading:
 
 
 class _Writing:
-    """A stream of messages to send, which tells the screen of each."""
+    """A stream of messages to send, which reports each to the screen."""
 
     def __init__(self, inner: Any, screen: Callable[[Any], None]) -> None:
         self._inner = inner
         self._screen = screen
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Send a message. Raises what the transport's own stream raises."""
+        """Send a message. Raises the errors of the transport's own stream."""
         self._screen(item.message)
         await self._inner.send(item)
 
@@ -197,32 +194,34 @@ def _failure(id: Any, reason: str) -> SessionMessage:
 
 
 def _unreadable(error: Exception) -> tuple[bytes, str]:
-    """Return the text that a transport could not parse, empty if it is unknown, and the reason."""
+    """Return the text that a transport could not parse (empty if unknown) and the reason."""
     if isinstance(error, Unreadable):
         return error.text, str(error)
     if isinstance(error, ValidationError):
         problems = error.errors(include_url=False, include_context=False)
         for problem in problems:
-            given: Any = problem["input"]
-            if isinstance(given, dict):
-                known = cast("dict[str, Any]", given)
+            text: Any = problem["input"]
+            if isinstance(text, dict):
+                message = cast("dict[str, Any]", text)
                 return json.dumps(
-                    {key: known[key] for key in ("id", "method") if key in known}
+                    {key: message[key] for key in ("id", "method") if key in message}
                 ).encode(), _reason(error)
-            if problem["type"] == "json_invalid" and isinstance(given, str | bytes):
+            if problem["type"] == "json_invalid" and isinstance(text, str | bytes):
                 return (
-                    given.encode(errors="surrogatepass") if isinstance(given, str) else given
+                    text.encode(errors="surrogatepass") if isinstance(text, str) else text
                 ), _reason(error)
     return b"", str(error)
 
 
 def _reason(error: ValidationError) -> str:
     problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return str(problem["msg"]) if problem["type"] == "json_invalid" else "it is no JSON-RPC message"
+    if problem["type"] == "json_invalid":
+        return str(problem["msg"])
+    return "it is not a JSON-RPC message"
 
 
 def unreadable(error: ValueError, text: bytes) -> Unreadable:
-    """Return the error for a line of a transport of ours that could not be parsed."""
+    """Return the error for a text that one of this package's transports could not parse."""
     return Unreadable(_reason(error) if isinstance(error, ValidationError) else str(error), text)
 
 
@@ -232,8 +231,10 @@ _LAST_ID = re.compile(rb'"id"\s*:\s*(?:(-?[0-9]{1,20})|"([^"\\]{1,200})")\s*\}\s
 
 
 def answer_ids(text: bytes) -> list[int | str]:
-    """Return the ids of the requests that an unreadable text answers; none for a request, a
-    notification, or what is no JSON."""
+    """Return the ids of the requests that an unreadable text answers.
+
+    The list is empty for a request, a notification, or a text that is not JSON and has no id.
+    """
     try:
         found = json.loads(text, parse_int=lambda digits: int(digits) if len(digits) < 100 else 0)
     except (ValueError, RecursionError):
@@ -276,8 +277,8 @@ def _id_of(match: re.Match[bytes]) -> int | str:
 
 
 def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
-    """Return a `tools/list` result that the mcp package takes in any case: of each sound tool its
-    name and headers, and the rest in `_meta`."""
+    """Return a `tools/list` result that the mcp package always accepts. Each valid tool has its
+    name and its headers; `_meta` has the whole tool."""
     tools: Any = result.get("tools")
     if not isinstance(tools, list):
         return result
@@ -299,20 +300,20 @@ def _screened(result: dict[str, Any], modern: bool) -> dict[str, Any]:
                 {
                     "name": tool["name"],
                     "inputSchema": _headers(tool["inputSchema"]),
-                    "_meta": {_RAW: tool},
+                    "_meta": {_RAW_TOOL_KEY: tool},
                 }
             )
     meta: Any = result.get("_meta")
     return {
         **result,
         "tools": kept,
-        "_meta": {**(meta if isinstance(meta, dict) else {}), _LEFT_OUT: left_out},
+        "_meta": {**(meta if isinstance(meta, dict) else {}), _LEFT_OUT_KEY: left_out},
     }
 
 
 def _fault(raw: Any, modern: bool) -> str:
-    """Return why a tool cannot be used as far as it shows without looking into its schemas, "" if
-    it can."""
+    """Return the reason why a tool is unusable, without looking into its schemas; "" if there is
+    none."""
     if not isinstance(raw, dict):
         return f"it is {_kind(raw)}, not an object"
     tool = cast("dict[str, Any]", raw)
@@ -346,7 +347,7 @@ def _kind(value: Any) -> str:
 
 def _headers(schema: dict[str, Any]) -> dict[str, Any]:
     """Return the part of an input schema from which the mcp package makes HTTP headers."""
-    found: dict[str, Any] = {"type": "object"}
+    header_schema: dict[str, Any] = {"type": "object"}
     properties: Any = schema.get("properties")
     inner: dict[str, Any] = {}
     for name, value in (
@@ -357,19 +358,19 @@ def _headers(schema: dict[str, Any]) -> dict[str, Any]:
         part = cast("dict[str, Any]", value)
         if X_MCP_HEADER_KEY in part:
             inner[name] = {"type": part.get("type"), X_MCP_HEADER_KEY: part[X_MCP_HEADER_KEY]}
-        elif "properties" in part and (below := _headers(part)).get("properties"):
-            inner[name] = below
-    return {**found, "properties": inner} if inner else found
+        elif "properties" in part and (nested := _headers(part)).get("properties"):
+            inner[name] = nested
+    return {**header_schema, "properties": inner} if inner else header_schema
 
 
 def listed(page: ListToolsResult) -> tuple[list[Listed], Iterable[tuple[str, str]]]:
-    """Return the tools of a page that passed the screen, and name and fault of those that did
-    not."""
-    found: list[Listed] = []
+    """Return the tools of a page that passed the screen, and the name and fault of each other
+    tool."""
+    tools: list[Listed] = []
     for tool in page.tools:
-        raw: dict[str, Any] = (tool.meta or {})[_RAW]
+        raw: dict[str, Any] = (tool.meta or {})[_RAW_TOOL_KEY]
         annotations: Any = raw.get("annotations")
-        found.append(
+        tools.append(
             Listed(
                 raw["name"],
                 raw.get("description") or raw.get("title") or "",
@@ -378,4 +379,4 @@ def listed(page: ListToolsResult) -> tuple[list[Listed], Iterable[tuple[str, str
                 cast("dict[str, Any]", annotations) if isinstance(annotations, dict) else {},
             )
         )
-    return found, (page.meta or {}).get(_LEFT_OUT, ())
+    return tools, (page.meta or {}).get(_LEFT_OUT_KEY, ())

@@ -1,4 +1,4 @@
-"""One MCP server as a `Source` of tools, and each of its tools as a `Tool`."""
+"""An MCP server as a `Source` of tools, and each of its tools as a `Tool`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.errors import ConfigurationError, ToolCancelled, ToolError, ToolTi
 from holdfast.tools.context import Cancellation, ToolContext
 from holdfast.tools.mcp.hooks import Answer, Elicitation
 from holdfast.tools.mcp.pool import Lease, MCPPool
-from holdfast.tools.mcp.results import SAMPLING, annotations_of, progress_text, result_of
+from holdfast.tools.mcp.results import SAMPLING_META_KEY, annotations_of, progress_text, result_of
 from holdfast.tools.schema import of_results
 from holdfast.tools.sources import Health
 from holdfast.tools.tool import Tool, ToolAnnotations
@@ -31,49 +31,50 @@ if TYPE_CHECKING:
     from holdfast.tools.mcp.screen import Listed
 
 _log = logging.getLogger(__name__)
-_MOST_PROGRESS = (
-    1000  # notifications that nobody has taken yet; a server may send them faster than anyone reads
-)
+# Progress notifications that may wait; a server may send them faster than the caller reports them.
+_MAX_QUEUED_PROGRESS = 1000
 
 Found = tuple[list[Tool], dict[str, str]]
+"""The tools of a discovery, and the reasons of unusable tools by name."""
 
 
 class MCPTool(Tool):
-    """A tool of an MCP server, `server.tool`. `remote_name` is what the server calls it."""
+    """A tool of an MCP server, named `server.tool`. `remote_name` is the server's own name for
+    it."""
 
     tool_type = "mcp_tool"
 
     untrusted = True
 
-    def __init__(self, source: MCPSource, found: Listed, trusted: bool) -> None:
+    def __init__(self, source: MCPSource, listed: Listed, trusted: bool) -> None:
         super().__init__(
-            f"{source.id}.{found.name}",
-            found.description,
+            f"{source.id}.{listed.name}",
+            listed.description,
             None,
-            found.input_schema,
-            found.output_schema,
-            annotations_of(found.hints) if trusted else ToolAnnotations(),
+            listed.input_schema,
+            listed.output_schema,
+            annotations_of(listed.hints) if trusted else ToolAnnotations(),
             "mcp",
         )
         self._source = source
-        self.remote_name = found.name
-        self._problem = (
+        self.remote_name = listed.name
+        self._schema_problem = (
             None if self.output_schema is None else of_results(self.name, self.output_schema)
         )
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
-        """Ask the server. Raises `ToolError`, also for a result that does not fit the tool's output
-        schema.
+        """Call the tool on its server.
 
-        A result by which the tool itself reports an error is returned, with `is_error`.
+        A result that reports an error of the tool is returned with `is_error`. Raises
+        `ToolError`, also for a result that does not fit the tool's output schema.
         """
         result = self._source.call(self.remote_name, arguments, context)
-        if self._problem is None or result.is_error:
+        if self._schema_problem is None or result.is_error:
             return result
         if result.structured_content is None:
             problem = "it has an output schema, but its result has no structured content"
         else:
-            problem = self._problem(result.structured_content)
+            problem = self._schema_problem(result.structured_content)
         if problem:
             text = (
                 f"{self.name!r} answered with structured content that does not fit its output"
@@ -84,8 +85,8 @@ class MCPTool(Tool):
 
 
 class MCPSource:
-    """One server of an `MCPClient`, as `ToolManager` takes it: see
-    `holdfast.tools.sources.Source`."""
+    """One server of an `MCPClient`, as a `Source` for `ToolManager` (see
+    `holdfast.tools.sources.Source`)."""
 
     kind: Literal["mcp", "a2a"] = "mcp"
 
@@ -93,12 +94,13 @@ class MCPSource:
         self._id = id
         self._server = server
         self._pool = pool
-        self._spec = spec  # made at the first use, since it needs what is imported then
-        self._lock = threading.Lock()  # for the two below
+        # Called at the first use, because the spec's module is imported only then.
+        self._spec = spec
+        self._lock = threading.Lock()  # guards `_lease` and `_watchers`
         self._lease: Lease | None = None
         self._watchers: list[Callable[[], None]] = []
         self._folders: Callable[[], Sequence[str]] | None = None
-        self._abandoned: weakref.finalize[Any, Any] | None = None
+        self._abandon_lease: weakref.finalize[Any, Any] | None = None
 
     @property
     def id(self) -> str:
@@ -107,111 +109,116 @@ class MCPSource:
 
     @property
     def lazy(self) -> bool:
-        """What its configuration says."""
+        """True if the server's tools are listed only when one of them is named."""
         return self._server.lazy
 
     @property
     def call_timeout(self) -> float | None:
-        """Seconds that a call may take, not counting those in which a person is asked; None for no
-        limit."""
+        """Seconds that a call may take, not counting those in which a person is asked; None for
+        no limit."""
         return self._server.call_timeout
 
     def __repr__(self) -> str:
         return f"MCPSource({self._id!r})"
 
-    # --- its connection ---
+    # --- the connection ---
 
     def lease(self) -> Lease:
-        """Hold the connection, which opens when it is used. For `MCPClient`."""
+        """Hold the connection, which opens at its first use. For `MCPClient`."""
         with self._lock:
             if self._lease is not None and self._lease.live:
                 return self._lease
-        changed = weakref.WeakMethod(
-            self._changed
-        )  # weak: the loop thread must not keep alive who has dropped the source
+        # Weak references: the loop thread must not keep a source alive that its owner has dropped.
+        weak_changed = weakref.WeakMethod(self._changed)
+        weak_self = weakref.ref(self)
 
-        def tell() -> None:
-            found = changed()
-            if found is not None:
-                found()
-
-        source = weakref.ref(self)  # likewise
+        def notify() -> None:
+            changed = weak_changed()
+            if changed is not None:
+                changed()
 
         def folders() -> Sequence[str] | None:
-            found = source()
-            return None if found is None or found._folders is None else found._folders()
+            source = weak_self()
+            return None if source is None or source._folders is None else source._folders()
 
-        new = self._pool.lease(self._spec(), tell, folders)
+        new = self._pool.lease(self._spec(), notify, folders)
         with self._lock:
             if self._lease is None or not self._lease.live:
                 self._lease, lease = new, new
-                if self._abandoned is not None:
-                    self._abandoned.detach()
-                # For a source that is dropped without being closed. It only asks: a garbage
-                # collector must not wait.
-                self._abandoned = weakref.finalize(self, new.abandon)
-                self._abandoned.atexit = False  # the thread closes itself there, and waits
+                if self._abandon_lease is not None:
+                    self._abandon_lease.detach()
+                # Releases the lease of a source that is dropped without `close`. It does not wait,
+                # because it runs in the garbage collector.
+                self._abandon_lease = weakref.finalize(self, new.abandon)
+                # At interpreter exit the loop thread closes itself, and waits.
+                self._abandon_lease.atexit = False
             else:
                 lease = self._lease
             watched = bool(self._watchers)
         if lease is not new:
-            new.release()  # another thread was first
+            new.release()  # another thread connected first
         elif watched:
             new.soon(new.connection.watch)
         return lease
 
     def close(self) -> None:
-        """Let go of the connection; the last to do so ends it, and the process behind it, within
-        some seconds. Idempotent."""
-        lease = self.let_go()
+        """Release the connection. Idempotent.
+
+        The last user's release ends the connection and the process behind it, within some
+        seconds.
+        """
+        lease = self.detach_lease()
         if lease is not None:
             lease.release()
 
-    def let_go(self) -> Lease | None:
-        """Forget the connection, which whoever asked is to release."""
+    def detach_lease(self) -> Lease | None:
+        """Forget the connection and return its lease, which the caller must release."""
         with self._lock:
             lease, self._lease = self._lease, None
-            if self._abandoned is not None:
-                self._abandoned.detach()
-                self._abandoned = None
+            if self._abandon_lease is not None:
+                self._abandon_lease.detach()
+                self._abandon_lease = None
             return lease
 
-    # --- where it is to work: see `holdfast.tools.sources.Rooted` ---
+    # --- working folders: see `holdfast.tools.sources.Rooted` ---
 
     def use_folders(self, folders: Callable[[], Sequence[str]]) -> None:
-        """Tell the server of what `folders()` returns then, unless the client was given `roots`."""
+        """Let the server work in the folders that `folders()` returns, unless the client was
+        given `roots`."""
         self._folders = folders
         self.folders_changed()
 
     def folders_changed(self) -> None:
-        """`folders()` returns others now."""
+        """Tell the server that `folders()` now returns other folders."""
         lease = self._lease
         if lease is not None:
             lease.soon(lease.connection.folders_changed)
 
-    # --- its tools ---
+    # --- the tools ---
 
     def discover(self) -> list[Tool]:
-        """Connect if need be, and ask for its tools: each call asks anew. Raises `ToolError`, which
-        names the server and the reason. A tool that cannot be used is left out, with a warning in
-        the log."""
-        tools, errors = self.found(self.begin())
+        """Connect if necessary and return the server's tools. Each call asks the server again.
+
+        An unusable tool is left out, with a warning in the log. Raises `ToolError`, which names
+        the server and the reason.
+        """
+        tools, errors = self.discovered(self.begin_discovery())
         for error in errors.values():
             _log.warning("%s", error)
         return tools
 
-    def begin(self) -> Future[tuple[list[Listed], dict[str, str]]]:
-        """Begin to discover, without waiting."""
+    def begin_discovery(self) -> Future[tuple[list[Listed], dict[str, str]]]:
+        """Start a discovery without waiting for it."""
         lease = self.lease()
         return lease.submit(lease.connection.tools())
 
-    def found(self, future: Future[tuple[list[Listed], dict[str, str]]]) -> Found:
-        """What `begin` has found: its tools, and by name why others cannot be used. Raises
-        `ToolError`."""
+    def discovered(self, future: Future[tuple[list[Listed], dict[str, str]]]) -> Found:
+        """Wait for a discovery. Return its tools, and the reasons of unusable tools by name.
+        Raises `ToolError`."""
         try:
             listed, left_out = future.result()
         except CancelledError:
-            raise self._closed() from None
+            raise self._closed_error() from None
         tools: list[Tool] = []
         unusable = f"MCP server {self._id!r} has a tool that cannot be used."
         errors = {
@@ -226,9 +233,11 @@ class MCPSource:
         return tools, errors
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call `changed()` on a thread of its own when the server says that its tools have changed,
-        when the time for which its list holds is over, or when it came back from a crash with
-        others."""
+        """Call `changed()` on a thread of its own when the server's tools may have changed.
+
+        The triggers are a notification of the server, the expiry of its tool list, and a restart
+        after a crash with other tools.
+        """
         with self._lock:
             self._watchers = [*self._watchers, changed]
             lease = self._lease
@@ -241,30 +250,30 @@ class MCPSource:
                 changed()
             except Exception:
                 _log.exception(
-                    "MCP server %r: what was to hear of its changed tools raised", self._id
+                    "MCP server %r: a callback for changed tools raised an exception", self._id
                 )
 
     def health(self, timeout: float) -> Health:
-        """Ask whether it is there, connecting if need be, within `timeout` seconds. Does not
-        raise."""
+        """Check that the server answers within `timeout` seconds, connecting if necessary. Does
+        not raise."""
         started = time.monotonic()
         try:
             lease = self.lease()
             future = lease.submit(lease.connection.greet())
             try:
-                said = future.result(timeout)
+                detail = future.result(timeout)
             finally:
                 future.cancel()
-            return Health(self._id, True, time.monotonic() - started, said)
+            return Health(self._id, True, time.monotonic() - started, detail)
         except TimeoutError as error:
-            said = str(error) or f"MCP server {self._id!r} did not answer within {timeout:g} s."
+            detail = str(error) or f"MCP server {self._id!r} did not answer within {timeout:g} s."
         except CancelledError:
-            said = str(self._closed())
+            detail = str(self._closed_error())
         except ToolError as error:
-            said = str(error)
-        return Health(self._id, False, time.monotonic() - started, said)
+            detail = str(error)
+        return Health(self._id, False, time.monotonic() - started, detail)
 
-    # --- its calls ---
+    # --- the calls ---
 
     def call(self, tool: str, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
         """Call a tool of the server. Raises `ToolError`."""
@@ -273,24 +282,24 @@ class MCPSource:
         lease = self.lease()
         wait = Wait(self.call_timeout, context)
         future = lease.submit(wait.serve(lease.connection.call(tool, arguments, wait)))
-        future.add_done_callback(wait.woken)
-        forget = context.cancelled.add_callback(wait.woken)
+        future.add_done_callback(wait.wake)
+        remove_callback = context.cancelled.add_callback(wait.wake)
         try:
             wait.until_done(context.report_progress)
             if wait.error is not None:
                 raise wait.error
-            if wait.found is not None:
-                result = result_of(name, wait.found)
+            if wait.result is not None:
+                result = result_of(name, wait.result)
                 return (
                     result
                     if not wait.completions
                     else msgspec.structs.replace(
-                        result, meta={**result.meta, SAMPLING: wait.completions}
+                        result, meta={**result.meta, SAMPLING_META_KEY: wait.completions}
                     )
                 )
             if context.cancelled:
                 raise ToolCancelled(f"{name!r} was cancelled; its effect may have happened.")
-            raise self._closed(name)
+            raise self._closed_error(name)
         except ToolError:
             raise
         except TimeoutError:
@@ -299,11 +308,11 @@ class MCPSource:
                 " effect may have happened."
             ) from None
         finally:
-            forget()
-            # also when the wait was interrupted; nothing to do for one that is done
+            remove_callback()
+            # Needed when the wait was interrupted; a finished future ignores it.
             future.cancel()
 
-    def _closed(self, name: str = "") -> ToolError:
+    def _closed_error(self, name: str = "") -> ToolError:
         if name:
             return ToolError(
                 f"{name!r}: the client was closed during the call, whose effect may have happened.",
@@ -315,28 +324,30 @@ class MCPSource:
 
 
 class Wait:
-    """A caller's thread, waiting for its call: it reports the progress itself, so that a slow
-    watcher holds up nobody but itself."""
+    """A tool call in flight, and the wait of the caller's thread for it.
+
+    The caller's thread reports the progress itself, so that a slow progress callback delays only
+    its own call.
+    """
 
     def __init__(self, timeout: float | None, context: ToolContext) -> None:
         self.context = context
-        self.found: mcp_types.CallToolResult | None = None
+        self.result: mcp_types.CallToolResult | None = None
         self.error: Exception | None = None
         self.completions: list[dict[str, Any]] = []
-        self._within = contextvars.copy_context()
+        self._caller_context = contextvars.copy_context()
         self._over = Cancellation()
-        self._left = timeout
-        self._news: SimpleQueue[str | bool | None] = (
-            SimpleQueue()
-        )  # progress; whether the clock stands; None: look what has happened
+        self._seconds_left = timeout
+        # A text is progress; True stops the clock and False restarts it; None ends the wait.
+        self._news: SimpleQueue[str | bool | None] = SimpleQueue()
 
     # on the loop thread
 
     async def serve(self, call: Coroutine[Any, Any, mcp_types.CallToolResult]) -> None:
-        """Await the call, and wake the caller at once: a future of the loop's takes two more rounds
-        of it."""
+        """Await the call on the loop thread and wake the caller at once. The loop's own future
+        would take two more rounds of the loop."""
         try:
-            self.found = await call
+            self.result = await call
         except Exception as error:
             self.error = error
         finally:
@@ -344,29 +355,30 @@ class Wait:
         self._news.put(None)
 
     def sampled(self, model: str, usage: Any) -> None:
-        """A completion was made for the call."""
+        """Record a completion that was made for the call."""
         self.completions.append({"model": model, "usage": msgspec.to_builtins(usage)})
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """The server says how far it is."""
-        if self._news.qsize() < _MOST_PROGRESS:
+        """Queue a progress notification of the server. It is dropped when too many wait already."""
+        if self._news.qsize() < _MAX_QUEUED_PROGRESS:
             self._news.put(progress_text(progress, total, message))
 
     def paused(self) -> None:
-        """A person is being asked: the clock stands still."""
+        """Stop the call's clock while a person is asked."""
         self._news.put(True)
 
     def resumed(self) -> None:
-        """The clock goes on."""
+        """Restart the call's clock."""
         self._news.put(False)
 
-    # anywhere
+    # on any thread
 
     def elicit(self, question: Elicitation) -> Answer:
-        """Ask the user through the call's conversation, as if the call's thread did."""
-        forget = self._over.add_callback(question.cancelled.cancel)
+        """Ask the user through the call's conversation, in the context variables of the call's
+        thread."""
+        remove_callback = self._over.add_callback(question.cancelled.cancel)
         try:
-            return self._within.copy().run(
+            return self._caller_context.copy().run(
                 self.context.ask,
                 question.message,
                 question.schema,
@@ -375,24 +387,26 @@ class Wait:
                 cancelled=question.cancelled,
             )
         finally:
-            forget()
+            remove_callback()
 
-    def woken(self, _: object = None) -> None:
-        """The call is over, or nobody wants its answer any more."""
+    def wake(self, _: object = None) -> None:
+        """Wake the caller's thread: the call is over, or its answer is no longer wanted."""
         self._news.put(None)
 
     # on the caller's thread
 
     def until_done(self, report: Callable[[str], None]) -> None:
-        """Wait for the end, and `report` progress meanwhile. Raises `TimeoutError` at the
-        deadline."""
+        """Wait for the end of the call and pass progress to `report`. Raises `TimeoutError` at
+        the deadline."""
         ticking, since = True, time.monotonic()
         while True:
             try:
-                if self._left is None or not ticking:
+                if self._seconds_left is None or not ticking:
                     news = self._news.get()
                 else:
-                    news = self._news.get(timeout=max(0.0, since + self._left - time.monotonic()))
+                    news = self._news.get(
+                        timeout=max(0.0, since + self._seconds_left - time.monotonic())
+                    )
             except Empty:
                 raise TimeoutError from None
             if news is None:
@@ -400,9 +414,9 @@ class Wait:
             if isinstance(news, str):
                 report(news)
             elif (
-                self._left is not None and news is ticking
-            ):  # True pauses a clock that ticks, False starts one that does not
+                self._seconds_left is not None and news is ticking
+            ):  # else the clock is in that state
                 now = time.monotonic()
                 if ticking:
-                    self._left -= now - since
+                    self._seconds_left -= now - since
                 ticking, since = not ticking, now

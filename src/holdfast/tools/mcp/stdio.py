@@ -1,8 +1,8 @@
-"""A server as a process of ours: its pipes, its stderr, and its end.
+"""The stdio transport: the process of an MCP server, its pipes, its stderr, and its end.
 
-Not the mcp package's own transport: that one copies a long line once for each 64 KB of it, holds a
-close for seconds while a server that never answered is being waited for, and does not see the death
-of a process whose child holds its stdout.
+It replaces the mcp package's transport, which has three problems. It copies a long line once for
+each 64 KB of it. It delays `close` for seconds while it waits for a server that never answered.
+It misses the death of a process whose child keeps the stdout open.
 """
 
 from __future__ import annotations
@@ -21,54 +21,57 @@ import anyio
 
 from holdfast.tools.mcp.config import Stdio
 from holdfast.tools.mcp.results import clip
-from holdfast.tools.mcp.streams import LONGEST_MESSAGE, Inbox, Outbox
+from holdfast.tools.mcp.streams import MAX_MESSAGE_BYTES, Inbox, Outbox
 
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
     from holdfast.tools.mcp.secrets import Redact
 
-# Seconds. The order is the specification's (2025-11-25, Lifecycle, Shutdown): close stdin, wait,
-# SIGTERM, wait, SIGKILL. How long is ours to say: two seconds each for a server that has served,
-# next to none for one that never answered.
-_GRACE, _TERM, _KILL = 2.0, 2.0, 2.0
-_TERM_UNUSED = 0.25
-_FLUSH = 0.5
-_WAITING = 256  # messages that nobody has taken, after which a server's stdout is left to fill
+# The specification (2025-11-25, Lifecycle, Shutdown) fixes the order: close stdin, wait, SIGTERM,
+# wait, SIGKILL. It leaves the times open: two seconds each for a server that has answered before,
+# and hardly any for one that never did.
+_STDIN_CLOSED_SECONDS = 2.0
+_SIGTERM_SECONDS = 2.0
+_SIGTERM_UNSERVED_SECONDS = 0.25
+_SIGKILL_SECONDS = 2.0
+_FLUSH_SECONDS = 0.5
+# With more messages waiting, the reader pauses and the pipe of the server's stdout fills up.
+_MAX_WAITING_MESSAGES = 256
 
-# Bytes of stderr at which the file is cut back to its end; a temporary one, and one that the owner
-# asked for.
-_TEMPORARY, _KEPT = 1024 * 1024, 10 * 1024 * 1024
-_TRIM_EVERY = 5.0
+# Sizes of a stderr file at which it is cut back to its end: a temporary file, and one that the
+# owner asked for.
+_MAX_TEMPORARY_BYTES = 1024 * 1024
+_MAX_KEPT_BYTES = 10 * 1024 * 1024
+_TRIM_SECONDS = 5.0
 
 
 class Errors:
-    """Where a server's stderr goes: a file, for the child writes to it by itself; bounded, for
-    nobody knows how much."""
+    """The file that receives a server's stderr, because the child writes to it directly. Its
+    size is bounded."""
 
     def __init__(self, path: str | None) -> None:
-        self._bound = _TEMPORARY if path is None else _KEPT
+        self._max_bytes = _MAX_TEMPORARY_BYTES if path is None else _MAX_KEPT_BYTES
         if path is None:  # unnamed, so that not even a kill -9 leaves it behind
             self.file: IO[bytes] = tempfile.TemporaryFile("a+b", prefix="holdfast-mcp-")  # noqa: SIM115
         else:
             self.file = open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b")  # noqa: SIM115
-        self._start = os.fstat(
-            self.file.fileno()
-        ).st_size  # what an earlier process wrote is not this one's
+        # Earlier processes wrote the text before this offset.
+        self._start = os.fstat(self.file.fileno()).st_size
 
     def trim(self) -> None:
-        """Cut a file that has grown too long back to its last part. The child appends, so it goes
-        on at the new end."""
+        """Cut a file that is too long back to its last part. The child opened it for appending,
+        so it goes on at the new end."""
         descriptor = self.file.fileno()
         size = os.fstat(descriptor).st_size
-        if size > self._bound:
-            tail = os.pread(descriptor, self._bound // 8, size - self._bound // 8)
+        if size > self._max_bytes:
+            end = os.pread(descriptor, self._max_bytes // 8, size - self._max_bytes // 8)
             os.ftruncate(descriptor, 0)
-            os.write(descriptor, tail)
+            os.write(descriptor, end)
             self._start = 0
 
-    def last_words(self, redact: Redact) -> str:
-        """The last lines, on one and without secrets."""
+    def tail(self, redact: Redact) -> str:
+        """Return the last three lines as one line, without secrets."""
         descriptor = self.file.fileno()
         end = os.fstat(descriptor).st_size
         start = max(self._start, end - 4000)  # 4000 bytes hold the end of a traceback
@@ -83,12 +86,12 @@ class Errors:
         return clip(redact(" / ".join([line for line in lines if line][-3:])))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self.file.close()
 
 
 class _Pipes(asyncio.Protocol):
-    """Both pipes of a process: lines in, messages out."""
+    """The stdout of the process: it splits lines and puts the messages into `inbox`."""
 
     def __init__(self) -> None:
         from mcp.shared.message import SessionMessage
@@ -102,7 +105,7 @@ class _Pipes(asyncio.Protocol):
         self._line = bytearray()
         self._searched = 0
         self._reading: asyncio.ReadTransport | None = None
-        self._held = False
+        self._paused = False
         self.inbox = Inbox(self._resume)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -117,19 +120,23 @@ class _Pipes(asyncio.Protocol):
             if line.strip():
                 self._take(line)
         self._searched = len(self._line)
-        if self._searched > LONGEST_MESSAGE:
-            self.inbox.put(ValueError(f"a message of more than {LONGEST_MESSAGE} bytes"))
+        if self._searched > MAX_MESSAGE_BYTES:
+            self.inbox.put(ValueError(f"a message of more than {MAX_MESSAGE_BYTES} bytes"))
             self.inbox.end()
-        if len(self.inbox) > _WAITING and self._reading is not None and not self._held:
-            self._held = True
+        if (
+            len(self.inbox) > _MAX_WAITING_MESSAGES
+            and self._reading is not None
+            and not self._paused
+        ):
+            self._paused = True
             self._reading.pause_reading()
 
     def _take(self, line: bytes) -> None:
         try:
             message = self._parse(line, by_name=False)
         except ValueError:
-            # one byte that is not UTF-8, in some file that a tool read, is no reason to lose the
-            # answer
+            # Keep an answer with bytes that are not UTF-8, such as a part of a file that a tool
+            # read.
             try:
                 message = self._parse(line.decode(errors="replace"), by_name=False)
             except ValueError as error:
@@ -138,8 +145,8 @@ class _Pipes(asyncio.Protocol):
         self.inbox.put(self._message(message))
 
     def _resume(self) -> None:
-        if self._held and self._reading is not None and not self._reading.is_closing():
-            self._held = False
+        if self._paused and self._reading is not None and not self._reading.is_closing():
+            self._paused = False
             self._reading.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -147,7 +154,7 @@ class _Pipes(asyncio.Protocol):
 
 
 class _Writing(asyncio.Protocol):
-    """The pipe to a process's stdin, and whether it is full."""
+    """The pipe to the stdin of the process. `ready` is set while the pipe takes more data."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -169,11 +176,16 @@ class _Writing(asyncio.Protocol):
 async def stdio(
     server: Stdio, errors: Errors, served: Callable[[], bool], lost: Callable[[], None]
 ) -> AsyncGenerator[tuple[Inbox, Outbox]]:
-    """Start `server` and connect to it. `served()`: whether it ever answered; `lost()` is called
-    when its process or its stdout ends.
+    """Start `server` and connect to it.
 
-    However the block is left, the process and all of its group are gone afterwards, within seconds.
-    Raises `OSError` or `ValueError` if it cannot be started.
+    When the block is left, in whatever way, the process and its whole process group end within
+    seconds. Raises `OSError` or `ValueError` if the process cannot be started.
+
+    Args:
+        server: The command to run.
+        errors: The file for the process's stderr.
+        served: A function that returns True if the server has ever answered.
+        lost: A function that is called when the process or its stdout ends.
     """
     from mcp.client.stdio import get_default_environment
 
@@ -185,7 +197,8 @@ async def stdio(
         stderr=errors.file,
         env=get_default_environment() | server.env,
         cwd=server.cwd,
-        # a group of its own: Ctrl-C is ours to handle, and its children end with it
+        # A session of its own: Ctrl-C reaches only this process, and a signal to the group ends
+        # the server's children too.
         start_new_session=True,
         bufsize=0,
     )
@@ -208,16 +221,14 @@ async def stdio(
     finally:
         with anyio.CancelScope(shield=True):
             if outgoing is not None and not outgoing.is_closing():
-                with anyio.move_on_after(_FLUSH):
+                with anyio.move_on_after(_FLUSH_SECONDS):
                     while outgoing.get_write_buffer_size() and not outgoing.is_closing():
                         await asyncio.sleep(0.005)
-                if not outgoing.is_closing():  # asyncio's own fails on one that is closed
-                    outgoing.abort()  # close would wait for a server that does not read
+                if not outgoing.is_closing():  # asyncio's `abort` fails on a closed transport
+                    outgoing.abort()  # `close` would wait for a server that does not read
             elif outgoing is None:
                 cast("IO[bytes]", process.stdin).close()
-            await asyncio.sleep(
-                0
-            )  # for the transport to close the pipe, which tells the server to end
+            await asyncio.sleep(0)  # lets the transport close the pipe; the server sees the end
             await _stop(process, served())
             if incoming is not None:
                 incoming.close()
@@ -244,7 +255,7 @@ def _sender(outgoing: asyncio.WriteTransport, writing: _Writing) -> Callable[[Se
 
 async def _trim(errors: Errors) -> None:
     while True:
-        await asyncio.sleep(_TRIM_EVERY)
+        await asyncio.sleep(_TRIM_SECONDS)
         with contextlib.suppress(OSError):
             errors.trim()
 
@@ -260,27 +271,30 @@ async def _until_end(inbox: Inbox, lost: Callable[[], None]) -> None:
 def _watch(
     process: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, ended: Callable[[], None]
 ) -> int | None:
-    """Call `ended` when the process dies, also if a child of it holds its stdout open. Only where
-    the system can say so."""
+    """Call `ended` when the process dies, even if a child of it keeps the stdout open. Return the
+    descriptor to close.
+
+    Returns None on systems that cannot report this.
+    """
     try:
         descriptor = os.pidfd_open(process.pid)
-    except (AttributeError, OSError):  # not Linux, or an old one: then the end of stdout has to do
+    except (AttributeError, OSError):  # not Linux, or an old kernel: only stdout's end is seen
         return None
 
     def died() -> None:
         loop.remove_reader(descriptor)
-        loop.call_later(0.1, ended)  # what it said before is still in the pipe
+        loop.call_later(0.1, ended)  # the pipe may still hold the last messages
 
     loop.add_reader(descriptor, died)
     return descriptor
 
 
 def _dead(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended, without reaping it: as long as it is a zombie, its number and its
-    group's are nobody else's."""
+    """Return True if the process has ended, without reaping it. While it is a zombie, its
+    process id and group id cannot be reused."""
     try:
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
-    except ChildProcessError:  # the host ignores SIGCHLD, or reaps for us
+    except ChildProcessError:  # the host ignores SIGCHLD, or has reaped the process
         return True
 
 
@@ -304,12 +318,14 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 async def _stop(process: subprocess.Popen[bytes], served: bool) -> None:
-    """End a process whose stdin was closed, and whatever it has started in its group."""
-    if not await _dead_within(process, _GRACE if served else 0.0):
+    """End a process whose stdin was closed, and everything that it started in its group."""
+    if not await _dead_within(process, _STDIN_CLOSED_SECONDS if served else 0.0):
         _signal(process, signal.SIGTERM)
-        if not await _dead_within(process, _TERM if served else _TERM_UNUSED):
+        if not await _dead_within(
+            process, _SIGTERM_SECONDS if served else _SIGTERM_UNSERVED_SECONDS
+        ):
             _signal(process, signal.SIGKILL)
-            await _dead_within(process, _KILL)
+            await _dead_within(process, _SIGKILL_SECONDS)
     if _dead(process):
-        _signal(process, signal.SIGKILL)  # children that outlived it
+        _signal(process, signal.SIGKILL)  # for children that outlived the process
         process.wait()

@@ -1,5 +1,5 @@
-"""The two ends that the mcp package reads from and writes to. Made here for the transports that we
-speak ourselves."""
+"""The receiving and the sending end of a transport, in the form that the mcp package uses. They
+serve the transports that this package implements itself."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import anyio
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
-LONGEST_MESSAGE = (
-    256 * 1024 * 1024
-)  # bytes; a result ten times the largest that we have seen, and no more than a process can bear
+# Ten times the largest result seen so far, and still small enough for the memory of a process.
+MAX_MESSAGE_BYTES = 256 * 1024 * 1024
 
 
 class Unreadable(ValueError):
-    """A text from a server that is no message: `text` in whole, and the reason as the message."""
+    """The error for a text from a server that is not a message. `text` is the whole text; the
+    error's message is the reason."""
 
     def __init__(self, reason: str, text: bytes) -> None:
         super().__init__(reason)
@@ -28,7 +28,7 @@ class Unreadable(ValueError):
 
 
 class _End:
-    """What both ends need to be used in `async with`."""
+    """The base of both ends, which makes them async context managers."""
 
     async def aclose(self) -> None:
         raise NotImplementedError
@@ -46,32 +46,32 @@ class _End:
 
 
 class Inbox(_End):
-    """Messages from a server, in order, until `end`. `taken()` is called when the last waiting one
-    was taken."""
+    """Messages from a server, in order, until `end`. `on_empty()` is called when the last
+    waiting message is taken."""
 
-    def __init__(self, taken: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, on_empty: Callable[[], None] = lambda: None) -> None:
         self._items: deque[SessionMessage | Exception] = deque()
         self._waiting: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
         self._closed = False
-        self._taken = taken
+        self._on_empty = on_empty
 
     def __len__(self) -> int:
         return len(self._items)
 
     def put(self, item: SessionMessage | Exception) -> None:
-        """Hand over a message, or what is none, as the exception that says so."""
+        """Add a message. An exception stands for a text that is not a message."""
         if not self._ended.is_set() and not self._closed:
             self._items.append(item)
             self._wake()
 
     def end(self) -> None:
-        """No more will come."""
+        """Mark the end: no more messages will come."""
         self._ended.set()
         self._wake()
 
     async def ended(self) -> None:
-        """Wait until no more will come."""
+        """Wait until the end is marked."""
         await self._ended.wait()
 
     def _wake(self) -> None:
@@ -79,7 +79,7 @@ class Inbox(_End):
             self._waiting.set_result(None)
 
     async def receive(self) -> SessionMessage | Exception:
-        """The next one. Raises anyio's `EndOfStream` after the last."""
+        """Return the next message. Raises anyio's `EndOfStream` after the last."""
         while not self._items:
             if self._ended.is_set() or self._closed:
                 raise anyio.EndOfStream
@@ -87,7 +87,7 @@ class Inbox(_End):
             await self._waiting
         item = self._items.popleft()
         if not self._items:
-            self._taken()
+            self._on_empty()
         return item
 
     def __aiter__(self) -> Inbox:
@@ -100,28 +100,28 @@ class Inbox(_End):
             raise StopAsyncIteration from None
 
     async def aclose(self) -> None:
-        """Close the reader's side; later messages are dropped. `ended` waits on: the server has not
-        ended."""
+        """Close the reader's side and drop later messages. `ended` keeps waiting, because the
+        server has not ended."""
         self._items.clear()
         self._closed = True
         self._wake()
-        self._taken()
+        self._on_empty()
 
 
 class Outbox(_End):
-    """Messages to a server: `send` awaits `deliver(message)`, which raises what only that message
-    failed by."""
+    """Messages to a server. `send` awaits `deliver(message)`, which raises if only that message
+    failed."""
 
     def __init__(self, deliver: Callable[[SessionMessage], Awaitable[None]]) -> None:
         self._deliver = deliver
         self._closed = False
 
     async def send(self, item: SessionMessage, /) -> None:
-        """Deliver it. Raises anyio's `ClosedResourceError` after `aclose`."""
+        """Deliver a message. Raises anyio's `ClosedResourceError` after `aclose`."""
         if self._closed:
             raise anyio.ClosedResourceError
         await self._deliver(item)
 
     async def aclose(self) -> None:
-        """No more will be sent."""
+        """Refuse all later messages."""
         self._closed = True

@@ -1,2 +1,2 @@
-"""Tools that ship with Holdfast and need no runtime; each module declares its own, and an agent
-server imports them unless told otherwise."""
+"""Preset tools that need no runtime. Each module registers its own tools. An agent server
+imports these modules by default."""

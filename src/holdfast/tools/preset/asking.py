@@ -1,5 +1,4 @@
-"""`ask_user`: a tool with which a model asks the user and waits for the answer, for so long and no
-longer."""
+"""`ask_user`: a tool with which a model asks the user and waits a limited time for the answer."""
 
 from __future__ import annotations
 
@@ -12,50 +11,51 @@ from holdfast.tools.context import ToolContext
 from holdfast.tools.registry import ToolRegistry, register_tool
 from holdfast.tools.tool import Tool, ToolAnnotations
 
-_LEAST, _MOST = 1.0, 86_400.0  # seconds
-_OPTIONS = 20  # more are no choice that anybody reads
-_LONGEST = 200  # characters of an option
+_MIN_TIMEOUT_SECONDS, _MAX_TIMEOUT_SECONDS = 1.0, 86_400.0
+_MAX_OPTIONS = 20  # people do not read more
+_MAX_OPTION_CHARS = 200
 
-ANSWER = "answer"  # the form's one field
+ANSWER = "answer"  # the only field of the form
 
 
 def ask_user(
     question: str, context: ToolContext, options: list[str] | None = None, timeout: float = 600.0
 ) -> ToolResult:
-    """Ask the user something and wait for the answer. Use it when you cannot go on well without
-    what only the user knows or may decide: not for what you can find out by yourself, nor to report
-    what you have done.
+    """Ask the user a question and wait for the answer. Use it when you cannot continue well without
+    something that only the user knows or may decide. Do not use it for facts that you can find out
+    yourself, or to report your work.
 
     Args:
-        question: What you want to know, with all that is needed to answer it; one question.
-        options: The answers to choose from, if there are few. Without them the user answers in
-        words. timeout: How many seconds to wait, from 1 to 86400. After that you are told that
-        there was no answer, and go on without.
+        question: One question, with everything that the user needs to answer it.
+        options: The answers to choose from, if there are few. Without options the user answers
+            freely.
+        timeout: Seconds to wait, from 1 to 86400. Afterwards the result says that there was no
+            answer, and you continue without one.
     """
     _check(question, options, timeout)
     if not context.reachable:
         return _result(
-            "Nobody can be asked here: this conversation runs without a user who answers. Go on by"
-            " your own judgement and say in your answer what you assumed; if that cannot be, say"
-            " what you need to know and stop.",
+            "Nobody can be asked here: this conversation has no user who answers. Continue by your"
+            " own judgement and state your assumptions in your answer. If you cannot continue,"
+            " state what you need to know and stop.",
             {"answered": False, "why": "unreachable"},
         )
-    began = time.monotonic()
-    given = context.ask(question, _form(options), timeout=timeout)
-    if given is not None:
-        answer = str(given.get(ANSWER, "")).strip()
+    started = time.monotonic()
+    values = context.ask(question, _form(options), timeout=timeout)
+    if values is not None:
+        answer = str(values.get(ANSWER, "")).strip()
         return _result(
-            f"The user answers: {answer}" if answer else "The user answers with nothing.",
+            f"The user answers: {answer}" if answer else "The user gave an empty answer.",
             {"answered": True, "answer": answer},
         )
-    if time.monotonic() - began >= timeout:
+    if time.monotonic() - started >= timeout:
         return _result(
-            f"No answer came within {timeout:g} s. Go on by your own judgement if you can, and say"
-            " in your answer what you assumed.",
+            f"No answer came within {timeout:g} s. Continue by your own judgement if you can, and"
+            " state your assumptions in your answer.",
             {"answered": False, "why": "timeout"},
         )
     return _result(
-        "The user does not want to answer this. Do not ask it again; go on by your own judgement or"
+        "The user does not want to answer this. Do not ask again; continue by your own judgement or"
         " stop.",
         {"answered": False, "why": "declined"},
     )
@@ -67,24 +67,26 @@ def _result(text: str, data: dict[str, Any]) -> ToolResult:
 
 def _check(question: str, options: list[str] | None, timeout: float) -> None:
     if not question.strip():
-        raise ToolValidationError("question is empty; say what you want to know.")
-    if not _LEAST <= timeout <= _MOST:
+        raise ToolValidationError("question is empty; write what you want to know.")
+    if not _MIN_TIMEOUT_SECONDS <= timeout <= _MAX_TIMEOUT_SECONDS:
         raise ToolValidationError(
-            f"timeout takes {_LEAST:g} to {_MOST:g} seconds, not {timeout:g}."
+            f"timeout takes {_MIN_TIMEOUT_SECONDS:g} to {_MAX_TIMEOUT_SECONDS:g} seconds, not"
+            f" {timeout:g}."
         )
     if options is None:
         return
-    if not 2 <= len(options) <= _OPTIONS:
+    if not 2 <= len(options) <= _MAX_OPTIONS:
         raise ToolValidationError(
-            f"options takes 2 to {_OPTIONS} answers to choose from, not {len(options)}; leave it"
-            " out for an answer in words."
+            f"options takes 2 to {_MAX_OPTIONS} answers to choose from, not {len(options)}; omit it"
+            " to let the user answer freely."
         )
-    if any(not one.strip() or len(one) > _LONGEST for one in options):
+    if any(not one.strip() or len(one) > _MAX_OPTION_CHARS for one in options):
         raise ToolValidationError(
-            f"each of options takes 1 to {_LONGEST} characters; the question itself may be longer."
+            f"each option takes 1 to {_MAX_OPTION_CHARS} characters; the question itself may be"
+            " longer."
         )
     if len(set(options)) < len(options):
-        raise ToolValidationError("options has the same answer twice.")
+        raise ToolValidationError("options contains the same answer twice.")
 
 
 def _form(options: list[str] | None) -> dict[str, Any]:
@@ -97,18 +99,20 @@ def _form(options: list[str] | None) -> dict[str, Any]:
 
 
 def make_ask_user() -> Tool:
-    """The tool `ask_user`."""
-    # Asked again after a crash, as any question is: nothing is changed by it.
-    reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-    return Tool.from_function(ask_user, annotations=reads, category="asking")
+    """Return the tool `ask_user`."""
+    # A question changes nothing, so it may be asked again after a crash.
+    read_only = ToolAnnotations(
+        read_only=True, destructive=False, idempotent=True, open_world=False
+    )
+    return Tool.from_function(ask_user, annotations=read_only, category="asking")
 
 
 def register_asking_tools(registry: ToolRegistry | None = None) -> list[Tool]:
-    """The asking tools, for `Agent(tools=...)`; with a `registry`, they are registered there
+    """Return the asking tools, for `Agent(tools=...)`. With a `registry`, register them there
     too."""
     register_tool("ask_user", make_ask_user)
-    found = ToolRegistry() if registry is None else registry
-    return found.import_module(__name__)
+    target = ToolRegistry() if registry is None else registry
+    return target.import_module(__name__)
 
 
 register_tool("ask_user", make_ask_user)

@@ -1,6 +1,7 @@
-"""`memory_read` and `memory_write`: a folder of notes that a model keeps for later work. Notes are
-text files; nothing outside of the folder is read or written, also where links, or another process
-that swaps folders, would lead there.
+"""`memory_read` and `memory_write`: tools over a folder of notes that a model keeps for later work.
+
+Notes are text files. Nothing outside of the folder is read or written, not even through links or
+while another process swaps folders.
 """
 
 from __future__ import annotations
@@ -20,24 +21,27 @@ from holdfast.tools.registry import ToolRegistry, register_tool
 from holdfast.tools.skills_files import with_home
 from holdfast.tools.tool import Tool, ToolAnnotations
 
-PLACE = (".holdfast", "memory")  # of the runtime's working directory, if no folder is given
+PLACE = (".holdfast", "memory")  # in the runtime's working directory, if no folder is given
 
-_LARGEST = 256 * 1024  # bytes of a note
-_MOST_NOTES, _DEEPEST, _LONGEST_NAME = 1000, 8, 100
-_MOST_FOUND, _LONGEST_LINE = 100, 200  # of a search
-_LISTED = 20_000  # characters of a list
-_PATIENCE = 10.0  # seconds to wait for another writer, who needs milliseconds
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LOCK, _UNFINISHED = ".lock", ".tmp"
+_MAX_NOTE_BYTES = 256 * 1024
+_MAX_NOTES = 1000
+_MAX_PATH_PARTS = 8
+_MAX_NAME_BYTES = 100
+_MAX_SEARCH_LINES = 100
+_MAX_LINE_CHARS = 200  # of a line in a search result or a list
+_MAX_LIST_CHARS = 20_000
+_LOCK_SECONDS = 10.0  # longest wait for another writer, which needs only milliseconds
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK_NAME, _UNFINISHED_SUFFIX = ".lock", ".tmp"
 
 Action = Literal["write", "append", "replace", "delete"]
 
 
 class Notes:
-    """A folder of notes. Thread-safe, and safe among processes: a note is whole or as it was, and
-    one writer waits for the other.
+    """A folder of notes. Thread-safe, and safe among processes: a write is atomic, and only one
+    writer works at a time.
 
-    `inner` are folders below it that no link may stand for.
+    `inner` are path segments below the folder that must not be links.
     """
 
     def __init__(self, folder: str, inner: tuple[str, ...] = ()) -> None:
@@ -47,12 +51,13 @@ class Notes:
     # --- reading ---
 
     def names(self) -> list[tuple[str, int]]:
-        """The notes, by name: path and size in bytes."""
+        """Return path and size in bytes of each note, sorted by name."""
         with self._opened() as root:
             return [] if root is None else [*_notes(root)]
 
     def index(self, budget: int) -> str:
-        """A line for each note, its first words; at most `budget` characters."""
+        """Return a list of the notes: one line each with the note's first line, at most `budget`
+        characters in total."""
         lines: list[str] = []
         notes = self.names()
         for number, (path, size) in enumerate(notes):
@@ -74,48 +79,49 @@ class Notes:
         line = next(
             (line.strip("# ").strip() for line in text.splitlines() if line.strip("#- ")), "(empty)"
         )
-        return line[:_LONGEST_LINE]
+        return line[:_MAX_LINE_CHARS]
 
     def read(self, path: str) -> str:
-        """A note's text. Raises `ToolNotFound`, `ToolError`."""
+        """Return a note's text. Raises `ToolNotFound`, `ToolError`."""
         parts = _parts(path)
         with self._opened() as root:
             if root is None:
-                raise _none(path)
+                raise _not_found(path)
             with _within(root, parts, path) as folder:
                 return _text(folder, parts[-1], path)
 
     def search(self, words: str) -> str:
-        """Lines that have these words, in any case, as `path:line: text`; and notes whose name has
-        them."""
-        wanted, found = words.casefold(), list[str]()
+        """Return the lines that contain these words, ignoring case, as `path:line: text`, and
+        the notes whose names contain them."""
+        folded, lines = words.casefold(), list[str]()
         for path, _ in self.names():
-            if wanted in path.casefold():
-                found.append(f"{path}: its name")
+            if folded in path.casefold():
+                lines.append(f"{path}: its name")
             try:
                 text = self.read(path)
             except ToolError:
-                continue  # gone by now, or no text
-            found += [
-                f"{path}:{number}: {line.strip()[:_LONGEST_LINE]}"
+                continue  # gone by now, or not text
+            lines += [
+                f"{path}:{number}: {line.strip()[:_MAX_LINE_CHARS]}"
                 for number, line in enumerate(text.splitlines(), 1)
-                if wanted in line.casefold()
+                if folded in line.casefold()
             ]
-            if len(found) > _MOST_FOUND:
+            if len(lines) > _MAX_SEARCH_LINES:
                 return "\n".join(
-                    [*found[:_MOST_FOUND], "... and more; search for something rarer."]
+                    [*lines[:_MAX_SEARCH_LINES], "... and more; search for rarer words."]
                 )
-        return "\n".join(found) or f"No note has {words!r}."
+        return "\n".join(lines) or f"No note has {words!r}."
 
     # --- writing ---
 
     def write(self, path: str, text: str, action: Action = "write", old: str = "") -> str:
-        """Change a note; says what was done. Raises `ToolNotFound`, `ToolError`."""
+        """Change a note and return a sentence that describes the change. Raises `ToolNotFound`,
+        `ToolError`."""
         parts = _parts(path)
         if action == "replace" and not old:
-            raise ToolError("Give in `old` the text that is to be replaced.", "validation")
+            raise ToolError("`old` is empty; give the text to replace.", "validation")
         if action == "append" and not text:
-            raise ToolError("There is nothing to append: `text` is empty.", "validation")
+            raise ToolError("`text` is empty; give the text to append.", "validation")
         with self._opened(make=True) as root:
             assert root is not None
             with (
@@ -125,42 +131,42 @@ class Notes:
                 if action == "delete":
                     _delete(root, folder, parts, path)
                     return f"Deleted {path}."
-                there = _exists(folder, parts[-1], path)
-                before = _text(folder, parts[-1], path) if there and action != "write" else ""
+                exists = _exists(folder, parts[-1], path)
+                before = _text(folder, parts[-1], path) if exists and action != "write" else ""
                 if action == "replace":
-                    if not there:
-                        raise _none(path)
+                    if not exists:
+                        raise _not_found(path)
                     if (count := before.count(old)) != 1:
-                        what = "not there" if not count else f"there {count} times"
                         raise ToolError(
-                            f"`old` is {what} in {path!r}. Give a text that is there exactly once.",
+                            f"`old` occurs {count} times in {path!r}. Give a text that occurs"
+                            " exactly once.",
                             "validation",
                         )
                     text = before.replace(old, text)
                 elif action == "append":
                     text = before + ("" if not before or before.endswith("\n") else "\n") + text
                 data = _encoded(text)
-                if len(data) > _LARGEST:
+                if len(data) > _MAX_NOTE_BYTES:
                     raise ToolError(
-                        f"{path!r} would have {len(data):,} bytes; a note has at most {_LARGEST:,}."
-                        " Make several of it.",
+                        f"{path!r} would have {len(data):,} bytes; a note has at most"
+                        f" {_MAX_NOTE_BYTES:,}. Split it into several notes.",
                         "validation",
                     )
-                if not there and sum(1 for _ in _notes(root)) >= _MOST_NOTES:
+                if not exists and sum(1 for _ in _notes(root)) >= _MAX_NOTES:
                     raise ToolError(
-                        f"There are {_MOST_NOTES} notes, which is the most. Delete one, or append"
+                        f"There are {_MAX_NOTES} notes, which is the maximum. Delete one, or append"
                         " to another.",
                         "validation",
                     )
                 _replace(folder, parts[-1], data)
-        done = {"write": "Wrote", "append": "Appended to", "replace": "Changed"}[action]
-        return f"{done} {path} ({len(data):,} bytes)."
+        verb = {"write": "Wrote", "append": "Appended to", "replace": "Changed"}[action]
+        return f"{verb} {path} ({len(data):,} bytes)."
 
     # --- the folder ---
 
     @contextmanager
     def _opened(self, make: bool = False) -> Generator[int | None]:
-        """The folder's descriptor; None if it is not there."""
+        """Yield the folder's descriptor; None if the folder does not exist."""
         if make and not self._inner:
             os.makedirs(self._folder, exist_ok=True)
         try:
@@ -175,44 +181,45 @@ class Notes:
         try:
             for part in self._inner:
                 try:
-                    at = _into(at, part, make)
+                    at = _open_inner(at, part, make)
                 except FileNotFoundError:
                     yield None
                     return
                 except OSError as error:
                     raise ToolError(
-                        f"The folder of notes {part!r} is a link or no folder.", "validation"
+                        f"The folder of notes {part!r} is a link or not a folder.", "validation"
                     ) from error
             yield at
         finally:
             os.close(at)
 
 
-def _into(at: int, part: str, make: bool) -> int:
-    """Go into a folder of an open one, which is closed then."""
+def _open_inner(at: int, part: str, make: bool) -> int:
+    """Open a folder inside an open folder, and close the outer one."""
     if make:
         try:
             os.mkdir(part, 0o700, dir_fd=at)
         except FileExistsError:
             pass
-    inner = os.open(part, _FOLDER, dir_fd=at)
+    inner = os.open(part, _FOLDER_FLAGS, dir_fd=at)
     os.close(at)
     return inner
 
 
 @contextmanager
 def _within(root: int, parts: list[str], path: str, make: bool = False) -> Generator[int]:
-    """The folder of a note."""
+    """Yield the descriptor of a note's folder."""
     at = os.dup(root)
     try:
         for part in parts[:-1]:
             try:
-                at = _into(at, part, make)
+                at = _open_inner(at, part, make)
             except FileNotFoundError:
-                raise _none(path) from None
+                raise _not_found(path) from None
             except OSError as error:
                 raise ToolError(
-                    f"In {path!r}, {part!r} is no folder of notes. Give another path.", "validation"
+                    f"In {path!r}, {part!r} is not a folder of notes. Give another path.",
+                    "validation",
                 ) from error
         yield at
     finally:
@@ -221,25 +228,25 @@ def _within(root: int, parts: list[str], path: str, make: bool = False) -> Gener
 
 @contextmanager
 def _locked(root: int) -> Generator[None]:
-    """The only writer of the folder."""
+    """Hold the folder's lock, which makes the caller its only writer."""
     try:
         lock = os.open(
-            _LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
+            _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=root
         )
     except OSError as error:
         raise ToolError(
-            f"The notes cannot be changed: the file {_LOCK} in their folder cannot be opened"
+            f"The notes cannot be changed: the file {_LOCK_NAME} in their folder cannot be opened"
             f" ({error.strerror}).",
             "internal",
         ) from error
     try:
-        end = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _LOCK_SECONDS
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > end:
+                if time.monotonic() > deadline:
                     raise ToolError(
                         "Another agent is writing to these notes. Try again later.", "internal"
                     ) from None
@@ -250,8 +257,8 @@ def _locked(root: int) -> Generator[None]:
 
 
 def _parts(path: str) -> list[str]:
-    """A note's path in its parts. Raises `ToolError` for one that leads out of the folder, or is no
-    path."""
+    """Return the segments of a note's path. Raises `ToolError` for an invalid path, or one that
+    leads out of the folder."""
     parts = [
         part for part in unicodedata.normalize("NFC", path).split("/") if part not in ("", ".")
     ]
@@ -262,40 +269,41 @@ def _parts(path: str) -> list[str]:
         or any(ord(char) < 32 or char == "\\" for char in path)
     ):
         raise ToolError(
-            f"{path!r} is no path of a note. Give one such as 'build.md' or 'people/ada.md'.",
+            f"{path!r} is not the path of a note. Give one such as 'build.md' or 'people/ada.md'.",
             "validation",
         )
     try:
         path.encode()
     except UnicodeEncodeError:
-        raise ToolError(f"{path!r} is no text that a file can be named by.", "validation") from None
+        raise ToolError(f"{path!r} cannot be the name of a file.", "validation") from None
     if any(part.startswith(".") for part in parts):
         raise ToolError(
-            f"{path!r} is hidden (a part of it begins with a dot), and notes are not.", "validation"
+            f"{path!r} is hidden (a part of it begins with a dot), and notes must not be hidden.",
+            "validation",
         )
-    if len(parts) > _DEEPEST or any(len(part.encode()) > _LONGEST_NAME for part in parts):
+    if len(parts) > _MAX_PATH_PARTS or any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
         raise ToolError(
-            f"{path[:200]!r} is too long: a path has at most {_DEEPEST} parts of {_LONGEST_NAME}"
-            " bytes.",
+            f"{path[:200]!r} is too long: a path has at most {_MAX_PATH_PARTS} parts of"
+            f" {_MAX_NAME_BYTES} bytes.",
             "validation",
         )
     return parts
 
 
-def _notes(at: int, prefix: str = "", depth: int = _DEEPEST) -> Iterator[tuple[str, int]]:
-    """The notes below a folder, by name; no links, nothing hidden."""
+def _notes(at: int, prefix: str = "", depth: int = _MAX_PATH_PARTS) -> Iterator[tuple[str, int]]:
+    """Yield the notes below a folder, sorted by name, without links and hidden files."""
     with os.scandir(at) as entries:
-        found = sorted(
+        visible = sorted(
             (entry.name, entry.stat(follow_symlinks=False))
             for entry in entries
             if not entry.name.startswith(".")
         )
-    for name, known in found:
-        if stat.S_ISREG(known.st_mode):
-            yield prefix + name, known.st_size
-        elif stat.S_ISDIR(known.st_mode) and depth > 1:
+    for name, status in visible:
+        if stat.S_ISREG(status.st_mode):
+            yield prefix + name, status.st_size
+        elif stat.S_ISDIR(status.st_mode) and depth > 1:
             try:
-                inner = os.open(name, _FOLDER, dir_fd=at)
+                inner = os.open(name, _FOLDER_FLAGS, dir_fd=at)
             except OSError:  # gone by now, or a link
                 continue
             try:
@@ -310,28 +318,30 @@ def _text(folder: int, name: str, path: str) -> str:
             name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
         )
     except FileNotFoundError:
-        raise _none(path) from None
+        raise _not_found(path) from None
     except OSError as error:
-        raise ToolError(f"{path!r} is no note: {error.strerror}.", "validation") from error
+        raise ToolError(f"{path!r} is not a note: {error.strerror}.", "validation") from error
     try:
-        known = os.fstat(file)
-        if not stat.S_ISREG(known.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise ToolError(
                 (
                     f"{path!r} is a folder; give the path of a note in it."
-                    if stat.S_ISDIR(known.st_mode)
-                    else f"{path!r} is no file."
+                    if stat.S_ISDIR(status.st_mode)
+                    else f"{path!r} is not a file."
                 ),
                 "validation",
             )
         data = b""
-        while len(data) <= _LARGEST and (more := os.read(file, _LARGEST + 1 - len(data))):
+        while len(data) <= _MAX_NOTE_BYTES and (
+            more := os.read(file, _MAX_NOTE_BYTES + 1 - len(data))
+        ):
             data += more
     finally:
         os.close(file)
-    if len(data) > _LARGEST:
+    if len(data) > _MAX_NOTE_BYTES:
         raise ToolError(
-            f"{path!r} has more than {_LARGEST:,} bytes, which is the most that is read.",
+            f"{path!r} is too large to read: it has more than {_MAX_NOTE_BYTES:,} bytes.",
             "validation",
         )
     try:
@@ -342,10 +352,10 @@ def _text(folder: int, name: str, path: str) -> str:
 
 def _exists(folder: int, name: str, path: str) -> bool:
     try:
-        known = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    if not stat.S_ISREG(known.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ToolError(
             f"{path!r} is a folder or a link, not a note. Give another path.", "validation"
         )
@@ -357,24 +367,25 @@ def _encoded(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         raise ToolError(
-            "`text` holds half a character (a lone surrogate), which no file can say.", "validation"
+            "`text` holds half a character (a lone surrogate), which a UTF-8 file cannot contain.",
+            "validation",
         ) from None
 
 
 def _replace(folder: int, name: str, data: bytes) -> None:
-    """Put a whole file in the place of what is there. Only under the lock: what others left
-    unfinished is removed."""
+    """Replace a file atomically. Call this only under the lock, because it removes unfinished
+    files of other writers."""
     with os.scandir(folder) as entries:
-        left = [
+        unfinished = [
             entry.name
             for entry in entries
             if entry.name.startswith(".")
-            and entry.name.endswith(_UNFINISHED)
+            and entry.name.endswith(_UNFINISHED_SUFFIX)
             and entry.is_file(follow_symlinks=False)
         ]
-    for one in left:
-        os.unlink(one, dir_fd=folder)
-    draft = f".{os.urandom(8).hex()}{_UNFINISHED}"
+    for name_of_unfinished in unfinished:
+        os.unlink(name_of_unfinished, dir_fd=folder)
+    draft = f".{os.urandom(8).hex()}{_UNFINISHED_SUFFIX}"
     file = os.open(
         draft,
         os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
@@ -398,18 +409,18 @@ def _replace(folder: int, name: str, data: bytes) -> None:
 
 def _delete(root: int, folder: int, parts: list[str], path: str) -> None:
     if not _exists(folder, parts[-1], path):
-        raise _none(path)
+        raise _not_found(path)
     os.unlink(parts[-1], dir_fd=folder)
     os.fsync(folder)
-    for end in range(len(parts) - 1, 0, -1):  # folders that are empty now
+    for depth in range(len(parts) - 1, 0, -1):  # remove folders that are empty now
         try:
-            with _within(root, parts[:end], path) as above:
-                os.rmdir(parts[end - 1], dir_fd=above)
+            with _within(root, parts[:depth], path) as parent:
+                os.rmdir(parts[depth - 1], dir_fd=parent)
         except (OSError, ToolError):
             return
 
 
-def _none(path: str) -> ToolNotFound:
+def _not_found(path: str) -> ToolNotFound:
     return ToolNotFound(f"There is no note {path!r}. memory_read() lists them.")
 
 
@@ -417,14 +428,16 @@ def _none(path: str) -> ToolNotFound:
 
 
 def make_memory(folder: str | os.PathLike[str] | None = None) -> list[Tool]:
-    """The tools `memory_read` and `memory_write` over a folder, which is made when it is first
-    written to; None: `.holdfast/memory` of the working directory of the runtime that runs the call.
+    """Return the tools `memory_read` and `memory_write` over a folder.
+
+    The first write creates the folder. With None the folder is `.holdfast/memory` in the working
+    directory of the runtime that runs the call.
     """
-    own = None if folder is None else Notes(os.path.abspath(with_home(folder)))
+    fixed_notes = None if folder is None else Notes(os.path.abspath(with_home(folder)))
 
     def notes(context: ToolContext) -> Notes:
-        if own is not None:
-            return own
+        if fixed_notes is not None:
+            return fixed_notes
         workdir = getattr(context.runtime, "workdir", None)
         if not isinstance(workdir, str | os.PathLike):
             raise ConfigurationError(
@@ -434,49 +447,58 @@ def make_memory(folder: str | os.PathLike[str] | None = None) -> list[Tool]:
         return Notes(os.fspath(workdir), PLACE)
 
     def memory_read(context: ToolContext, path: str = "", search: str = "", offset: int = 0) -> str:
-        """Read your notes of earlier work: without arguments a list of all, with `path` one of
-        them, with `search` the lines that have these words. Look there before work that earlier
-        notes may help with.
+        """Read your notes of earlier work. Without arguments it lists all notes, with `path` it
+        shows one note, with `search` it shows the lines that contain these words. Look here before
+        work for which earlier notes may help.
 
         Args:
-            path: Which note to read.
-            search: What to look for, in any case.
-            offset: The first character to read of a note, where the beginning is known.
+            path: The note to read.
+            search: The words to search for, ignoring case.
+            offset: The first character of the note to show, if you know the beginning already.
         """
         if path and search:
             raise ToolError("Give a path or a search, not both.", "validation")
         if path:
-            return notes(context).read(path)[max(0, offset) :] or "(There is nothing more in it.)"
+            return notes(context).read(path)[max(0, offset) :] or "(The note has no more text.)"
         if search:
             return notes(context).search(search)
-        return notes(context).index(_LISTED) or "There are no notes yet."
+        return notes(context).index(_MAX_LIST_CHARS) or "There are no notes yet."
 
     def memory_write(
         context: ToolContext, path: str, text: str = "", action: Action = "write", old: str = ""
     ) -> str:
-        """Note down what later work should know: decisions, how things are built, what somebody
-        prefers. No secrets. Begin a note with a line that says what is in it.
+        """Note down facts that help later work: decisions, how things are built, the preferences of
+        people. No secrets. Begin a note with a line that says what it contains.
 
         Args:
-            path: Which note, such as build.md or people/ada.md. text: The whole note; with append
-            what to add to its end, with replace what to put in the place of `old`. action: write
-            makes a note or takes the place of one; append, replace or delete change one. old: With
-            replace: the text to replace, which is in the note exactly once.
+            path: The note's path, such as build.md or people/ada.md.
+            text: The whole note. With append, the text to add at its end. With replace, the text
+                that replaces `old`.
+            action: write creates or overwrites a note; append adds to a note and creates it if
+                necessary; replace and delete change an existing note.
+            old: With replace: the text to replace, which occurs in the note exactly once.
         """
         return notes(context).write(path, text, action, old)
 
-    reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-    writes = ToolAnnotations(read_only=False, destructive=True, idempotent=False, open_world=False)
+    read_only = ToolAnnotations(
+        read_only=True, destructive=False, idempotent=True, open_world=False
+    )
+    destructive = ToolAnnotations(
+        read_only=False, destructive=True, idempotent=False, open_world=False
+    )
     return [
-        Tool.from_function(memory_read, annotations=reads, category="memory"),
-        Tool.from_function(memory_write, annotations=writes, category="memory"),
+        Tool.from_function(memory_read, annotations=read_only, category="memory"),
+        Tool.from_function(memory_write, annotations=destructive, category="memory"),
     ]
 
 
 def memory_index(folder: str | os.PathLike[str], budget: int = 4000) -> str:
-    """What a system prompt may say of the notes
-    (`Agent(system_prompt_extensions=[memory_index(folder)])`): a line each, at most `budget`
-    characters. "" if there are none. Read once, when it is called."""
+    """Return an overview of the notes for a system prompt:
+    `Agent(system_prompt_extensions=[memory_index(folder)])`.
+
+    It has one line per note and at most `budget` characters; "" if there are no notes. The notes
+    are read once, at the call.
+    """
     lines = Notes(os.path.abspath(with_home(folder))).index(budget)
     return (
         "# Notes of earlier work\n\nRead one with memory_read(path=...) when it may"
@@ -487,23 +509,23 @@ def memory_index(folder: str | os.PathLike[str], budget: int = 4000) -> str:
 
 
 def register_memory_tools(registry: ToolRegistry | None = None) -> list[Tool]:
-    """The memory tools over the runtime's working directory, for `Agent(tools=...)`; with a
-    `registry`, they are registered there too.
+    """Return the memory tools over the runtime's working directory, for `Agent(tools=...)`. With a
+    `registry`, register them there too.
 
-    Equivalent to what importing this module declares: an agent server that is told their names
+    Importing this module declares the same tools, so an agent server that knows their names
     makes them itself.
     """
-    found = ToolRegistry() if registry is None else registry
-    return found.import_module(__name__)
+    target = ToolRegistry() if registry is None else registry
+    return target.import_module(__name__)
 
 
-def _reader() -> Tool:
+def _make_memory_read() -> Tool:
     return make_memory()[0]
 
 
-def _writer() -> Tool:
+def _make_memory_write() -> Tool:
     return make_memory()[1]
 
 
-register_tool("memory_read", _reader)
-register_tool("memory_write", _writer)
+register_tool("memory_read", _make_memory_read)
+register_tool("memory_write", _make_memory_write)

@@ -1,6 +1,7 @@
-"""`plan`: a tool with which a model keeps the plan of its work. Each call carries the whole plan,
-so that nothing is remembered outside of the conversation: a resumed, forked or moved one has its
-plan in its journal.
+"""`plan`: a tool with which a model keeps the plan of its work.
+
+Each call carries the whole plan, so no state exists outside of the conversation. A resumed,
+forked or moved conversation has its plan in its journal.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ State = Literal["pending", "in_progress", "done", "dropped"]
 
 @dataclass
 class Step:
-    """One step of a plan: what is to be done, and how far it is."""
+    """One step of a plan and its state."""
 
     step: str
     state: State = "pending"
@@ -28,38 +29,42 @@ class Step:
 
 def plan(steps: list[Step]) -> ToolResult:
     """Write down the plan of your work, or change it. Every call gives the whole plan, in order,
-    with the state of each step; it takes the place of the last one, and the answer shows it.
+    with the state of each step. It replaces the previous plan, and the result shows it.
 
-    Use it for work of three steps or more: make the plan first, have one step in progress while you
-    work on it, and call again when a step is done or when what you find changes the plan. Drop a
-    step that is not needed any more instead of leaving it out.
+    Use it for work of three steps or more. Make the plan first and keep one step in progress while
+    you work on it. Call again when a step is done, or when your findings change the plan. Mark a
+    step that is no longer needed as dropped instead of leaving it out.
 
     Args:
-        steps: Each has step (what is to be done, in a few words) and state: pending, in_progress
-        (at most one), done or dropped.
+        steps: Each has step (the work to do, in a few words) and state: pending, in_progress (at
+            most one), done or dropped.
     """
-    found = tuple([PlanStep(step.step, step.state) for step in steps])
-    if wrong := misfit(found):
-        raise ToolValidationError(wrong)
-    data = {"steps": [{"step": step.step, "state": step.state} for step in found]}
-    return ToolResult((TextContent(rendered(found)),), structured_content=data, meta={META: True})
+    plan_steps = tuple([PlanStep(step.step, step.state) for step in steps])
+    if problem := misfit(plan_steps):
+        raise ToolValidationError(problem)
+    data = {"steps": [{"step": step.step, "state": step.state} for step in plan_steps]}
+    text = TextContent(rendered(plan_steps))
+    return ToolResult((text,), structured_content=data, meta={META: True})
 
 
 def make_plan() -> Tool:
-    """The tool `plan`."""
-    reads = ToolAnnotations(read_only=True, destructive=False, idempotent=True, open_world=False)
-    return Tool.from_function(plan, annotations=reads, category="planning", parallel=False)
+    """Return the tool `plan`."""
+    read_only = ToolAnnotations(
+        read_only=True, destructive=False, idempotent=True, open_world=False
+    )
+    return Tool.from_function(plan, annotations=read_only, category="planning", parallel=False)
 
 
 def register_planning_tools(registry: ToolRegistry | None = None) -> list[Tool]:
-    """The planning tools, for `Agent(tools=...)`; with a `registry`, they are registered there too.
+    """Return the planning tools, for `Agent(tools=...)`. With a `registry`, register them there
+    too.
 
-    Equivalent to what importing this module declares: an agent server that is told its name makes
-    them itself.
+    Importing this module declares the same tools, so an agent server that knows their names
+    makes them itself.
     """
     register_tool("plan", make_plan)
-    found = ToolRegistry() if registry is None else registry
-    return found.import_module(__name__)
+    target = ToolRegistry() if registry is None else registry
+    return target.import_module(__name__)
 
 
 register_tool("plan", make_plan)
