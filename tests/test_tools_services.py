@@ -528,7 +528,7 @@ def test_a_manager_waits_so_long_for_slow_services_and_the_next_discovery_waits_
     slow, good = Service("slow", "t", during=lambda: goes_on.wait(10)), Service("good", "t")
     with ToolManager([], [slow, good]) as manager:  # pyright: ignore
         assert names(manager) == ["good.t"]
-        assert "'slow' has not told its tools within 0.1 s" in manager.errors["slow"]
+        assert "'slow' has not listed its tools within 0.1 s" in manager.errors["slow"]
         goes_on.set()
         assert [tool.name for tool in manager.discover()] == ["slow.t", "good.t"]
         assert manager.errors == {}

@@ -1,4 +1,5 @@
-"""Hooks that are commands: JSON in, JSON out, within a time, and with nothing left running."""
+"""Hooks that run a command: JSON on stdin, JSON on stdout, a time limit, and no process left
+behind."""
 
 from __future__ import annotations
 
@@ -38,12 +39,13 @@ _SECRET = re.compile(r"key|token|secret|passw|credential|auth|dsn|cookie", re.IG
 
 
 def secrets_of(env: Mapping[str, str]) -> list[str]:
-    """What in a command's own environment is secret, by the names of the variables."""
+    """Return the secret values of a command's own environment, recognized by the names of the
+    variables."""
     return [value for name, value in env.items() if _SECRET.search(name)]
 
 
 def command_of(hook: Hook) -> Callable[[dict[str, Any], ToolContext, Place], Said | None]:
-    """The command as a function of what it is told."""
+    """Return the hook's command as a function that runs it and returns its answer."""
 
     def asked(told: dict[str, Any], context: ToolContext, place: Place) -> Said | None:
         code, out, err = _run(hook, msgspec.json.encode(told), context)
@@ -107,7 +109,8 @@ def _answer(out: bytes, place: Place) -> Said:
 
 
 def _run(hook: Hook, told: bytes, context: ToolContext) -> tuple[int, bytes, bytes]:
-    """Exit code, output and errors of the command. Raises `Failed`, `ToolCancelled`."""
+    """Run the command. Returns its exit code, stdout and stderr. Raises `Failed`,
+    `ToolCancelled`."""
     context.cancelled.raise_if_set()
     deadline = time.monotonic() + hook.timeout
     workdir: Any = getattr(context.runtime, "workdir", None)
@@ -150,7 +153,7 @@ def _talk(
     timeout: float,
     context: ToolContext,
 ) -> tuple[bytes, bytes]:
-    """Tell it, and read what it says until it has ended."""
+    """Write the request to stdin, and read stdout and stderr until the command has ended."""
     stdin, stdout, stderr = (
         cast("IO[bytes]", pipe) for pipe in (process.stdin, process.stdout, process.stderr)
     )
@@ -218,7 +221,8 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _over(pid: int) -> bool:
-    """Whether it has ended; it stays a zombie, so that its group's number is nobody else's yet."""
+    """Return True if the process has ended. It stays a zombie, so its group id is not reused
+    yet."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:
@@ -226,7 +230,8 @@ def _over(pid: int) -> bool:
 
 
 def _wait(pid: int, deadline: float, woken: socket.socket, context: ToolContext) -> bool:
-    """Wait for one that has closed its output, but goes on; whether it ended."""
+    """Wait for a process that has closed its output but still runs. Returns True if it ended in
+    time."""
     pause = 0.0005
     while not _over(pid):
         if context.cancelled:
@@ -239,7 +244,10 @@ def _wait(pid: int, deadline: float, woken: socket.socket, context: ToolContext)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of its group. Before it is reaped: until then the group is its own."""
+    """Kill the rest of the process group, then reap the process.
+
+    The order matters: until the process is reaped, its group id cannot be reused.
+    """
     if process.returncode is None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -251,8 +259,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """The least that programs need: no variable of this process, and so no secret, reaches a
-    command unasked."""
+    """Return the minimal environment of a command. No variable of this process, and so no
+    secret, reaches a command unless it is configured."""
     found = {"PATH": _PATH, "HOME": "/", "LANG": "C.UTF-8", "TERM": "dumb"}
     try:
         user = pwd.getpwuid(os.getuid())

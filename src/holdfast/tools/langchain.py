@@ -1,5 +1,7 @@
-"""LangChain's tools as ours, and ours as LangChain's. Duck-typed: langchain is imported by
-`to_langchain` alone, and when that is called."""
+"""Conversion of LangChain tools to Holdfast tools and back.
+
+Duck-typed: only a call of `to_langchain` imports langchain.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ _log = logging.getLogger("holdfast.tools.langchain")
 
 
 def to_langchain(tool: Tool) -> Any:
-    """A `StructuredTool` that runs `tool`, with `invoke` and `ainvoke`, under the name that model
-    APIs allow.
+    """Return a `StructuredTool` that runs `tool`, with `invoke` and `ainvoke`, under its wire name.
 
-    It is the bare tool: the hooks, limits, pins and access of a `ToolManager` that holds it do not
-    apply to these calls. A call goes through a `ToolManager`: arguments are checked, `timeout` and
-    `retry` hold. The message's artifact is the `ToolResult`. A failure is a `ToolException` (its
-    `result` is the `ToolResult`), which LangChain shows to the model with status `error`. Raises
-    `ConfigurationError` if langchain-core is not installed.
+    Calls run the bare tool. The hooks, limits, pins and access rules of a `ToolManager` that holds
+    it do not apply. Arguments are validated; `timeout` and `retry` apply. The message's artifact is
+    the `ToolResult`. A failure raises a `ToolException` (its `result` is the `ToolResult`), which
+    LangChain shows to the model with status `error`.
+
+    Raises `ConfigurationError` if langchain-core is not installed.
     """
     try:
         langchain: Any = importlib.import_module("langchain_core.tools")
@@ -101,13 +103,15 @@ def from_langchain(
     retry: RetryPolicy | None = None,
     parallel: bool | None = None,
 ) -> Tool:
-    """A LangChain tool (anything with `name`, `description`, `invoke` and a schema) as ours; one
-    that `to_langchain` made is unwrapped.
+    """Return a Holdfast tool for a LangChain tool (any object with `name`, `description`, `invoke`
+    and a schema).
 
-    The schema is the one that LangChain shows to models, whole; injected arguments are neither
-    shown nor accepted. An async-only tool runs on the agent's loop thread. `return_direct` is
-    ignored: a result is always shown to the model. Raises `ConfigurationError` for what is no such
-    tool, and for one that needs arguments that only LangGraph injects.
+    A tool that `to_langchain` made is unwrapped. The schema is the whole schema that LangChain
+    shows to models. Injected arguments are neither shown nor accepted. An async-only tool runs on
+    the agent's loop thread. `return_direct` is ignored: a result is always shown to the model.
+
+    Raises `ConfigurationError` for any other object, and for a tool that needs arguments that
+    only LangGraph injects.
     """
     ours = getattr(tool, "holdfast_tool", None)
     if (
@@ -140,7 +144,7 @@ def _callable(tool: Any) -> bool:
 
 
 class LangChainTool(Tool):
-    """A LangChain tool among ours: see `from_langchain`."""
+    """A LangChain tool as a Holdfast tool: see `from_langchain`."""
 
     tool_type = "custom"
 
@@ -173,8 +177,10 @@ class LangChainTool(Tool):
         self.is_async = _async_only(tool)
 
     def validate(self, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Against the schema; LangChain reads the values. What is not shown to the model is
-        refused, since LangChain would take it."""
+        """Validate the arguments against the schema; LangChain converts the values.
+
+        Arguments that the model does not see are refused, because LangChain would accept them.
+        """
         schema = self.input_schema
         found = super().validate(arguments)
         named = cast("dict[str, Any]", schema["properties"])
@@ -191,8 +197,8 @@ class LangChainTool(Tool):
         return found
 
     def call(self, arguments: dict[str, Any], context: ToolContext) -> Any:
-        """Invoke it as LangChain's agents do; an async-only tool's coroutine is for the caller to
-        run (`is_async`)."""
+        """Invoke the tool as LangChain's agents do. For an async-only tool (`is_async`) the
+        caller runs the returned coroutine."""
         request = {
             "type": "tool_call",
             "name": self._tool.name,
@@ -221,7 +227,8 @@ class LangChainTool(Tool):
         return work()
 
     def _told(self, error: Exception) -> Exception:
-        """What is LangChain's own as ours; all else is classified like any callback's."""
+        """Return LangChain's own errors as Holdfast's. Other errors are classified like those of
+        any callback."""
         names = {kind.__name__ for kind in type(error).__mro__}
         if "ToolException" in names:  # the tool's word to the model
             found = ToolError(str(error) or f"{self.name!r} failed.")
@@ -252,7 +259,7 @@ class LangChainTool(Tool):
         return as_result(self.name, ToolResult(content, self._structured(artifact)))
 
     def _structured(self, artifact: Any) -> Any:
-        """An artifact, for programs, if JSON can hold it."""
+        """Return an artifact as structured content, None if JSON cannot represent it."""
         if artifact is None or isinstance(artifact, str):
             return artifact
         try:
@@ -311,8 +318,10 @@ def _schema_of(tool: Any) -> dict[str, Any]:
 
 
 def _single(tool: Any) -> dict[str, Any] | None:
-    """The schema of LangChain's `Tool`, a function of one text, whose own is made of its plumbing;
-    None for others."""
+    """Return the schema of LangChain's `Tool`, a function of one string; None for other tools.
+
+    The schema in `args` is used because LangChain derives the tool's own from its wrapper.
+    """
     arguments = getattr(tool, "args", None)
     if not isinstance(arguments, dict) or list(cast("dict[str, Any]", arguments)) != ["tool_input"]:
         return None
@@ -320,8 +329,10 @@ def _single(tool: Any) -> dict[str, Any] | None:
 
 
 def _injected(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
-    """The names of arguments that LangChain fills in. Raises `ConfigurationError` if one of them
-    can only come from LangGraph."""
+    """Return the names of arguments that LangChain fills in.
+
+    Raises `ConfigurationError` if only LangGraph can provide one of them.
+    """
     fields: Any = getattr(getattr(tool, "args_schema", None), "model_fields", None)
     shown = cast("dict[str, Any]", schema.get("properties", {}))
     hidden = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
@@ -346,8 +357,8 @@ def _async_only(tool: Any) -> bool:
 
 
 def _raised_by_its_run(tool: Any, error: BaseException) -> bool:
-    """Whether the tool's own `_run` said that it is not implemented, rather than something that it
-    did."""
+    """Return True if the tool's own `_run` raised the `NotImplementedError`, not code that it
+    called."""
     code = getattr(getattr(cast("type[Any]", type(tool)), "_run", None), "__code__", None)
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
@@ -360,8 +371,8 @@ def _raised_by_its_run(tool: Any, error: BaseException) -> bool:
 
 
 def _of_arguments(tool: Any, error: Exception) -> bool:
-    """Whether a pydantic error is about the arguments, and not about something that the tool reads
-    itself."""
+    """Return True if a pydantic error concerns the tool's arguments, not other data that the
+    tool validates."""
     title = getattr(error, "title", None)  # pydantic 1 has a model
     return title is not None and title == getattr(
         getattr(tool, "args_schema", None), "__name__", ""

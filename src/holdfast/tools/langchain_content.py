@@ -1,5 +1,5 @@
-"""Content blocks as LangChain's messages have them, and back: its own blocks in both versions,
-OpenAI's and Anthropic's."""
+"""Content blocks in LangChain's messages and back: LangChain's two versions, OpenAI's and
+Anthropic's blocks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.tools.results import clean
 
 
 def shown(result: ToolResult) -> Any:
-    """A result's content as a LangChain message has it: text, or a list of blocks."""
+    """Return a result's content for a LangChain message: a string, or a list of blocks."""
     if all(isinstance(block, TextContent) for block in result.content):
         return result.text
     return [_block_of(block) for block in result.content]
@@ -61,7 +61,7 @@ def _block_of(block: Content) -> dict[str, Any]:
 
 
 def content_of(content: Any) -> tuple[Content, ...]:
-    """The blocks of a message's content; what is of no known kind becomes its JSON as text."""
+    """Return a message's content as blocks. A block of an unknown kind becomes its JSON as text."""
     if isinstance(content, str):
         return (TextContent(clean(content)),) if content else ()
     if not isinstance(content, list | tuple):
@@ -70,8 +70,8 @@ def content_of(content: Any) -> tuple[Content, ...]:
 
 
 def _content_block(block: Any) -> Content:
-    """One block: LangChain's own (both versions), OpenAI's or Anthropic's; of any other kind its
-    JSON."""
+    """Convert one block of LangChain (both versions), OpenAI or Anthropic; any other block
+    becomes its JSON."""
     if isinstance(block, str):
         return TextContent(clean(block))
     if isinstance(block, dict):

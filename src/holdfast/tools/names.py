@@ -1,4 +1,4 @@
-"""Canonical names and the names that model APIs allow."""
+"""Canonical tool names and the names that model APIs accept."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 def wire_name(name: str) -> str:
-    """The name under which a model API is told of a tool: a pure function of the canonical name.
+    """Return the name of a tool in model APIs, a pure function of the canonical name.
 
-    `server.tool` becomes `server__tool`; what is still not `[a-zA-Z0-9_-]{1,64}` is replaced or
-    cut, with a hash so that two names stay two.
+    `server.tool` becomes `server__tool`. A name that is then still not `[a-zA-Z0-9_-]{1,64}` has
+    characters replaced or is cut. A hash keeps such names distinct.
     """
     if _ALLOWED.fullmatch(name):
         return name

@@ -1,5 +1,4 @@
-"""Pinning: a remote tool's definition is remembered when it is approved; another one under its name
-is held back until it is, too."""
+"""Pinned definitions of remote tools: a changed definition is held back until it is approved."""
 
 from __future__ import annotations
 
@@ -24,13 +23,14 @@ class _Pin(msgspec.Struct, frozen=True):
 
 
 class Pins:
-    """Which definitions were approved, by the tools' canonical names. In memory, or in the JSON
-    file at `path`, whose folder is made if need be.
+    """The approved definitions by canonical tool name, in memory or in the JSON file at `path`. Its
+    folder is created if needed.
 
-    A tool that is seen for the first time is approved by that, or with `first="hold"` held back
-    like one that has changed. Thread-safe, and several processes may have one file: each adds its
-    approvals to the others', under a lock on the file `{path}.lock`, and heeds theirs. Raises
-    `ConfigurationError` for a file that cannot be read.
+    A tool that is new is approved at once; with `first="hold"` it is held back like a changed one.
+    Thread-safe. Several processes may share a file: each adds its approvals under a lock on the
+    file `{path}.lock` and honours those of the others.
+
+    Raises `ConfigurationError` for a file that cannot be read.
     """
 
     def __init__(self, path: str | Path | None = None, *, first: str = "approve") -> None:
@@ -46,14 +46,16 @@ class Pins:
         self._read()
 
     def check(self, tool: Tool) -> str:
-        """ "" if this definition is approved, else what is other than in the one that was; two
-        definitions are never told in the same words. Raises `StoreError` if the file cannot be
-        written, `ConfigurationError` if it is no file of pins any more."""
+        """Return "" if the tool's definition is approved, else a description of the change.
+
+        Two definitions never get the same description. Raises `StoreError` if the file cannot be
+        written, `ConfigurationError` if it is no longer a file of pins.
+        """
         return self.check_all([tool]).get(tool.name, "")
 
     def check_all(self, tools: Iterable[Tool]) -> dict[str, str]:
-        """What `check` says of each tool that is not approved, by name; what is seen for the first
-        time is written at once."""
+        """Return the change of each tool that is not approved, by name. New tools are written at
+        once."""
         pins = {tool.name: _pin(tool) for tool in tools}
         with self._lock:
             if any(not _same(self._held.get(name), pin) for name, pin in pins.items()):
@@ -69,7 +71,7 @@ class Pins:
             }
 
     def approve(self, tool: Tool) -> None:
-        """Let this definition through from here on. Raises as `check`."""
+        """Approve this definition from now on. Raises as `check` does."""
         with self._lock:  # it guards the file
             self._write(lambda: {tool.name: _pin(tool)})
             self._told.pop(tool.name, None)
@@ -104,7 +106,7 @@ class Pins:
             ) from None
 
     def _write(self, made: Callable[[], dict[str, _Pin]]) -> None:
-        """Add what `made` gives once the file was read under its lock."""
+        """Add the pins of `made`, which is called again after the file was read under its lock."""
         if not made():
             return
         if self.path is None:
@@ -143,7 +145,8 @@ def _locked(path: Path) -> Generator[None]:
 
 
 def definition(tool: Tool) -> dict[str, Any]:
-    """All that a remote service says of a tool, as JSON values: what is pinned, and its name."""
+    """Return everything that a remote service declares about a tool, as JSON values: the pinned
+    part, and the name."""
     found = {
         "name": tool.name,
         "description": tool.description,
@@ -170,7 +173,7 @@ def _same(known: _Pin | None, pin: _Pin) -> bool:
 
 
 def _difference(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, bool]:
-    """What changed, by its places, in a few words; and whether that is all of it."""
+    """Return a short description of the changes by place, and whether it is complete."""
     parts = [
         part
         for key in sorted({*before, *now})

@@ -1,5 +1,5 @@
-"""What a plan is to the rest of the house: how it is read from a call or its result, and how it is
-written for a model or a person."""
+"""The format of a plan: reading it from a call or a result, and rendering it for a model or a
+person."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class _Steps(msgspec.Struct):
 
 
 def read_steps(data: Any) -> tuple[PlanStep, ...]:
-    """The steps of a call's arguments, or of a result's structured content; none if these are no
-    plan."""
+    """Return the steps in a call's arguments or a result's structured content; empty if there is
+    no plan."""
     try:
         return tuple(msgspec.convert(data, _Steps, from_attributes=True).steps)
     except ValueError:
@@ -34,7 +34,8 @@ def read_steps(data: Any) -> tuple[PlanStep, ...]:
 
 
 def misfit(steps: Sequence[PlanStep]) -> str:
-    """Why these are no plan, and what to do about it; "" if they are one."""
+    """Return the reason why these steps are not a plan and what to do about it; "" for a valid
+    plan."""
     if not 1 <= len(steps) <= MOST:
         return f"A plan has 1 to {MOST} steps; this one has {len(steps)}. Give the whole plan."
     for number, step in enumerate(steps, 1):
@@ -55,26 +56,29 @@ def misfit(steps: Sequence[PlanStep]) -> str:
 
 
 def plan_of(result: ToolResult, arguments: Mapping[str, Any]) -> tuple[PlanStep, ...]:
-    """The plan that a call of the tool has made; none if it failed, or another tool of that name
-    answered. Of a large result the journal has only its beginning and end: then the `arguments` say
-    it."""
+    """Return the plan that a call of the tool made; empty if the call failed, or if another tool of
+    that name answered.
+
+    The journal keeps only the beginning and end of a large result; then the plan is read from
+    the `arguments`.
+    """
     if result.is_error or result.meta.get(META) is not True:
         return ()
     return read_steps(result.structured_content) or read_steps(arguments)
 
 
 def texts(steps: Sequence[PlanStep]) -> tuple[str, ...]:
-    """What is to be done, whatever the states: what a user approves."""
+    """Return the texts of the steps, without their states. A user approves these texts."""
     return tuple([" ".join(step.step.split()) for step in steps])
 
 
 def unfinished(steps: Sequence[PlanStep]) -> bool:
-    """Whether anything is left to do."""
+    """Return True if a step is pending or in progress."""
     return any(step.state in ("pending", "in_progress") for step in steps)
 
 
 def progress(steps: Sequence[PlanStep]) -> str:
-    """How far a plan is: `1 of 3 steps done, 1 dropped`."""
+    """Return a plan's progress, such as `1 of 3 steps done, 1 dropped`."""
     done, dropped = (sum(step.state == state for step in steps) for state in ("done", "dropped"))
     return f"{done} of {len(steps) - dropped} steps done" + (
         f", {dropped} dropped" if dropped else ""
@@ -82,7 +86,7 @@ def progress(steps: Sequence[PlanStep]) -> str:
 
 
 def rendered(steps: Sequence[PlanStep]) -> str:
-    """A plan as a model is shown it: a line for each step, and what is next."""
+    """Return a plan as text for a model: a line for each step, and the next step."""
     lines = [
         f"{number}. {MARKS[step.state]} {text}"
         for number, (step, text) in enumerate(zip(steps, texts(steps), strict=True), 1)

@@ -1,4 +1,5 @@
-"""From whatever a callback returns to a `ToolResult` that every journal and every wire can hold."""
+"""Conversion of a callback's return value to a `ToolResult` that every journal and wire can
+hold."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ _BLOCKS = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResour
 
 
 def as_result(tool: str, value: Any) -> ToolResult:
-    """A callback's return value as a result. Raises `ToolError` saying what may be returned
-    instead."""
+    """Return a callback's return value as a result. Raises `ToolError` listing the permitted
+    types."""
     kind = cast("type[Any]", type(value))
     if kind is str:
         return ToolResult((TextContent(clean(value)),))
@@ -71,7 +72,7 @@ _MCP_TYPES = {"text", "image", "audio", "resource", "resource_link"}
 
 
 def _mcp_form(value: Any) -> dict[str, Any] | None:
-    """Return an MCP result (`CallToolResult`) that a callback returned as a dict or as the mcp
+    """Return the MCP result (`CallToolResult`) that a callback returned as a dict or as the mcp
     package's model; None for other values."""
     if cast("type[Any]", type(value)).__name__ == "CallToolResult" and hasattr(value, "model_dump"):
         value = value.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -88,8 +89,11 @@ def _mcp_form(value: Any) -> dict[str, Any] | None:
 
 
 def _checked(tool: str, result: ToolResult) -> ToolResult:
-    """A result that a callback built, as it will be read again: what cannot be stored is refused
-    now, and later changes to its parts do not reach it."""
+    """Return a result that a callback built, in the form in which it will be read again.
+
+    A part that cannot be stored is refused now. Later changes to the parts do not reach the
+    result.
+    """
     content = result.content
     if (
         len(content) == 1
@@ -113,7 +117,7 @@ def _checked(tool: str, result: ToolResult) -> ToolResult:
 
 
 def _models(value: Any) -> Any:
-    """For msgspec's encoder: a pydantic model as JSON values, without importing pydantic."""
+    """Return a pydantic model as JSON values for msgspec's encoder, without importing pydantic."""
     if hasattr(value, "model_dump") and not isinstance(value, type):
         return value.model_dump(mode="json")
     raise TypeError(f"it holds {_describe(value)}")
@@ -124,7 +128,7 @@ _ABOVE = 3  # levels of a result above the values in it: the result, its content
 
 
 def _json(tool: str, value: Any) -> bytes:
-    """`value` as JSON that is read again as what was meant. Raises `ToolError`."""
+    """Return `value` as JSON that decodes to an equal value. Raises `ToolError`."""
     try:
         try:
             data = _encoder.encode(value)
@@ -198,7 +202,7 @@ def _sound(text: str) -> bool:
 
 
 def clean(text: str) -> str:
-    """Return a plain `str` that UTF-8 can hold: lone surrogates, as from undecodable file names,
+    """Return a plain `str` that UTF-8 can hold. Lone surrogates, as from undecodable file names,
     become `?`."""
     if type(text) is not str:  # a subclass has no JSON
         text = str.__str__(text)

@@ -1,5 +1,7 @@
-"""One attempt of a call: validated, hooked, bounded in time and number, its outcome classified.
-`ToolManager` makes calls of attempts."""
+"""One attempt of a call: validation, timeout, and classification of its outcome.
+
+`ToolManager` makes calls of attempts.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _LONGEST_WAIT = 60.0
 
 
 def start_thread(work: Callable[[], None], name: str) -> object:
-    """Run `work` on a daemon thread, in this thread's context."""
+    """Run `work` on a daemon thread in the present contextvars context."""
     context = contextvars.copy_context()
     thread = threading.Thread(target=lambda: context.run(work), name=name, daemon=True)
     thread.start()
@@ -39,7 +41,8 @@ def _called(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> Tool
 
 
 async def _whole(work: Any) -> Any:
-    """A callback's coroutine, which must not end the loop that others share."""
+    """Await a callback's coroutine. A `SystemExit` becomes a `ToolError`, because it would end
+    the shared loop."""
     try:
         return await work
     except SystemExit as error:
@@ -49,7 +52,7 @@ async def _whole(work: Any) -> Any:
 
 
 def checked(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments as the tool takes them. Raises `ToolError`."""
+    """Return the arguments validated and converted for the tool. Raises `ToolError`."""
     try:
         found = tool.validate(arguments)
         if any(
@@ -68,7 +71,8 @@ def checked(tool: Tool, arguments: dict[str, Any]) -> dict[str, Any]:
 def attempt(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
 ) -> ToolResult:
-    """Call the tool once with checked arguments. Raises `ToolError` for whatever it raises."""
+    """Call the tool once with checked arguments. Raises `ToolError` for any exception of the
+    tool."""
     try:
         if (
             tool.timeout is not None and tool.isolation is None
@@ -82,14 +86,15 @@ def attempt(
 
 
 def failed(error: ToolError) -> ToolResult:
-    """An error as the result that tells the model of it."""
+    """Return an error as a result for the model."""
     text = clean(str(error))
     info = ErrorInfo(error.error_type, text, error.retryable, error.max_retries, error.backoff)
     return ToolResult((TextContent(text),), None, {}, True, info)
 
 
 def _classified(name: str, error: Exception) -> ToolError:
-    """Whatever a callback raised, by its type and status code, never by words in its message."""
+    """Return a callback's exception as a `ToolError`, classified by type and status code, never
+    by words in its message."""
     message = f"{name!r} failed: {_said(error)}"
     kind = (
         "timeout"
@@ -137,8 +142,8 @@ def _status_of(error: Exception) -> int:
 
 
 def _retry_after(error: Exception) -> float | None:
-    """Seconds that the service behind a tool asks to wait, by the error itself or its response's
-    header; None where it does not say."""
+    """Return the seconds that a service asks to wait, from the error or its response's header;
+    None if absent."""
     given: Any = getattr(error, "retry_after", None)
     if given is None:
         headers: Any = getattr(getattr(error, "response", None), "headers", None)
@@ -175,8 +180,10 @@ def _by_type(error: Exception) -> str:
 
 
 def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | None:
-    """Seconds to wait before the next attempt, None for no further one. An effect that may have
-    happened is not repeated unasked."""
+    """Return the seconds to wait before the next attempt, None for no further attempt.
+
+    An effect that may have happened is repeated only if the tool's configuration allows it.
+    """
     if not error.retryable:
         return None
     if not tool.annotations.repeatable and tool.retry is None:
@@ -198,8 +205,10 @@ def wait_before_retry(tool: Tool, error: ToolError, attempt: int) -> float | Non
 def _within(
     tool: Tool, arguments: dict[str, Any], context: ToolContext, start_thread: StartThread
 ) -> ToolResult:
-    """A call under its tool's timeout, on a thread of its own. A callback that ignores its
-    cancellation is left behind, and said so."""
+    """Call the tool under its timeout, on a thread of its own.
+
+    A callback that ignores its cancellation is left running, and the error says so.
+    """
     timeout = cast(float, tool.timeout)
     token = Cancellation()
     inner = context.with_cancellation(token)
@@ -242,7 +251,8 @@ def _within(
 
 
 def _done_within(done: threading.Event, timeout: float, context: ToolContext) -> bool:
-    """Wait `timeout` seconds, not counting those in which the user was asked."""
+    """Wait `timeout` seconds, not counting questions to the user. Returns True if the call has
+    ended."""
     began, left = time.monotonic(), timeout
     while not done.wait(left):
         asked, asking = context.asked_for()
