@@ -132,7 +132,7 @@ def test_the_folder_of_pins_is_made_and_errors_name_the_file(tmp_path: Path) -> 
     with pytest.raises(StoreError, match=r"Pins: .*cannot be written"):
         Pins(tmp_path / "pins.json").approve(remote("s.t", ""))
     (tmp_path / "half.json").write_text('{"s.t": {"hash": "1"}}')
-    with pytest.raises(ConfigurationError, match="is no file of pins"):
+    with pytest.raises(ConfigurationError, match="is not a file of pins"):
         Pins(tmp_path / "half.json")
 
 

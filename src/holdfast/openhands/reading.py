@@ -1,10 +1,10 @@
-"""A conversation of OpenHands' SDK, read from its folder: `base_state.json` and
-`events/event-00000-<id>.json`, ..., one event each.
+"""Reading a conversation of OpenHands' SDK from its folder: `base_state.json`, and one event each
+in `events/event-00000-<id>.json`, ...
 
-What came of it is a journal like any other. Actions of one answer are one `Assistant` event; usage
-and cost come from the statistics in the base state, by the answer's id. What a journal has no place
-for (risks, summaries, the provider's thinking blocks) is kept in a `Note` about `openhands`, events
-of other kinds as `Unknown` ones, so that nothing is lost on the way, and back.
+The result is an ordinary journal. The actions of one answer become one `Assistant` event. Usage
+and cost come from the statistics in the base state, by the answer's id. Fields without a place
+in a journal (risks, summaries, the provider's thinking blocks) are kept in a `Note` about
+`openhands`. Events of other kinds are kept as `Unknown`. Nothing is lost in either direction.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ _UNFIT = (
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """A conversation of OpenHands. `notes` say what could not be taken over as it was, `model`,
-    `tools` and `workdir` what it ran with there."""
+    """An imported OpenHands conversation. `notes` describe the parts that changed in the import.
+    `model`, `tools` and `workdir` are those of the OpenHands agent."""
 
     state: ConversationState
     notes: tuple[str, ...] = ()
@@ -103,15 +103,15 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 def read_conversation(folder: str | os.PathLike[str]) -> Imported:
-    """The conversation in a folder that OpenHands keeps it in.
+    """Return the conversation in a folder in OpenHands' format.
 
-    `Conversation.from_state(read_conversation(folder).state, agent)` goes on with it, with any
-    agent. A call that had no result there is told to the model as one whose outcome is unknown,
-    unless it waited for confirmation: then it still waits. One that was at work is PAUSED. What
-    cannot be read is kept as it came, or named in `notes`.
+    `Conversation.from_state(read_conversation(folder).state, agent)` continues it with any agent.
+    For a call without a result the model is told that its outcome is unknown. A call that waited
+    for confirmation still waits. A conversation that was running becomes PAUSED. Unreadable parts
+    are kept verbatim or named in `notes`.
 
-    Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the file
-    that cannot be read.
+    Raises `ConfigurationError` (a `ValueError`) if there is no such conversation, naming the
+    file that cannot be read.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -155,7 +155,7 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
 
 
 def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
-    """The events in their order, each with its bytes."""
+    """Return the events in order, each with its bytes."""
     named: list[tuple[int, str]] = []
     if folder.is_dir():
         for entry in os.scandir(folder):
@@ -208,7 +208,7 @@ def _object(path: Path) -> Fields:
 
 
 class _Reader:
-    """Makes a journal of events, one after the other."""
+    """A converter of OpenHands' events into a journal, one after the other."""
 
     def __init__(self, base: Fields, notes: list[str]) -> None:
         self._base = base
@@ -235,7 +235,7 @@ class _Reader:
         self._unknown: dict[str, int] = {}
 
     def read(self, events: Sequence[tuple[Fields, bytes]]) -> list[ev.AnyEvent]:
-        """The journal."""
+        """Return the journal."""
         self._group([event for event, _ in events])
         for place, (event, data) in enumerate(events):
             self._time, self._id = _time(event.get("timestamp"), self._time), self._ids[place]
@@ -273,8 +273,11 @@ class _Reader:
         return self._journal
 
     def _group(self, events: Sequence[Fields]) -> None:
-        """Which actions are of one answer: those of one response, with no other answer and no
-        user's word between them. And whose id is whose."""
+        """Assign unique ids to the events and group the actions of one answer.
+
+        Actions belong together if they have the same response id, with no message and no action
+        of another response between them.
+        """
         response, current, taken = "", list[int](), set[str]()
         for place, event in enumerate(events):
             id = event.get("id")
@@ -536,7 +539,7 @@ class _Reader:
         self._summaries[f"{self._id}-summary"] = min(new)
 
     def _keep(self, kind: str, data: bytes) -> None:
-        """An event that a journal has no form for, byte for byte within one of ours."""
+        """Keep an event without a journal form, byte for byte, in an `Unknown` event."""
         seq = len(self._journal) + 1
         stamp = self._time.isoformat().replace("+00:00", "Z")
         type, id = PREFIX + kind, self._id or f"openhands.{seq}"
@@ -576,13 +579,16 @@ class _Reader:
             self._add(ev.Status, status=status.value)
 
     def _told(self, status: ConversationStatus) -> None:
-        """Its status there changed. What waits for a decision is known at the end alone, and
-        nothing comes to rest with open calls."""
+        """Apply a status change of OpenHands.
+
+        Waiting for confirmation is applied only at the end, and a conversation with open calls
+        does not come to rest.
+        """
         if status is not _S.WAITING_FOR_CONFIRMATION and not (status in AT_REST and self._open):
             self._became(status)
 
     def _settle(self) -> None:
-        """No answer follows one whose calls are open."""
+        """Answer all open calls, because no answer may follow one with open calls."""
         for call_id in self._left():
             self._add(ev.ToolCallStarted, call_id=call_id)
             self._add(
@@ -593,7 +599,7 @@ class _Reader:
         self._open.clear()
 
     def _left(self) -> list[str]:
-        """Calls without a result, in their order."""
+        """Return the calls without a result, in order."""
         return sorted(
             [call_id for calls in self._open.values() for call_id in calls],
             key=lambda call_id: int(call_id.partition(".")[2]),
@@ -642,8 +648,8 @@ def _mappings(found: Any) -> list[Fields]:
 
 
 def _time(given: Any, before: datetime) -> datetime:
-    """A time stamp, which OpenHands writes without a zone: taken for UTC. That of the event before,
-    if it is none."""
+    """Return a time stamp; OpenHands writes UTC without a zone. An invalid one becomes that of
+    the event before."""
     try:
         found = datetime.fromisoformat(given)
     except (TypeError, ValueError):
@@ -655,7 +661,7 @@ def _time(given: Any, before: datetime) -> datetime:
 
 
 def _usages(base: Fields) -> tuple[dict[str, Usage], dict[str, float]]:
-    """Tokens and cost in US dollars of each answer, by its id there."""
+    """Return the tokens and the cost in US dollars of each answer, by its OpenHands id."""
     usages: dict[str, Usage] = {}
     costs: dict[str, float] = {}
     for metrics in _mapping(_mapping(base.get("stats")).get("usage_to_metrics")).values():

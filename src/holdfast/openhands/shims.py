@@ -1,9 +1,8 @@
-"""OpenHands' actions and observations as tool calls and results, and back.
+"""Conversion of OpenHands' actions and observations to tool calls and results, and back.
 
-An action is one use of a tool, an observation what came of it. Both are told apart by `kind` in the
-Software Agent SDK (version 1), and by the keys `action` and `observation` before it (version 0). A
-call keeps the name that the tool has there, so that what a model was told and what it asked for
-stay the same.
+An action is one use of a tool; an observation is its outcome. The Software Agent SDK (version 1)
+identifies both by `kind`, the earlier version 0 by the keys `action` and `observation`. A call
+keeps the tool's name in OpenHands, so the model's requests and answers stay the same.
 """
 
 from __future__ import annotations
@@ -102,17 +101,17 @@ _DATA = re.compile(r"data:([\w.+-]+/[\w.+-]+);base64,(.*)", re.DOTALL)
 
 
 class ActionCall(ToolCall, frozen=True):
-    """A call that was an action which its name and arguments alone do not give back.
+    """A call made from an action that its name and arguments alone do not restore.
 
-    `action` is that action; `made` are the name and the arguments that were made of it, which tells
-    a call that was edited since.
+    `action` is that action. `made` holds the name and arguments that were derived from it, which
+    reveals a call that was edited since.
     """
 
     action: Fields = {}
     made: tuple[str, Fields] = ("", {})
 
     def __eq__(self, other: object) -> bool:
-        """True for a call with the same id, name and arguments, whatever action it was."""
+        """Return True for a call with the same fields as a `ToolCall`, whatever its action."""
         names = ToolCall.__struct_fields__
         return isinstance(other, ToolCall) and all(
             getattr(self, name) == getattr(other, name) for name in names
@@ -125,7 +124,7 @@ _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def fields_of(found: Any, what: str) -> Fields:
-    """A mapping, or an object of OpenHands', as a dict of its own. Raises `ConfigurationError`."""
+    """Return a mapping or an OpenHands object as a new dict. Raises `ConfigurationError`."""
     if isinstance(found, Mapping):
         return dict(cast("Mapping[str, Any]", found))
     dump = getattr(
@@ -145,7 +144,7 @@ def fields_of(found: Any, what: str) -> Fields:
 
 
 def tool_of(kind: str) -> str:
-    """The tool that an action of this kind uses: `TerminalAction` is of `terminal`."""
+    """Return the tool that an action of this kind uses: `TerminalAction` uses `terminal`."""
     if kind in _TOOLS:
         return _TOOLS[kind]
     if kind.startswith(_CLIENT):
@@ -154,7 +153,7 @@ def tool_of(kind: str) -> str:
 
 
 def kind_of(tool: str) -> str:
-    """The kind of action that uses a tool: the inverse of `tool_of`."""
+    """Return the kind of action that uses a tool: the inverse of `tool_of`."""
     return (
         _KINDS.get(tool)
         or "".join(word[:1].upper() + word[1:] for word in re.split(r"[^A-Za-z0-9]+", tool))
@@ -163,13 +162,13 @@ def kind_of(tool: str) -> str:
 
 
 def to_tool_call(action: Any, id: str = "") -> ToolCall:
-    """An action as a call: of an `ActionEvent`, of an action alone, or of an event of version 0.
-    Its name is the tool's there.
+    """Return an action as a call, for an `ActionEvent`, a single action, or an event of version 0.
+    Its name is the tool's in OpenHands.
 
-    `to_action` gives the same action back. Where the name and the arguments do not tell all of it,
-    the call is an `ActionCall`. Arguments are the action's fields; where an event has the call as
-    the model made it, those, with what it said beside them (`security_risk`, `summary`). Raises
-    `ConfigurationError` for what is no action.
+    `to_action` restores the same action. If the name and the arguments do not contain all of it,
+    the call is an `ActionCall`. The arguments are the action's fields. If an event contains the
+    call as the model made it, they are that call's arguments, including extra ones
+    (`security_risk`, `summary`). Raises `ConfigurationError` if this is not an action.
     """
     found = fields_of(action, "to_tool_call")
     if "tool_name" in found:
@@ -187,7 +186,7 @@ def to_tool_call(action: Any, id: str = "") -> ToolCall:
 
 
 def _with_action(call: ToolCall, action: Fields | None, version: Literal[0, 1]) -> ToolCall:
-    """The call, with the action that it was if it does not give that back by itself."""
+    """Return the call, with its action if the call does not restore the action by itself."""
     if action is None or call.invalid or to_action(call, version) == action:
         return call
     return ActionCall(
@@ -280,7 +279,7 @@ def _of_version_0(event: Fields, id: str) -> ToolCall:
 
 
 def _asked_0(metadata: Fields, call_id: str) -> str | None:
-    """The argument text of a call as the model made it, if version 0 kept the answer."""
+    """Return the argument text of a call as the model wrote it, if version 0 kept the answer."""
     answer: Any = metadata.get("model_response")
     try:
         for choice in answer["choices"]:
@@ -293,7 +292,8 @@ def _asked_0(metadata: Fields, call_id: str) -> str | None:
 
 
 def with_arguments(call: ToolCall, text: str) -> ToolCall:
-    """The call with the arguments of a JSON text, which may be none."""
+    """Return the call with the arguments of a JSON text; `invalid` is set if the text is not a
+    JSON object."""
     text = clean(text)
     if too_deep(text):
         return msgspec.structs.replace(
@@ -313,9 +313,12 @@ def with_arguments(call: ToolCall, text: str) -> ToolCall:
 
 
 def to_action(call: ToolCall, version: Literal[0, 1] = 1) -> Fields:
-    """A call as an action: `{"kind": "TerminalAction", ...}`, or in version 0 `{"action": "run",
-    "args": ...}`. The inverse of `to_tool_call` for the calls that it makes of actions. A name with
-    a dot is an MCP server's tool, and so is in version 0 one that it has no action for."""
+    """Return a call as an action: `{"kind": "TerminalAction", ...}`, or in version 0 `{"action":
+    "run", "args": ...}`.
+
+    The inverse of `to_tool_call` for calls made from actions. A name with a dot is a tool of an
+    MCP server; in version 0 so is a name without an action of its own.
+    """
     if (
         isinstance(call, ActionCall)
         and call.made == (call.name, call.arguments)
@@ -384,7 +387,7 @@ def to_tool_result(observation: Any) -> ToolResult:
 
 
 def _with_whole(result: ToolResult, observation: Fields, version: Literal[0, 1]) -> ToolResult:
-    """The result, with the whole observation if it does not give that back by itself."""
+    """Return the result, with the whole observation if the result does not restore it by itself."""
     if to_observation(result, version) == observation:
         return result
     return msgspec.structs.replace(result, meta={**result.meta, WHOLE: deepcopy(observation)})
@@ -500,8 +503,11 @@ def to_observation(result: ToolResult, version: Literal[0, 1] = 1, tool: str = "
 
 
 def _shape(blocks: list[Any]) -> list[Any] | None:
-    """How blocks were divided: for each, how many of ours it became and the fields that ours have
-    no place for. None if that is as usual."""
+    """Return how blocks were divided: for each, the number of Holdfast blocks and the fields
+    without a place in them.
+
+    None for the usual division.
+    """
     shape: list[Any] = []
     for block in blocks:
         rest = dict(cast(Fields, block)) if isinstance(block, dict) else {}
@@ -540,7 +546,7 @@ def _shaped(content: Sequence[Content], shape: Any) -> list[Fields]:
 
 
 def content_of(given: Any) -> tuple[Content, ...]:
-    """Blocks of OpenHands' content: a text, or a list of text and picture blocks."""
+    """Return the blocks of OpenHands' content: a string, or a list of text and image blocks."""
     if isinstance(given, str):
         return (TextContent(clean(given)),) if given else ()
     if not isinstance(given, Iterable):
@@ -573,7 +579,7 @@ def _picture(url: str) -> Content:
 
 
 def written(block: Content) -> Fields:
-    """A block as OpenHands writes it."""
+    """Return a block in OpenHands' format."""
     match block:
         case TextContent(text):
             return {"type": "text", "text": text}

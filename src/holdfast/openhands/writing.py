@@ -1,4 +1,4 @@
-"""A conversation as OpenHands' SDK keeps it on disk: the inverse of `reading`."""
+"""Writing a conversation in the on-disk format of OpenHands' SDK: the inverse of `reading`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _STATUSES = {ConversationStatus.CLOSED: "paused"}
 def write_conversation(
     state: ConversationState, folder: str | os.PathLike[str], workdir: str = ""
 ) -> tuple[str, ...]:
-    """Write a conversation into a new folder, as OpenHands keeps it, and return notes on what it
-    has no place for.
+    """Write a conversation into a new folder in OpenHands' format, and return notes on omitted
+    parts.
 
-    The folder is there whole or not at all. Large outputs are written as they are in the journal.
-    Raises `ConfigurationError` if it exists, `OSError` if it cannot be written.
+    The folder is created atomically. Large outputs are written as they are in the journal.
+    Raises `ConfigurationError` if the folder exists, `OSError` if it cannot be written.
     """
     target = Path(folder)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -77,7 +77,7 @@ class _Writer:
         self.notes: list[str] = []
 
     def write(self) -> list[Fields]:
-        """The events' files, in order."""
+        """Return the events' files in order."""
         head = False
         for event in self._state.events:
             if isinstance(event, ev.Damaged):
@@ -289,8 +289,8 @@ class _Writer:
         )
 
     def base(self, folder: str, workdir: str) -> Fields:
-        """`base_state.json`. The agent in it is a sketch: OpenHands is given one when it opens the
-        conversation."""
+        """Return `base_state.json`. Its agent is a placeholder: OpenHands gets an agent when it
+        opens the conversation."""
         state = self._state
         answers = [event for event in state.events if isinstance(event, ev.Assistant)]
         heads = [event for event in state.events if isinstance(event, ev.Agent)]
@@ -344,15 +344,15 @@ class _Writer:
 
 
 def _classified(result: ToolResult) -> Fields:
-    """The fields of a failed call's event that say what kind of failure it was."""
+    """Return the fields of a failed call's event that classify the failure."""
     rest = result.meta.get(REST)
     rest = cast(Fields, rest) if isinstance(rest, dict) else {}
     return {key: rest[key] for key in ("classification", "rejection_source") if key in rest}
 
 
 def _action(call: ToolCall, kind: Any) -> Fields:
-    """A call as an action, of the kind that it had there if that does not follow from its tool's
-    name."""
+    """Return a call as an action. `kind` is the action's kind in OpenHands if it does not follow
+    from the tool's name."""
     if not isinstance(kind, str):
         return to_action(call)
     if kind == "MCPToolAction":
@@ -361,8 +361,10 @@ def _action(call: ToolCall, kind: Any) -> Fields:
 
 
 def _originals(events: Any) -> dict[str, str]:
-    """The ids that the actions of calls had in OpenHands, as far as notes tell: those of the note
-    that follows an answer are in its calls' order."""
+    """Return the OpenHands action ids by call id, as far as notes contain them.
+
+    The note that follows an answer lists the ids in the order of the answer's calls.
+    """
     found: dict[str, str] = {}
     answer: ev.Assistant | None = None
     for event in events:
@@ -380,7 +382,7 @@ def _originals(events: Any) -> dict[str, str]:
 
 
 def _rest(events: Iterable[ev.AnyEvent]) -> dict[str, Fields]:
-    """What notes keep of OpenHands' events, by their ids."""
+    """Return the fields that notes keep of OpenHands' events, by event id."""
     return {
         id: cast(Fields, fields)
         for event in events
@@ -391,7 +393,7 @@ def _rest(events: Iterable[ev.AnyEvent]) -> dict[str, Fields]:
 
 
 def _original(event: ev.Unknown) -> Fields | None:
-    """The event of OpenHands that was kept as it came, None for what is none."""
+    """Return the OpenHands event that was kept verbatim, None for other events."""
     if not event.original_type.startswith(PREFIX):
         return None
     found = msgspec.json.decode(event.raw).get("event")
@@ -399,7 +401,7 @@ def _original(event: ev.Unknown) -> Fields | None:
 
 
 def _uuid(id: str) -> str:
-    """An id as a UUID in its usual form; another of ours gets one of its own, always the same."""
+    """Return an id as a UUID in canonical form. Another id is mapped to a UUID derived from it."""
     try:
         return str(UUID(id))
     except ValueError:

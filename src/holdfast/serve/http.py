@@ -1,4 +1,4 @@
-"""The streamable HTTP transport: which address, who may ask, and the web server."""
+"""The streamable HTTP transport: its address, its access checks, and the web server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GRACE = 1  # seconds that open streams have to end when the server does
 
 
 def check(host: str, token: str | None) -> None:
-    """Refuse what is not safe. Raises `ConfigurationError`."""
+    """Raise `ConfigurationError` for an unsafe configuration."""
     if token is not None and not _TOKEN.fullmatch(token):
         raise ConfigurationError(
             "token takes letters, digits and any of ._~+/=- (RFC 6750), and at least one; this one"
@@ -36,7 +36,7 @@ def check(host: str, token: str | None) -> None:
 
 
 def url(host: str, listening: socket.socket) -> str:
-    """Where a client finds the server."""
+    """Return the URL of the server for clients."""
     port = listening.getsockname()[1]
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://{f'[{shown}]' if ':' in shown else shown}:{port}/mcp"
@@ -49,7 +49,7 @@ def web(
     allowed_hosts: Sequence[str],
     allowed_origins: Sequence[str],
 ) -> uvicorn.Server:
-    """The web server, to be run with a listening socket."""
+    """Return the web server, to be run with a listening socket."""
     import uvicorn
     from mcp.server.transport_security import TransportSecuritySettings
 
@@ -83,7 +83,7 @@ def web(
 
 
 class _Guard:
-    """Lets in who has the token."""
+    """An ASGI middleware that refuses requests without the token."""
 
     def __init__(self, app: Any, token: str) -> None:
         self._app = app

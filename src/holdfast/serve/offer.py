@@ -1,5 +1,5 @@
-"""What an MCP client may ask for, answered from a `ToolManager`: the list of tools, calls, and word
-of changes. Whichever the transport."""
+"""The MCP server of a `ToolManager`: its list of tools, its calls and its change notifications,
+for any transport."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _UNTOLD = 100
 
 
 class _Unknown(Exception):
-    """There is no such tool: an error of the protocol, and not of a call."""
+    """An unknown tool, which is an error of the protocol and not of a call."""
 
 
 class Offer:
-    """A manager behind an MCP `Server`. All clients together are to the tools what one conversation
-    is: they share its shell and its context.
+    """A manager behind an MCP `Server`. To the tools all clients together are one conversation:
+    they share its shell and its context.
 
-    `begin` before the server runs, `end` after; `lifespan` in between is the server's own.
+    Call `begin` before the server runs and `end` after. The server itself uses `lifespan`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Offer:
         from holdfast import __version__
 
         class _Server(Server[Any]):
-            """One that says so on every transport that its list of tools changes."""
+            """A server that announces changes of its tool list on every transport."""
 
             def create_initialization_options(
                 self, notification_options: Any = None, *args: Any, **options: Any
@@ -119,7 +119,7 @@ class Offer:
     # --- its life ---
 
     def begin(self) -> None:
-        """Begin to use the manager, and ask its services for their tools."""
+        """Start to use the manager, and ask its services for their tools."""
         self._manager.opened()
         start_thread(self._discover, "holdfast-serve-discover")
 
@@ -133,7 +133,7 @@ class Offer:
 
     @contextlib.asynccontextmanager
     async def lifespan(self) -> AsyncGenerator[dict[str, Any]]:
-        """While the server runs, its clients are told when the tools are others."""
+        """Notify clients of changes of the tools while the server runs."""
         watch = asyncio.create_task(self._watch())
         try:
             yield {}
@@ -143,14 +143,14 @@ class Offer:
                 await watch
 
     def cancel(self) -> None:
-        """Ask every call to stop, and end the streams of those who listen. On the loop's thread."""
+        """Cancel every call and close the streams of subscribers. Runs on the loop's thread."""
         self._listen.close()
         for cancelled in list(self._running):
             cancelled.cancel()
 
     def end(self) -> None:
-        """Let go of the manager: calls that run are given a moment, what tools left to clean up is.
-        Blocks some seconds. Idempotent."""
+        """Stop using the manager: wait briefly for running calls, then run the tools' cleanups.
+        Blocks a few seconds. Idempotent."""
         if self._ended:
             return
         self._ended = True
@@ -213,8 +213,8 @@ class Offer:
             connection.exit_stack.callback(self._connections.discard, connection)
 
     async def _watch(self) -> None:
-        """Tell of changes. A manager has no word for them; that its definitions are the same object
-        says that nothing has changed."""
+        """Notify clients of changes. A manager has no notification; its definitions stay the
+        same object until a change."""
         from mcp.server.subscriptions import ToolsListChanged
 
         known = self._manager.definitions()
@@ -289,7 +289,7 @@ class Offer:
     def _answer(
         self, name: str, arguments: dict[str, Any], context: ToolContext, modern: bool
     ) -> dict[str, Any]:
-        """One call, on a worker's thread. Raises `_Unknown`."""
+        """Run one call on a worker's thread. Raises `_Unknown`."""
         if context.cancelled:
             raise ToolError(f"{name!r} was cancelled before it began.")  # nobody waits for it
         try:
@@ -332,7 +332,7 @@ def _settle(done: asyncio.Future[Any], outcome: Any) -> None:
 
 
 def _refused(message: str) -> Exception:
-    """The protocol's error for a request with wrong parameters."""
+    """Return the protocol's error for a request with invalid parameters."""
     from mcp.shared.exceptions import MCPError
     from mcp_types import INVALID_PARAMS
 
@@ -340,7 +340,8 @@ def _refused(message: str) -> Exception:
 
 
 class _Progress:
-    """Brings what a tool reports, on its thread, to the client, in order and before the result."""
+    """A queue of progress messages from a tool's thread to the client, in order and before the
+    result."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -349,7 +350,7 @@ class _Progress:
         self._more = asyncio.Event()
 
     def report(self, message: str) -> None:
-        """A tool's `report_progress`."""
+        """Queue a message of a tool's `report_progress`."""
         self._number += 1  # the protocol wants it to rise; how far it is to go nobody knows
         self._untold.append((self._number, message))
         if not self._more.is_set():
@@ -357,7 +358,7 @@ class _Progress:
                 self._loop.call_soon_threadsafe(self._more.set)
 
     async def tell_until(self, done: asyncio.Future[Any], tell: Callable[..., Any]) -> None:
-        """Tell what is reported until the call is done."""
+        """Send queued messages until the call is done."""
         done.add_done_callback(lambda _: self._more.set())
         while True:
             await self._more.wait()

@@ -1,4 +1,4 @@
-"""Tools and results as MCP writes them, in both eras of the protocol."""
+"""Tools and results in MCP's format, in both eras of the protocol."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESULT = "result"
 
 
 def definition(tool: Tool, modern: bool) -> dict[str, Any]:
-    """A tool as `tools/list` tells of it. Before 2026-07-28 (`modern` false) an output schema
+    """Return a tool's entry in `tools/list`. Before 2026-07-28 (`modern` false) an output schema
     describes an object."""
     does = tool.annotations
     found: dict[str, Any] = {
@@ -45,7 +45,7 @@ def definition(tool: Tool, modern: bool) -> dict[str, Any]:
 
 
 def is_object(schema: dict[str, Any]) -> bool:
-    """Whether a schema says that it describes an object."""
+    """Return True if a schema declares the type object."""
     return schema.get("type") == "object"
 
 
@@ -61,7 +61,7 @@ def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def result(found: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]:
-    """A result as `tools/call` answers it."""
+    """Return a result in the format of `tools/call`."""
     built = cast("dict[str, Any]", msgspec.to_builtins(found))
     answer: dict[str, Any] = {
         "content": built["content"],
@@ -81,15 +81,19 @@ def result(found: ToolResult, tool: Tool | None, modern: bool) -> dict[str, Any]
 
 
 class Outputs:
-    """Whether results are what their tools' output schemas say: the protocol holds the server to
-    it, and clients refuse the result otherwise. Each schema is compiled once. Thread-safe."""
+    """A checker of results against their tools' output schemas. Thread-safe.
+
+    The protocol requires conformance, and clients refuse other results. Each schema is compiled
+    once.
+    """
 
     def __init__(self) -> None:
         self._compiled: dict[str, tuple[Tool, Validator]] = {}
         self._bounded: dict[str, tuple[Tool, Callable[[Any], str]]] = {}  # schemas from outside
 
     def problem(self, tool: Tool, found: ToolResult) -> str:
-        """What does not fit, "" if all does or nothing was promised."""
+        """Return the violation of the output schema, "" if there is none or the tool has no
+        output schema."""
         schema = tool.output_schema
         if schema is None or found.is_error:
             return ""

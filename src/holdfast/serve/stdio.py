@@ -1,4 +1,4 @@
-"""The stdio transport: this process's standard streams as the wire, and nobody else's."""
+"""The stdio transport: this process's standard streams, reserved for the protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LINGER = 0.5
 
 
 class Wire(NamedTuple):
-    """The descriptors that the protocol is read from and written to."""
+    """The descriptors from which the protocol is read and to which it is written."""
 
     read: int
     write: int
@@ -34,9 +34,12 @@ class Wire(NamedTuple):
 
 @contextlib.contextmanager
 def claimed() -> Generator[Wire]:
-    """The standard streams as a wire. Within, whatever prints writes to stderr, and whatever reads
-    finds nothing, child processes included: not a byte of theirs gets between the messages. Raises
-    `HoldfastError` if the streams are closed."""
+    """Reserve the standard streams as a wire for the duration of the block.
+
+    Within the block standard output is stderr and standard input is empty, also for child
+    processes. Their bytes thus never mix with messages. Raises `HoldfastError` if the streams
+    are closed.
+    """
     _flush()
     try:
         wire = Wire(
@@ -75,7 +78,7 @@ def _flush() -> None:
 
 
 async def serve(server: Server[Any], wire: Wire) -> None:
-    """Serve one client, until its end of the wire is closed."""
+    """Serve one client until its end of the wire is closed."""
     import anyio
     from mcp.shared.message import SessionMessage
 
@@ -116,8 +119,11 @@ async def _until_broken(work: Callable[[], Awaitable[None]]) -> None:
 
 
 class _Channel:
-    """Messages as lines, on descriptors that others may share: they stay as they are, and so each
-    read and write waits until it will not block. All on the loop's thread."""
+    """Messages as lines on descriptors that other processes may share.
+
+    The descriptors stay in blocking mode, so each read and write waits until it will not block.
+    Runs on the loop's thread.
+    """
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -134,7 +140,7 @@ class _Channel:
     # --- reading ---
 
     async def lines(self) -> AsyncGenerator[bytes]:
-        """Each line that comes, without its end; the last one may have none."""
+        """Yield each line without its end; the last one may have none."""
         parts: list[bytes] = []
         size = 0
         while chunk := await self._read():
@@ -164,7 +170,7 @@ class _Channel:
         return os.read(self._wire.read, _CHUNK)
 
     async def parsed(self, line: bytes) -> Any:
-        """The message that a line is. What is none is answered with an error."""
+        """Return the message in a line. An invalid line is answered with an error."""
         import mcp_types
 
         if not line.strip():
@@ -205,7 +211,7 @@ class _Channel:
     # --- writing ---
 
     async def send(self, message: Any) -> None:
-        """Write a message. Raises `OSError` if nobody reads any more."""
+        """Write a message. Raises `OSError` if the client no longer reads."""
         data = memoryview(
             message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         )

@@ -1,4 +1,4 @@
-"""Threads for calls: a bounded number, started when there is work, ended when there is none."""
+"""A bounded number of threads for calls, started on demand and ended when idle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _IDLE = 10.0  # seconds after which a thread without work ends
 
 
 class Workers:
-    """At most `limit` daemon threads; what comes when all are busy waits its turn. Thread-safe."""
+    """A pool of at most `limit` daemon threads. Further work waits in a queue. Thread-safe."""
 
     def __init__(self, limit: int, name: str) -> None:
         self._limit = limit
@@ -23,8 +23,8 @@ class Workers:
         self._closed = False
 
     def submit(self, work: Callable[[], None]) -> None:
-        """Have `work`, which does not raise, run on one of the threads. After `close` it does not
-        run. Raises `RuntimeError` if there is no thread to be had."""
+        """Run `work`, which must not raise, on one of the threads. A no-op after `close`. Raises
+        `RuntimeError` if no thread can be started."""
         with self._changed:
             if self._closed:
                 return
@@ -59,8 +59,8 @@ class Workers:
             del work  # what it holds, such as a large result, goes now and not with the next work
 
     def close(self, timeout: float) -> int:
-        """Begin no more work, and wait up to `timeout` seconds for what runs. The number of threads
-        that still run after that."""
+        """Discard queued work, and wait up to `timeout` seconds for running work. Returns the
+        number of threads that still run."""
         with self._changed:
             self._closed = True
             self._work.clear()

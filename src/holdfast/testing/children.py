@@ -1,5 +1,5 @@
-"""Child processes by `os.fork`: one function each, its output in a file, an end that is always
-seen, and nothing left behind."""
+"""Child processes by `os.fork`: each runs one function, writes its output to a file, and leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -29,21 +29,24 @@ _SHOWN = 10_000  # characters of a child's output, the last ones
 
 
 class Work(Protocol):
-    """A child's function."""
+    """The function of a child."""
 
     def prepare(self) -> None:
-        """Done once, in the process that forks: what every child would otherwise have to do."""
+        """Do once, in the forking process, the work that every child would have to repeat."""
         ...
 
     def __call__(self, given: Any, /) -> None:
-        """Done in the child."""
+        """Run in the child."""
         ...
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """How a child ended: `code` as `subprocess` has it (negative: the signal), the end of what it
-    wrote to stdout and stderr, and whether it had to be ended because it did not by itself. `group`
-    is its process group if there is still somebody in it, else 0."""
+    """The end of a child: `code` as in `subprocess` (negative: the signal) and the end of its
+    output.
+
+    `late` is True if the child was killed at the deadline. `group` is its process group if
+    processes are left in it, else 0.
+    """
 
     code: int
     output: str
@@ -52,11 +55,12 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Forks:
-    """Runs `work(given)` in one child after another, from this process; a context manager.
+    """A context manager that runs `work(given)` in one child after another, forked from this
+    process.
 
-    A fork copies one thread, and every lock as it is. So where this process has other threads, the
-    children are forked from a fresh interpreter, which must be able to import `work`. Raises
-    `ConfigurationError` if it cannot.
+    A fork copies one thread, and every lock in its present state. If this process has other
+    threads, the children are therefore forked from a fresh interpreter, which must be able to
+    import `work`. Raises `ConfigurationError` if it cannot.
     """
 
     def __init__(self, work: Work, deadline: float) -> None:
@@ -69,8 +73,8 @@ class Forks:
             work.prepare()
 
     def run(self, given: msgspec.Struct, output: Path) -> Ended:
-        """One child. Returns when it has ended, at the latest after the deadline. What it prints
-        goes to the file `output`."""
+        """Run one child and return when it has ended, at the latest after the deadline. Its
+        output goes to the file `output`."""
         if self._server is None:
             return fork(self._work, given, output, self._deadline)
         _send(cast(IO[bytes], self._server.stdin), (given, output))
@@ -82,7 +86,7 @@ class Forks:
             ) from None
 
     def close(self) -> None:
-        """End the process that forks, if there is one. Idempotent."""
+        """End the forking interpreter, if there is one. Idempotent."""
         server, self._server = self._server, None
         if server is not None:
             cast(IO[bytes], server.stdin).close()
@@ -102,7 +106,7 @@ class Forks:
 
 
 def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> Ended:
-    """See `Forks.run`, from a process of one thread."""
+    """Run one child; see `Forks.run`. The calling process must have a single thread."""
     output.touch()
     with warnings.catch_warnings():
         # A native thread of numpy's or the like, of which Python 3.12 warns: they see to
@@ -134,7 +138,7 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
 
 
 def end_of(output: Path) -> str:
-    """The last of what a child wrote, without blank lines around it."""
+    """Return the end of a child's output, without blank lines around it."""
     with output.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - 4 * _SHOWN))  # no character has more bytes
@@ -144,7 +148,7 @@ def end_of(output: Path) -> str:
 
 
 def end_group(group: int) -> None:
-    """SIGKILL a process group, if there is one."""
+    """Kill a process group, if there is one, with SIGKILL."""
     try:
         os.killpg(group, signal.SIGKILL)
     except OSError:
@@ -167,8 +171,8 @@ def _ended(pid: int) -> int | None:
 
 
 def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
-    """The child's whole life. It shares nothing with the test that it was forked from but memory:
-    neither output nor hooks nor its end."""
+    """Run the child from start to end. It shares only memory with its parent: neither output nor
+    hooks nor exit handlers."""
     code = 1
     try:
         _settle_in(output)
@@ -266,8 +270,8 @@ def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
 
 
 def serve() -> None:
-    """The life of a process that forks: it is told of a child, runs it, and tells how it ended,
-    until its stdin ends."""
+    """Serve as the forking interpreter: run a child for each request and answer with its end,
+    until stdin ends."""
     commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)

@@ -1,5 +1,5 @@
-"""`crash_at_every_append`: a program killed at every point at which it may die, gone on with, and
-held to what Holdfast promises."""
+"""`crash_at_every_append`: kill a program at every possible point, resume it, and check
+Holdfast's guarantees."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _TRIES = 3  # to get a program whose threads race to a point that it came to the
 
 
 class Crash(msgspec.Struct, frozen=True):
-    """One kill, survived. `points` is where: one point, or with `twice` a second one, of the
-    process that went on.
+    """One survived kill. `points` holds its point, or with `twice` two points: the second is that
+    of the resuming process.
 
     `before` are the events in the store right after the (last) kill, `after` those at the end,
-    `reference` those of the uninterrupted run: of the conversation that was begun first;
-    `*_journals` have all by id. `folder` is where it all happened; gone at the next crash if none
-    was given. `number` counts the kills so far.
+    `reference` those of the uninterrupted run. These three are of the conversation that began
+    first; `*_journals` hold all conversations by id. `folder` is the program's folder; without
+    the argument `folder` it is deleted at the next crash. `number` counts the kills so far.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Crash(msgspec.Struct, frozen=True):
 
     @property
     def point(self) -> Point:
-        """Where it was killed; the last of the kills."""
+        """The point of the last kill."""
         return self.points[-1]
 
     @property
@@ -76,7 +76,7 @@ def crash_at_every_append(
     twice: bool = False,
     deadline: float = 30.0,
 ) -> Iterator[Crash]:
-    """Kill `program` at every append that it makes, go on, and yield what came of it, once for each kill::
+    """Kill `program` at every append that it makes, resume it, and yield a `Crash` for each kill::
 
         def program(store, folder):
             with Conversation(make_agent(folder), store, "c") as conversation:
@@ -88,30 +88,39 @@ def crash_at_every_append(
             assert (crash.folder / "sent.txt").read_text().count("report") <= 1
 
     `program(store, folder)` works in `folder`, which is empty at first, with an `SQLiteStore` in
-    it. It must be able to be called again: to open its conversation by its id, to say only what it
-    has not said yet, and to bring it to rest. `resume`, if given, is called in its place after a
-    kill.
+    it. It must be repeatable: it opens its conversation by its id, sends only messages that it has
+    not sent yet, and brings the conversation to rest.
 
-    Each run is a process of its own. The first one is not interrupted; it tells how many appends
-    there are. Then, for each, and each of `when` (before it reaches the store; after it is there,
-    but before the program knows), a fresh run is ended there with SIGKILL, and another one goes on
-    to the end. `kill_point("...")` within a tool is such a point too. `points` picks some of them:
-    numbers of appends, or a function of the `Point`. `twice` also kills those that go on, at each
-    of their points; a function is given both then.
+    Each run is a process of its own. The first run is not interrupted and counts the appends. Then
+    a fresh run is killed with SIGKILL at each append, once for each of `when`, and another run
+    resumes it to the end. A `kill_point("...")` within a tool is such a point too.
 
-    Raises `AssertionError`, which shows the journal, if a guarantee of Holdfast's is broken: every
-    event that was appended is there, unchanged; each call has one result; attempts are in order,
-    under one idempotency key; what had been started is run again only if its tool is `read_only`,
-    `idempotent` or `reconcile` says so, else the model is told that its outcome is unknown;
-    conversations come to rest as they did uninterrupted. Also if a run raises, or does not end
-    within `deadline` seconds, with its traceback; and if there was no kill at all, which would
-    prove nothing. After each crash what its processes started and left running is ended.
+    Args:
+        folder: The folder for the runs' folders, one for each kill, which are kept. By default a
+            temporary folder, of which only runs that broke a guarantee are kept.
+        resume: Called instead of `program` after a kill.
+        when: "before" (the events have not reached the store) and "after" (the store has them,
+            but the program has not been told).
+        points: Numbers of appends, or a function of the `Point`; None selects all points.
+        twice: Also kill the resuming runs at each of their points. A function `points` then
+            receives both points.
+        deadline: Seconds until a run must have ended.
 
-    `folder` is where the folders of the runs are made, one for each kill, and kept; by default a
-    temporary place, of which only what broke a guarantee is kept. Children are forks of this
-    process. Where it has other threads than the calling one, they come from a fresh interpreter,
-    for which `program` must be a module-level function. Raises `ConfigurationError` if it is not,
-    and for wrong arguments. POSIX only.
+    Raises `AssertionError`, which shows the journal, if one of Holdfast's guarantees is broken:
+
+    - Every appended event is there, unchanged.
+    - Each call has one result. Attempts are in order, under one idempotency key.
+    - A started call runs again only if its tool is `read_only`, `idempotent` or its `reconcile`
+      permits it. Otherwise the model is told that the outcome is unknown.
+    - Conversations come to rest as in the uninterrupted run.
+
+    Raises `AssertionError` with the traceback if a run raises or misses the deadline, and if there
+    was no kill at all, which would prove nothing. After each crash the processes that its runs left
+    behind are ended.
+
+    Children are forks of this process. If it has other threads than the calling one, they come
+    from a fresh interpreter, which requires a module-level `program`. Raises
+    `ConfigurationError` if it is not one, and for invalid arguments. POSIX only.
     """
     if not callable(program) or not (resume is None or callable(resume)):
         raise _wrong("program and resume take functions of (store, folder).")
@@ -269,15 +278,15 @@ class _Runs:
             )
 
     def _points(self, life: Life) -> Iterator[Point]:
-        """Where a process may be killed that goes through what this one went through."""
+        """Yield the points at which a process on the same course may be killed."""
         for place, count in life.reached.items():
             for number in range(1, count + 1):
                 for when in self._when if place == APPEND else ("",):
                     yield Point(number, place, when)
 
     def _crash(self, points: tuple[Point, ...]) -> Generator[Crash, None, list[Life] | None]:
-        """One crash; returns its lives, None if the program does not come to these points any
-        more."""
+        """Run one crash and return its lives; None if the program no longer reaches these
+        points."""
         name = "-".join(
             [f"{point.place}-{point.number}{point.when and '-' + point.when}" for point in points]
         )
@@ -309,7 +318,7 @@ class _Runs:
         return None
 
     def _live(self, folder: Path, before: list[Life], kill: Point | None) -> Life:
-        """Run one process, to its end or to `kill`."""
+        """Run one process to its end or to `kill`."""
         record = self._record(folder, len(before))
         self._mark = self._mark or uuid.uuid4().hex
         ended = self._forks.run(
@@ -347,7 +356,7 @@ class _Runs:
     def _hold(
         self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals
     ) -> None:
-        """Raises `AssertionError` if a guarantee is broken."""
+        """Raise `AssertionError` if a guarantee is broken."""
         found = broken(lives, reference)
         if not found:
             return
@@ -369,8 +378,8 @@ class _Runs:
         raise AssertionError("\n".join([*parts, "", f"Folder: {folder}"]))
 
     def end_left(self) -> None:
-        """End what the processes of the last crash started and left. Not sooner: that Holdfast
-        itself ends commands is to be seen."""
+        """End processes that the last crash left behind. Not earlier, because Holdfast itself
+        must end its commands."""
         groups, mark, self._groups, self._mark = self._groups, self._mark, [], ""
         for group in groups:
             end_group(group)
@@ -386,7 +395,7 @@ class _Runs:
         return folder
 
     def _record(self, folder: Path, life: int) -> Path:
-        """Beside the folder, which is the program's alone."""
+        """Return the record's path, beside the folder, which belongs to the program."""
         return folder.with_name(f".{folder.name}.{life}.record")
 
     def _remove(self, folder: Path, always: bool = False) -> None:

@@ -1,5 +1,5 @@
-"""What must be true of journals whose process was killed and which another one went on with; each
-that is not, in words."""
+"""The guarantees for journals of processes that were killed and resumed, and the violations in
+words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TAIL = 25  # events of a journal that are shown
 
 
 class Life(msgspec.Struct):
-    """What one process left in its record. `ended` is None if it was killed."""
+    """The record of one process. `ended` is None if the process was killed."""
 
     began: Journals
     ended: Journals | None
@@ -32,7 +32,7 @@ class Life(msgspec.Struct):
 
     @classmethod
     def of(cls, record: Path) -> Life:
-        """The life that a record tells of."""
+        """Return the life that a record describes."""
         life = cls({}, None, False, [], {}, {}, {})
         began = False
         for note in watched.Record.read(record):
@@ -55,13 +55,16 @@ class Life(msgspec.Struct):
 
 
 def first(journals: Journals) -> list[AnyEvent]:
-    """The events of the conversation that was there first; none if there is none."""
+    """Return the events of the first conversation; empty if there is none."""
     return next(iter(journals.values())) if journals else []
 
 
 def broken(lives: Sequence[Life], reference: Journals | None) -> list[str]:
-    """What is broken in a sequence of lives, of which the last one ended by itself as the
-    uninterrupted run `reference` did."""
+    """Return the violated guarantees in a sequence of lives.
+
+    The last life must have ended by itself, with the same outcome as the uninterrupted run
+    `reference`.
+    """
     found: list[str] = []
     for life, after in zip(
         lives, [*[life.began for life in lives[1:]], lives[-1].ended or {}], strict=True
@@ -78,7 +81,7 @@ def broken(lives: Sequence[Life], reference: Journals | None) -> list[str]:
 
 
 def _lost(life: Life, after: Journals) -> Iterator[str]:
-    """Whatever was there, or was said to be there, must be there unchanged."""
+    """Yield events that were stored or acknowledged and are lost or changed."""
     for id, events in life.began.items():
         now = after.get(id, [])
         if now[: len(events)] != events:
@@ -96,8 +99,8 @@ def _lost(life: Life, after: Journals) -> Iterator[str]:
 
 
 def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
-    """What a dead process had started must be run again only if it may, and must be run again if it
-    may."""
+    """Yield calls that were started by a dead process and repeated without permission, or not
+    repeated despite it."""
     tools = life.repeatable.get(id)
     before = life.began.get(id, [])
     if tools is None:  # nobody went on with it
@@ -151,8 +154,12 @@ def _resumed(life: Life, id: str, after: list[AnyEvent]) -> Iterator[str]:
 
 
 def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
-    """Dense; starts and results belong to calls before them; attempts in order, under one key; one
-    result, none without a start but of calls that were not run; no answer while calls are open."""
+    """Yield violations of the journal's form.
+
+    Sequence numbers are dense. Starts and results follow their calls. Attempts are in order and
+    under one key. Each call has one result, and none without a start unless the call was not
+    run. No answer comes while calls are open.
+    """
     attempts: dict[str, int] = {}
     keys: dict[str, str] = {}
     finished: set[str] = set()
@@ -199,7 +206,7 @@ def _malformed(events: Sequence[AnyEvent]) -> Iterator[str]:
 
 
 def _rests(end: Journals, reference: Journals) -> Iterator[str]:
-    """The conversations of the uninterrupted run have come to rest as they did there."""
+    """Yield conversations whose final state differs from that of the uninterrupted run."""
     pairs = [(id, events, end[id]) for id, events in reference.items() if id in end]
     if not pairs and reference:  # its ids are made anew each time
         pairs = [(next(iter(end), "?"), first(reference), first(end))]
@@ -218,8 +225,8 @@ def _rests(end: Journals, reference: Journals) -> Iterator[str]:
 
 
 def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
-    """The last events of a journal, one a line; `kills` are the numbers of events that were there
-    when the process was killed."""
+    """Return the last events of a journal, one per line. `kills` are the numbers of events at
+    the times of the kills."""
     lines: list[str] = []
     skipped = max(0, len(events) - _TAIL)
     if skipped:
@@ -235,7 +242,7 @@ def tail(events: Sequence[AnyEvent], kills: Sequence[int] = ()) -> str:
 
 
 def shown(event: AnyEvent) -> str:
-    """An event in one short line."""
+    """Return an event as one short line."""
     match event:
         case ev.Message():
             text = f"{event.sender}: {event.text!r}"

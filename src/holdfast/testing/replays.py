@@ -25,18 +25,18 @@ _SQLITE = b"SQLite format 3\0"
 
 
 def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
-    """Assert that recorded conversations would go the same way today:
+    """Assert that recorded conversations would take the same course today:
     `assert_replays("recorded/refund.jsonl", make_agent())`.
 
-    Every model request of theirs is made again, by today's Holdfast and, if one is given, by
-    `agent` (its prompt, tools, model and limits); no model is asked and no tool is run (see
-    `Conversation.replay`). `recorded` is a file as `holdfast export` writes it, an `SQLiteStore`'s
-    file (which is not touched), a `ConversationState`, a `Conversation`, or a list of events.
+    Every model request is built again by the present version of Holdfast and, if given, by `agent`
+    (its prompt, tools, model and limits). No model is called and no tool runs (see
+    `Conversation.replay`). `recorded` is a file written by `holdfast export`, an `SQLiteStore`'s
+    file (which is not modified), a `ConversationState`, a `Conversation`, or a list of events.
 
-    Raises `AssertionError` that shows the first difference of each conversation, recorded lines
-    marked with `-` and today's with `+`; also if there is no model request in them at all, which
-    would prove nothing. Raises `ConfigurationError` for what is no recording, and `StoreError` for
-    a file that cannot be read; both name the file.
+    Raises `AssertionError` with the first difference of each conversation: recorded lines are
+    marked with `-`, present ones with `+`. Raises it also if there is no model request at all,
+    which would prove nothing. Raises `ConfigurationError` for an invalid recording, and
+    `StoreError` for a file that cannot be read; both name the file.
     """
     if not (agent is None or isinstance(cast(object, agent), Agent)):
         raise ConfigurationError(f"assert_replays: agent takes an Agent or None, not {agent!r}.")
@@ -57,7 +57,7 @@ def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
 
 
 def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
-    """What to call each conversation, and its events."""
+    """Yield a name and the events of each conversation."""
     match recorded:
         case ConversationState():
             yield f"Conversation {recorded.id!r}", recorded.events

@@ -226,8 +226,8 @@ def read_yaml(text: str, place: Place, *, texts: bool = False) -> Any:
         here = Place(place.source, line, place.path)
         if count > _MAX_VALUES or depth > _MAX_DEPTH:
             raise here.error(
-                f"it holds more than {_MAX_VALUES:,} values (aliases count as often as they are used),"
-                f" or is nested more than {_MAX_DEPTH} deep."
+                f"it holds more than {_MAX_VALUES:,} values (aliases count at each use), or is"
+                f" nested more than {_MAX_DEPTH} deep."
             )
         if isinstance(node, nodes.ScalarNode):
             if node.tag == "plain":

@@ -25,10 +25,10 @@ from holdfast.tools.results import as_result, clean
 
 _log = logging.getLogger("holdfast.tools")
 
-# the key of a result's meta under which arguments stand that a hook put in place of the model's
+# The key in a result's meta of the arguments with which a hook replaced the model's.
 ARGUMENTS = "holdfast/arguments"
-# the key of a result's meta that says which hook denied the call or held its result back, and
-# whether it failed
+# The key in a result's meta of the hook that denied the call or withheld its result, and whether
+# the hook failed.
 HOOK = "holdfast/hook"
 
 Before = Callable[..., Any]
@@ -173,21 +173,21 @@ def ask(
         raise Failed(f"failed: {type(error).__name__}: {error}") from error
     if found is None:
         return NOTHING
-    return _understood(bound, found, fits)
+    return _parse_answer(bound, found, fits)
 
 
-def _understood(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said:
+def _parse_answer(bound: Bound, found: Any, fits: Callable[[Any], bool]) -> Said:
     place = bound.place
     deny, add, change = None, "", None
-    for one in cast("tuple[Any, ...]", found) if type(found) is tuple else (found,):
-        if isinstance(one, Said):
-            deny, add, change = one
-        elif isinstance(one, Deny) and place.denies and isinstance(one.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            deny = clean(one.reason)
-        elif isinstance(one, Add) and place.adds and isinstance(one.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
-            add = clean(one.text)
-        elif one is not None:
-            change = one
+    for part in cast("tuple[Any, ...]", found) if type(found) is tuple else (found,):
+        if isinstance(part, Said):
+            deny, add, change = part
+        elif isinstance(part, Deny) and place.denies and isinstance(part.reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            deny = clean(part.reason)
+        elif isinstance(part, Add) and place.adds and isinstance(part.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
+            add = clean(part.text)
+        elif part is not None:
+            change = part
     if change is not None and not fits(change):
         kind = cast("type[Any]", type(change)).__name__
         raise Failed(f"returned {kind}")
@@ -231,7 +231,7 @@ def check(hooks: Sequence[Any], who: str = "") -> None:
         raise ConfigurationError(f"{who}hooks takes a list of Hook(...), not {hooks!r}.")
     for hook in hooks:
         if isinstance(hook, Hook):
-            _check(hook)
+            _check_hook(hook)
         if not isinstance(hook, Hook) or not (hook.before or hook.after or hook.command):
             raise ConfigurationError(
                 f"{who}hooks takes Hook(before=..., after=..., tools=...) with at least one of the"
@@ -239,7 +239,7 @@ def check(hooks: Sequence[Any], who: str = "") -> None:
             )
 
 
-def _check(hook: Any) -> None:
+def _check_hook(hook: Any) -> None:
     if not isinstance(hook.tools, str):
         raise ConfigurationError(
             f"Hook: tools takes one pattern of tool names, such as 'git.*', not {hook.tools!r}; use"
@@ -276,7 +276,7 @@ def _check(hook: Any) -> None:
         )
     if argv and (hook.before is not None or hook.after is not None):
         raise ConfigurationError(
-            "Hook: it has a command, and before or after beside it; use a Hook for each."
+            "Hook: a hook has either a command, or before and after; use a Hook for each."
         )
     if argv and not argv[0]:
         raise ConfigurationError(
@@ -298,7 +298,7 @@ def _check(hook: Any) -> None:
         )
         or any(not name or "=" in name for name in cast("Mapping[str, str]", env))
     ):
-        raise ConfigurationError("Hook: env takes a mapping of names to texts.")
+        raise ConfigurationError("Hook: env takes a mapping of names to strings.")
     if not isinstance(hook.name, str):
         raise ConfigurationError(f"Hook: name takes a str, not {hook.name!r}.")
 
@@ -306,21 +306,21 @@ def _check(hook: Any) -> None:
 class Hooks:
     """The hooks of tool calls. `before` runs from the first to the last, `after` in reverse order.
 
-    `blot` removes secrets from the texts of hooks.
+    `redact` removes secrets from the texts of hooks.
     """
 
-    def __init__(self, hooks: Sequence[Hook], blot: Callable[[str], str] = str) -> None:
+    def __init__(self, hooks: Sequence[Hook], redact: Callable[[str], str] = str) -> None:
         check(hooks)
         for hook in hooks:
             if hook.on != "tool":
                 raise ConfigurationError(
-                    f"ToolManager: hooks takes hooks on tool; one on {hook.on} is the agent's:"
-                    " Agent(hooks=...)."
+                    f"ToolManager: hooks takes hooks on tool; a hook on {hook.on} belongs to the"
+                    " agent: Agent(hooks=...)."
                 )
         self.given = tuple(hooks)
         self._before = bind(self.given, "tool", "before")
         self._after = bind(self.given, "tool", "after")
-        self._blot = blot
+        self._redact = redact
 
     def before(
         self, call: ToolCall, context: ToolContext, added: list[str]
@@ -332,16 +332,16 @@ class Hooks:
         """
         for bound in self._before:
             if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
-                said = self._asked(bound, "was not run", call, None, context)
-                if said is NOTHING:
+                answer = self._ask(bound, "was not run", call, None, context)
+                if answer is NOTHING:
                     continue
-                if said.add:
-                    added.append(said.add)
-                if isinstance(said.change, ToolResult):
-                    return as_result(call.name, said.change)
-                if said.change is not None:
-                    _check_json(call.name, bound.name, said.change)
-                    call = msgspec.structs.replace(call, arguments=said.change, raw="")
+                if answer.add:
+                    added.append(answer.add)
+                if isinstance(answer.change, ToolResult):
+                    return as_result(call.name, answer.change)
+                if answer.change is not None:
+                    _check_json(call.name, bound.name, answer.change)
+                    call = msgspec.structs.replace(call, arguments=answer.change, raw="")
         return call
 
     def after(self, call: ToolCall, result: ToolResult, context: ToolContext) -> ToolResult:
@@ -349,49 +349,51 @@ class Hooks:
         withholds the result."""
         for bound in self._after:
             if bound.tools == "*" or fnmatchcase(call.name, bound.tools):
-                said = self._asked(
+                answer = self._ask(
                     bound, "was run, but its result is held back", call, result, context
                 )
-                if said is NOTHING:
+                if answer is NOTHING:
                     continue
-                if said.change is not None:
-                    result = as_result(call.name, said.change)
-                if said.add:
-                    result = with_context(result, [said.add])
+                if answer.change is not None:
+                    result = as_result(call.name, answer.change)
+                if answer.add:
+                    result = with_context(result, [answer.add])
         return result
 
-    def _asked(
+    def _ask(
         self,
         bound: Bound,
-        what: str,
+        outcome: str,
         call: ToolCall,
         result: ToolResult | None,
         context: ToolContext,
     ) -> Said:
         try:
             if result is None:
-                said = ask(bound, context, _told, _before_fits, _copy(call))
+                answer = ask(bound, context, _describe_call, _is_before_change, _copy(call))
             else:
-                said = ask(bound, context, _told, _after_fits, _copy(call), result)
+                answer = ask(bound, context, _describe_call, _is_after_change, _copy(call), result)
         except Failed as error:
             raise Refused(
-                self._blot(f"{call.name!r} {what}: its hook {bound.name} {error}"), bound.name, True
+                self._redact(f"{call.name!r} {outcome}: its hook {bound.name} {error}"),
+                bound.name,
+                True,
             ) from error
-        if said.deny is not None:
-            why = f": {said.deny}" if said.deny else ""
+        if answer.deny is not None:
+            why = f": {answer.deny}" if answer.deny else ""
             raise Refused(
-                self._blot(f"{call.name!r} {what}: its hook {bound.name} denied it{why}"),
+                self._redact(f"{call.name!r} {outcome}: its hook {bound.name} denied it{why}"),
                 bound.name,
                 False,
             )
-        return Said(None, self._blot(said.add), said.change) if said.add else said
+        return Said(None, self._redact(answer.add), answer.change) if answer.add else answer
 
 
-def _told(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {
+def _describe_call(call: ToolCall, result: ToolResult | None = None) -> dict[str, Any]:
+    description: dict[str, Any] = {
         "call": {"id": call.id, "name": call.name, "arguments": call.arguments}
     }
-    return found if result is None else {**found, "result": result}
+    return description if result is None else {**description, "result": result}
 
 
 class Refused(ToolError):
@@ -424,11 +426,11 @@ def with_context(result: ToolResult, texts: Sequence[str]) -> ToolResult:
     )
 
 
-def _before_fits(found: Any) -> bool:
+def _is_before_change(found: Any) -> bool:
     return isinstance(found, dict | ToolResult)
 
 
-def _after_fits(found: Any) -> bool:
+def _is_after_change(found: Any) -> bool:
     return isinstance(found, ToolResult)
 
 
@@ -447,7 +449,7 @@ def _check_json(tool: str, hook: str, arguments: Any) -> None:
     try:
         msgspec.json.decode(msgspec.json.encode(arguments))
         if msgspec.to_builtins(arguments, str_keys=True) != arguments:
-            raise TypeError("there are values in them that JSON has not")
+            raise TypeError("some of their values do not exist in JSON")
     except (TypeError, ValueError) as error:
         raise Refused(
             f"{tool!r} was not run: its hook {hook} gave arguments that are not JSON: {error}.",
@@ -477,12 +479,12 @@ def _function(given: Callable[..., Any] | str) -> tuple[str, Callable[..., Any]]
         for part in qualname.split("."):
             found = getattr(found, part)
         if not callable(found):
-            raise TypeError(f"{given} is no function")
+            raise TypeError(f"{given} is not a function")
         if is_async(found):
             raise TypeError(f"{given} is async")
     except Exception as error:
         reason = f"it cannot be imported ({type(error).__name__}: {error})"
-        _log.error("the hook %s guards nothing and lets nothing through: %s", given, reason)
+        _log.error("The hook %s cannot run and denies everything: %s", given, reason)
 
         def deny(*_: Any) -> Any:
             raise RuntimeError(reason)
@@ -507,19 +509,19 @@ class Cap:
                 return
             turn = threading.Event()
             self._waiting.append(turn)
-        forget = cancelled.add_callback(turn.set)
+        remove_callback = cancelled.add_callback(turn.set)
         try:
             turn.wait()
         except BaseException:  # Ctrl-C
-            if not self._gone(turn):
+            if not self._withdraw(turn):
                 self.leave()
             raise
         finally:
-            forget()
-        if self._gone(turn):
+            remove_callback()
+        if self._withdraw(turn):
             raise ToolCancelled("The call was cancelled while it waited for its turn.")
 
-    def _gone(self, turn: threading.Event) -> bool:
+    def _withdraw(self, turn: threading.Event) -> bool:
         """Withdraw from the queue. Returns False if the slot was already assigned."""
         with self._lock:
             if turn in self._waiting:

@@ -15,7 +15,7 @@ from holdfast.content import ErrorInfo, ToolCall, ToolResult
 from holdfast.errors import ConfigurationError, ToolError, ToolValidationError
 from holdfast.tools import schema as schemas
 from holdfast.tools.context import ToolContext
-from holdfast.tools.langchain_content import content_of, shown
+from holdfast.tools.langchain_content import from_langchain_content, to_langchain_content
 from holdfast.tools.names import wire_name
 from holdfast.tools.results import as_result
 from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations
@@ -23,7 +23,7 @@ from holdfast.tools.tool import RetryPolicy, Tool, ToolAnnotations
 _log = logging.getLogger("holdfast.tools.langchain")
 
 
-# --- ours as LangChain's ---
+# --- Holdfast to LangChain ---
 
 
 def to_langchain(tool: Tool) -> Any:
@@ -55,10 +55,10 @@ def to_langchain(tool: Tool) -> Any:
             failure = langchain.ToolException(result.text or f"{tool.name!r} failed.")
             failure.result = result
             raise failure
-        return shown(result), result
+        return to_langchain_content(result), result
 
-    # A class of its own, since StructuredTool keeps `config` and `run_manager` for itself, which
-    # may be a tool's parameters.
+    # A subclass, because StructuredTool reserves `config` and `run_manager`, which may be a tool's
+    # parameters.
     class HoldfastTool(langchain.StructuredTool):
         def _run(self, /, **arguments: Any) -> Any:
             return run(arguments, ToolContext(call_id=uuid.uuid4().hex))
@@ -79,7 +79,7 @@ def to_langchain(tool: Tool) -> Any:
 
     kind: Any = HoldfastTool
     return kind.from_function(
-        # not called: `_run` and `_arun` are; but LangChain asks whether they are there
+        # Never called (`_run` and `_arun` are), but LangChain checks that they exist.
         func=tool.run,
         coroutine=tool.run,
         name=wire_name(tool.name),
@@ -90,7 +90,7 @@ def to_langchain(tool: Tool) -> Any:
     )
 
 
-# --- LangChain's as ours ---
+# --- LangChain to Holdfast ---
 
 
 def from_langchain(
@@ -113,18 +113,18 @@ def from_langchain(
     Raises `ConfigurationError` for any other object, and for a tool that needs arguments that
     only LangGraph injects.
     """
-    ours = getattr(tool, "holdfast_tool", None)
+    wrapped = getattr(tool, "holdfast_tool", None)
     if (
-        isinstance(ours, Tool)
+        isinstance(wrapped, Tool)
         and name is None
         and (annotations, category, timeout, retry, parallel)
         == (ToolAnnotations(), "general", None, None, None)
     ):
-        return ours
+        return wrapped
     if (
         isinstance(tool, Tool | type)
         or not isinstance(getattr(tool, "name", None), str)
-        or not _callable(tool)
+        or not _is_invocable(tool)
     ):
         raise ConfigurationError(
             "from_langchain takes a LangChain tool (with name, description and invoke), not"
@@ -139,7 +139,7 @@ def from_langchain(
     return LangChainTool(tool, name or tool.name, annotations, category, timeout, retry, parallel)
 
 
-def _callable(tool: Any) -> bool:
+def _is_invocable(tool: Any) -> bool:
     return callable(getattr(tool, "invoke", None)) or callable(getattr(tool, "ainvoke", None))
 
 
@@ -172,7 +172,7 @@ class LangChainTool(Tool):
             parallel=parallel,
         )
         self._tool = tool
-        self._injected = _injected(tool, schema)
+        self._injected = _injected_names(tool, schema)
         self.module_qualname = type(tool).__module__
         self.is_async = _async_only(tool)
 
@@ -206,36 +206,36 @@ class LangChainTool(Tool):
             "id": context.call_id or uuid.uuid4().hex,
         }
         if self.is_async:
-            return self._awaited(request)
+            return self._call_async(request)
         try:
             try:
                 return self._result(self._tool.invoke(request))
             except NotImplementedError as error:
-                if not _raised_by_its_run(self._tool, error):
+                if not _is_run_missing(self._tool, error):
                     raise
-            return context.complete(self._awaited(request))
+            return context.complete(self._call_async(request))
         except Exception as error:
-            raise self._told(error) from error
+            raise self._converted_error(error) from error
 
-    def _awaited(self, request: dict[str, Any]) -> Coroutine[Any, Any, ToolResult]:
+    def _call_async(self, request: dict[str, Any]) -> Coroutine[Any, Any, ToolResult]:
         async def work() -> ToolResult:
             try:
                 return self._result(await self._tool.ainvoke(request))
             except Exception as error:
-                raise self._told(error) from error
+                raise self._converted_error(error) from error
 
         return work()
 
-    def _told(self, error: Exception) -> Exception:
+    def _converted_error(self, error: Exception) -> Exception:
         """Return LangChain's own errors as Holdfast's. Other errors are classified like those of
         any callback."""
         names = {kind.__name__ for kind in type(error).__mro__}
-        if "ToolException" in names:  # the tool's word to the model
+        if "ToolException" in names:  # meant for the model
             found = ToolError(str(error) or f"{self.name!r} failed.")
             result = getattr(error, "result", None)
             info = result.error if isinstance(result, ToolResult) else None
-            return found if info is None else _again(info)
-        if "ValidationError" in names and _of_arguments(self._tool, error):
+            return found if info is None else _copy_of_error(info)
+        if "ValidationError" in names and _concerns_arguments(self._tool, error):
             return ToolValidationError(f"{self.name!r} was not run: {error}")
         return error
 
@@ -246,13 +246,13 @@ class LangChainTool(Tool):
         if not hasattr(found, "content"):
             if hasattr(found, "goto") and hasattr(found, "update"):
                 raise ToolError(
-                    f"{self.name!r} returned a LangGraph Command, which nothing here can act on."
+                    f"{self.name!r} returned a LangGraph Command, which cannot be executed here."
                     " Its effect may have happened.",
                     retryable=False,
                     max_retries=0,
                 )
             return as_result(self.name, found)
-        content = content_of(found.content)
+        content = from_langchain_content(found.content)
         if getattr(found, "status", "success") == "error":
             text = ToolResult(content).text
             return ToolResult(content, is_error=True, error=ErrorInfo("internal", text))
@@ -273,7 +273,7 @@ class LangChainTool(Tool):
             return None
 
 
-def _again(info: ErrorInfo) -> ToolError:
+def _copy_of_error(info: ErrorInfo) -> ToolError:
     return ToolError(
         info.message,
         info.type,
@@ -287,17 +287,20 @@ def _again(info: ErrorInfo) -> ToolError:
 
 
 def _schema_of(tool: Any) -> dict[str, Any]:
-    if getattr(tool, "args_schema", None) is None and (single := _single(tool)) is not None:
-        return single
-    given: Any = getattr(tool, "tool_call_schema", None)
-    given = getattr(tool, "args_schema", None) if given is None else given
+    if (
+        getattr(tool, "args_schema", None) is None
+        and (string_schema := _string_tool_schema(tool)) is not None
+    ):
+        return string_schema
+    source: Any = getattr(tool, "tool_call_schema", None)
+    source = getattr(tool, "args_schema", None) if source is None else source
     try:
-        if hasattr(given, "model_json_schema"):
-            found: Any = given.model_json_schema()
-        elif callable(getattr(given, "schema", None)):  # pydantic 1
-            found = given.schema()
+        if hasattr(source, "model_json_schema"):
+            found: Any = source.model_json_schema()
+        elif callable(getattr(source, "schema", None)):  # pydantic 1
+            found = source.schema()
         else:
-            found = given
+            found = source
     except Exception as error:
         raise ConfigurationError(
             f"LangChain tool {tool.name!r}: its schema cannot be made: {type(error).__name__}:"
@@ -306,18 +309,17 @@ def _schema_of(tool: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ConfigurationError(
             f"LangChain tool {tool.name!r} has no schema: tool_call_schema and args_schema are"
-            f" {given!r}."
+            f" {source!r}."
         )
     schema = dict(cast("dict[str, Any]", found))
     for key, value in (("title", tool.name), ("description", getattr(tool, "description", None))):
-        if (
-            schema.get(key) == value
-        ):  # LangChain writes both in; the model is told them beside the schema
+        # LangChain repeats both in the schema; models get them beside the schema.
+        if schema.get(key) == value:
             del schema[key]
     return schema
 
 
-def _single(tool: Any) -> dict[str, Any] | None:
+def _string_tool_schema(tool: Any) -> dict[str, Any] | None:
     """Return the schema of LangChain's `Tool`, a function of one string; None for other tools.
 
     The schema in `args` is used because LangChain derives the tool's own from its wrapper.
@@ -328,18 +330,18 @@ def _single(tool: Any) -> dict[str, Any] | None:
     return {"type": "object", "properties": arguments, "required": ["tool_input"]}
 
 
-def _injected(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
+def _injected_names(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
     """Return the names of arguments that LangChain fills in.
 
     Raises `ConfigurationError` if only LangGraph can provide one of them.
     """
     fields: Any = getattr(getattr(tool, "args_schema", None), "model_fields", None)
     shown = cast("dict[str, Any]", schema.get("properties", {}))
-    hidden = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
+    injected = set(cast("Any", getattr(tool, "_injected_args_keys", ())))
     for name, field in (cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}).items():
         if name in shown or getattr(field, "alias", None) in shown:
             continue
-        hidden.add(name)
+        injected.add(name)
         if field.is_required() and "InjectedToolCallId" not in repr(
             (field.annotation, field.metadata)
         ):
@@ -347,7 +349,7 @@ def _injected(tool: Any, schema: dict[str, Any]) -> frozenset[str]:
                 f"LangChain tool {tool.name!r} needs {name!r}, which only LangGraph injects. Bind"
                 " it first: wrap the function in one that gives it."
             )
-    return frozenset(hidden - shown.keys())
+    return frozenset(injected - shown.keys())
 
 
 def _async_only(tool: Any) -> bool:
@@ -356,7 +358,7 @@ def _async_only(tool: Any) -> bool:
     return getattr(tool, "coroutine", None) is not None and getattr(tool, "func", None) is None
 
 
-def _raised_by_its_run(tool: Any, error: BaseException) -> bool:
+def _is_run_missing(tool: Any, error: BaseException) -> bool:
     """Return True if the tool's own `_run` raised the `NotImplementedError`, not code that it
     called."""
     code = getattr(getattr(cast("type[Any]", type(tool)), "_run", None), "__code__", None)
@@ -370,7 +372,7 @@ def _raised_by_its_run(tool: Any, error: BaseException) -> bool:
     )
 
 
-def _of_arguments(tool: Any, error: Exception) -> bool:
+def _concerns_arguments(tool: Any, error: Exception) -> bool:
     """Return True if a pydantic error concerns the tool's arguments, not other data that the
     tool validates."""
     title = getattr(error, "title", None)  # pydantic 1 has a model

@@ -37,9 +37,7 @@ class LoopThread:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         try:
             self._thread.start()
-        except (
-            RuntimeError
-        ):  # the host has no thread left to give; the loop's descriptors must not leak as well
+        except RuntimeError:  # no more threads; the loop's descriptors must not leak
             self._loop.close()
             raise
         atexit.register(self.close)
@@ -47,8 +45,7 @@ class LoopThread:
     def _run(self) -> None:
         import asyncio
 
-        # The Runner cancels what is still running, so that no future that `submit` gave out is left
-        # without an answer.
+        # The Runner cancels the remaining tasks, so each future from `submit` is resolved.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._live())
 
@@ -67,8 +64,8 @@ class LoopThread:
         if not self._process.here:
             work.close()
             self._process.check(self._thread.name)
-        # after `stop` nothing may be scheduled: it would never run, and its caller would wait for
-        # ever
+        # After `stop` nothing may be scheduled: it would never run, and its caller would wait
+        # forever.
         with self._lock:
             if not self._ending:
                 return asyncio.run_coroutine_threadsafe(work, self._loop)

@@ -24,7 +24,7 @@ from holdfast.tools.running import (
     StartThread,
     attempt,
     checked,
-    failed,
+    error_result,
     start_thread,
     wait_before_retry,
 )
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 ToolLike = Tool | Callback
 
-_CONSTRUCTION_SECONDS = 10.0  # that a constructor waits for all services together
+_CONSTRUCTOR_DISCOVERY_SECONDS = 10.0  # for all services together
 
 
 class Rules(NamedTuple):
@@ -105,14 +105,16 @@ class ToolManager:
                 f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}."
             )
         self._catalogue = Catalogue(pins)
-        self._discovery: Discovery | None = None  # only with services: most agents have none
-        self._lock = threading.Lock()  # for the rest
-        self._styled: dict[str, tuple[object, list[dict[str, Any]]]] = {}
+        self._discovery: Discovery | None = (
+            None  # set with the first service; most agents have none
+        )
+        self._lock = threading.Lock()  # guards the attributes below
+        self._styled_definitions: dict[str, tuple[object, list[dict[str, Any]]]] = {}
         self._loop: LoopThread | None = None
-        self._users = 0
-        self._folders: list[str] = []  # of the open conversations, with those that several have
-        self._calls = 0  # direct ones that run; the last user leaves closing to them
-        self._due = False
+        self._conversations = 0
+        self._folders: list[str] = []  # one entry for each open conversation
+        self._calls = 0  # direct calls under way; the last one closes if no conversation is open
+        self._close_pending = False
         self._hooks: Hooks | None = None
         self._caps: Caps | None = None
         self._overflow: Overflow | None = None
@@ -128,7 +130,7 @@ class ToolManager:
             from holdfast.tools.overflow import Overflow
 
             self._overflow = Overflow(_patterns("result_limit", result_limit), result_dir)
-        self._plain = self._hooks is None and self._caps is None and self._overflow is None
+        self._has_no_rules = self._hooks is None and self._caps is None and self._overflow is None
         if isinstance(tools, str | Tool) or not isinstance(tools, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]: callers are not all typed
             raise ConfigurationError(
                 f"tools takes a list of Tool objects or functions, not {tools!r}."
@@ -138,7 +140,7 @@ class ToolManager:
         for source in sources:
             self.add_source(source)
         if discover:
-            self._discover_within(_CONSTRUCTION_SECONDS)
+            self._discover_within(_CONSTRUCTOR_DISCOVERY_SECONDS)
 
     @classmethod
     def from_config(
@@ -181,9 +183,8 @@ class ToolManager:
         other first to replace it) or if it cannot be described to a model.
         """
         found = _as_tool(tool)
-        _ = (
-            found.input_schema
-        )  # made now: a signature that cannot be described is the caller's to hear of, not a run's
+        # Made now: a signature that has no schema fails here, not in a run.
+        _ = found.input_schema
         self._catalogue.add(found)
         return found
 
@@ -301,7 +302,7 @@ class ToolManager:
             if force:
                 self._catalogue.restore(id)
         discovery.ask(ids, force)
-        if id is not None:  # it may have been asked before, when not all of it was wanted
+        if id is not None:  # an earlier discovery may have left out tools that are wanted now
             self._offer_again(discovery, ids)
         return [
             tool
@@ -394,9 +395,8 @@ class ToolManager:
         if self._discovery is None:
             return None
         sources = self._discovery.sources
-        ids = [
-            id for id in sources if name.startswith(f"{id}.")
-        ]  # exact; of the wire name, the longest id that fits
+        # A canonical name has one service; for a wire name the longest matching id comes first.
+        ids = [id for id in sources if name.startswith(f"{id}.")]
         ids += sorted([id for id in sources if name.startswith(f"{id}__")], key=len, reverse=True)
         for id in ids:
             if (self._discovery.offered(id) is None and id not in self.errors) or (
@@ -441,7 +441,7 @@ class ToolManager:
             else f"{max(ids, key=len)}.{name[len(max(ids, key=len)) + 2 :]}"
         )
 
-    # --- what is told of them ---
+    # --- definitions for models ---
 
     def definitions(self) -> tuple[ToolDefinition, ...]:
         """Return the definitions for models. The result is the same object until the set of
@@ -471,9 +471,9 @@ class ToolManager:
         if names is not None:
             return copied([styles.definition(definition(self.get(name)), style) for name in names])
         definitions = self.definitions()
-        known = self._styled.get(style)
+        known = self._styled_definitions.get(style)
         if known is None or known[0] is not definitions:
-            known = self._styled[style] = (
+            known = self._styled_definitions[style] = (
                 definitions,
                 [styles.definition(found, style) for found in definitions],
             )
@@ -539,7 +539,7 @@ class ToolManager:
         finally:
             with self._lock:
                 self._calls -= 1
-                due = self._due and not self._calls and not self._users
+                due = self._close_pending and not self._calls and not self._conversations
             if due:
                 self.close()
 
@@ -548,7 +548,9 @@ class ToolManager:
             tool,
             given,
             context or ToolContext(),
-            lambda tool, arguments, context: self._once(tool, arguments, context, start_thread),
+            lambda tool, arguments, context: self._attempt_once(
+                tool, arguments, context, start_thread
+            ),
             self._hooks,
         )
 
@@ -570,9 +572,8 @@ class ToolManager:
                 elif result is not None:
                     done.set_result(result)
 
-        def work() -> (
-            None
-        ):  # not asyncio.to_thread, whose few threads calls within calls would use up
+        # Not asyncio.to_thread: nested calls would use up its few threads.
+        def work() -> None:
             result, failure = None, None
             try:
                 result = self.call(name, arguments, context)
@@ -611,7 +612,7 @@ class ToolManager:
         def attempts(tool: Tool, arguments: dict[str, Any], context: ToolContext) -> ToolResult:
             while True:
                 try:
-                    return self._once(tool, arguments, context, start_thread)
+                    return self._attempt_once(tool, arguments, context, start_thread)
                 except ToolError as error:
                     wait = wait_before_retry(tool, error, context.attempt)
                     if wait is None or context.cancelled:
@@ -634,7 +635,7 @@ class ToolManager:
             tool = self._catalogue.tools.get(call.name) or self._fetch(call.name)
             if tool is None:
                 raise self._catalogue.not_found(call.name)
-            if tool.name != call.name:  # it was called by its wire name: guards know the other one
+            if tool.name != call.name:  # called by the wire name; hooks match the canonical one
                 call = msgspec.structs.replace(call, name=tool.name)
             return self._guarded(tool, call, context, attempts, hooks or self._hooks)
         except ToolError as error:
@@ -651,7 +652,7 @@ class ToolManager:
         hooks: Hooks | None,
     ) -> ToolResult:
         """Apply hooks, caps and limits around the attempts of a call. Raises `ToolError`."""
-        if self._plain and hooks is None:
+        if self._has_no_rules and hooks is None:
             return attempts(tool, call.arguments, context)
         changed = call
         added: list[str] = []
@@ -666,7 +667,7 @@ class ToolManager:
         except ToolError as error:
             if hooks is None:
                 raise
-            result = failed(error)
+            result = error_result(error)
         finally:
             for cap in taken:
                 cap.leave()
@@ -692,10 +693,10 @@ class ToolManager:
     def _failed(self, error: ToolError, hooks: Hooks | None) -> ToolResult:
         """Return the result for an error, marked with the hook that caused it."""
         if hooks is None and self._hooks is None:
-            return failed(error)
+            return error_result(error)
         from holdfast.tools.hooks import marked
 
-        return marked(failed(error), error)
+        return marked(error_result(error), error)
 
     def refused(
         self, call: ToolCall, context: ToolContext, hooks: Hooks | None = None
@@ -716,8 +717,8 @@ class ToolManager:
                     return found
                 if found is not call:
                     raise ToolError(
-                        f"{call.name!r} was not run: a hook changed its arguments, which it cannot"
-                        " for another process.",
+                        f"{call.name!r} was not run: a hook changed its arguments, which is not"
+                        " possible for a call in another process.",
                         retryable=False,
                     )
             tool = self._catalogue.find(call.name)
@@ -744,10 +745,10 @@ class ToolManager:
             result if self._overflow is None else self._overflow.shown(call.name, call.id, result)
         )
 
-    def _once(
+    def _attempt_once(
         self, tool: Tool, arguments: dict[str, Any], context: ToolContext, start: StartThread
     ) -> ToolResult:
-        context.cancelled.raise_if_set()  # a hook or a wait before this may have taken long
+        context.cancelled.raise_if_set()  # a hook or a wait may have taken long
         if tool.is_async:
             context.loop = self._submit
         return attempt(tool, checked(tool, arguments), context, start)
@@ -778,16 +779,16 @@ class ToolManager:
         """Register a conversation that uses these tools with this runtime. Several agents may
         share a manager."""
         with self._lock:
-            self._users += 1
+            self._conversations += 1
         self._use_folder(runtime, True)
 
     def closed(self, runtime: object | None = None) -> None:
         """Unregister a conversation. The last one closes all connections."""
         with self._lock:
-            self._users -= 1
-            last = not self._users
-            self._due = last and bool(self._calls)
-            due = self._due
+            self._conversations -= 1
+            last = not self._conversations
+            self._close_pending = last and bool(self._calls)
+            due = self._close_pending
         self._use_folder(runtime, False)
         if last and not due:
             self.close()
@@ -817,7 +818,7 @@ class ToolManager:
         """Close all connections and end the processes behind them. Idempotent; the next use
         connects again."""
         with self._lock:
-            self._due = False
+            self._close_pending = False
             loop, self._loop = self._loop, None
         if self._discovery is not None:
             self._discovery.close()
@@ -837,7 +838,7 @@ def _patterns(argument: str, given: Any) -> Mapping[str, int]:
 
 
 class _Unannounced(Exception):
-    """An attempt could not be announced: `error` is the journal's and does not concern the tool."""
+    """A failure of the journal to announce an attempt; `error` does not concern the tool."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

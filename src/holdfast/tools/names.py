@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 
-_ALLOWED = re.compile(
-    r"[a-zA-Z0-9_-]{1,64}"
-)  # OpenAI's rule for function names; Anthropic's is wider
+# OpenAI's rule for function names; Anthropic's is wider.
+_ALLOWED = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 
 
@@ -21,7 +20,7 @@ def wire_name(name: str) -> str:
     plain = name.replace(".", "__")
     if _ALLOWED.fullmatch(plain):
         return plain
-    from hashlib import sha256  # 3 ms of import that few names need
+    from hashlib import sha256  # costs 3 ms of import, and few names need it
 
     digest = sha256(name.encode()).hexdigest()[:8]
     return f"{_FORBIDDEN.sub('_', plain)[:55]}_{digest}"

@@ -37,7 +37,7 @@ class Overflow:
                 )
         if limits and folder is None:
             raise ConfigurationError(
-                "result_limit needs result_dir, a folder for what goes over it."
+                "result_limit needs result_dir, a folder for the texts over the limit."
             )
         self.given = self._limits = dict(limits)
         self._folder = Path() if folder is None else Path(folder)
@@ -63,13 +63,13 @@ class Overflow:
         if sum(map(len, texts)) > limit:
             text = "\n".join(texts)
             changes["content"] = _with_one_text(
-                result.content, _cut(text, limit, self._kept(f"{stem}.txt", text, "text"))
+                result.content, _cut(text, limit, self._write_file(f"{stem}.txt", text, "text"))
             )
         data = _json(result.structured_content)
         if len(data) > limit:
             note = (
                 f"{len(data):,} characters of JSON are left out:"
-                f" {self._kept(f'{stem}.json', data, 'JSON')}."
+                f" {self._write_file(f'{stem}.json', data, 'JSON')}."
             )
             changes["structured_content"] = {"note": note}
         if result.error is not None and len(result.error.message) > limit:
@@ -77,7 +77,7 @@ class Overflow:
             changes["error"] = msgspec.structs.replace(result.error, message=message)
         return msgspec.structs.replace(result, **changes) if changes else result
 
-    def _kept(self, name: str, text: str, what: str) -> str:
+    def _write_file(self, name: str, text: str, what: str) -> str:
         path = self._folder / name
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -12,10 +12,10 @@ from holdfast.content import ToolResult
 from holdfast.events import PlanStep
 
 PLAN = "plan"  # the tool's name
-META = "holdfast/plan"  # in the meta of a result that is a plan
+META = "holdfast/plan"  # the key in the meta of a result that is a plan
 
-MOST = 100  # steps; more are no plan that anybody reads
-LONGEST = 1000  # characters of a step
+MAX_STEPS = 100  # nobody reads a longer plan
+MAX_STEP_CHARS = 1000
 
 MARKS = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]", "dropped": "[-]"}
 
@@ -36,21 +36,23 @@ def read_steps(data: Any) -> tuple[PlanStep, ...]:
 def misfit(steps: Sequence[PlanStep]) -> str:
     """Return the reason why these steps are not a plan and what to do about it; "" for a valid
     plan."""
-    if not 1 <= len(steps) <= MOST:
-        return f"A plan has 1 to {MOST} steps; this one has {len(steps)}. Give the whole plan."
+    if not 1 <= len(steps) <= MAX_STEPS:
+        return f"A plan has 1 to {MAX_STEPS} steps; this one has {len(steps)}. Give the whole plan."
     for number, step in enumerate(steps, 1):
         if not step.step.strip():
             return f"Step {number} is empty; say in a few words what is to be done."
-        if len(step.step) > LONGEST:
+        if len(step.step) > MAX_STEP_CHARS:
             return (
-                f"Step {number} has {len(step.step)} characters; say it in at most {LONGEST}, or in"
-                " several steps."
+                f"Step {number} has {len(step.step)} characters; say it in at most"
+                f" {MAX_STEP_CHARS}, or in several steps."
             )
-    at_work = [str(number) for number, step in enumerate(steps, 1) if step.state == "in_progress"]
-    if len(at_work) > 1:
+    in_progress = [
+        str(number) for number, step in enumerate(steps, 1) if step.state == "in_progress"
+    ]
+    if len(in_progress) > 1:
         return (
-            f"Steps {', '.join(at_work[:-1])} and {at_work[-1]} are in progress; at most one is."
-            " Give the others the state pending, or make one step of them."
+            f"Steps {', '.join(in_progress[:-1])} and {in_progress[-1]} are in progress; at most one"
+            " is. Give the others the state pending, or make one step of them."
         )
     return ""
 
@@ -91,11 +93,11 @@ def rendered(steps: Sequence[PlanStep]) -> str:
         f"{number}. {MARKS[step.state]} {text}"
         for number, (step, text) in enumerate(zip(steps, texts(steps), strict=True), 1)
     ]
-    left = [
+    remaining = [
         number for number, step in enumerate(steps, 1) if step.state in ("pending", "in_progress")
     ]
-    if not left:
+    if not remaining:
         lines.append("Nothing is left of it.")
     elif all(step.state != "in_progress" for step in steps):
-        lines.append(f"No step is in progress; the next is {left[0]}.")
+        lines.append(f"No step is in progress; the next is {remaining[0]}.")
     return "\n".join([f"Plan ({progress(steps)}):", *lines])

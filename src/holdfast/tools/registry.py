@@ -17,7 +17,7 @@ from holdfast.errors import ConfigurationError, ToolNotFound
 from holdfast.tools.tool import Tool, module_of
 
 Factory = Callable[[], Tool]
-_NOTE = "__holdfast_tools__"
+_DECLARATIONS = "__holdfast_tools__"  # the module attribute that holds the declarations
 
 
 def register_tool(name: str, factory: Factory | Tool) -> None:
@@ -28,11 +28,11 @@ def register_tool(name: str, factory: Factory | Tool) -> None:
     `ToolRegistry.import_module` reads it.
     """
     names = sys._getframe(1).f_globals  # pyright: ignore[reportPrivateUsage]: the caller's module
-    notes = cast("dict[str, Factory | Tool]", names.setdefault(_NOTE, {}))
-    notes[name] = _check(name, factory)
+    declarations = cast("dict[str, Factory | Tool]", names.setdefault(_DECLARATIONS, {}))
+    declarations[name] = _check_factory(name, factory)
 
 
-def _check(name: str, factory: Any) -> Factory | Tool:
+def _check_factory(name: str, factory: Any) -> Factory | Tool:
     if not isinstance(factory, Tool) and not callable(factory):
         raise ConfigurationError(
             f"register_tool({name!r}): factory takes a function that returns a Tool, or a Tool, not"
@@ -51,7 +51,7 @@ class ToolRegistry:
 
     def register_tool(self, name: str, factory: Factory | Tool) -> None:
         """Add or replace a tool. Its module is that of the factory."""
-        self._factories[name] = _check(name, factory)
+        self._factories[name] = _check_factory(name, factory)
         self._modules[name] = (
             factory.module_qualname if isinstance(factory, Tool) else module_of(factory)
         )
@@ -124,7 +124,7 @@ def declared_in(module: ModuleType) -> dict[str, Factory | Tool]:
         for value in vars(module).values()
         if isinstance(value, Tool) and not _is_imported(value, module)
     }
-    found.update(cast("dict[str, Factory | Tool]", vars(module).get(_NOTE, {})))
+    found.update(cast("dict[str, Factory | Tool]", vars(module).get(_DECLARATIONS, {})))
     return found
 
 

@@ -1,9 +1,8 @@
-"""From a callback or a JSON Schema to one validator: what the model is told, and what its arguments
-are held against.
+"""JSON Schemas of tools and the validators of their arguments.
 
-There are two, and a tool has one of them: `from_signature` (pydantic, for callbacks without a
-schema) and `from_json_schema` (jsonschema, for schemas that were given). Both are made once;
-neither library is imported before a tool needs it.
+A tool has one of two validators: `from_signature` (pydantic, for callbacks without a schema) or
+`from_json_schema` (jsonschema, for given schemas). A validator is made once. Neither library is
+imported before a tool needs it.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _TYPES = {"string", "number", "integer", "boolean", "object", "array", "null"}
 
 
 class Parameters:
-    """What a callback takes: the names it can be given, those it must be, and where its
-    `ToolContext` goes.
+    """The parameters of a callback: their names and types, the required ones, and the one that
+    receives the `ToolContext`.
 
-    What a `functools.partial` binds is neither shown nor accepted: it may be a secret, and it was
-    decided.
+    Parameters bound by a `functools.partial` are neither shown nor accepted: their value is
+    fixed and may be a secret.
     """
 
     __slots__ = ("callback", "context", "fields", "required", "takes_any")
@@ -85,8 +84,11 @@ class Parameters:
                     self.required.add(name)
 
     def hints(self) -> dict[str, Any]:
-        """The annotations that can be resolved now, one by one if some name exists for the type
-        checker alone or comes later."""
+        """Return the annotations that can be resolved now.
+
+        They are resolved one by one if a name exists only for the type checker or is defined
+        later.
+        """
         found: Any = self.callback
         if inspect.isclass(found):
             found = found.__init__
@@ -109,7 +111,7 @@ class Parameters:
 
 
 def unbound(callback: Callable[..., Any]) -> tuple[Callable[..., Any], set[str]]:
-    """The function inside of any `functools.partial`s, and the names that those bind."""
+    """Return the function inside of any `functools.partial`s, and the names that these bind."""
     bound: set[str] = set()
     while isinstance(callback, functools.partial):
         bound.update(callback.keywords)
@@ -134,8 +136,8 @@ def _is_context(annotation: Any) -> bool:
 
 
 def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], Validate]:
-    """The JSON Schema of a callback's parameters, and a validator that returns them as the Python
-    objects it asks for."""
+    """Return the JSON Schema of a callback's parameters, and a validator that converts arguments
+    to their Python types."""
     import pydantic
     from pydantic import BaseModel, ConfigDict, Field, create_model
     from pydantic.json_schema import GenerateJsonSchema
@@ -257,11 +259,11 @@ def _pydantic_problem(item: Any) -> str:
 def check_schema(
     tool: str, schema: Any, argument: str = "input_schema", untrusted: bool = False
 ) -> dict[str, Any]:
-    """Return a copy of `schema`. Raises `ConfigurationError` naming the argument for what cannot be
-    a JSON Schema.
+    """Return a copy of `schema`. Raises `ConfigurationError` naming the argument if it cannot be a
+    JSON Schema.
 
-    The check of a trusted schema is shallow; the rest waits for the first call. One from outside
-    (`untrusted`) is checked in whole, and its work is counted.
+    A trusted schema is checked superficially here and fully at the first call. An `untrusted`
+    schema is checked fully now, and its work is bounded.
     """
     if not isinstance(schema, Mapping):
         raise ConfigurationError(
@@ -316,21 +318,21 @@ _ELSEWHERE = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependent
 
 
 def is_object(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema describes named arguments rather than one value."""
+    """Return True if a schema describes named arguments rather than one value."""
     return schema.get("type", "object") == "object" and (
         not schema or not _ABOUT_NAMES.isdisjoint(schema)
     )
 
 
 def is_composed(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema names its properties elsewhere too: in what it refers to or is put together
-    from."""
+    """Return True if a schema may define properties elsewhere: in a referenced schema or in a
+    combination of schemas."""
     return not _ELSEWHERE.isdisjoint(schema)
 
 
 def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
-    """The object schema of one argument `name` that is described by `schema`, whose definitions
-    stay where its references look for them."""
+    """Return the object schema of one argument `name` described by `schema`. Definitions stay at
+    the root, where references point."""
     inner = dict(schema)
     outer: dict[str, Any] = {
         key: inner.pop(key) for key in ("$schema", "$defs", "definitions") if key in inner
@@ -348,15 +350,16 @@ def from_json_schema(
     explain: Explain | None = None,
     untrusted: bool = False,
 ) -> Validate:
-    """Return a validator by jsonschema, which is compiled at the first call. It reads text as a
-    number, a boolean or JSON where the schema wants one.
+    """Return a validator by jsonschema, compiled at the first call.
+
+    The validator converts a string to a number, a boolean or a JSON value where the schema requires
+    one. It raises `ConfigurationError` for a schema that is malformed or cannot be applied.
 
     Args:
-        known: If given, all other names are refused. explain: Makes the error for `(tool, schema,
-        problems)`; None makes a `ToolValidationError`. untrusted: The schema comes from outside:
-        its size and its work are bounded (see `holdfast.tools.untrusted`).
-
-    The validator raises `ConfigurationError` for a schema that is malformed or cannot be applied.
+        known: The permitted names; None permits all names.
+        explain: Makes the error for `(tool, schema, problems)`; None makes a `ToolValidationError`.
+        untrusted: True if the schema comes from outside. Then its size and its work are bounded
+            (see `holdfast.tools.untrusted`).
     """
     compiled: list[Callable[[Any], list[Any]]] = []
 
@@ -396,11 +399,12 @@ def from_json_schema(
 
 
 def of_results(tool: str, schema: dict[str, Any]) -> Callable[[Any], str]:
-    """Return a function that says what of a tool's structured content does not fit its output
-    schema from outside; "" if all fits.
+    """Return a function that checks a tool's structured content against its untrusted output
+    schema.
 
-    Content that cannot be checked fits: the schema is its server's own promise. A warning in the
-    log says so.
+    The function returns a description of the violations, "" if there are none. Content that
+    cannot be checked is accepted with a warning in the log, because the schema is the server's
+    own promise.
     """
     from holdfast.tools.untrusted import Checker
 
@@ -456,8 +460,8 @@ def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
 
 
 def _matches(check: Callable[..., Any]) -> Callable[..., Any]:
-    """jsonschema's `pattern`, but what is no pattern in Python (`\\p{L}` is one in JavaScript) is
-    left to the tool to judge."""
+    r"""Wrap jsonschema's `pattern` to skip patterns that Python cannot compile, such as
+    JavaScript's `\p{L}`. The tool checks those itself."""
 
     def pattern(validator: Any, wanted: str, instance: Any, schema: Any) -> Any:
         try:
@@ -477,7 +481,8 @@ Text = tuple[
 
 
 def _texts(problems: list[Any]) -> list[Text]:
-    """The places where a schema wants a type; of alternatives, all that they want."""
+    """Return the places where a schema requires another type; for alternatives, with the types
+    of all of them."""
     found: list[Text] = []
     for problem in problems:
         parts: list[Any] = problem.context if problem.validator in ("anyOf", "oneOf") else [problem]
@@ -492,8 +497,11 @@ def _texts(problems: list[Any]) -> list[Text]:
 
 
 def _read_texts(arguments: dict[str, Any], texts: Sequence[Text]) -> dict[str, Any] | None:
-    """Read strings as what is wanted where that loses nothing, as models often quote numbers and
-    whole objects. None: nothing was."""
+    """Convert strings to the required types where nothing is lost, since models often quote numbers
+    and whole objects.
+
+    Returns None if nothing was converted.
+    """
     found: dict[str, Any] | None = None
     for path, text, wanted in texts:
         value = _read(text, wanted) if isinstance(text, str) else None
@@ -503,8 +511,10 @@ def _read_texts(arguments: dict[str, Any], texts: Sequence[Text]) -> dict[str, A
 
 
 def _replaced(place: Any, path: Sequence[Any], text: str, value: Any) -> Any:
-    """A copy of `place` with `value` for `text` at `path`, whose end may name something that is not
-    a place (pydantic's union members)."""
+    """Return a copy of `place` with `value` instead of `text` at `path`.
+
+    The end of `path` may be no place (pydantic names members of a union there).
+    """
     if isinstance(place, dict) and path and path[0] in place:
         items = cast("dict[Any, Any]", place)
         return {**items, path[0]: _replaced(items[path[0]], path[1:], text, value)}
@@ -579,8 +589,8 @@ def _first_line(error: Exception) -> str:
 
 
 def without_titles(schema: Any) -> Any:
-    """A schema without the titles that pydantic makes out of names; they cost tokens and say
-    nothing. Properties named title stay."""
+    """Return a schema without the titles that pydantic derives from names: they cost tokens and
+    add nothing. Properties named title stay."""
     if isinstance(schema, list):
         return [without_titles(item) for item in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -606,8 +616,8 @@ _SPHINX = re.compile(r"^:param(?:\s+[^:]+)?\s+(\w+)\s*:\s*(.*)$")
 
 
 def parse_docstring(doc: str) -> tuple[str, dict[str, str]]:
-    """A docstring's description and what it says of each parameter (Google's `Args:` or Sphinx's
-    `:param x:`)."""
+    """Return a docstring's description and the descriptions of its parameters (Google's `Args:`
+    or Sphinx's `:param x:`)."""
     description: list[str] = []
     parameters: dict[str, str] = {}
     section, current, indent = "", "", 0

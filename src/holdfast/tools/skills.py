@@ -1,5 +1,7 @@
-"""Skills: know-how in folders with a `SKILL.md`, and microagents in Markdown files. A prompt tells
-of each in a line; a tool reads the rest."""
+"""Skills: instructions in folders with a `SKILL.md`, and microagents in Markdown files.
+
+A prompt lists each skill in one line; a tool reads the rest.
+"""
 
 from __future__ import annotations
 
@@ -33,12 +35,12 @@ _EACH, _TOTAL = 20_000, 60_000  # characters: some 5,000 and 15,000 tokens
 
 
 class Skills:
-    """The skills of an agent, by name, in the order in which they were found. `unreadable` says of
-    files and folders why they were left out.
+    """The skills of an agent by name, in the order of discovery. `unreadable` holds the reasons for
+    files and folders that were left out.
 
-    At most `each` characters of one are shown without being asked for, and `total` of all in the
-    prompt, as of all that were added to a conversation. Frozen; the files are read again each time
-    that the model asks for them.
+    At most `each` characters of one skill are shown without a request. `total` limits all skills
+    in the prompt, and separately all that are added to a conversation. Immutable; the files are
+    read again at each request of the model.
     """
 
     def __init__(
@@ -60,15 +62,16 @@ class Skills:
         self._reader: Tool | None = None
 
     def list(self) -> list[Skill]:
-        """All skills."""
+        """Return all skills."""
         return [*self._skills.values()]
 
     def get(self, name: str) -> Skill | None:
-        """The skill of that name."""
+        """Return the skill with this name, None if there is none."""
         return self._skills.get(name)
 
     def always(self) -> Iterator[tuple[Skill, str]]:
-        """Those whose text is in the system prompt, and of it what there is room for."""
+        """Yield the skills that are always in the system prompt, each with the part of its text
+        that fits."""
         left = self.total
         for skill in self._skills.values():
             if skill.always and left > 0:
@@ -77,8 +80,10 @@ class Skills:
                 yield skill, text
 
     def prompt(self) -> str:
-        """What the system prompt says of those that are not always shown: a name and a description
-        each, and how to read one. "" if there are none. Those that there is no room for are named.
+        """Return the system prompt's section on the other skills: their names and descriptions, and
+        how to read one.
+
+        "" if there are none. Skills whose description does not fit are listed by name.
         """
         shown = {skill.name for skill, _ in self.always()}
         listed = [skill for skill in self._skills.values() if skill.name not in shown]
@@ -108,15 +113,19 @@ class Skills:
 
     @property
     def reader(self) -> Tool:
-        """The tool of an agent whose system prompt lists them: always the same object."""
+        """The reading tool of an agent whose system prompt lists the skills; always the same
+        object."""
         if self._reader is None:
             self._reader = self.tool(listed=False)
         return self._reader
 
     def tool(self, listed: bool = True) -> Tool:
-        """The tool by which a model reads them. If `listed`, it names them itself, in its
-        description, or in its parameter's if that is too long for APIs: at most 100 skills, 200
-        characters each. An agent whose system prompt has `prompt()` needs no second list."""
+        """Return the tool by which a model reads skills.
+
+        If `listed`, the tool's description lists the skills, at most 100 with 200 characters
+        each. If that is too long for model APIs, the list is in the parameter's description. An
+        agent whose system prompt contains `prompt()` needs no second list.
+        """
         description, name = _told(self._skills.values() if listed else ())
 
         def read_skill(name: str, file: str | None = None, offset: int = 0) -> str:
@@ -137,8 +146,8 @@ class Skills:
         )
 
     def read(self, name: str, file: str | None = None, offset: int = 0) -> str:
-        """What the tool answers, from a character on. Raises `ToolNotFound`, or `ToolError` for a
-        path that leads out of the skill's folder."""
+        """Return the tool's answer from a character offset on. Raises `ToolNotFound`, or
+        `ToolError` for a path outside of the skill's folder."""
         return self._read(name, file)[max(0, offset) :]
 
     def _read(self, name: str, file: str | None) -> str:
@@ -169,7 +178,8 @@ class Skills:
 
 
 def shortened(skill: Skill, most: int) -> str:
-    """The first `most` characters of a skill's text, and how to read the others."""
+    """Return the first `most` characters of a skill's text, and a note on how to read the
+    others."""
     text = skill.text
     if len(text) <= most:
         return text
@@ -183,17 +193,17 @@ def shortened(skill: Skill, most: int) -> str:
 def discover(
     folders: Iterable[str | os.PathLike[str]], *, each: int = _EACH, total: int = _TOTAL
 ) -> Skills:
-    """The skills and microagents of some folders; of two with one name, that of the earlier folder
-    counts, so name the project's before the user's.
+    """Return the skills and microagents of some folders. If two have the same name, the earlier
+    folder wins, so list the project's before the user's.
 
-    A folder is a skill itself (it has a `SKILL.md`), has skills in folders and microagents in `.md`
-    files, or is a repository: then `.agents/skills/`, `skills/`, `microagents/`,
+    A folder is one of: a skill (with a `SKILL.md`); a folder of skill folders and of microagents in
+    `.md` files; a repository. Of a repository `.agents/skills/`, `skills/`, `microagents/`,
     `.openhands/microagents/` and `.holdfast/microagents/` are read. `~` is the user's home.
 
-    What cannot be read is left out and named, in `unreadable` and with a warning in the log: a
-    folder that is not there, a file that is too large or no UTF-8, a link that leads out of the
-    folder. `each` and `total` are those of `Skills`. Raises `ConfigurationError` (a `ValueError`)
-    for what is no path.
+    A file that cannot be read is left out, and listed in `unreadable` and in a warning in the
+    log. Reasons are a missing folder, a file that is too large or not UTF-8, and a link that
+    leads out of the folder. `each` and `total` are those of `Skills`. Raises
+    `ConfigurationError` (a `ValueError`) for an invalid path.
     """
     if isinstance(folders, str | os.PathLike):
         raise ConfigurationError(f"discover takes a list of folders, not {folders!r}.")
@@ -245,7 +255,7 @@ def discover(
 
 
 def _told(skills: Iterable[Skill]) -> tuple[str, str]:
-    """What the tool says of itself, and of its parameter `name`."""
+    """Return the descriptions of the tool and of its parameter `name`."""
     about, name = (
         "Read a skill: its instructions, or another file of its folder.",
         "The skill's name, as in the list of skills.",
@@ -315,7 +325,7 @@ def _file(skill: Skill, file: str) -> str:
 
 
 def _sent(skill: Skill, file: str) -> str:
-    """A file of a skill that came as text: there is no folder to lead out of."""
+    """Return a file of a skill that was transferred as text and has no folder."""
     name = os.path.normpath(file)
     if name not in skill.files:
         raise _no_such_file(skill, file, [*skill.files])
@@ -332,8 +342,11 @@ def _no_such_file(skill: Skill, file: str, names: list[str]) -> ToolNotFound:
 
 
 def as_text(skill: Skill) -> Skill:
-    """The skill without its folder, for another machine: its text, and its other files as far as
-    they are text and fit into 256 KB. Raises `ToolError` or `ToolNotFound` if it cannot be read."""
+    """Return the skill without its folder, for another machine.
+
+    It contains its text, and its other text files up to 256 KB. Raises `ToolError` or
+    `ToolNotFound` if the skill cannot be read.
+    """
     if not skill.path:
         return skill
     text = skill.text or Skills([msgspec.structs.replace(skill, folder="")]).read(skill.name)
@@ -360,7 +373,7 @@ def as_text(skill: Skill) -> Skill:
 
 
 def _files(root: Path) -> Iterator[str]:
-    """The names of a skill's files, its own left out; at most so many."""
+    """Yield the names of a skill's files except its own, at most `_MOST_FILES`."""
     count = 0
     for folder, folders, files in os.walk(root):
         folders[:] = sorted(

@@ -1,8 +1,8 @@
-"""The files of skills and microagents: where they stand in a folder, what their front matter says,
-and reading them without leaving it.
+"""The files of skills and microagents: finding them in a folder, parsing their front matter, and
+reading them safely.
 
-The rules are those of the Agent Skills specification (https://agentskills.io), whose validator is
-skills-ref. What breaks them is read all the same, where it can be.
+The rules are those of the Agent Skills specification (https://agentskills.io), whose validator
+is skills-ref. A file that violates the rules is read if possible.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ _LONGEST = {"name": 64, "description": 1024, "compatibility": 500}
 
 
 class Skill(Data, frozen=True):
-    """What is known of a skill before it is read. `path` is its file; `folder` what `read_skill`
-    may read of it, "" for a microagent, which is a file alone. `problems` say in what it breaks the
+    """The metadata of a skill. `path` is its file. `folder` is the folder that `read_skill` may
+    read, "" for a microagent, which is a single file. `problems` lists violations of the
     specification.
 
-    `triggers` are words of a user, `paths` globs of files that calls name, on which it is shown;
-    `always` has it in the system prompt. `text` is what is shown then, and all there is of a skill
-    without a `path`, which has its other files in `files`, by name.
+    The skill is shown when the user says a word in `triggers`, or when a call names a file that
+    matches a glob in `paths`. With `always` it is in the system prompt. `text` is the text that
+    is shown then. A skill without a `path` consists of its `text` and its other `files`, by
+    name.
     """
 
     name: str
@@ -57,8 +58,10 @@ class Skill(Data, frozen=True):
 
 
 def skill_files(root: Path, loose: bool = True) -> Iterator[Path]:
-    """The files of skills and microagents in a folder, by place and name; `loose`: also directly in
-    it, if it is no repository."""
+    """Yield the files of skills and microagents in a folder, ordered by place and name.
+
+    With `loose`, files directly in the folder count too, unless the folder is a repository.
+    """
     if loose and (own := _skill_file(root)) is not None:
         yield own
         return
@@ -91,8 +94,8 @@ def _skill_file(folder: Path) -> Path | None:
 
 
 def read_skill(path: Path) -> Skill:
-    """A skill's metadata, or a microagent's. Raises `ValueError` or `OSError` if the file cannot be
-    read at all."""
+    """Return the metadata of a skill or microagent. Raises `ValueError` or `OSError` if the file
+    cannot be read."""
     if path.stat().st_size > LARGEST:
         raise ValueError(f"it is larger than {LARGEST // 1024} KB")
     text = text_below(path.parent, path.name, follow=True)
@@ -129,7 +132,7 @@ def read_skill(path: Path) -> Skill:
 
 
 class Shown(NamedTuple):
-    """When a skill is shown without being asked for."""
+    """The conditions under which a skill is shown without a request."""
 
     triggers: tuple[str, ...]
     paths: tuple[str, ...]
@@ -137,8 +140,11 @@ class Shown(NamedTuple):
 
 
 def shown_when(head: Mapping[str, Any]) -> Shown:
-    """What front matter says of it: `triggers`, `paths` and `always`, also in `metadata`, where a
-    `SKILL.md` has room for them; OpenHands' `type: repo` is always."""
+    """Return the conditions in front matter: `triggers`, `paths` and `always`.
+
+    `metadata` may hold them too, which is where the specification permits them in a `SKILL.md`.
+    OpenHands' `type: repo` means always.
+    """
     more = head.get("metadata")
     inner: Mapping[str, Any] = more if isinstance(more, Map) else {}
 
@@ -161,8 +167,8 @@ def shown_when(head: Mapping[str, Any]) -> Shown:
 
 
 def validate(head: Mapping[str, Any], folder: str) -> list[str]:
-    """In what a `SKILL.md`'s front matter breaks the specification, as skills-ref has it; [] if in
-    nothing."""
+    """Return the violations of the specification in a `SKILL.md`'s front matter, as skills-ref
+    reports them."""
     problems: list[str] = []
     if unknown := sorted(set(head) - _KEYS):
         problems.append(
@@ -198,8 +204,8 @@ def validate(head: Mapping[str, Any], folder: str) -> list[str]:
 
 
 def front_matter(text: str) -> tuple[Map, str]:
-    """The YAML between the first two lines of `---`, all scalars as texts, and what comes after it.
-    Raises `ValueError`."""
+    """Return the YAML between the first two `---` lines, with all scalars as strings, and the
+    text after it. Raises `ValueError`."""
     head, body = _split(text)
     if head is None:
         return Map(Place("front matter")), text
@@ -230,8 +236,8 @@ def _split(text: str) -> tuple[str | None, str]:
 
 
 def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
-    """The front matter; what YAML cannot read, such as a colon in a description without quotes,
-    line by line."""
+    """Return the front matter. If YAML cannot parse it, such as for an unquoted colon in a
+    description, it is read line by line."""
     try:
         return front_matter(text)
     except ValueError as error:
@@ -256,8 +262,11 @@ def one_line(text: str) -> str:
 
 
 def text_below(root: Path, *parts: str, follow: bool = False) -> str:
-    """A text file below a folder. Each part of the way is opened from the one before and, unless
-    `follow`, no link is followed: what was resolved a moment ago may be another thing by now."""
+    """Return a text file below a folder.
+
+    Each part of the path is opened relative to the one before. Unless `follow`, no link is
+    followed, because a path that was resolved earlier may be replaced in the meantime.
+    """
     if not parts:
         raise ValueError("it is a folder")
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
@@ -291,7 +300,8 @@ def text_below(root: Path, *parts: str, follow: bool = False) -> str:
 
 
 def with_home(path: str | os.PathLike[str]) -> str:
-    """`~/x` as a path in the user's home, by the user database: no environment variable is read."""
+    """Return the path with `~/` replaced by the user's home from the user database; no
+    environment variable is read."""
     text = os.fspath(path)
     if text != "~" and not text.startswith("~/"):
         return text

@@ -1,10 +1,10 @@
-"""JSON Schemas from outside: checked in whole before their first use, and applied in a bounded
-number of steps.
+"""Untrusted JSON Schemas: fully checked before the first use, and applied in a bounded number of
+steps.
 
-A schema of 1 KB can ask for unbounded work: twenty levels of `allOf` with two references each visit
-a million subschemas, and a pattern can backtrack for years. `inspect_schema` refuses the first kind
-by counting. `Checker` runs the rest on a budget: patterns in linear time, sets in place of
-quadratic comparisons, short messages in place of whole values.
+A schema of 1 KB can require unbounded work: twenty levels of `allOf` with two references each
+visit a million subschemas, and a pattern can backtrack for years. `inspect_schema` refuses the
+first kind by counting. `Checker` runs the rest on a budget: patterns in linear time, sets in
+place of quadratic comparisons, short messages in place of whole values.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _log = logging.getLogger("holdfast.tools")
 
 
 class UnusableSchema(ValueError):
-    """A schema that is malformed or would take too much work. The message begins with a verb: "has
-    ...", "takes ..."."""
+    """A schema that is malformed or would take too much work. The message begins with a verb:
+    "has ...", "takes ..."."""
 
 
 class TooMuchWork(Exception):
-    """A value could not be checked within the budget."""
+    """A value that could not be checked within the budget."""
 
     def __init__(self) -> None:
         super().__init__("checking this value takes too much work")
@@ -118,8 +118,7 @@ _TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 
 
 class _Place(NamedTuple):
-    """A subschema: where it stands, the resource (`$id`) that it belongs to, and that resource's
-    root."""
+    """A subschema with its path, and the base address (`$id`) of its resource."""
 
     schema: dict[str, Any]
     path: str
@@ -292,7 +291,7 @@ class _Inspection:
 
 
 def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """The subschemas of a schema that are objects, each with its path from there and its
+    """Yield the subschemas of a schema that are objects, each with its relative path and its
     keyword."""
     for key in _SCHEMA_KEYS:
         value: Any = schema.get(key)
@@ -313,8 +312,8 @@ def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 
 def _check_form(place: _Place) -> None:
-    """Raise `UnusableSchema` for a keyword whose value has the wrong form; unknown keywords say
-    nothing."""
+    """Raise `UnusableSchema` for a keyword whose value has the wrong form. Unknown keywords are
+    ignored."""
     schema = place.schema
 
     def refuse(key: str, takes: str) -> None:
@@ -425,7 +424,7 @@ class _Dict(dict[str, Any]):
 
 
 class _Copied:
-    """A copy of a JSON value that shows itself in short, and the number of its values."""
+    """A copy of a JSON value with a short repr, and the number of its values."""
 
     __slots__ = ("nodes", "value")
 
@@ -455,7 +454,7 @@ class _Copied:
 
 
 class _Budget(threading.local):
-    """The steps that are left to the validation which this thread runs."""
+    """The steps left to the validation that runs on this thread."""
 
     left = 0
 
@@ -466,10 +465,10 @@ class _Budget(threading.local):
 
 
 class Checker:
-    """A validator of values by a schema from outside. Thread-safe.
+    """A validator by an untrusted schema. Thread-safe.
 
     `name` stands for the schema in warnings. Patterns that cannot be matched in linear time are not
-    enforced; each is named in a warning. With `patternProperties` anywhere in the schema
+    enforced; a warning names each of them. If the schema contains `patternProperties`,
     `unevaluatedProperties` is not enforced.
 
     Raises `UnusableSchema`.
@@ -527,8 +526,8 @@ class Checker:
         return list(islice(self._validator.iter_errors(copied.value), _MAX_ERRORS))
 
     def _metered(self, check: Callable[..., Any], walks: bool) -> Callable[..., Any]:
-        """Return a keyword's check that pays for itself, and, if it `walks` what the keyword holds,
-        for that."""
+        """Return a keyword's check that spends from the budget. If it `walks` the keyword's
+        value, it pays for its size."""
         spend = self._budget.spend
 
         def metered(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
@@ -559,7 +558,7 @@ class Checker:
         return self._patterns[pattern]
 
     def _matches(self, pattern: str, text: str, otherwise: bool) -> bool:
-        """Return `otherwise` where the pattern is not enforced."""
+        """Return True if the pattern matches, `otherwise` if the pattern is not enforced."""
         found = self._compiled(pattern)
         work = 0 if found is None else found.states * len(text)
         if found is None or work > _MAX_MATCH:
@@ -647,8 +646,8 @@ class Checker:
         return self._canonical(instance) in known
 
     def _canonical(self, value: Any) -> Any:
-        """A hashable stand-in that is equal for values that JSON Schema calls equal: 1 and 1.0 are,
-        1 and true are not."""
+        """Return a hashable value that is equal for values that JSON Schema calls equal: 1
+        equals 1.0, 1 does not equal true."""
         if isinstance(value, bool):
             return bool, value
         if isinstance(value, dict):
