@@ -208,7 +208,7 @@ def test_a_command_changes_the_calls_of_an_answer() -> None:
         (say({"arguments": 5}), "arguments, which takes an object"),
         (say({"deny": 5}), "deny, which takes a string"),
         (say({"result": {"content": 5}}), "printed result, which takes a ToolResult"),
-        (say({"arguments": {}, "result": {"content": []}}), "takes one of them"),
+        (say({"arguments": {}, "result": {"content": []}}), "only one is permitted"),
         (["/no/such/program"], "the command could not be started"),
         (shell("head -c 2000000 /dev/zero"), "printed more than 1,000,000 bytes"),
         (shell("sleep 60"), "did not answer within 0.5 s"),

@@ -33,11 +33,10 @@ from holdfast.openhands.shims import (
 )
 from holdfast.tools.results import clean
 
-ABOUT = "openhands"  # what notes with the rest of its events are about
-ACTION_KIND = (  # in such a note: the kind of an action that does not follow from its tool's name
-    "action_kind"
-)
-PREFIX = "openhands/"  # before the kind of an event that is kept as it came
+ABOUT = "openhands"  # the subject of notes that keep the rest of OpenHands' events
+# The key in such a note of an action's kind, if it does not follow from the tool's name.
+ACTION_KIND = "action_kind"
+PREFIX = "openhands/"  # of the type of an event that is kept verbatim
 
 _ID = re.compile(r"[\w.:-]{1,200}")
 _NAME = re.compile(r"event-(\d+)-(.+)\.json")
@@ -57,8 +56,8 @@ _CUT_OFF = (
     " you repeat it."
 )
 
-# Of an answer's events, what stands in the journal's own; the rest is noted.
-_PLACED = frozenset(
+# The fields of an answer's events that journal events contain; a note keeps the rest.
+_JOURNALED_FIELDS = frozenset(
     (
         "id",
         "timestamp",
@@ -73,13 +72,13 @@ _PLACED = frozenset(
         "action",
     )
 )
-# Of a result's event, what the writer gives it anew.
-_OF_EVENTS = frozenset(("id", "timestamp", "source", "tool_name", "action_id"))
-_NOTHING: tuple[Any, ...] = (None, [], {}, "", "UNKNOWN")
+# The fields of a result's event that the writer makes again.
+_REWRITTEN_FIELDS = frozenset(("id", "timestamp", "source", "tool_name", "action_id"))
+_EMPTY_VALUES: tuple[Any, ...] = (None, [], {}, "", "UNKNOWN")
 
 
-# What an event may be wrong by, in the hands of whoever reads it as one of OpenHands'.
-_UNFIT = (
+# Errors that reading a malformed event raises.
+_FORMAT_ERRORS = (
     ConfigurationError,
     TypeError,
     ValueError,
@@ -116,8 +115,7 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
     root = Path(folder)
     if not root.is_dir():
         raise ConfigurationError(
-            f"There is no folder {str(folder)!r}. It takes the one with base_state.json and"
-            " events/."
+            f"There is no folder {str(folder)!r}. Give the one with base_state.json and events/."
         )
     base: Fields = {}
     if (root / "base_state.json").is_file():
@@ -131,12 +129,12 @@ def read_conversation(folder: str | os.PathLike[str]) -> Imported:
             else ""
         )
         raise ConfigurationError(
-            f"{str(folder)!r} is no conversation of OpenHands: it has neither base_state.json nor"
+            f"{str(folder)!r} is not an OpenHands conversation: it has neither base_state.json nor"
             f" events/.{hint}"
         )
     notes: list[str] = []
     if not base:
-        notes.append("base_state.json is not there: usage, cost and status are not known")
+        notes.append("base_state.json is missing: usage, cost and status are unknown")
     reader = _Reader(base, notes)
     found = reader.read(_events(root / "events", notes))
     agent = _mapping(base.get("agent"))
@@ -163,7 +161,7 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
             if fits is not None and entry.is_file(follow_symlinks=False):
                 named.append((int(fits[1]), entry.path))
             elif not entry.name.startswith("."):
-                notes.append(f"events/{entry.name} is no event's file and was left out")
+                notes.append(f"events/{entry.name} is not an event's file and was left out")
     named.sort()
     found: list[tuple[Fields, bytes]] = []
     expected = 0
@@ -188,12 +186,12 @@ def _events(folder: Path, notes: list[str]) -> list[tuple[Fields, bytes]]:
         try:
             event = msgspec.json.decode(data)
         except ValueError as error:
-            notes.append(f"events/{os.path.basename(path)} is no JSON and was left out: {error}")
+            notes.append(f"events/{os.path.basename(path)} is not JSON and was left out: {error}")
             continue
         if isinstance(event, dict):
             found.append((cast(Fields, event), data))
         else:
-            notes.append(f"events/{os.path.basename(path)} is no event and was left out")
+            notes.append(f"events/{os.path.basename(path)} is not an event and was left out")
     return found
 
 
@@ -203,7 +201,7 @@ def _object(path: Path) -> Fields:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict):
-        raise ConfigurationError(f"{path} holds no JSON object.")
+        raise ConfigurationError(f"{path} does not hold a JSON object.")
     return cast(Fields, found)
 
 
@@ -217,20 +215,16 @@ class _Reader:
         self._time = ev.EPOCH
         self._id = ""
         self._status = _S.IDLE
-        self._open: dict[
-            str, list[str]
-        ] = {}  # calls without a result: ours, by their id there, which several may have
-        self._answers: dict[
-            int, list[int]
-        ] = {}  # where the actions of one answer stand, by the place of the first
-        self._within: set[int] = set()  # places of the actions that are not the first
-        self._ids: list[str] = []  # of the events, each its own
-        self._members: dict[
-            int, list[str]
-        ] = {}  # ids of the events that each of our messages and answers is made of
-        self._summaries: dict[
-            str, int
-        ] = {}  # where the summary of each condensation stands, by the id that OpenHands gives it
+        # Call ids without a result, by OpenHands' id, which several calls may share.
+        self._open: dict[str, list[str]] = {}
+        # The places of the actions of one answer, by the place of the first.
+        self._answers: dict[int, list[int]] = {}
+        self._within: set[int] = set()  # the places of actions that are not the first
+        self._ids: list[str] = []  # a unique id for each event
+        # The ids of the events that became each message and answer, by its seq.
+        self._members: dict[int, list[str]] = {}
+        # The seq of each condensation's summary, by OpenHands' id for it.
+        self._summaries: dict[str, int] = {}
         self._usages, self._costs = _usages(base)
         self._unknown: dict[str, int] = {}
 
@@ -247,28 +241,29 @@ class _Reader:
                 self._status,
             )
             try:
-                self._take(place, event, data, events)
+                self._convert(place, event, data, events)
                 for new in self._journal[journal:]:
-                    ev.record(new)  # what could not be read again must not be written
-            except _UNFIT as error:
+                    ev.record(new)  # an event that cannot be read again must not be written
+            except _FORMAT_ERRORS as error:
                 del self._journal[journal:]
                 self._open, self._status = open, status
                 self._members = {
                     seq: members for seq, members in self._members.items() if seq <= journal
                 }
                 self._notes.append(
-                    f"event {self._id} is not as OpenHands writes it, and was kept as it came: {type(error).__name__}: {error}"[
-                        :500
-                    ]
+                    (
+                        f"event {self._id} is not in OpenHands' format and was kept verbatim:"
+                        f" {type(error).__name__}: {error}"
+                    )[:500]
                 )
                 for one in self._answers.get(place, [place]):
                     self._id = self._ids[one]
                     self._keep(str(event.get("kind"))[:100], events[one][1])
-        self._end()
+        self._finish()
         for kind, count in self._unknown.items():
             self._notes.append(
                 f"{count} event{'s' if count > 1 else ''} of the kind {kind}"
-                f" {'are' if count > 1 else 'is'} kept as it came"
+                f" {'are' if count > 1 else 'is'} kept verbatim"
             )
         return self._journal
 
@@ -300,38 +295,40 @@ class _Reader:
             elif kind == "MessageEvent":
                 response, current = "", []
 
-    def _take(
+    def _convert(
         self, place: int, event: Fields, data: bytes, events: Sequence[tuple[Fields, bytes]]
     ) -> None:
         match event.get("kind"):
             case "SystemPromptEvent":
-                self._head(event)
+                self._system_prompt(event)
             case "MessageEvent" if event.get("source") == "agent":
-                self._said(event)
+                self._agent_message(event)
             case "MessageEvent":
-                self._asked(event)
+                self._user_message(event)
             case "ActionEvent":
                 places = self._answers[place]
-                self._acted([events[one][0] for one in places], [self._ids[one] for one in places])
+                self._actions(
+                    [events[one][0] for one in places], [self._ids[one] for one in places]
+                )
             case "ObservationEvent" | "AgentErrorEvent" | "UserRejectObservation" if self._open.get(
                 str(event.get("tool_call_id") or "")
             ):
-                self._observed(event)
+                self._observation(event)
             case "Condensation":
-                self._condensed(event)
+                self._condensation(event)
             case "PauseEvent" | "InterruptEvent":
-                self._became(_S.PAUSED)
+                self._set_status(_S.PAUSED)
             case "ConversationErrorEvent":
                 self._add(
                     ev.Error,
                     error=str(event.get("code") or "Error"),
                     message=clean(str(event.get("detail") or "")),
                 )
-                self._became(_S.ERROR)
+                self._set_status(_S.ERROR)
             case "ConversationStateUpdateEvent" if (
                 event.get("key") == "execution_status" and str(event.get("value")) in _STATUSES
             ):
-                self._told(_STATUSES[str(event["value"])])
+                self._apply_status(_STATUSES[str(event["value"])])
             case kind:
                 self._keep(str(kind or "?")[:100], data)
 
@@ -345,7 +342,7 @@ class _Reader:
 
     # --- kinds of events ---
 
-    def _head(self, event: Fields) -> None:
+    def _system_prompt(self, event: Fields) -> None:
         texts = [
             _mapping(event.get(name)).get("text") for name in ("system_prompt", "dynamic_context")
         ]
@@ -372,7 +369,7 @@ class _Reader:
         )
         self._add(ev.Agent, self._id, system_prompt=prompt, tools=tuple(tools), model=model)
 
-    def _asked(self, event: Fields) -> None:
+    def _user_message(self, event: Fields) -> None:
         content = (
             *content_of(_mapping(event.get("llm_message")).get("content")),
             *content_of(event.get("extended_content")),
@@ -390,11 +387,11 @@ class _Reader:
         if skills := event.get("activated_skills"):
             self._note({self._id: {"activated_skills": skills}})
         if self._status in AT_REST:
-            self._became(_S.RUNNING)
+            self._set_status(_S.RUNNING)
 
-    def _said(self, event: Fields) -> None:
+    def _agent_message(self, event: Fields) -> None:
         message = _mapping(event.get("llm_message"))
-        self._settle()
+        self._close_open_calls()
         answer = self._answer(
             str(event.get("llm_response_id") or ""),
             content_of(message.get("content")),
@@ -409,8 +406,8 @@ class _Reader:
         }:
             self._note({self._id: rest})
 
-    def _acted(self, actions: Sequence[Fields], ids: Sequence[str]) -> None:
-        self._settle()
+    def _actions(self, actions: Sequence[Fields], ids: Sequence[str]) -> None:
+        self._close_open_calls()
         seq = len(self._journal) + 1
         calls: list[ToolCall] = []
         for index, action in enumerate(actions):
@@ -422,7 +419,7 @@ class _Reader:
                     str(action.get("tool_name") or "unknown"),
                     invalid="it could not be read",
                 )
-            if isinstance(call, ActionCall):  # a journal holds calls alone
+            if isinstance(call, ActionCall):  # a journal holds plain calls only
                 call = ToolCall(
                     call.id, call.name, call.arguments, call.provider_id, call.raw, call.invalid
                 )
@@ -439,7 +436,7 @@ class _Reader:
             id: {
                 key: value
                 for key, value in action.items()
-                if key not in _PLACED and value not in _NOTHING
+                if key not in _JOURNALED_FIELDS and value not in _EMPTY_VALUES
             }
             for id, action in zip(ids, actions, strict=True)
         }
@@ -447,10 +444,12 @@ class _Reader:
             kind = _mapping(action.get("action")).get("kind")
             if isinstance(kind, str) and kind != kind_of(str(action.get("tool_name") or "")):
                 rest[id][ACTION_KIND] = kind
-        if len(actions) > 1 or any(rest.values()):  # of several, also which id is whose
+        if len(actions) > 1 or any(
+            rest.values()
+        ):  # with several actions the note also maps ids to calls
             self._note(rest)
         if self._status in AT_REST:
-            self._became(_S.RUNNING)
+            self._set_status(_S.RUNNING)
 
     def _answer(
         self, response: str, content: Sequence[Content], reasoning: Any, calls: tuple[ToolCall, ...]
@@ -473,7 +472,7 @@ class _Reader:
             response_id=response,
         )
 
-    def _observed(self, event: Fields) -> None:
+    def _observation(self, event: Fields) -> None:
         provider = str(event.get("tool_call_id") or "")
         call_id = self._open[provider].pop(0)
         if not self._open[provider]:
@@ -481,7 +480,7 @@ class _Reader:
         self._members[int(call_id.partition(".")[0])].append(self._id)
         try:
             result = to_tool_result(
-                {key: value for key, value in event.items() if key not in _OF_EVENTS}
+                {key: value for key, value in event.items() if key not in _REWRITTEN_FIELDS}
             )
         except ConfigurationError as error:
             result = ToolResult.failure(f"The observation could not be read: {error}", "unknown")
@@ -498,7 +497,7 @@ class _Reader:
             self._add(ev.ToolCallStarted, call_id=call_id)
         self._add(ev.ToolResult, self._id, call_id=call_id, result=result)
 
-    def _condensed(self, event: Fields) -> None:
+    def _condensation(self, event: Fields) -> None:
         named = event.get("forgotten_event_ids")
         forgotten = (
             {str(id) for id in cast("list[Any]", named)} if isinstance(named, list) else set[str]()
@@ -511,7 +510,7 @@ class _Reader:
         ]
         if parts:
             self._notes.append(
-                f"the condensation {self._id} forgets a part of {len(parts)} answers alone; those"
+                f"the condensation {self._id} forgets only a part of {len(parts)} answers; those"
                 " are shown whole"
             )
         replaced = tuple(
@@ -557,7 +556,7 @@ class _Reader:
                 seq=seq, id=id, timestamp=self._time, original_type=type, raw=msgspec.Raw(raw)
             )
         )
-        if kind != "ConversationStateUpdateEvent":  # the base state has what these tell
+        if kind != "ConversationStateUpdateEvent":  # the base state contains the same
             self._unknown[kind] = self._unknown.get(kind, 0) + 1
 
     def _note(self, details: dict[str, Fields]) -> None:
@@ -571,25 +570,25 @@ class _Reader:
         )
         self._add(ev.Note, about=ABOUT, text=clean(text or ", ".join(risks)), details=details)
 
-    # --- where it stands ---
+    # --- status ---
 
-    def _became(self, status: ConversationStatus) -> None:
+    def _set_status(self, status: ConversationStatus) -> None:
         if status is not self._status:
             self._status = status
             self._add(ev.Status, status=status.value)
 
-    def _told(self, status: ConversationStatus) -> None:
+    def _apply_status(self, status: ConversationStatus) -> None:
         """Apply a status change of OpenHands.
 
         Waiting for confirmation is applied only at the end, and a conversation with open calls
         does not come to rest.
         """
         if status is not _S.WAITING_FOR_CONFIRMATION and not (status in AT_REST and self._open):
-            self._became(status)
+            self._set_status(status)
 
-    def _settle(self) -> None:
+    def _close_open_calls(self) -> None:
         """Answer all open calls, because no answer may follow one with open calls."""
-        for call_id in self._left():
+        for call_id in self._open_calls():
             self._add(ev.ToolCallStarted, call_id=call_id)
             self._add(
                 ev.ToolResult,
@@ -598,14 +597,14 @@ class _Reader:
             )
         self._open.clear()
 
-    def _left(self) -> list[str]:
+    def _open_calls(self) -> list[str]:
         """Return the calls without a result, in order."""
         return sorted(
             [call_id for calls in self._open.values() for call_id in calls],
             key=lambda call_id: int(call_id.partition(".")[2]),
         )
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         last = _STATUSES.get(str(self._base.get("execution_status") or ""), self._status)
         self._id = ""
         if self._open and last is _S.WAITING_FOR_CONFIRMATION:
@@ -615,7 +614,7 @@ class _Reader:
                 if isinstance(event, ev.Assistant)
                 for call in event.calls
             }
-            for call_id in self._left():
+            for call_id in self._open_calls():
                 self._add(
                     ev.Decision,
                     call_id=call_id,
@@ -624,15 +623,15 @@ class _Reader:
                     reason="it waited for confirmation in OpenHands",
                     arguments_hash=calls[call_id].arguments_hash,
                 )
-            self._became(_S.WAITING_FOR_CONFIRMATION)
+            self._set_status(_S.WAITING_FOR_CONFIRMATION)
             return
-        self._settle()
+        self._close_open_calls()
         if last in (_S.RUNNING, _S.WAITING_FOR_CONFIRMATION):
-            last = _S.PAUSED  # an import must not set anything going
-        self._became(last)
+            last = _S.PAUSED  # an import must not start anything
+        self._set_status(last)
 
 
-# --- what stands in JSON ---
+# --- JSON values ---
 
 
 def _mapping(found: Any) -> Fields:
@@ -665,9 +664,9 @@ def _usages(base: Fields) -> tuple[dict[str, Usage], dict[str, float]]:
     usages: dict[str, Usage] = {}
     costs: dict[str, float] = {}
     for metrics in _mapping(_mapping(base.get("stats")).get("usage_to_metrics")).values():
-        told = _mappings(_mapping(metrics).get("token_usages"))
-        paid = _mappings(_mapping(metrics).get("costs"))
-        for index, usage in enumerate(told):
+        counted = _mappings(_mapping(metrics).get("token_usages"))
+        priced = _mappings(_mapping(metrics).get("costs"))
+        for index, usage in enumerate(counted):
             response = str(usage.get("response_id") or "")
             counts = [
                 usage.get(f"{name}_tokens")
@@ -677,8 +676,8 @@ def _usages(base: Fields) -> tuple[dict[str, Usage], dict[str, float]]:
                 count is None or (type(count) is int and 0 <= count < 2**53) for count in counts
             ):
                 usages[response] = Usage(*[count or 0 for count in counts])
-                if len(paid) == len(told) and isinstance(
-                    cost := paid[index].get("cost"), int | float
+                if len(priced) == len(counted) and isinstance(
+                    cost := priced[index].get("cost"), int | float
                 ):
                     costs[response] = float(cost)
     return usages, costs

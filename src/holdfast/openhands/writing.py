@@ -45,7 +45,7 @@ def write_conversation(
         (part / "events").mkdir()
         for index, event in enumerate(files):
             name = str(event.get("id"))
-            name = name if _FILE.fullmatch(name) else _uuid(name)  # an id may be anything
+            name = name if _FILE.fullmatch(name) else _uuid(name)  # ids are arbitrary strings
             (part / "events" / f"event-{index:05d}-{name}.json").write_bytes(
                 msgspec.json.encode(event)
             )
@@ -66,10 +66,9 @@ class _Writer:
     def __init__(self, state: ConversationState) -> None:
         self._state = state
         self._files: list[Fields] = []
-        self._ids: dict[int, list[str]] = {}  # ids of the files that each message and answer became
-        self._calls: dict[
-            str, tuple[str, str, str, int]
-        ] = {}  # of each call: its id there, its tool, its action's id, its answer
+        self._ids: dict[int, list[str]] = {}  # file ids by seq of each message and answer
+        # By call id: the id in OpenHands, the tool, the action's id, and the answer's seq.
+        self._calls: dict[str, tuple[str, str, str, int]] = {}
         self._rest = _rest(state.events)
         self._originals = _originals(state.events)
         self._providers: set[str] = set()
@@ -124,13 +123,13 @@ class _Writer:
                 case ev.Unknown() if (original := _original(event)) is not None:
                     self._files.append(original)
                 case ev.Damaged() | ev.Status() | ev.ToolCallStarted() | ev.Note(about="openhands"):
-                    pass  # they are in what is written
+                    pass  # contained in other files
                 case _:
                     self._skipped[event.type] = self._skipped.get(event.type, 0) + 1
         for kind, count in self._skipped.items():
             self.notes.append(
-                f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has none of"
-                " that kind"
+                f"{count} {kind} event{'s' if count > 1 else ''} not written: OpenHands has no such"
+                " event"
             )
         return self._files
 
@@ -187,14 +186,16 @@ class _Writer:
         self._ids[event.seq] = []
         for index, call in enumerate(event.calls):
             provider = call.provider_id or f"call_{call.id}"
-            if provider in self._providers:  # a result is found by it there
+            if (
+                provider in self._providers
+            ):  # OpenHands finds results by this id, so it must be unique
                 provider = f"{provider}-{call.id}"
             self._providers.add(provider)
             id = self._originals.get(call.id) or (
                 _uuid(event.id) if index == 0 else str(uuid5(NAMESPACE_OID, f"{event.id}:{index}"))
             )
             rest = self._rest.get(id, {})
-            asked = {
+            tool_call = {
                 "id": provider,
                 "name": call.name,
                 "arguments": call.raw_arguments,
@@ -215,7 +216,7 @@ class _Writer:
                 action=action,
                 tool_name=call.name,
                 tool_call_id=provider,
-                tool_call=asked,
+                tool_call=tool_call,
                 llm_response_id=response,
                 security_risk=rest.get("security_risk", "UNKNOWN"),
                 **{
@@ -229,11 +230,16 @@ class _Writer:
 
     def _result(self, event: ev.ToolResult) -> None:
         provider, tool, action, answer = self._calls[event.call_id]
-        whose: Fields = {"tool_name": tool, "tool_call_id": provider}
+        call_fields: Fields = {"tool_name": tool, "tool_call_id": provider}
         kind, result = event.result.meta.get(KIND), event.result
         if kind == "AgentErrorEvent" or result.meta.get("outcome") == "unknown":
             id = self._file(
-                event, "AgentErrorEvent", "agent", **whose, error=result.text, **_classified(result)
+                event,
+                "AgentErrorEvent",
+                "agent",
+                **call_fields,
+                error=result.text,
+                **_classified(result),
             )
         elif result.meta.get("decision") == "reject":
             reason = result.text.removeprefix("Action rejected: ")
@@ -241,7 +247,7 @@ class _Writer:
                 event,
                 "UserRejectObservation",
                 "environment",
-                **whose,
+                **call_fields,
                 rejection_reason=reason,
                 **_classified(result),
                 action_id=action,
@@ -252,7 +258,7 @@ class _Writer:
                 event,
                 "ObservationEvent",
                 "environment",
-                **whose,
+                **call_fields,
                 observation=observation,
                 action_id=action,
             )
@@ -276,7 +282,7 @@ class _Writer:
         )
         if event.trimmed:
             self.notes.append(
-                f"the condensation {event.seq} cuts off {len(event.trimmed)} results, which"
+                f"the condensation {event.seq} shortens {len(event.trimmed)} results, which"
                 " OpenHands will show whole"
             )
         self._file(

@@ -20,8 +20,8 @@ from holdfast.tools.loop import LoopThread
 if TYPE_CHECKING:
     from holdfast.tools.manager import ToolManager
 
-_START = 30.0  # seconds for the web server to begin; it takes 0.1
-_CLOSE = 5.0  # seconds for connections to end
+_START_SECONDS = 30.0  # until the web server must be ready; it takes 0.1 s
+_CLOSE_SECONDS = 5.0  # for connections to end
 
 
 def mcp(
@@ -82,7 +82,10 @@ def mcp(
 def over_stdio(offer: Offer, wire: stdio.Wire) -> int:
     """Serve one client on a wire that the caller has claimed. Returns the number of the signal
     that ended it, or 0."""
-    with _signals() as signals, _Running(offer, lambda: stdio.serve(offer.server, wire)) as running:
+    with (
+        _signals() as signals,
+        _ServedOffer(offer, lambda: stdio.serve(offer.server, wire)) as running,
+    ):
         return signals.wait(running.ended)
 
 
@@ -126,7 +129,7 @@ class MCPEndpoint:
         self._web = http.web(offer.server, host, token, allowed_hosts, allowed_origins)
         self._socket = sockets.listen(host, port)
         self.url = http.url(host, self._socket)
-        self._running = _Running(
+        self._running = _ServedOffer(
             offer,
             lambda: self._web.serve([self._socket]),
             lambda: setattr(self._web, "should_exit", True),
@@ -142,7 +145,7 @@ class MCPEndpoint:
         fails, or after `close`."""
         self._running.start()
         waited = threading.Event()
-        for _ in range(int(_START * 100)):
+        for _ in range(int(_START_SECONDS * 100)):
             if self._web.started:
                 return
             if self.ended.is_set():
@@ -168,7 +171,7 @@ class MCPEndpoint:
         return f"MCPEndpoint({self.url!r})"
 
 
-class _Running:
+class _ServedOffer:
     """An offer that is served on a loop thread, from `start` until `work` ends or `close` ends
     it through `stop`."""
 
@@ -189,7 +192,7 @@ class _Running:
     def start(self) -> None:
         with self._lock:
             if self._closed or self._thread is not None:
-                raise HoldfastError("It was started before; make another one.")
+                raise HoldfastError("This server was started before; make another one.")
             self._thread = LoopThread("holdfast-serve")
         self._offer.begin()
         self._future = self._thread.submit(self._work())
@@ -201,8 +204,10 @@ class _Running:
         if thread is None or closed:
             self.ended.set()
             return
-        with contextlib.suppress(HoldfastError):  # the interpreter's exit came first
-            thread.submit(self._end()).result(_CLOSE + 1)
+        with contextlib.suppress(
+            HoldfastError
+        ):  # the interpreter's exit has already closed the thread
+            thread.submit(self._end()).result(_CLOSE_SECONDS + 1)
         self._offer.end()
         thread.close()
 
@@ -214,9 +219,9 @@ class _Running:
         else:
             self._stop()
         with contextlib.suppress(TimeoutError, asyncio.CancelledError, CancelledError, Exception):
-            await asyncio.wait_for(work, _CLOSE)
+            await asyncio.wait_for(work, _CLOSE_SECONDS)
 
-    def __enter__(self) -> _Running:
+    def __enter__(self) -> _ServedOffer:
         self.start()
         return self
 
@@ -231,12 +236,12 @@ class _Signals:
     def __init__(self) -> None:
         self.number = 0
 
-    def note(self, number: int, _: object) -> None:
+    def record(self, number: int, _: object) -> None:
         self.number = self.number or number
 
     def wait(self, ended: threading.Event) -> int:
         """Wait for the end or a signal. Returns the number of the signal, else 0."""
-        # In small steps: a handler runs between them, and may not wake an event whose lock the
+        # In small steps: handlers run between them. A handler cannot set an event whose lock the
         # interrupted wait holds.
         while not self.number and not ended.wait(0.1):
             pass
@@ -252,7 +257,7 @@ def _signals() -> Generator[_Signals]:
         yield found
         return
     before = {
-        number: signal.signal(number, found.note) for number in (signal.SIGINT, signal.SIGTERM)
+        number: signal.signal(number, found.record) for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
         yield found

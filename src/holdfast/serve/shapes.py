@@ -14,23 +14,23 @@ from holdfast.tools.tool import Tool
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
-# under which 2025-11-25 and before, where structured content is an object, have any other value; as
-# MCP's SDKs do
+# Up to 2025-11-25 structured content is an object; another value is wrapped under this key, as in
+# MCP's SDKs.
 _RESULT = "result"
 
 
 def definition(tool: Tool, modern: bool) -> dict[str, Any]:
     """Return a tool's entry in `tools/list`. Before 2026-07-28 (`modern` false) an output schema
     describes an object."""
-    does = tool.annotations
+    hints = tool.annotations
     found: dict[str, Any] = {
         "name": tool.name,
         "inputSchema": tool.input_schema,
         "annotations": {
-            "readOnlyHint": does.read_only,
-            "destructiveHint": does.destructive,
-            "idempotentHint": does.idempotent,
-            "openWorldHint": does.open_world,
+            "readOnlyHint": hints.read_only,
+            "destructiveHint": hints.destructive,
+            "idempotentHint": hints.idempotent,
+            "openWorldHint": hints.open_world,
         },
     }
     if tool.description:
@@ -50,7 +50,7 @@ def is_object(schema: dict[str, Any]) -> bool:
 
 
 def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    # What is referred to by its place from the root stays at the root.
+    # Definitions stay at the root, where references point.
     inner = {
         key: value
         for key, value in schema.items()
@@ -89,7 +89,7 @@ class Outputs:
 
     def __init__(self) -> None:
         self._compiled: dict[str, tuple[Tool, Validator]] = {}
-        self._bounded: dict[str, tuple[Tool, Callable[[Any], str]]] = {}  # schemas from outside
+        self._bounded: dict[str, tuple[Tool, Callable[[Any], str]]] = {}  # untrusted schemas
 
     def problem(self, tool: Tool, found: ToolResult) -> str:
         """Return the violation of the output schema, "" if there is none or the tool has no
@@ -117,7 +117,7 @@ class Outputs:
             error: Any = cast("Any", exceptions).best_match(
                 known[1].iter_errors(found.structured_content)
             )
-        except Exception:  # a reference to what is not here: the client may know it
+        except Exception:  # a missing reference, which the client may know
             return ""
         return (
             ""
@@ -134,5 +134,5 @@ def _compiled(schema: dict[str, Any]) -> Validator:
     from jsonschema.validators import validator_for
     from referencing import Registry
 
-    # An empty registry: nothing is fetched from wherever a schema points to.
+    # An empty registry: nothing is fetched.
     return validator_for(schema, Draft202012Validator)(schema, registry=cast("Any", Registry)())

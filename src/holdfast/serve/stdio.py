@@ -16,13 +16,12 @@ from holdfast.errors import HoldfastError
 if TYPE_CHECKING:
     from mcp.server import Server
 
-_CHUNK = 256 * 1024
-_LONGEST = 64 * 1024 * 1024  # bytes of a message; one without end would fill the memory
-# PIPE_BUF: so much can be written without blocking to a pipe that says it can be written to
-_ATOMIC = 4096
-# seconds for answers to requests that came right before the input's end, as in `printf ... |
-# holdfast mcp`
-_LINGER = 0.5
+_CHUNK_BYTES = 256 * 1024
+_MAX_MESSAGE_BYTES = 64 * 1024 * 1024  # a message without end would fill the memory
+# PIPE_BUF: a write of this size to a pipe that polls as writable does not block.
+_ATOMIC_BYTES = 4096
+# The time for answers to requests right before the input's end, as in `printf ... | holdfast mcp`.
+_LINGER_SECONDS = 0.5
 
 
 class Wire(NamedTuple):
@@ -59,11 +58,11 @@ def claimed() -> Generator[Wire]:
             os.dup2(2, 1)
         except OSError:  # stderr is closed
             os.dup2(null, 1)
-        if buffered:  # now that it is a log, a line should be seen when it is written
+        if buffered:  # stdout is a log now, so lines must appear at once
             printed.reconfigure(line_buffering=True)
         yield wire
     finally:
-        _flush()  # before what was printed could still get onto the wire
+        _flush()  # else buffered output would get onto the wire
         if buffered:
             printed.reconfigure(line_buffering=False)
         os.dup2(wire.read, 0)
@@ -89,10 +88,10 @@ async def serve(server: Server[Any], wire: Wire) -> None:
     async def read() -> None:
         async with incoming:
             async for line in channel.lines():
-                message = await channel.parsed(line)
+                message = await channel.parse(line)
                 if message is not None:
                     await incoming.send(SessionMessage(message))
-            await channel.answered(_LINGER)
+            await channel.wait_for_answers(_LINGER_SECONDS)
 
     async def write() -> None:
         async with outgoing:
@@ -112,9 +111,8 @@ async def serve(server: Server[Any], wire: Wire) -> None:
 async def _until_broken(work: Callable[[], Awaitable[None]]) -> None:
     import anyio
 
-    with contextlib.suppress(
-        OSError, anyio.BrokenResourceError, anyio.ClosedResourceError
-    ):  # the client has gone
+    # These errors mean that the client has gone.
+    with contextlib.suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
         await work()
 
 
@@ -130,8 +128,8 @@ class _Channel:
         self._loop = asyncio.get_running_loop()
         self._writable = select.poll()
         self._writable.register(wire.write, select.POLLOUT)
-        self._turn = asyncio.Lock()
-        self._open: set[int | str] = set()  # requests without an answer
+        self._write_lock = asyncio.Lock()
+        self._unanswered: set[int | str] = set()  # requests without an answer
 
     def close(self) -> None:
         self._loop.remove_reader(self._wire.read)
@@ -150,8 +148,8 @@ class _Channel:
                 parts, size = [], 0
             parts.append(rest)
             size += len(rest)
-            if size > _LONGEST:
-                raise OSError(f"a message of more than {_LONGEST} bytes")
+            if size > _MAX_MESSAGE_BYTES:
+                raise OSError(f"a message of more than {_MAX_MESSAGE_BYTES} bytes")
         if size:
             yield b"".join(parts)
 
@@ -159,17 +157,15 @@ class _Channel:
         ready: asyncio.Future[None] = self._loop.create_future()
         try:
             self._loop.add_reader(self._wire.read, lambda: ready.done() or ready.set_result(None))
-        except (
-            PermissionError
-        ):  # a regular file, which epoll does not take, and which is always ready
-            return os.read(self._wire.read, _CHUNK)
+        except PermissionError:  # a regular file, which epoll refuses and which is always ready
+            return os.read(self._wire.read, _CHUNK_BYTES)
         try:
             await ready
         finally:
             self._loop.remove_reader(self._wire.read)
-        return os.read(self._wire.read, _CHUNK)
+        return os.read(self._wire.read, _CHUNK_BYTES)
 
-    async def parsed(self, line: bytes) -> Any:
+    async def parse(self, line: bytes) -> Any:
         """Return the message in a line. An invalid line is answered with an error."""
         import mcp_types
 
@@ -199,13 +195,13 @@ class _Channel:
             isinstance(message, mcp_types.JSONRPCRequest)
             and message.method != "subscriptions/listen"
         ):
-            self._open.add(message.id)
+            self._unanswered.add(message.id)
         return message
 
-    async def answered(self, timeout: float) -> None:
+    async def wait_for_answers(self, timeout: float) -> None:
         """Wait until every request has its answer, at most `timeout` seconds."""
         deadline = self._loop.time() + timeout
-        while self._open and self._loop.time() < deadline:
+        while self._unanswered and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
 
     # --- writing ---
@@ -215,15 +211,15 @@ class _Channel:
         data = memoryview(
             message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
         )
-        async with self._turn:
+        async with self._write_lock:
             while data:
                 if not self._writable.poll(0):
-                    await self._wait()
-                data = data[os.write(self._wire.write, data[:_ATOMIC]) :]
+                    await self._wait_until_writable()
+                data = data[os.write(self._wire.write, data[:_ATOMIC_BYTES]) :]
         if not hasattr(message, "method"):
-            self._open.discard(message.id)
+            self._unanswered.discard(message.id)
 
-    async def _wait(self) -> None:
+    async def _wait_until_writable(self) -> None:
         ready: asyncio.Future[None] = self._loop.create_future()
         self._loop.add_writer(self._wire.write, lambda: ready.done() or ready.set_result(None))
         try:

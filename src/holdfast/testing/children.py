@@ -25,7 +25,7 @@ import msgspec
 
 from holdfast.errors import ConfigurationError
 
-_SHOWN = 10_000  # characters of a child's output, the last ones
+_MAX_OUTPUT_CHARS = 10_000  # of the end of a child's output
 
 
 class Work(Protocol):
@@ -109,8 +109,7 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
     """Run one child; see `Forks.run`. The calling process must have a single thread."""
     output.touch()
     with warnings.catch_warnings():
-        # A native thread of numpy's or the like, of which Python 3.12 warns: they see to
-        # themselves.
+        # Python 3.12 warns of native threads, such as numpy's, which handle forks themselves.
         warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
@@ -119,10 +118,10 @@ def fork(work: Work, given: msgspec.Struct, output: Path, deadline: float) -> En
     late = False
     try:
         until, pause = time.monotonic() + deadline, 0.0005
-        while (status := _ended(pid)) is None:
+        while (status := _exit_status(pid)) is None:
             if time.monotonic() > until:
                 late = True
-                os.kill(pid, signal.SIGQUIT)  # it writes down where it stands
+                os.kill(pid, signal.SIGQUIT)  # makes the child dump its stack
                 time.sleep(0.2)
                 break
             time.sleep(pause)
@@ -141,10 +140,14 @@ def end_of(output: Path) -> str:
     """Return the end of a child's output, without blank lines around it."""
     with output.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - 4 * _SHOWN))  # no character has more bytes
+        file.seek(max(0, size - 4 * _MAX_OUTPUT_CHARS))  # a character has at most 4 bytes
         text = file.read().decode(errors="replace").strip()
-    cut = len(text) > _SHOWN or size > 4 * _SHOWN
-    return f"(only the last {_SHOWN:,} characters)\n{text[-_SHOWN:]}" if cut else text
+    cut = len(text) > _MAX_OUTPUT_CHARS or size > 4 * _MAX_OUTPUT_CHARS
+    return (
+        f"(only the last {_MAX_OUTPUT_CHARS:,} characters)\n{text[-_MAX_OUTPUT_CHARS:]}"
+        if cut
+        else text
+    )
 
 
 def end_group(group: int) -> None:
@@ -160,12 +163,12 @@ def _is_group(group: int) -> bool:
         os.killpg(group, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is there
+    except OSError:  # the group exists
         pass
     return True
 
 
-def _ended(pid: int) -> int | None:
+def _exit_status(pid: int) -> int | None:
     found, status = os.waitpid(pid, os.WNOHANG)
     return status if found else None
 
@@ -175,7 +178,7 @@ def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
     hooks nor exit handlers."""
     code = 1
     try:
-        _settle_in(output)
+        _set_up_child(output)
         work(given)
         code = 0
     except BaseException:
@@ -189,15 +192,15 @@ def _child(work: Work, given: msgspec.Struct, output: Path) -> NoReturn:
             os._exit(code)
 
 
-def _settle_in(output: Path) -> None:
-    os.setsid()  # so that what it leaves behind can be told from what is the parent's
+def _set_up_child(output: Path) -> None:
+    os.setsid()  # distinguishes processes that it leaves behind from the parent's
     file = open(output, "w", buffering=1, errors="replace")  # noqa: SIM115
     os.dup2(file.fileno(), 1)
     os.dup2(file.fileno(), 2)
-    # Not flushed and not closed: what is buffered in the old ones is the parent's to write.
+    # The old ones are neither flushed nor closed: the parent writes their buffers.
     sys.stdout = sys.stderr = file
     faulthandler.register(signal.SIGQUIT, file, all_threads=True)
-    # Else a test runner's hooks collect what nobody will read.
+    # Else a test runner's hooks would collect errors that nobody reads.
     sys.excepthook, sys.unraisablehook, threading.excepthook = (
         sys.__excepthook__,
         sys.__unraisablehook__,
@@ -207,17 +210,17 @@ def _settle_in(output: Path) -> None:
         logging.getLogger(name).handlers.clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     atexit._clear()  # pyright: ignore[reportPrivateUsage]
-    gc.freeze()  # what was inherited is not this process's garbage, and looking at it would copy it
+    gc.freeze()  # a collection would touch, and so copy, inherited memory
 
 
-# --- where this process has threads: another one that forks ---
+# --- the forking interpreter, for a process with threads ---
 
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any, /) -> Any:
         if isinstance(obj, FunctionType | type) and obj.__module__ == "__main__":
             raise pickle.PicklingError(
-                f"{obj.__qualname__!r} is of __main__, which is another module in each process"
+                f"{obj.__qualname__!r} belongs to __main__, which is another module in each process"
             )
         return NotImplemented
 
@@ -235,10 +238,10 @@ def _start_server(work: Work, deadline: float) -> subprocess.Popen[bytes]:
         if thread is not threading.current_thread()
     )
     why = (
-        f"This process has other threads ({others}), so it cannot fork by itself, and a fresh one"
-        f" cannot have {work!r}"
+        f"This process has other threads ({others}), so it cannot fork, and a fresh interpreter"
+        f" cannot import {work!r}"
     )
-    what = "Give module-level functions of a module that can be imported, or end the threads first."
+    what = "Give module-level functions of an importable module, or end the threads first."
     try:
         pickled = _pickled(work)
     except Exception as error:

@@ -20,7 +20,7 @@ from holdfast.testing.children import Ended, Forks, end_group, end_of
 from holdfast.testing.guarantees import Life, broken, first, tail
 from holdfast.testing.watched import APPEND, Journals, Point, Program, Task, Watched
 
-_TRIES = 3  # to get a program whose threads race to a point that it came to the first time
+_MAX_TRIES = 3  # to reach a point of the first run, for a program whose threads race
 
 
 class Crash(msgspec.Struct, frozen=True):
@@ -123,22 +123,22 @@ def crash_at_every_append(
     `ConfigurationError` if it is not one, and for invalid arguments. POSIX only.
     """
     if not callable(program) or not (resume is None or callable(resume)):
-        raise _wrong("program and resume take functions of (store, folder).")
+        raise _argument_error("program and resume take functions of (store, folder).")
     if folder is not None and not isinstance(cast(object, folder), str | os.PathLike):
-        raise _wrong(f"folder takes a path or None, not {folder!r}.")
+        raise _argument_error(f"folder takes a path or None, not {folder!r}.")
     if not isinstance(cast(object, twice), bool):
-        raise _wrong(f"twice takes True or False, not {twice!r}.")
+        raise _argument_error(f"twice takes True or False, not {twice!r}.")
     if (
         isinstance(cast(object, deadline), bool)
         or not isinstance(cast(object, deadline), int | float)
         or not deadline > 0
     ):
-        raise _wrong(f"deadline takes a number of seconds above 0, not {deadline!r}.")
+        raise _argument_error(f"deadline takes a number of seconds above 0, not {deadline!r}.")
     watched = Watched(program, resume or program)
-    return _crashes(watched, folder, _sides(when), _wanted(points), twice, deadline)
+    return _crashes(watched, folder, _sides(when), _point_filter(points), twice, deadline)
 
 
-def _wrong(text: str) -> ConfigurationError:
+def _argument_error(text: str) -> ConfigurationError:
     return ConfigurationError(f"crash_at_every_append: {text}")
 
 
@@ -149,11 +149,11 @@ def _sides(when: object) -> tuple[str, ...]:
         else None
     )
     if sides is None or not all(side in ("before", "after") for side in sides):
-        raise _wrong(f"when takes ('before', 'after') or one of them, not {when!r}.")
+        raise _argument_error(f"when takes ('before', 'after') or one of them, not {when!r}.")
     return tuple(dict.fromkeys(sides))
 
 
-def _wanted(points: object) -> Callable[..., bool]:
+def _point_filter(points: object) -> Callable[..., bool]:
     if points is None:
         return _all
     if callable(points):
@@ -166,11 +166,11 @@ def _wanted(points: object) -> Callable[..., bool]:
     if numbers is None or not all(
         isinstance(number, int) and not isinstance(number, bool) for number in numbers
     ):
-        raise _wrong(
+        raise _argument_error(
             "points takes numbers of appends, such as [1, 2], or a function of the Point, not"
             f" {points!r}."
         )
-    return _numbered(numbers)
+    return _append_filter(numbers)
 
 
 def _crashes(
@@ -186,7 +186,7 @@ def _crashes(
         root = (
             Path(tempfile.mkdtemp(prefix="holdfast-crashes-"))
             if folder is None
-            else _made(Path(folder))
+            else _make_folder(Path(folder))
         )
         runs = _Runs(root, forks, when, wanted, deadline, keep)
         try:
@@ -200,11 +200,11 @@ def _crashes(
                 shutil.rmtree(root, ignore_errors=True)
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        raise _wrong(
+        raise _argument_error(
             f"folder takes a folder that can be written to, not {str(folder)!r} ({error})."
         ) from error
     return folder
@@ -214,7 +214,7 @@ def _all(*_: Point) -> bool:
     return True
 
 
-def _numbered(numbers: Iterable[int]) -> Callable[..., bool]:
+def _append_filter(numbers: Iterable[int]) -> Callable[..., bool]:
     found = frozenset(numbers)
 
     def wanted(point: Point, *_: Point) -> bool:
@@ -238,42 +238,40 @@ class _Runs:
         self._forks = forks
         self._root = root
         self._when = when
-        self._wanted = wanted
+        self._point_filter = wanted
         self._deadline = deadline
         self._keep = keep
         self._number = 0
         self._reference: Journals = {}
-        self._mark = ""  # of the processes since the last `end_left`
+        self._mark = ""  # marks the processes since the last `end_left`
         self._groups: list[int] = []
 
     def crashes(self, twice: bool) -> Iterator[Crash]:
         """See `crash_at_every_append`."""
-        folder = self._fresh("uninterrupted")
-        life = self._live(folder, [], None)
+        folder = self._new_folder("uninterrupted")
+        life = self._run_process(folder, [], None)
         self._reference = life.ended or {}
-        self._hold([life], [], folder, self._reference)
+        self._check_guarantees([life], [], folder, self._reference)
         if not life.reached.get(APPEND):
-            raise AssertionError(
-                "The program made no append: does it use the store that it is given?"
-            )
+            raise AssertionError("The program made no append: does it use its argument `store`?")
         chosen = 0
         for point in self._points(life):
-            if not self._wanted(point):
+            if not self._point_filter(point):
                 continue
             chosen += 1
             lives = yield from self._crash((point,))
             for second in self._points(lives[-1]) if twice and lives is not None else ():
-                if self._wanted(point, second):
+                if self._point_filter(point, second):
                     yield from self._crash((point, second))
         if not self._number:
             came = ", ".join(f"{place!r} {count} times" for place, count in life.reached.items())
             what = (
-                f"none of the {chosen} chosen points was come to again"
+                f"none of the {chosen} chosen points was reached again"
                 if chosen
                 else f"when={self._when!r} and points choose no point"
             )
             raise AssertionError(
-                f"There was no kill, so nothing was proved: {what}. The uninterrupted run came to"
+                f"There was no kill, so nothing was proved: {what}. The uninterrupted run reached"
                 f" {came}."
             )
 
@@ -293,17 +291,17 @@ class _Runs:
         name = "".join([letter if letter.isalnum() or letter in "-_" else "_" for letter in name])[
             :150
         ]
-        for _ in range(_TRIES):
-            folder = self._fresh(name)
+        for _ in range(_MAX_TRIES):
+            folder = self._new_folder(name)
             lives: list[Life] = []
             for point in points:
-                lives.append(self._live(folder, lives, point))
+                lives.append(self._run_process(folder, lives, point))
                 if not lives[-1].killed:
                     break
             else:
-                lives.append(self._live(folder, lives, None))
+                lives.append(self._run_process(folder, lives, None))
                 self._number += len(points)
-                self._hold(lives, points, folder, self._reference)
+                self._check_guarantees(lives, points, folder, self._reference)
                 yield Crash(
                     self._number,
                     points,
@@ -317,7 +315,7 @@ class _Runs:
             self._remove(folder)
         return None
 
-    def _live(self, folder: Path, before: list[Life], kill: Point | None) -> Life:
+    def _run_process(self, folder: Path, before: list[Life], kill: Point | None) -> Life:
         """Run one process to its end or to `kill`."""
         record = self._record(folder, len(before))
         self._mark = self._mark or uuid.uuid4().hex
@@ -327,10 +325,10 @@ class _Runs:
         self._groups += [ended.group] if ended.group else []
         life = Life.of(record)
         if (not life.killed and (ended.code != 0 or life.ended is None)) or ended.late:
-            raise AssertionError(self._failed(ended, kill, folder, before, life))
+            raise AssertionError(self._failure_report(ended, kill, folder, before, life))
         return life
 
-    def _failed(
+    def _failure_report(
         self, ended: Ended, kill: Point | None, folder: Path, before: list[Life], life: Life
     ) -> str:
         if ended.late:
@@ -353,7 +351,7 @@ class _Runs:
         began = f"\n\nIt began with this journal:\n{tail(first(life.began))}" if before else ""
         return f"{run} {what}:\n\n{ended.output or '(it wrote nothing)'}{began}\n\nFolder: {folder}"
 
-    def _hold(
+    def _check_guarantees(
         self, lives: list[Life], points: Sequence[Point], folder: Path, reference: Journals
     ) -> None:
         """Raise `AssertionError` if a guarantee is broken."""
@@ -388,7 +386,7 @@ class _Runs:
 
     # --- folders ---
 
-    def _fresh(self, name: str) -> Path:
+    def _new_folder(self, name: str) -> Path:
         folder = self._root / name
         self._remove(folder, always=True)
         folder.mkdir(parents=True)

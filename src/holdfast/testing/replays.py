@@ -52,7 +52,7 @@ def assert_replays(recorded: Recorded, agent: Agent | None = None) -> None:
         raise AssertionError("\n\n".join(differences))
     if not requests:
         what = "no conversation" if not conversations else "no model request"
-        where = recorded if isinstance(recorded, str | os.PathLike) else "what was given"
+        where = recorded if isinstance(recorded, str | os.PathLike) else "the recording"
         raise AssertionError(f"There is {what} in {os.fspath(where)}, so nothing was compared.")
 
 
@@ -68,7 +68,7 @@ def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]
             try:
                 with path.open("rb") as file:
                     stored = file.read(len(_SQLITE)) == _SQLITE
-                found = _stored(path) if stored else _exported(path)
+                found = _read_store(path) if stored else _read_exported(path)
                 yield from ((f"{path}, conversation {id!r}", events) for id, events in found)
             except OSError as error:  # a StoreError is one too
                 why = str(error) if isinstance(error, StoreError) else error.strerror or str(error)
@@ -87,15 +87,14 @@ def _conversations(recorded: Recorded) -> Iterator[tuple[str, Sequence[AnyEvent]
             yield "The conversation", events
 
 
-def _exported(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
+def _read_exported(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
     with path.open("rb") as lines:
         for found in read_exported(lines):
             yield found.header.id, found.events
 
 
-def _stored(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
-    # A copy: a recording that is under version control is neither brought to a newer format nor
-    # given files beside it.
+def _read_store(path: Path) -> Iterator[tuple[str, Sequence[AnyEvent]]]:
+    # A copy: a recording under version control must not be migrated, nor get files beside it.
     with tempfile.TemporaryDirectory(prefix="holdfast-replay-") as folder:
         for end in ("", "-wal"):
             beside = path.with_name(path.name + end)

@@ -57,8 +57,8 @@ class Journaled(msgspec.Struct, frozen=True, tag="journals"):
     @classmethod
     def of(cls, store: SQLiteStore) -> Journaled:
         """Return the content of a store."""
-        # A fork's first event is its parent's; of two begun at the same time the one written
-        # earlier is first.
+        # A fork comes after its parent. Of two that began at the same time, the one written
+        # earlier comes first.
         found = sorted(
             store.list(), key=lambda summary: (bool(summary.parent), str(summary.created))
         )
@@ -120,11 +120,11 @@ class Record:
     def write(self, note: Note) -> None:
         """Add a note."""
         data = msgspec.json.encode(note)
-        if b"\n" in data:  # in what a provider's answer kept as it came
+        if b"\n" in data:  # in verbatim parts of a provider's answer
             data = msgspec.json.format(data, indent=-1)
-        left = memoryview(data + b"\n")
-        while left:
-            left = left[os.write(self._fd, left) :]
+        unwritten = memoryview(data + b"\n")
+        while unwritten:
+            unwritten = unwritten[os.write(self._fd, unwritten) :]
 
     @staticmethod
     def read(path: Path) -> list[Note]:
@@ -136,7 +136,7 @@ class Record:
         )
 
 
-# --- what kills ---
+# --- kills ---
 
 
 class Places:
@@ -168,7 +168,7 @@ def _die() -> NoReturn:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-_places: Places | None = None  # of this process, if it is a child that is watched
+_places: Places | None = None  # set in a watched child process
 
 
 def kill_point(label: str) -> None:
@@ -184,9 +184,8 @@ class WatchedStore(SQLiteStore):
     def __init__(self, path: Path, record: Record, places: Places) -> None:
         super().__init__(path, "process")
         assert self._writer is not None
-        self._writer.db.execute(
-            "PRAGMA synchronous = OFF"
-        )  # it is processes that die here, not machines: no fsync is needed at all
+        # Only processes die here, not machines, so no fsync is needed.
+        self._writer.db.execute("PRAGMA synchronous = OFF")
         self._record = record
         self._places = places
 
@@ -254,7 +253,7 @@ def _watched_reconcile(record: Record, tool: Tool) -> Callable[[ToolCall, ToolCo
     return watched
 
 
-# --- a child's life ---
+# --- children ---
 
 Program = Callable[[SQLiteStore, Path], object]
 

@@ -51,8 +51,8 @@ def misfit(steps: Sequence[PlanStep]) -> str:
     ]
     if len(in_progress) > 1:
         return (
-            f"Steps {', '.join(in_progress[:-1])} and {in_progress[-1]} are in progress; at most one"
-            " is. Give the others the state pending, or make one step of them."
+            f"Steps {', '.join(in_progress[:-1])} and {in_progress[-1]} are in progress; at most"
+            " one is. Give the others the state pending, or make one step of them."
         )
     return ""
 

@@ -143,13 +143,11 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
     from pydantic.json_schema import GenerateJsonSchema
 
     class Quiet(GenerateJsonSchema):
-        ignored_warning_kinds = {
-            "skipped-choice",
-            "non-serializable-default",
-        }  # a default that JSON cannot say is left out
+        # A default that JSON cannot represent is left out.
+        ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
     docs = parse_docstring(inspect.getdoc(parameters.callback) or "")[1]
-    hints = parameters.hints()  # again: a class may have been defined after the function
+    hints = parameters.hints()  # resolved again: a class may have been defined after the function
     fields: dict[str, Any] = {}
     renamed: dict[str, str] = {}
     for index, (name, (annotation, default)) in enumerate(parameters.fields.items()):
@@ -161,7 +159,7 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
                 " of `if TYPE_CHECKING`, or pass input_schema."
             )
         safe = name
-        if name.startswith("_") or hasattr(BaseModel, name):  # names that pydantic keeps for itself
+        if name.startswith("_") or hasattr(BaseModel, name):  # names that pydantic reserves
             safe = f"p{index}_{name.strip('_')}"
             while safe in parameters.fields:
                 safe += "_"
@@ -198,21 +196,21 @@ def from_signature(tool: str, parameters: Parameters) -> tuple[dict[str, Any], V
         try:
             found = validate_python(arguments)
         except failure as error:
-            found = read_again(arguments, error)
+            found = validate_converted(arguments, error)
         values: dict[str, Any] = found.__dict__
         if renamed:
             values = {renamed.get(name, name): value for name, value in values.items()}
         return {**values, **(found.__pydantic_extra__ or {})} if extras else values
 
-    def read_again(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
-        # pydantic reads "3" as 3 by itself, but not "[1, 2]" as a list.
+    def validate_converted(arguments: dict[str, Any], error: pydantic.ValidationError) -> Any:
+        # pydantic converts "3" to 3, but not "[1, 2]" to a list.
         problems = error.errors(include_url=False)
-        texts = [
+        mismatches = [
             (item["loc"], item["input"], _CONTAINERS[item["type"]])
             for item in problems
             if item["type"] in _CONTAINERS
         ]
-        changed = _read_texts(arguments, texts) if texts else None
+        changed = _convert_strings(arguments, mismatches) if mismatches else None
         if changed is not None:
             try:
                 return validate_python(changed)
@@ -279,13 +277,13 @@ def check_schema(
     for kind in cast("list[Any]", kinds) if isinstance(kinds, list) else [kinds]:
         if not isinstance(kind, str) or kind not in _TYPES:
             raise ConfigurationError(
-                f"Tool {tool!r}: {argument} has type {kind!r}, which is none of"
+                f"Tool {tool!r}: {argument} has type {kind!r}, which is not one of"
                 f" {', '.join(sorted(_TYPES))}."
             )
     for key in ("properties", "$defs"):
         if not isinstance(found.get(key, {}), dict):
             raise ConfigurationError(
-                f"Tool {tool!r}: {argument} has {key} {_short(found[key])}; they are a dict of"
+                f"Tool {tool!r}: {argument} has {key} {_short(found[key])}; it takes a dict of"
                 " schemas by name."
             )
     required: Any = found.get("required", [])
@@ -293,8 +291,8 @@ def check_schema(
         isinstance(name, str) for name in cast("list[Any]", required)
     ):
         raise ConfigurationError(
-            f"Tool {tool!r}: {argument} has required {_short(required)}; it is a list of property"
-            " names."
+            f"Tool {tool!r}: {argument} has required {_short(required)}; it takes a list of"
+            " property names."
         )
     if untrusted:
         from holdfast.tools.untrusted import UnusableSchema, inspect_schema
@@ -306,7 +304,7 @@ def check_schema(
     return found
 
 
-_ABOUT_NAMES = {
+_OBJECT_KEYWORDS = {
     "type",
     "properties",
     "required",
@@ -314,20 +312,20 @@ _ABOUT_NAMES = {
     "patternProperties",
     "$ref",
 }
-_ELSEWHERE = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
+_COMPOSITION_KEYWORDS = {"$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "dependentSchemas"}
 
 
 def is_object(schema: Mapping[str, Any]) -> bool:
     """Return True if a schema describes named arguments rather than one value."""
     return schema.get("type", "object") == "object" and (
-        not schema or not _ABOUT_NAMES.isdisjoint(schema)
+        not schema or not _OBJECT_KEYWORDS.isdisjoint(schema)
     )
 
 
 def is_composed(schema: Mapping[str, Any]) -> bool:
     """Return True if a schema may define properties elsewhere: in a referenced schema or in a
     combination of schemas."""
-    return not _ELSEWHERE.isdisjoint(schema)
+    return not _COMPOSITION_KEYWORDS.isdisjoint(schema)
 
 
 def wrapped(name: str, schema: dict[str, Any], required: bool) -> dict[str, Any]:
@@ -368,9 +366,9 @@ def from_json_schema(
             compiled.append(_bounded(tool, schema) if untrusted else _compile(tool, schema))
         try:
             return compiled[0](arguments)
-        except Exception as error:  # a reference to what is not there, a schema that holds itself
+        except Exception as error:  # a missing reference, or a schema that contains itself
             what = (
-                "holds itself without end"
+                "contains itself without end"
                 if isinstance(error, RecursionError)
                 else _first_line(error)
             )
@@ -380,8 +378,8 @@ def from_json_schema(
 
     def validate(arguments: dict[str, Any]) -> dict[str, Any]:
         problems = problems_of(arguments)
-        for _ in range(4):  # a text that holds an object whose own values are quoted, and so on
-            changed = _read_texts(arguments, _texts(problems)) if problems else None
+        for _ in range(4):  # a string may hold an object whose values are quoted too
+            changed = _convert_strings(arguments, _type_mismatches(problems)) if problems else None
             if changed is None:
                 break
             arguments = changed
@@ -453,13 +451,15 @@ def _compile(tool: str, schema: dict[str, Any]) -> Callable[[Any], list[Any]]:
             f"Tool {tool!r}: input_schema is not a JSON Schema: {error.message} at"
             f" {error.json_path}."
         ) from None
-    kind = cast("Any", validators).extend(kind, {"pattern": _matches(kind.VALIDATORS["pattern"])})
+    kind = cast("Any", validators).extend(
+        kind, {"pattern": _lenient_pattern(kind.VALIDATORS["pattern"])}
+    )
     # An empty registry: the default one would fetch a remote $ref over the network.
     validator = kind(schema, registry=cast("Any", Registry)())
     return lambda value: list(validator.iter_errors(value))
 
 
-def _matches(check: Callable[..., Any]) -> Callable[..., Any]:
+def _lenient_pattern(check: Callable[..., Any]) -> Callable[..., Any]:
     r"""Wrap jsonschema's `pattern` to skip patterns that Python cannot compile, such as
     JavaScript's `\p{L}`. The tool checks those itself."""
 
@@ -473,17 +473,16 @@ def _matches(check: Callable[..., Any]) -> Callable[..., Any]:
     return pattern
 
 
-# --- text where something else is wanted ---
+# --- strings in place of other types ---
 
-Text = tuple[
-    Sequence[Any], Any, Sequence[str]
-]  # where it stands, what stands there, the JSON types that are wanted
+# The path of a value, the value, and the JSON types that the schema requires there.
+Mismatch = tuple[Sequence[Any], Any, Sequence[str]]
 
 
-def _texts(problems: list[Any]) -> list[Text]:
+def _type_mismatches(problems: list[Any]) -> list[Mismatch]:
     """Return the places where a schema requires another type; for alternatives, with the types
     of all of them."""
-    found: list[Text] = []
+    found: list[Mismatch] = []
     for problem in problems:
         parts: list[Any] = problem.context if problem.validator in ("anyOf", "oneOf") else [problem]
         wanted: list[str] = []
@@ -496,15 +495,17 @@ def _texts(problems: list[Any]) -> list[Text]:
     return found
 
 
-def _read_texts(arguments: dict[str, Any], texts: Sequence[Text]) -> dict[str, Any] | None:
+def _convert_strings(
+    arguments: dict[str, Any], mismatches: Sequence[Mismatch]
+) -> dict[str, Any] | None:
     """Convert strings to the required types where nothing is lost, since models often quote numbers
     and whole objects.
 
     Returns None if nothing was converted.
     """
     found: dict[str, Any] | None = None
-    for path, text, wanted in texts:
-        value = _read(text, wanted) if isinstance(text, str) else None
+    for path, text, wanted in mismatches:
+        value = _parse_as(text, wanted) if isinstance(text, str) else None
         if value is not None:
             found = _replaced(arguments if found is None else found, path, text, value[0])
     return found
@@ -529,7 +530,7 @@ def _number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-_IS: dict[str, Callable[[Any], bool]] = {
+_TYPE_CHECKS: dict[str, Callable[[Any], bool]] = {
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
     "number": _number,
     "boolean": lambda value: isinstance(value, bool),
@@ -538,13 +539,17 @@ _IS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _read(text: str, wanted: Sequence[str]) -> tuple[Any] | None:
+def _parse_as(text: str, wanted: Sequence[str]) -> tuple[Any] | None:
     word = text.strip()
     try:
         value = json.loads(word.lower() if word.lower() in ("true", "false") else word)
     except (ValueError, RecursionError):
         return None
-    return (value,) if any(_IS[kind](value) for kind in wanted if kind in _IS) else None
+    return (
+        (value,)
+        if any(_TYPE_CHECKS[kind](value) for kind in wanted if kind in _TYPE_CHECKS)
+        else None
+    )
 
 
 def _jsonschema_problem(problem: Any) -> str:
@@ -569,9 +574,9 @@ def _explain(tool: str, schema: Mapping[str, Any], problems: list[str]) -> ToolV
         if is_composed(schema)
         else " It takes no arguments."
     )
-    said = "; ".join(unique[:5]).rstrip(".")
+    listed = "; ".join(unique[:5]).rstrip(".")
     return ToolValidationError(
-        f"{tool!r} was not run: {said}{more}.{takes} Send the call again with all of it right."
+        f"{tool!r} was not run: {listed}{more}.{takes} Send the call again with all of it right."
     )
 
 

@@ -20,14 +20,14 @@ from holdfast.content import Data
 from holdfast.errors import ConfigurationError
 from holdfast.tools.document import Map, Place, Seq, read_yaml
 
-# Where repositories keep them, in the order in which they are read.
+# The folders in a repository that hold skills and microagents, in reading order.
 SKILL_PLACES = (".agents/skills", "skills")
 NOTE_PLACES = ("microagents", ".openhands/microagents", ".holdfast/microagents")
 SKILL_FILES = ("SKILL.md", "skill.md")
 
-LARGEST = 1024 * 1024  # bytes of a file that is read into a model's context
+MAX_FILE_BYTES = 1024 * 1024  # of a file that is read into a model's context
 _KEYS = {"name", "description", "license", "compatibility", "metadata", "allowed-tools"}
-_LONGEST = {"name": 64, "description": 1024, "compatibility": 500}
+_MAX_CHARS = {"name": 64, "description": 1024, "compatibility": 500}
 
 
 class Skill(Data, frozen=True):
@@ -96,8 +96,8 @@ def _skill_file(folder: Path) -> Path | None:
 def read_skill(path: Path) -> Skill:
     """Return the metadata of a skill or microagent. Raises `ValueError` or `OSError` if the file
     cannot be read."""
-    if path.stat().st_size > LARGEST:
-        raise ValueError(f"it is larger than {LARGEST // 1024} KB")
+    if path.stat().st_size > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1024} KB")
     text = text_below(path.parent, path.name, follow=True)
     is_skill = path.name in SKILL_FILES
     problems: list[str] = []
@@ -106,28 +106,27 @@ def read_skill(path: Path) -> Skill:
     own = path.parent.name if is_skill else path.stem
     if is_skill:
         problems += validate(head, own)
-    name = _said(head.get("name")) or own
-    description = _said(head.get("description")) or next(
+    name = _text_of(head.get("name")) or own
+    description = _text_of(head.get("description")) or next(
         (line.strip("# ").strip() for line in body.splitlines() if line.strip("# -")), ""
     )
     given = head.get("metadata")
     shown = shown_when(head)
     return Skill(
         unicodedata.normalize("NFKC", one_line(name)),
-        description[: _LONGEST["description"]],
+        description[: _MAX_CHARS["description"]],
         str(path),
         str(folder) if folder is not None else "",
         shown.triggers,
-        _said(head.get("license")),
-        _said(head.get("compatibility")),
-        tuple(_said(head.get("allowed-tools")).replace(",", " ").split()),
-        {key: _said(value) for key, value in given.items()} if isinstance(given, Map) else {},
+        _text_of(head.get("license")),
+        _text_of(head.get("compatibility")),
+        tuple(_text_of(head.get("allowed-tools")).replace(",", " ").split()),
+        {key: _text_of(value) for key, value in given.items()} if isinstance(given, Map) else {},
         tuple(problems),
         shown.paths,
         shown.always,
-        (
-            body.strip() if shown.triggers or shown.paths or shown.always else ""
-        ),  # read once, here; the others are read when they are asked for
+        # Other skills are read on request.
+        body.strip() if shown.triggers or shown.paths or shown.always else "",
     )
 
 
@@ -152,17 +151,21 @@ def shown_when(head: Mapping[str, Any]) -> Shown:
         found: list[str] = []
         for value, apart in ((head.get(key), False), (inner.get(key), True)):
             members = (
-                value if isinstance(value, Seq) else _said(value).split(",") if apart else [value]
+                value
+                if isinstance(value, Seq)
+                else _text_of(value).split(",")
+                if apart
+                else [value]
             )
-            found += [word for member in members if (word := one_line(_said(member)))]
+            found += [word for member in members if (word := one_line(_text_of(member)))]
         return tuple(dict.fromkeys(found))
 
     always = any(
-        _said(value).lower() in ("true", "yes")
+        _text_of(value).lower() in ("true", "yes")
         for value in (head.get("always"), inner.get("always"))
     )
     return Shown(
-        words("triggers"), words("paths"), always or _said(head.get("type")).lower() == "repo"
+        words("triggers"), words("paths"), always or _text_of(head.get("type")).lower() == "repo"
     )
 
 
@@ -174,7 +177,7 @@ def validate(head: Mapping[str, Any], folder: str) -> list[str]:
         problems.append(
             f"it has the unknown keys {', '.join(unknown)}; known are {', '.join(sorted(_KEYS))}"
         )
-    for key, most in _LONGEST.items():
+    for key, most in _MAX_CHARS.items():
         value = head.get(key)
         if value is None and key == "compatibility":
             continue
@@ -227,10 +230,10 @@ def _split(text: str) -> tuple[str | None, str]:
     match = re.match(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)(.*)", text, re.DOTALL | re.MULTILINE)
     if match is not None:
         return "\n" + match[1], match[2]
-    parts = text.split("---", 2)  # as skills-ref does: wherever the dashes stand
+    parts = text.split("---", 2)  # as skills-ref does: dashes anywhere in a line
     if len(parts) < 3:
         if text.partition("\n")[0].strip() != "---":
-            return None, text  # a text that begins with a dash or three
+            return None, text  # an ordinary text that begins with dashes
         raise ValueError("its front matter, which begins with '---', has no end: a line '---'")
     return parts[1], parts[2]
 
@@ -253,7 +256,7 @@ def _lenient(text: str, problems: list[str]) -> tuple[Map, str]:
         return found, body
 
 
-def _said(value: Any) -> str:
+def _text_of(value: Any) -> str:
     return "" if value is None or isinstance(value, Map | Seq) else str(value).strip()
 
 
@@ -280,17 +283,16 @@ def text_below(root: Path, *parts: str, follow: bool = False) -> str:
     finally:
         os.close(at)
     found = os.fstat(fd)
-    if not stat.S_ISREG(
-        found.st_mode
-    ):  # asked before open(), which raises for a folder and leaves the descriptor open
+    # Checked before open(), which raises for a folder and leaves the descriptor open.
+    if not stat.S_ISREG(found.st_mode):
         os.close(fd)
         raise ValueError(
-            "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is no regular file"
+            "it is a folder" if stat.S_ISDIR(found.st_mode) else "it is not a regular file"
         )
     with open(fd, "rb") as file:
-        data = file.read(LARGEST + 1)
-    if len(data) > LARGEST:
-        raise ValueError(f"it is larger than {LARGEST // 1024} KB")
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"it is larger than {MAX_FILE_BYTES // 1024} KB")
     if b"\0" in data[:8192]:
         raise ValueError(f"it is a binary file of {len(data):,} bytes")
     try:
@@ -307,5 +309,5 @@ def with_home(path: str | os.PathLike[str]) -> str:
         return text
     try:
         return pwd.getpwuid(os.getuid()).pw_dir + text[1:]
-    except KeyError:  # a user id without an entry, as in some containers
+    except KeyError:  # in some containers the user id has no entry
         return text

@@ -46,5 +46,5 @@ def is_strict(schema: Any, root: bool = True) -> bool:
             is_strict(each, False)
             for each in ([*inner, schema["items"]] if "array" in kinds else inner)
         )
-    except (AttributeError, KeyError, TypeError):  # no schema, or not all of it
+    except (AttributeError, KeyError, TypeError):  # not a well-formed schema
         return False

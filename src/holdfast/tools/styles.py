@@ -35,9 +35,8 @@ def openai_responses(tool: ToolDefinition, name: str) -> dict[str, Any]:
         "name": name,
         "description": tool.description,
         "parameters": tool.input_schema,
-        "strict": is_strict(
-            tool.input_schema
-        ),  # never left out: the API then makes optional properties required
+        # Always given: without it the API makes optional properties required.
+        "strict": is_strict(tool.input_schema),
     }
 
 

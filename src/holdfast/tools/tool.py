@@ -247,7 +247,7 @@ class Tool:
                 f"Tool {self.name!r}: isolation='process' runs a callback; this tool has its own"
                 " `call`."
             )
-        self.is_async = False  # here; in its process a coroutine is run to its end
+        self.is_async = False  # in this process; the child runs a coroutine to its end
         return Isolated(
             self.name,
             self.callback,
@@ -293,7 +293,7 @@ class Tool:
         return cast("schemas.Validate", self._validate)(arguments)
 
     def _prepare(self) -> None:
-        # Two threads may both do this; they make equal things and the last write wins.
+        # Two threads may both do this; their results are equal and the last write wins.
         given, parameters = self._given_schema, self._parameters
         if given is None and parameters is not None:
             schema, validate = schemas.from_signature(self.name, parameters)
@@ -304,7 +304,7 @@ class Tool:
             schema = cast("dict[str, Any]", {"type": "object", "properties": {}, **(given or {})})
             known: frozenset[str] | None = None
             if parameters is not None:
-                # What the callback cannot do without is required, whatever the schema says.
+                # Parameters that the callback requires are required, whatever the schema says.
                 needed = [
                     name
                     for name in parameters.fields
@@ -352,7 +352,7 @@ class Tool:
         _check(name, self.description, self.annotations, self.category, self.timeout, self.retry)
         found = copy(self)
         found.name = name
-        found._schema = found._validate = None  # they say the name in errors
+        found._schema = found._validate = None  # errors of both contain the name
         return found
 
     def __repr__(self) -> str:

@@ -19,13 +19,9 @@ from urllib.parse import unquote, urljoin
 
 from holdfast.tools.patterns import Pattern, UnsupportedPattern
 
-MAX_SCHEMA_NODES = (
-    50_000  # JSON values; the largest schema of a public MCP server that we know has 3,000
-)
+MAX_SCHEMA_NODES = 50_000  # JSON values; the largest known schema of a public server has 3,000
 MAX_SCHEMA_DEPTH = 100  # JSON levels; each level of properties takes two
-MAX_EXPANSION = (
-    5_000  # subschemas that one value is held against through `$ref`, `allOf` and their kin
-)
+MAX_EXPANSION = 5_000  # subschemas applied to one value through `$ref`, `allOf` and the like
 
 # One step is one keyword applied to one value, 4 to 11 microseconds.
 _STEPS = 50_000
@@ -163,7 +159,7 @@ class _Inspection:
     def run(self) -> Inspected:
         self._walk(_Place(self._root, "", ""))
         known = 0
-        while known < len(self._places):  # a reference may point to what no keyword holds
+        while known < len(self._places):  # a reference may point to a subschema under no keyword
             places = list(self._places.values())[known:]
             known = len(self._places)
             for place in places:
@@ -282,7 +278,7 @@ class _Inspection:
     def _same_value(self, place: _Place) -> list[dict[str, Any]]:
         found = [inner for _, key, inner in _inner(place.schema) if key in _SAME_VALUE]
         targets = self._targets(place)
-        # A dynamic reference may come back to its own schema through another value only.
+        # A dynamic reference reaches its own schema again only through another value.
         return found + [
             target
             for target in targets
@@ -380,8 +376,8 @@ def short(value: Any, limit: int = 200) -> str:
 
 # --- short representations ---
 
-# jsonschema writes the whole value, and the whole `enum`, into each error. What it is given here
-# shows itself in short.
+# jsonschema writes the whole value, and the whole `enum`, into each error. These types have a short
+# repr.
 
 
 class _Shorten(Repr):
@@ -476,9 +472,9 @@ class Checker:
 
     def __init__(self, name: str, schema: dict[str, Any]) -> None:
         from jsonschema.validators import (
-            extend,
+            extend,  # pyright: ignore[reportUnknownVariableType]
             validator_for,
-        )  # pyright: ignore[reportUnknownVariableType]
+        )
         from referencing import Registry
 
         self._name = name
@@ -510,8 +506,7 @@ class Checker:
             key: self._metered(check, key not in ("const", "enum"))
             for key, check in {**kind.VALIDATORS, **own}.items()
         }
-        # A part with a `$schema` of its own would be judged by jsonschema's own validator of that
-        # draft.
+        # jsonschema would apply its own validator to a part with a `$schema` of its own.
         self._schema: Any = _Copied(schema, "$schema").value
         # An empty registry: nothing is fetched.
         self._validator: Any = cast("Any", extend)(kind, metered)(
@@ -640,7 +635,9 @@ class Checker:
                 yield _error(f"{instance!r} has non-unique elements")
 
     def _is_among(self, wanted: list[Any], instance: Any) -> bool:
-        known = self._values.get(id(wanted))  # the schema is this checker's own and lives as long
+        known = self._values.get(
+            id(wanted)
+        )  # the ids are stable: the schema lives as long as this checker
         if known is None:
             known = self._values[id(wanted)] = frozenset(map(self._canonical, wanted))
         return self._canonical(instance) in known
