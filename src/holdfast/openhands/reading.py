@@ -444,9 +444,8 @@ class _Reader:
             kind = _mapping(action.get("action")).get("kind")
             if isinstance(kind, str) and kind != kind_of(str(action.get("tool_name") or "")):
                 rest[id][ACTION_KIND] = kind
-        if len(actions) > 1 or any(
-            rest.values()
-        ):  # with several actions the note also maps ids to calls
+        # With several actions the note also maps ids to calls.
+        if len(actions) > 1 or any(rest.values()):
             self._note(rest)
         if self._status in AT_REST:
             self._set_status(_S.RUNNING)

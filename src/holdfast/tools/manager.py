@@ -105,9 +105,7 @@ class ToolManager:
                 f"ToolManager: pins takes Pins(...) or the path of a file of pins, not {pins!r}."
             )
         self._catalogue = Catalogue(pins)
-        self._discovery: Discovery | None = (
-            None  # set with the first service; most agents have none
-        )
+        self._discovery: Discovery | None = None  # set with the first service
         self._lock = threading.Lock()  # guards the attributes below
         self._styled_definitions: dict[str, tuple[object, list[dict[str, Any]]]] = {}
         self._loop: LoopThread | None = None

@@ -56,7 +56,7 @@ class Pattern:
         try:
             self._matches = SchemaValidator(schema).isinstance_python
         except SchemaError:
-            raise UnsupportedPattern("it is no regular expression of ECMA-262") from None
+            raise UnsupportedPattern("it is not a regular expression of ECMA-262") from None
 
     def matches(self, text: str) -> bool:
         """Return True if the pattern matches anywhere in `text`."""
@@ -86,7 +86,7 @@ def _translate(pattern: str) -> tuple[str, int]:
                 pattern, at
             )
             if opened is None:
-                raise UnsupportedPattern("it is no regular expression of ECMA-262")
+                raise UnsupportedPattern("it is not a regular expression of ECMA-262")
             out.append(opened[0])
             at = opened.end()
             if not opened[0].endswith(")"):  # `(?i)` opens nothing

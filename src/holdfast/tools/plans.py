@@ -40,11 +40,11 @@ def misfit(steps: Sequence[PlanStep]) -> str:
         return f"A plan has 1 to {MAX_STEPS} steps; this one has {len(steps)}. Give the whole plan."
     for number, step in enumerate(steps, 1):
         if not step.step.strip():
-            return f"Step {number} is empty; say in a few words what is to be done."
+            return f"Step {number} is empty; describe the work in a few words."
         if len(step.step) > MAX_STEP_CHARS:
             return (
-                f"Step {number} has {len(step.step)} characters; say it in at most"
-                f" {MAX_STEP_CHARS}, or in several steps."
+                f"Step {number} has {len(step.step)} characters; use at most"
+                f" {MAX_STEP_CHARS}, or several steps."
             )
     in_progress = [
         str(number) for number, step in enumerate(steps, 1) if step.state == "in_progress"
@@ -97,7 +97,7 @@ def rendered(steps: Sequence[PlanStep]) -> str:
         number for number, step in enumerate(steps, 1) if step.state in ("pending", "in_progress")
     ]
     if not remaining:
-        lines.append("Nothing is left of it.")
+        lines.append("All steps are done or dropped.")
     elif all(step.state != "in_progress" for step in steps):
         lines.append(f"No step is in progress; the next is {remaining[0]}.")
     return "\n".join([f"Plan ({progress(steps)}):", *lines])

@@ -220,8 +220,8 @@ def discover(
             try:
                 if root not in path.resolve().parents:
                     raise ValueError(
-                        f"it is a link to {path.resolve()}, outside of {root}; name that folder in"
-                        " the config if it is to be read"
+                        f"it is a link to {path.resolve()}, outside of {root}; to read it, name"
+                        " that folder in the config"
                     )
                 skill = read_skill(path)
             except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: a loop of links
